@@ -1,0 +1,137 @@
+"""One hierarchy of errors. The engine and the store raise facts; each protocol maps them to its own codes.
+
+FlyballError
+├── RequestError               the peer asked for something that cannot be; the connection goes on
+│   ├── QueueNotFound
+│   ├── QueueNameTaken
+│   ├── QueueNotEmpty
+│   ├── ClientNotFound
+│   ├── ClientNameTaken
+│   ├── ClientInUse
+│   ├── ConsumerNotFound
+│   ├── LeaseNotFound
+│   ├── InvalidName
+│   ├── InvalidBody
+│   ├── NotPermitted
+│   └── NotIdentified
+├── ProtocolError              the peer broke the rules of its protocol; the connection ends
+├── StoreError                 our side: the store could not do it
+│   ├── StoreUnavailable       it did not answer in time; the outcome may be unknown
+│   └── StoreMismatch          it holds something this version cannot read
+└── SettingsError              a setting is wrong; the field names it
+"""
+
+from __future__ import annotations
+
+
+class FlyballError(Exception):
+    """The root of all errors that Flyball raises on purpose."""
+
+
+class RequestError(FlyballError):
+    """The peer asked for something that cannot be done. The connection goes on."""
+
+
+class QueueNotFound(RequestError):
+    """An operation named a queue that does not exist."""
+
+    def __init__(self, queue: int | str) -> None:
+        super().__init__(f"no queue {queue!r}")
+        self.queue = queue
+
+
+class QueueNameTaken(RequestError):
+    """A queue of that name exists already."""
+
+    def __init__(self, queue_name: str) -> None:
+        super().__init__(f"there is already a queue named {queue_name!r}")
+        self.queue_name = queue_name
+
+
+class QueueNotEmpty(RequestError):
+    """A queue was to be removed only if empty, and is not."""
+
+    def __init__(self, queue: int | str) -> None:
+        super().__init__(f"queue {queue!r} still holds messages")
+        self.queue = queue
+
+
+class ClientNotFound(RequestError):
+    """An operation named a client that does not exist."""
+
+    def __init__(self, client: int | str) -> None:
+        super().__init__(f"no client {client!r}")
+        self.client = client
+
+
+class ClientNameTaken(RequestError):
+    """A client of that name exists already."""
+
+    def __init__(self, client_name: str) -> None:
+        super().__init__(f"there is already a client named {client_name!r}")
+        self.client_name = client_name
+
+
+class ClientInUse(RequestError):
+    """A client was to be removed only if unused, and messages of its are still stored."""
+
+    def __init__(self, client: int) -> None:
+        super().__init__(f"client {client} is the sender of stored messages")
+        self.client = client
+
+
+class ConsumerNotFound(RequestError):
+    """An operation named a consumer that this connection does not have."""
+
+    def __init__(self, consumer_id: int) -> None:
+        super().__init__(f"no consumer {consumer_id} on this connection")
+        self.consumer_id = consumer_id
+
+
+class LeaseNotFound(RequestError):
+    """A message was settled that its consumer does not hold (any more)."""
+
+    def __init__(self, message_id: int) -> None:
+        super().__init__(f"message {message_id} is not leased by this consumer")
+        self.message_id = message_id
+
+
+class InvalidName(RequestError):
+    """A name is too long or holds a character that names may not have."""
+
+
+class InvalidBody(RequestError):
+    """A message's content is too long or not what its protocol allows."""
+
+
+class NotPermitted(RequestError):
+    """The client's mode forbids the operation."""
+
+
+class NotIdentified(RequestError):
+    """The operation needs a client identity that the connection does not have."""
+
+
+class ProtocolError(FlyballError):
+    """The peer broke the rules of its protocol. The connection ends."""
+
+
+class StoreError(FlyballError):
+    """The store could not do what was asked."""
+
+
+class StoreUnavailable(StoreError):
+    """The store did not answer within the time limit. What was asked may or may not be done."""
+
+
+class StoreMismatch(StoreError):
+    """The store holds data of another version, or of something else."""
+
+
+class SettingsError(FlyballError):
+    """A setting has a bad value."""
+
+    def __init__(self, place: str, problem: str) -> None:
+        super().__init__(f"{place}: {problem}")
+        self.place = place
+        self.problem = problem

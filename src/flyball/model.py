@@ -1,0 +1,131 @@
+"""The nouns of Flyball: messages, queues, clients, and what a reader asks for.
+
+Plain data, known to every layer. Nothing here does I/O, keeps time or knows a protocol.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+MAX_NAME_LENGTH = 255
+"""Longest name of a client or queue, in characters."""
+
+MESSAGE_OVERHEAD_BYTES = 600
+"""What a message costs in memory beyond its body and properties, indexes included."""
+
+
+class ClientMode(enum.IntEnum):
+    """What a client may do. The numbers are those of the Telesto protocol."""
+
+    FULL = 1
+    READ_ONLY = 2
+
+
+class Order(enum.IntEnum):
+    """Which of the matching messages a read returns."""
+
+    OLDEST = 1
+    NEWEST = 2
+    PRIORITY = 3
+    """Highest priority first, oldest first among equals."""
+
+
+@dataclass(slots=True)
+class Client:
+    """Somebody with an identity: the sender and receiver of messages."""
+
+    id: int
+    name: str
+    mode: ClientMode
+
+
+@dataclass(slots=True)
+class Queue:
+    """The name and number of a queue; its messages are the engine's business."""
+
+    id: int
+    name: str
+
+
+@dataclass(slots=True)
+class Message:
+    """What was published into one queue.
+
+    Ids count up in the order of arrival, so the id is also the place in the queue. `receiver`, `sender`
+    and `context` are None where there is none. `properties` are opaque here: the protocol that wrote
+    them reads them. Times are microseconds since 1970 in UTC.
+    """
+
+    id: int
+    queue_id: int
+    body: bytes
+    sender: int | None = None
+    receiver: int | None = None
+    context: int | None = None
+    priority: int = 0
+    arrived_us: int = 0
+    expires_us: int | None = None
+    properties: bytes = b""
+    persistent: bool = True
+    delivery_count: int = 0
+    """How often it was handed to a consumer and came back."""
+    stored: bool = False
+    """Whether the store has it: set when its commit is through."""
+
+    @property
+    def footprint_bytes(self) -> int:
+        """What it costs in memory."""
+        return len(self.body) + len(self.properties) + MESSAGE_OVERHEAD_BYTES
+
+
+@dataclass(slots=True)
+class Draft:
+    """A message on its way in: what the sender decides about it."""
+
+    body: bytes
+    sender: int | None = None
+    receiver: int | None = None
+    context: int | None = None
+    priority: int = 0
+    expires_us: int | None = None
+    properties: bytes = b""
+    persistent: bool = True
+
+
+@dataclass(slots=True, frozen=True)
+class Selector:
+    """Which messages of a queue a reader asks for, and which of those comes first.
+
+    A `reader` sees messages addressed to it and, while `unaddressed` is true, those addressed to nobody.
+    A reader of None sees everything, whoever it is addressed to.
+    """
+
+    reader: int | None = None
+    unaddressed: bool = True
+    sender: int | None = None
+    context: int | None = None
+    order: Order = Order.OLDEST
+
+
+@dataclass(slots=True)
+class QueueSummary:
+    """What recovery tells about one queue without reading its messages."""
+
+    queue: Queue
+    message_count: int = 0
+    last_message_id: int = 0
+    addressed: dict[int, int] = field(default_factory=dict)
+    """How many messages wait for each receiver."""
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """Everything a node needs to know before it serves: read once, at recovery."""
+
+    clients: list[Client] = field(default_factory=list)
+    queues: list[QueueSummary] = field(default_factory=list)
+    sent: dict[int, int] = field(default_factory=dict)
+    """How many stored messages each sender has."""
+    next_client_id: int = 1
+    next_queue_id: int = 1
