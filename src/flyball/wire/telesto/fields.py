@@ -1,0 +1,104 @@
+"""The field types of Telesto's protocol: how strings, byte strings and arrays lie in a payload.
+
+Readers take the payload's buffer, where to start and where the frame ends, since further frames may follow in
+the same buffer. They check before they read and before they allocate.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from flyball.errors import ProtocolError
+
+BYTE = struct.Struct(">b")
+SHORT = struct.Struct(">h")
+INT = struct.Struct(">i")
+LONG = struct.Struct(">q")
+
+MAX_STRING_BYTES = 0x7FFF
+"""A string's length is a signed short."""
+
+
+class FrameTooLarge(ProtocolError):
+    """A packet does not fit into its frame, or a string not into its length field: it was not encoded."""
+
+
+def require(size: int, at: int, end: int) -> None:
+    """Raise ProtocolError unless `size` more bytes are left before `end`."""
+    if end - at < size:
+        raise ProtocolError(f"a packet ends {size - (end - at)} bytes short of its fields")
+
+
+def finish(at: int, end: int) -> None:
+    """Raise ProtocolError unless the fields end where their frame does."""
+    if at != end:
+        raise ProtocolError(f"a packet's fields and its length disagree by {end - at} bytes")
+
+
+def read_string(data: bytes, at: int, end: int) -> tuple[str, int]:
+    """Return the string at `at` and where it ends. What is no UTF-8 becomes U+FFFD."""
+    require(2, at, end)
+    size: int = SHORT.unpack_from(data, at)[0]
+    at += 2
+    stop = at + size
+    if size < 0 or stop > end:
+        raise ProtocolError(f"a string of {size} bytes in a packet that has {end - at} left")
+    return data[at:stop].decode("utf-8", "replace"), stop
+
+
+def write_string(text: str) -> bytes:
+    """Return the string with its length in front; raises FrameTooLarge above 32767 bytes."""
+    encoded = text.encode()
+    if len(encoded) > MAX_STRING_BYTES:
+        raise FrameTooLarge(f"a string of {len(encoded)} bytes exceeds {MAX_STRING_BYTES}")
+    return SHORT.pack(len(encoded)) + encoded
+
+
+def read_bytes(data: bytes, at: int, end: int) -> tuple[bytes, int]:
+    """Return the byte string at `at` and where it ends."""
+    require(4, at, end)
+    size: int = INT.unpack_from(data, at)[0]
+    at += 4
+    stop = at + size
+    if size < 0 or stop > end:
+        raise ProtocolError(f"{size} bytes announced in a packet that has {end - at} left")
+    return data[at:stop], stop
+
+
+def read_count(data: bytes, at: int, end: int, smallest: int) -> int:
+    """Return the count of the array at `at`, whose elements take at least `smallest` bytes each.
+
+    A count that cannot fit is refused here, so that no caller allocates for it.
+    """
+    require(4, at, end)
+    count: int = INT.unpack_from(data, at)[0]
+    if count < 0 or count * smallest > end - at - 4:
+        raise ProtocolError(f"an array of {count} elements in a packet that has {end - at - 4} bytes left")
+    return count
+
+
+def read_ints(data: bytes, at: int, end: int) -> tuple[list[int], int]:
+    """Return the array of int at `at` and where it ends."""
+    count = read_count(data, at, end, 4)
+    at += 4
+    if count == 1:
+        return [INT.unpack_from(data, at)[0]], at + 4
+    return list(struct.unpack_from(f">{count}i", data, at)), at + 4 * count
+
+
+def write_ints(values: Sequence[int]) -> bytes:
+    return struct.pack(f">i{len(values)}i", len(values), *values)
+
+
+def read_longs(data: bytes, at: int, end: int) -> tuple[list[int], int]:
+    """Return the array of long at `at` and where it ends."""
+    count = read_count(data, at, end, 8)
+    at += 4
+    if count == 1:
+        return [LONG.unpack_from(data, at)[0]], at + 8
+    return list(struct.unpack_from(f">{count}q", data, at)), at + 8 * count
+
+
+def write_longs(values: Sequence[int]) -> bytes:
+    return struct.pack(f">i{len(values)}q", len(values), *values)

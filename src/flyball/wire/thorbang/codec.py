@@ -1,0 +1,294 @@
+"""ThorBangMQ's text protocol: bytes in, requests out, and the bytes of the answers.
+
+Sans-IO: the caller owns the socket. A request and an answer are UTF-8 text that ends in one NUL byte. What a
+request cannot mean is a request too, `Malformed`: the protocol answers it and goes on.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flyball.errors import ProtocolError
+
+OK = b"OK\0"
+MSG0 = b"MSG0\0"
+"""No such message."""
+BAD_REQUEST = b"BAD REQUEST\0"
+
+
+@dataclass(slots=True)
+class Request:
+    """What all requests are."""
+
+
+@dataclass(slots=True)
+class Malformed(Request):
+    """Anything that gets BAD REQUEST."""
+
+
+@dataclass(slots=True)
+class Hello(Request):
+    pass
+
+
+@dataclass(slots=True)
+class Send(Request):
+    """Store the content in each queue, from left to right. A receiver below 1 is nobody in particular.
+
+    `malformed_after`: the list goes on with something that is no number. What `queue_ids` says is stored all
+    the same, and then the answer is BAD REQUEST.
+    """
+
+    receiver: int
+    sender: int
+    queue_ids: list[int]
+    malformed_after: bool
+    priority: int
+    context: int
+    content: bytes
+
+
+@dataclass(slots=True)
+class Peek(Request):
+    """Show a message, from any sender if `sender` is None."""
+
+    receiver: int
+    queue_id: int
+    sender: int | None
+    by_time: bool
+
+
+@dataclass(slots=True)
+class Pop(Request):
+    """Take a message, from any sender if `sender` is None."""
+
+    receiver: int
+    queue_id: int
+    sender: int | None
+    by_time: bool
+
+
+@dataclass(slots=True)
+class CreateQueue(Request):
+    name: str
+
+
+@dataclass(slots=True)
+class RemoveQueue(Request):
+    queue_id: int
+
+
+@dataclass(slots=True)
+class CreateClient(Request):
+    name: str
+
+
+@dataclass(slots=True)
+class RemoveClient(Request):
+    client_id: int
+
+
+class RequestDecoder:
+    """Turns the bytes of a connection into requests.
+
+    A request above `max_request_bytes`, its NUL not counted, raises ProtocolError, now and ever after.
+    """
+
+    __slots__ = ("_buffer", "_max_request_bytes", "_offset", "_searched")
+
+    def __init__(self, max_request_bytes: int) -> None:
+        self._max_request_bytes = max_request_bytes
+        self._buffer = bytearray()
+        self._offset = 0
+        # Up to here there is no NUL behind the offset: a long request is searched once, not once a feed.
+        self._searched = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take the bytes that arrived."""
+        if self._offset:
+            del self._buffer[: self._offset]
+            self._searched -= self._offset
+            self._offset = 0
+        self._buffer += data
+
+    def next_request(self) -> Request | None:
+        """Return the next request, or None until more bytes are fed. Raises ProtocolError."""
+        buffer = self._buffer
+        start = self._offset
+        end = buffer.find(0, self._searched)
+        size = (end if end >= 0 else len(buffer)) - start
+        if size > self._max_request_bytes:
+            raise ProtocolError(f"a request exceeds {self._max_request_bytes} bytes")
+        if end < 0:
+            self._searched = len(buffer)
+            return None
+        self._offset = self._searched = end + 1
+        # Each undecodable piece becomes U+FFFD, the pieces being those of the original's decoder.
+        return parse_request(buffer[start:end].decode("utf-8", "replace"))
+
+
+def parse_request(text: str) -> Request:
+    """Return the request that `text`, without its NUL, stands for."""
+    command, comma, arguments = text.partition(",")
+    parse = _PARSERS.get(command)
+    if parse is None or not (comma or command == "HELLO"):
+        return Malformed()
+    try:
+        return parse(arguments)
+    except ValueError:
+        return Malformed()
+
+
+def _parse_hello(arguments: str) -> Request:
+    return Hello()
+
+
+def _parse_send(arguments: str) -> Request:
+    receiver, sender, queues, priority, context, content = arguments.split(",", 5)
+    send = Send(_long(receiver), _long(sender), [], False, _int(priority), _long(context), content.encode())
+    if queues.isascii() and queues.isdigit():
+        send.queue_ids.append(_long(queues))
+        return send
+    # Empty parts at the end do not count, but an empty list is written as a semicolon, not as nothing.
+    parts = queues.rstrip(";").split(";") if queues.strip(";") or not queues else []
+    for part in parts:
+        try:
+            send.queue_ids.append(_long(part))
+        except ValueError:
+            if not send.queue_ids:
+                return Malformed()
+            send.malformed_after = True
+            break
+    return send
+
+
+def _parse_peek(arguments: str) -> Request:
+    receiver, queue_id, flag = arguments.split(",", 2)
+    return Peek(_long(receiver), _long(queue_id), None, _int(flag) == 1)
+
+
+def _parse_peek_from_sender(arguments: str) -> Request:
+    receiver, queue_id, sender, flag = arguments.split(",", 3)
+    return Peek(_long(receiver), _long(queue_id), _long(sender), _int(flag) == 1)
+
+
+def _parse_pop(arguments: str) -> Request:
+    receiver, queue_id, flag = arguments.split(",", 2)
+    return Pop(_long(receiver), _long(queue_id), None, _int(flag) == 1)
+
+
+def _parse_pop_from_sender(arguments: str) -> Request:
+    receiver, queue_id, sender, flag = arguments.split(",", 3)
+    return Pop(_long(receiver), _long(queue_id), _long(sender), _int(flag) == 1)
+
+
+def _parse_create_queue(arguments: str) -> Request:
+    return CreateQueue(arguments)
+
+
+def _parse_remove_queue(arguments: str) -> Request:
+    return RemoveQueue(_long(arguments))
+
+
+def _parse_create_client(arguments: str) -> Request:
+    return CreateClient(arguments)
+
+
+def _parse_remove_client(arguments: str) -> Request:
+    return RemoveClient(_long(arguments))
+
+
+_PARSERS: dict[str, Callable[[str], Request]] = {
+    "HELLO": _parse_hello,
+    "MSG": _parse_send,
+    "PEEKQ": _parse_peek,
+    "PEEKS": _parse_peek_from_sender,
+    "POPQ": _parse_pop,
+    "POPS": _parse_pop_from_sender,
+    "CREATEQUEUE": _parse_create_queue,
+    "REMOVEQUEUE": _parse_remove_queue,
+    "CREATECLIENT": _parse_create_client,
+    "REMOVECLIENT": _parse_remove_client,
+}
+
+_NUMBER = re.compile(r"([+-]?)(\d+)")
+# So many ASCII digits are a number of 64, of 32 bits without a further look.
+_SURE_LONG_DIGITS = 18
+_SURE_INT_DIGITS = 9
+
+
+def _long(text: str) -> int:
+    """Return the signed 64-bit number, or raise ValueError."""
+    if len(text) <= _SURE_LONG_DIGITS and text.isascii() and text.isdigit():
+        return int(text)
+    return _number(text, 1 << 63)
+
+
+def _int(text: str) -> int:
+    """Return the signed 32-bit number, or raise ValueError."""
+    if len(text) <= _SURE_INT_DIGITS and text.isascii() and text.isdigit():
+        return int(text)
+    return _number(text, 1 << 31)
+
+
+def _number(text: str, bound: int) -> int:
+    """Return the number, from -bound to bound - 1: a sign, perhaps, and decimal digits of any script.
+
+    Not `int()` alone, which also takes blanks and underscores, and fails on thousands of leading zeros.
+    """
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        raise ValueError("not a number")
+    sign, digits = match.groups()
+    if not digits.isascii():
+        digits = "".join([str(unicodedata.decimal(digit)) for digit in digits])
+    digits = digits.lstrip("0")
+    if len(digits) > 19:
+        raise ValueError("number out of range")
+    value = int(sign + (digits or "0"))
+    if not -bound <= value < bound:
+        raise ValueError("number out of range")
+    return value
+
+
+def encode_message(sender: int, context: int, message_id: int, content: bytes) -> bytes:
+    """Return the answer that carries a message. The content is UTF-8 without NUL."""
+    return b"MSG,%d,%d,%d,%b\0" % (sender, context, message_id, content)
+
+
+def encode_fail(kind: str, id: int) -> bytes:
+    """Return a refusal. The kind is QUEUE, CLIENT, MESSAGE or UNKNOWN; the last has the id -1."""
+    return f"FAIL {kind} {id}\0".encode()
+
+
+def encode_id(id: int) -> bytes:
+    """Return the id of what was created."""
+    return b"%d\0" % id
+
+
+class AnswerDecoder:
+    """Splits what a server sends into answers, without their NUL. For clients in tests and benchmarks."""
+
+    __slots__ = ("_buffer", "_searched")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._searched = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take the bytes that arrived."""
+        self._buffer += data
+
+    def next_answer(self) -> bytes | None:
+        """Return the next answer, or None until more bytes are fed."""
+        end = self._buffer.find(0, self._searched)
+        if end < 0:
+            self._searched = len(self._buffer)
+            return None
+        self._searched = 0
+        answer = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        return answer
