@@ -1,0 +1,101 @@
+# shellcheck shell=bash
+# Sourced by run and test: makes .venv and installs Flyball into it, or does nothing if that is done already.
+# With FLYBALL_COMPILE=1 the hot modules are compiled.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+venv="$root/.venv"
+stamp="$venv/flyball-stamp"
+
+say() { echo "flyball: $*" >&2; }
+
+die() {
+    say "$@"
+    exit 1
+}
+
+# Make sure that Debian's packages are there, for a need that was found missing.
+install_packages() {
+    local missing=$1
+    shift
+    if [[ $EUID != 0 ]] || ! command -v apt-get >/dev/null; then
+        die "$missing missing; install it, on Debian with: sudo apt-get install $*"
+    fi
+    say "installing $*"
+    { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "$@"; } >&2 ||
+        die "$missing missing, and apt-get could not install it"
+}
+
+# Print a Python that is new enough and can make virtual environments. 3.11 first: constraints.txt is tested with it.
+find_python() {
+    local name
+    for name in python3.11 python3.12 python3.13 python3; do
+        if "$name" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            echo "$name"
+            return
+        fi
+    done
+    return 1
+}
+
+# What an installation is made from. Compiled modules hide their sources, so there every source counts.
+fingerprint() {
+    {
+        echo "$venv ${FLYBALL_COMPILE:-0}"
+        cat "$root"/{pyproject.toml,constraints.txt,setup.py}
+        if [[ ${FLYBALL_COMPILE:-0} == 1 ]]; then
+            find "$root/src" -name '*.py' -print0 | sort -z | xargs -0 cat
+        fi
+    } | sha256sum | cut -d' ' -f1
+}
+
+# An environment that was moved here still points to its old place.
+venv_is_usable() {
+    grep -q "venv $venv\$" "$venv/pyvenv.cfg" 2>/dev/null && "$venv/bin/python" -m pip --version &>/dev/null
+}
+
+make_venv() {
+    local python
+    if ! python=$(find_python); then
+        install_packages "Python 3.11 or newer with venv is" python3 python3-venv
+        python=$(find_python) || die "Python 3.11 or newer with venv is missing; install it and put it on the PATH"
+    fi
+    say "making $venv"
+    rm -rf "$venv"
+    "$python" -m venv "$venv" >&2
+}
+
+pip_install() {
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$root/constraints.txt" "$@" >&2
+}
+
+install_compiled() {
+    local extra=$1 include
+    include=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+    if ! command -v gcc >/dev/null || [[ ! -e $include/Python.h ]]; then
+        install_packages "A C compiler or Python's header files are" gcc libc6-dev python3-dev
+    fi
+    # First the compiler, then what it compiles: the build uses the mypy of this environment.
+    FLYBALL_COMPILE=0 pip_install --editable "${root}[fast${extra:+,$extra}]"
+    pip_install --no-build-isolation --no-deps --editable "$root"
+}
+
+# prepare [dev]: install Flyball, with what its checks need if asked for.
+prepare() {
+    local extra=${1:-} wanted
+    wanted=$(fingerprint)
+    # An installation for the checks also serves for running.
+    if grep -qsx -e "$wanted $extra" -e "$wanted dev" "$stamp" && "$venv/bin/python" -c 'import flyball' 2>/dev/null; then
+        return
+    fi
+    venv_is_usable || make_venv
+    rm -f "$stamp"
+    # Left by a compiled build, they would hide the sources.
+    find "$root/src" -name '*.so' -delete
+    say "installing Flyball and its libraries"
+    if [[ ${FLYBALL_COMPILE:-0} == 1 ]]; then
+        install_compiled "$extra"
+    else
+        pip_install --editable "${root}${extra:+[$extra]}"
+    fi
+    echo "$wanted $extra" >"$stamp"
+}
