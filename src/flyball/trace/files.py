@@ -1,0 +1,117 @@
+"""The trace files of one node: how they are named, closed, and removed when they grow too many.
+
+A file has its final name only when it is complete, because a reader that meets half a file may never look at
+it again. Knows nothing of threads or of requests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from flyball.trace.schema import (
+    DROPPED_KEY,
+    NODE_KEY,
+    SAMPLE_RATIO_KEY,
+    SCHEMA,
+    SCHEMA_VERSION,
+    VERSION_KEY,
+)
+
+_TEXT_COLUMNS = [field.name for field in SCHEMA if pa.types.is_dictionary(field.type)]
+_DELTA_COLUMNS = {field.name: "DELTA_BINARY_PACKED" for field in SCHEMA if pa.types.is_integer(field.type)}
+
+
+class TraceFiles:
+    """Writes records into one open file at a time. Not for use by several threads at once."""
+
+    def __init__(self, folder: Path, node: str, sample_ratio: float, rotate_bytes: int, keep_bytes: int) -> None:
+        if not re.fullmatch(r"[\w.-]+", node):
+            raise ValueError(f"node name {node!r} cannot be part of a file name")
+        self._folder = folder
+        self._rotate_bytes = rotate_bytes
+        self._keep_bytes = keep_bytes
+        self._name = re.compile(rf"trace-{re.escape(node)}-\d{{8}}T\d{{12}}Z-\d+\.parquet")
+        self._prefix = f"trace-{node}-"
+        self._schema = SCHEMA.with_metadata(
+            {VERSION_KEY: str(SCHEMA_VERSION), NODE_KEY: node, SAMPLE_RATIO_KEY: str(sample_ratio)}
+        )
+        self._count = 0
+        self._path: Path | None = None
+        self._sink: pa.NativeFile | None = None
+        self._writer: pq.ParquetWriter | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the open file has reached the size at which it should be closed."""
+        return self._sink is not None and self._sink.tell() >= self._rotate_bytes
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add `batch` to the open file, opening one if there is none."""
+        writer = self._writer or self._open()
+        writer.write_batch(batch)
+
+    def close(self, dropped: int) -> None:
+        """Complete the open file, if any, and give it its final name.
+
+        `dropped` is how many records are missing so far; the file notes it.
+        """
+        if self._path is None or self._writer is None or self._sink is None:
+            return
+        self._writer.add_key_value_metadata({DROPPED_KEY: str(dropped)})
+        self._writer.close()
+        self._sink.close()
+        self._path.rename(self._path.with_name(self._path.name.removeprefix(".")))
+        self._forget()
+
+    def abandon(self) -> None:
+        """Throw the open file away, if any. Raises nothing, so that it can follow any error."""
+        for part in (self._writer, self._sink):
+            if part is not None:
+                with contextlib.suppress(OSError, pa.ArrowException):
+                    part.close()
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
+        self._forget()
+
+    def remove_unfinished(self) -> None:
+        """Remove what a crash of this node has left half-written."""
+        if self._path is None and self._folder.is_dir():
+            for path in self._folder.glob(f".{self._prefix}*"):
+                if self._name.fullmatch(path.name[1:]):
+                    path.unlink(missing_ok=True)
+
+    def prune(self) -> None:
+        """Remove the oldest complete files of this node beyond the limit on their total size."""
+        own = [path for path in self._folder.glob(f"{self._prefix}*") if self._name.fullmatch(path.name)]
+        # The name begins with the time, so the names sort by age. The newest file stays whatever its size.
+        own.sort(key=lambda path: path.name, reverse=True)
+        total_bytes = 0
+        for place, path in enumerate(own):
+            total_bytes += path.stat().st_size
+            if place > 0 and total_bytes > self._keep_bytes:
+                path.unlink(missing_ok=True)
+
+    def _open(self) -> pq.ParquetWriter:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        started = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
+        self._count += 1
+        self._path = self._folder / f".{self._prefix}{started}-{self._count:06}.parquet"
+        self._sink = pa.OSFile(str(self._path), "wb")
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            self._schema,
+            compression="zstd",
+            use_dictionary=_TEXT_COLUMNS,
+            column_encoding=_DELTA_COLUMNS,
+        )
+        return self._writer
+
+    def _forget(self) -> None:
+        self._path = self._sink = self._writer = None

@@ -1,0 +1,89 @@
+"""What a trace says about one request: the columns and the meaning of their codes.
+
+Traces outlive the version that wrote them. New columns and codes are added at the end; a change of meaning is
+a new `SCHEMA_VERSION`. `docs/traces.md` explains the columns to those who read them.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+
+VERSION_KEY = "flyball.schema_version"
+NODE_KEY = "flyball.node"
+SAMPLE_RATIO_KEY = "flyball.sample_ratio"
+DROPPED_KEY = "flyball.dropped"
+
+
+class Kind(enum.IntEnum):
+    """What was asked for, in the same words for every protocol."""
+
+    PING = 0
+    REGISTER = 1
+    IDENTIFY = 2
+    PUT = 3
+    TAKE = 4
+    PEEK = 5
+    LIST = 6
+    CONSUME = 7
+    DELIVER = 8
+    """Not a request: a message that the node sent to a consumer unasked."""
+    SETTLE = 9
+    CREATE_QUEUE = 10
+    DELETE_QUEUE = 11
+    LOOK_UP = 12
+    PURGE = 13
+    STATUS = 14
+    OTHER = 15
+
+
+class Protocol(enum.IntEnum):
+    """Which protocol it came in."""
+
+    TELESTO = 0
+    THORBANG = 1
+    AMQP = 2
+    HTTP = 3
+
+
+class Result(enum.IntEnum):
+    """How it ended."""
+
+    OK = 0
+    EMPTY = 1
+    """A read that found no message."""
+    REFUSED = 2
+    """The peer asked for something that cannot be done."""
+    FAILED = 3
+    """Our side could not do it."""
+
+
+def names_of(codes: type[enum.IntEnum]) -> pa.Array:
+    """Return the texts that stand in the files for `codes`, in the order of their numbers, counted from 0."""
+    return pa.array([code.name.lower() for code in codes], pa.string())
+
+
+TEXT = pa.dictionary(pa.int8(), pa.string())
+
+SCHEMA = pa.schema(
+    [
+        pa.field("kind", TEXT, nullable=False),
+        pa.field("protocol", TEXT, nullable=False),
+        pa.field("client_id", pa.int64(), nullable=False),
+        pa.field("queue_id", pa.int64(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("result", TEXT, nullable=False),
+        pa.field("received_us", pa.int64(), nullable=False),
+        pa.field("wait_ns", pa.int64(), nullable=False),
+        pa.field("parse_ns", pa.int64(), nullable=False),
+        pa.field("engine_ns", pa.int64(), nullable=False),
+        pa.field("store_ns", pa.int64(), nullable=False),
+        pa.field("emit_ns", pa.int64(), nullable=False),
+        pa.field("message_count", pa.int64(), nullable=False),
+        pa.field("node", TEXT, nullable=False),
+        pa.field("sequence", pa.int64(), nullable=False),
+    ]
+)
