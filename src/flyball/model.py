@@ -117,6 +117,8 @@ class QueueSummary:
     last_message_id: int = 0
     addressed: dict[int, int] = field(default_factory=dict)
     """How many messages wait for each receiver."""
+    sent: dict[int, int] = field(default_factory=dict)
+    """How many messages there are of each sender."""
 
 
 @dataclass(slots=True)
@@ -125,7 +127,5 @@ class Snapshot:
 
     clients: list[Client] = field(default_factory=list)
     queues: list[QueueSummary] = field(default_factory=list)
-    sent: dict[int, int] = field(default_factory=dict)
-    """How many stored messages each sender has."""
     next_client_id: int = 1
     next_queue_id: int = 1

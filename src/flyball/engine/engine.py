@@ -1,0 +1,487 @@
+"""The broker's decisions: who gets which message, what is kept and what is gone.
+
+Synchronous and deterministic. Time is an argument, ids are granted from outside, and nothing here knows a
+socket, SQL or a protocol. Whoever calls makes the decisions durable and tells the engine how that went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from flyball.engine.backlog import Load, Need
+from flyball.engine.consumer import Consumer
+from flyball.engine.credit import Credit
+from flyball.engine.queue import Delivery, WorkingQueue
+from flyball.errors import (
+    ClientInUse,
+    ClientNameTaken,
+    ClientNotFound,
+    InvalidName,
+    LeaseNotFound,
+    QueueNameTaken,
+    QueueNotEmpty,
+    QueueNotFound,
+)
+from flyball.model import (
+    MAX_NAME_LENGTH,
+    Client,
+    ClientMode,
+    Draft,
+    Message,
+    Queue,
+    QueueSummary,
+    Selector,
+    Snapshot,
+)
+
+Expiry = tuple[int, int, int]
+"""expires_us, queue id, message id"""
+
+_BODY_SHARE = 8
+"""However large the indexes are, this fraction of the budget remains for messages in memory."""
+
+_EVICT_SHARE = 16
+"""When memory runs short, this fraction of the budget is freed at once."""
+
+_FEW = 64
+"""Below so many entries it is not worth sweeping out the stale ones."""
+
+
+@dataclass(slots=True)
+class Arrival:
+    """What became of a put: the messages it made, who got some at once, and which queues do not exist."""
+
+    messages: list[Message]
+    deliveries: list[Delivery]
+    missing: list[int]
+
+
+class Engine:
+    """All queues and clients of a node."""
+
+    __slots__ = (
+        "_body_limit_bytes",
+        "_clients",
+        "_clients_by_name",
+        "_eviction_pause_bytes",
+        "_expired",
+        "_expiries",
+        "_expiring",
+        "_fractional",
+        "_id_end",
+        "_id_ranges",
+        "_next_client_id",
+        "_next_consumer_id",
+        "_next_message_id",
+        "_next_queue_id",
+        "_queues",
+        "_queues_by_name",
+        "keeps_messages",
+        "resident_bytes",
+        "resident_limit_bytes",
+    )
+
+    def __init__(
+        self, snapshot: Snapshot, *, keeps_messages: bool = True, resident_limit_bytes: int | None = None
+    ) -> None:
+        """`resident_limit_bytes` is the memory for messages above which stored ones are left to the store."""
+        self.keeps_messages = keeps_messages
+        self.resident_limit_bytes = resident_limit_bytes
+        self.resident_bytes = 0
+        self._body_limit_bytes = resident_limit_bytes
+        """What remains for messages in memory beside the indexes of those that are not."""
+        self._clients = {client.id: client for client in snapshot.clients}
+        self._clients_by_name = {client.name: client for client in snapshot.clients}
+        self._expired: list[Message] = []
+        self._queues = {summary.queue.id: WorkingQueue(summary, self._expired) for summary in snapshot.queues}
+        self._queues_by_name = {working.queue.name: working for working in self._queues.values()}
+        self._next_client_id = snapshot.next_client_id
+        self._next_queue_id = snapshot.next_queue_id
+        self._next_consumer_id = 1
+        self._next_message_id = 0
+        self._id_end = 0
+        self._id_ranges: list[tuple[int, int]] = []
+        self._fractional: dict[int, Consumer] = {}
+        self._expiries: list[Expiry] = []
+        """A heap of what was in `_expiring` once."""
+        self._expiring: dict[int, Expiry] = {}
+        """The messages whose time is not up yet, by their ids."""
+        self._eviction_pause_bytes = 0
+        """How much more may come before it is worth trying to evict again."""
+
+    # Clients
+
+    @property
+    def clients(self) -> list[Client]:
+        return list(self._clients.values())
+
+    def client(self, client_id: int) -> Client:
+        client = self._clients.get(client_id)
+        if client is None:
+            raise ClientNotFound(client_id)
+        return client
+
+    def has_client(self, client_id: int) -> bool:
+        return client_id in self._clients
+
+    def find_client(self, name: str) -> Client | None:
+        return self._clients_by_name.get(name)
+
+    def create_client(self, name: str, mode: ClientMode) -> Client:
+        """Register a client. A refused name uses up an id, as it does in the original systems."""
+        client_id = self._next_client_id
+        self._next_client_id += 1
+        _check_name(name)
+        if name in self._clients_by_name:
+            raise ClientNameTaken(name)
+        client = Client(client_id, name, mode)
+        self._clients[client_id] = client
+        self._clients_by_name[name] = client
+        return client
+
+    def delete_client(self, client_id: int, *, only_unused: bool = False) -> None:
+        """Forget the client; its messages stay. With `only_unused`, not while it is the sender of stored ones."""
+        client = self.client(client_id)
+        if only_unused and any(client_id in working.sent for working in self._queues.values()):
+            raise ClientInUse(client_id)
+        del self._clients[client_id]
+        del self._clients_by_name[client.name]
+
+    # Queues
+
+    @property
+    def queues(self) -> list[WorkingQueue]:
+        return list(self._queues.values())
+
+    def queue(self, queue_id: int) -> WorkingQueue:
+        working = self._queues.get(queue_id)
+        if working is None:
+            raise QueueNotFound(queue_id)
+        return working
+
+    def has_queue(self, queue_id: int) -> bool:
+        return queue_id in self._queues
+
+    def find_queue(self, name: str) -> WorkingQueue | None:
+        return self._queues_by_name.get(name)
+
+    def create_queue(self, name: str) -> Queue:
+        """Create a queue. A refused name uses up an id, as it does in the original systems."""
+        queue_id = self._next_queue_id
+        self._next_queue_id += 1
+        _check_name(name)
+        if name in self._queues_by_name:
+            raise QueueNameTaken(name)
+        queue = Queue(queue_id, name)
+        working = WorkingQueue(QueueSummary(queue), self._expired)
+        self._queues[queue_id] = working
+        self._queues_by_name[name] = working
+        return queue
+
+    def delete_queue(self, queue_id: int, *, only_empty: bool = False) -> WorkingQueue:
+        """Forget the queue with everything in it; its consumers get nothing more. Return what it was."""
+        working = self.queue(queue_id)
+        if only_empty and (len(working) or working.out):
+            raise QueueNotEmpty(queue_id)
+        del self._queues[queue_id]
+        del self._queues_by_name[working.queue.name]
+        for message in working.purge():
+            self._release(message)
+        for message in working.out.values():
+            self._release(message)
+        working.out.clear()
+        for consumer in working.consumers.values():
+            consumer.is_cancelled = True
+            consumer.leases.clear()
+            self._fractional.pop(consumer.id, None)
+        return working
+
+    def active_queues(self, reader: int) -> list[tuple[Queue, int]]:
+        """Return the queues with messages that the reader may see, and how many."""
+        counted = ((working.queue, working.visible_to(reader)) for working in self._queues.values())
+        return [(queue, count) for queue, count in counted if count]
+
+    def purge(self, queue_id: int) -> tuple[list[Message], int]:
+        """Forget the ready messages; return those that were in memory, and how many others there were."""
+        working = self.queue(queue_id)
+        absent = working.absent
+        gone = working.purge()
+        for message in gone:
+            self._release(message)
+        return gone, absent
+
+    # Message ids
+
+    @property
+    def next_message_id(self) -> int:
+        return self._next_message_id
+
+    @property
+    def message_ids_left(self) -> int:
+        return self._id_end - self._next_message_id + sum(end - first for first, end in self._id_ranges)
+
+    def grant_message_ids(self, first: int, count: int) -> None:
+        """Allow the engine to use these ids for new messages, after those it may use already."""
+        if self._next_message_id == self._id_end:
+            self._next_message_id = first
+            self._id_end = first + count
+        elif first == self._id_end:
+            self._id_end += count
+        else:
+            self._id_ranges.append((first, first + count))
+
+    def use_message_id(self) -> int:
+        """Return the next id for a message. A refused message uses up one as well."""
+        message_id = self._next_message_id
+        if message_id == self._id_end:
+            raise RuntimeError("no message ids left: grant_message_ids was not called in time")
+        self._next_message_id += 1
+        if self._next_message_id == self._id_end and self._id_ranges:
+            self._next_message_id, self._id_end = self._id_ranges.pop(0)
+        return message_id
+
+    # Messages
+
+    def put(self, draft: Draft, queue_ids: Sequence[int], now_us: int) -> Arrival:
+        """Put a message into each of the queues that exist, a copy for each mention."""
+        arrival = Arrival([], [], [])
+        for queue_id in queue_ids:
+            working = self._queues.get(queue_id)
+            if working is None:
+                arrival.missing.append(queue_id)
+                continue
+            message = Message(
+                self.use_message_id(),
+                queue_id,
+                draft.body,
+                draft.sender,
+                draft.receiver,
+                draft.context,
+                draft.priority,
+                now_us,
+                draft.expires_us,
+                draft.properties,
+                draft.persistent,
+            )
+            arrival.messages.append(message)
+            if self.keeps_messages:
+                delivery = self._take_in(working, message, now_us)
+                if delivery is not None:
+                    arrival.deliveries.append(delivery)
+        return arrival
+
+    def withdraw(self, message: Message) -> bool:
+        """Take back a message that will not be stored. False if it is, or if somebody has it already."""
+        working = self._queues.get(message.queue_id)
+        if working is None or message.stored or working.get(message.id) is None:
+            return False
+        working.take_anywhere(message)
+        working.settle(message)
+        self._release(message)
+        return True
+
+    def peek(self, queue_id: int, selector: Selector, now_us: int) -> Message | Need | None:
+        """Return the first message that fits without touching it."""
+        working = self._queues.get(queue_id)
+        return None if working is None else working.first(selector, now_us)
+
+    def take(self, queue_id: int, selector: Selector, now_us: int) -> Message | Need | None:
+        """Take out the first message that fits. It is gone with `settle`, or comes back with `restore`."""
+        working = self._queues.get(queue_id)
+        if working is None:
+            return None
+        message = working.first(selector, now_us)
+        if isinstance(message, Message):
+            working.take_out(message)
+        return message
+
+    def settle(self, message: Message) -> None:
+        """A message that was taken out is gone for good."""
+        working = self._queues.get(message.queue_id)
+        if working is not None and message.id in working.out:
+            working.settle(message)
+            self._release(message)
+
+    def restore(self, message: Message, now_us: int) -> Delivery | None:
+        """A message that was taken out comes back to its old place, or goes to who waits for one."""
+        working = self._queues.get(message.queue_id)
+        if working is None or message.id not in working.out:
+            return None
+        return working.restore(message, now_us)
+
+    def expire(self, now_us: int) -> list[Message]:
+        """Return the messages whose time is up and was not at the last call. Each is gone with `settle`.
+
+        Those in memory are taken out now, the others when they are read.
+        """
+        while self._expiries and self._expiries[0][0] <= now_us:
+            _, queue_id, message_id = heappop(self._expiries)
+            if self._expiring.pop(message_id, None) is None:
+                continue
+            working = self._queues.get(queue_id)
+            message = None if working is None else working.get(message_id)
+            if working is not None and message is not None:
+                working.expire(message)
+        expired = [message for message in self._expired if message.queue_id in self._queues]
+        self._expired.clear()
+        return expired
+
+    # Consumers
+
+    def consume(
+        self, queue_id: int, selector: Selector, prefetch: float, owner: object, now_us: int
+    ) -> tuple[Consumer, list[Delivery]]:
+        """Let `owner` be sent messages as they come, each leased until it is settled."""
+        working = self.queue(queue_id)
+        consumer = self._add_consumer(working, selector, Credit(prefetch), owner, takes=False)
+        return consumer, working.feed(consumer, now_us)
+
+    def wait(self, queue_id: int, selector: Selector, owner: object, now_us: int) -> Consumer:
+        """Let `owner` be given the next message that fits, taken out. Nothing fits now, or it is not in memory."""
+        working = self.queue(queue_id)
+        consumer = self._add_consumer(working, selector, Credit(1), owner, takes=True)
+        if working.feed(consumer, now_us):
+            raise AssertionError("wait is for when take has found nothing")
+        return consumer
+
+    def set_prefetch(self, consumer: Consumer, prefetch: float, now_us: int) -> list[Delivery]:
+        """Change the consumer's credit, at once: more messages may come; those it has it keeps."""
+        consumer.credit = Credit(prefetch)
+        self._fractional.pop(consumer.id, None)
+        working = self._queues.get(consumer.queue_id)
+        if working is None or consumer.is_cancelled:
+            return []
+        if consumer.credit.is_fractional:
+            self._fractional[consumer.id] = consumer
+        return working.feed(consumer, now_us)
+
+    def cancel(self, consumer: Consumer) -> None:
+        """Send the consumer no more. What it holds it may still settle."""
+        consumer.is_cancelled = True
+        self._fractional.pop(consumer.id, None)
+        working = self._queues.get(consumer.queue_id)
+        if working is not None:
+            working.dismiss(consumer)
+
+    def acknowledge(self, consumer: Consumer, message_ids: Sequence[int]) -> list[Message]:
+        """End the leases; return the messages, which `settle` or `restore` must follow. All or none."""
+        for message_id in message_ids:
+            if message_id not in consumer.leases:
+                raise LeaseNotFound(message_id)
+        return [consumer.leases.pop(message_id) for message_id in dict.fromkeys(message_ids)]
+
+    def requeue(self, messages: Iterable[Message], now_us: int) -> list[Delivery]:
+        """Bring messages whose leases ended back to their old places; each counts as delivered once more."""
+        by_queue: dict[int, list[Message]] = {}
+        for message in messages:
+            working = self._queues.get(message.queue_id)
+            if working is not None and message.id in working.out:
+                message.delivery_count += 1
+                by_queue.setdefault(message.queue_id, []).append(message)
+        return [
+            delivery
+            for queue_id, returned in by_queue.items()
+            for delivery in self._queues[queue_id].requeue(returned, now_us)
+        ]
+
+    def feed(self, consumer: Consumer, now_us: int) -> list[Delivery]:
+        """Give the consumer what its credit allows: after it settled something."""
+        working = self._queues.get(consumer.queue_id)
+        return [] if working is None or consumer.is_cancelled else working.feed(consumer, now_us)
+
+    @property
+    def has_fractional_consumers(self) -> bool:
+        return bool(self._fractional)
+
+    def tick(self, now_us: int) -> list[Delivery]:
+        """Let consumers with a fractional prefetch have what the present slot allows."""
+        return [delivery for consumer in list(self._fractional.values()) for delivery in self.feed(consumer, now_us)]
+
+    # What comes from the store
+
+    def loaded(self, queue_id: int, load: Load, messages: Sequence[Message], now_us: int) -> list[Delivery]:
+        """Take in messages that a `Load` asked for, and give them to who waits."""
+        working = self._queues.get(queue_id)
+        if working is None:
+            return []
+        # Make room before they are in: those who wait for them must find them.
+        self._evict_for(sum(message.footprint_bytes for message in messages))
+        for message in working.loaded(load, messages):
+            self.resident_bytes += message.footprint_bytes
+        return working.feed_blocked(now_us)
+
+    def wake(self, queue_id: int, now_us: int) -> list[Delivery]:
+        """Try again for all who wait for the store: an index that they need is there."""
+        working = self._queues.get(queue_id)
+        self._evict_for(0)
+        return [] if working is None else working.feed_blocked(now_us)
+
+    def expect_expiries(self, expiries: Iterable[Expiry]) -> None:
+        """Remember (expires_us, queue_id, message_id) of messages that recovery left in the store."""
+        for expiry in expiries:
+            self._expect_expiry(expiry)
+
+    # Inside
+
+    def _take_in(self, working: WorkingQueue, message: Message, now_us: int) -> Delivery | None:
+        self.resident_bytes += message.footprint_bytes
+        if message.expires_us is not None:
+            self._expect_expiry((message.expires_us, message.queue_id, message.id))
+        delivery = working.arrive(message, now_us)
+        if self._body_limit_bytes is not None and self.resident_bytes > self._body_limit_bytes:
+            self._eviction_pause_bytes -= message.footprint_bytes
+            if self._eviction_pause_bytes < 0:
+                self._evict_for(0)
+        return delivery
+
+    def _add_consumer(
+        self, working: WorkingQueue, selector: Selector, credit: Credit, owner: object, takes: bool
+    ) -> Consumer:
+        consumer = Consumer(self._next_consumer_id, working.queue.id, selector, credit, owner, takes)
+        self._next_consumer_id += 1
+        working.consumers[consumer.id] = consumer
+        if credit.is_fractional:
+            self._fractional[consumer.id] = consumer
+        return consumer
+
+    def _expect_expiry(self, expiry: Expiry) -> None:
+        self._expiring[expiry[2]] = expiry
+        heappush(self._expiries, expiry)
+        if len(self._expiries) > _FEW + 2 * len(self._expiring):
+            # Most messages are gone long before their time is up.
+            self._expiries = list(self._expiring.values())
+            heapify(self._expiries)
+
+    def _release(self, message: Message) -> None:
+        self.resident_bytes -= message.footprint_bytes
+        if message.expires_us is not None:
+            self._expiring.pop(message.id, None)
+
+    def _evict_for(self, incoming_bytes: int) -> None:
+        """Leave messages to the store until what is in memory and what comes keep within the limit."""
+        if self.resident_limit_bytes is None:
+            return
+        absent_bytes = sum(working.absent_bytes for working in self._queues.values())
+        limit = max(self.resident_limit_bytes - absent_bytes, self.resident_limit_bytes // _BODY_SHARE)
+        self._body_limit_bytes = limit
+        if self.resident_bytes + incoming_bytes <= limit:
+            return
+        share = limit // _EVICT_SHARE
+        wanted = self.resident_bytes + incoming_bytes - limit + share
+        fullest = sorted(self._queues.values(), key=lambda working: len(working) - working.absent, reverse=True)
+        for keep_bytes in (share, 0):
+            for working in fullest:
+                freed = working.evict(wanted, keep_bytes)
+                self.resident_bytes -= freed
+                wanted -= freed
+                if wanted <= 0:
+                    return
+        # Little could be evicted: it is not worth trying again for every message.
+        self._eviction_pause_bytes = share // 2
+
+
+def _check_name(name: str) -> None:
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidName(f"a name of {len(name)} characters is longer than {MAX_NAME_LENGTH}")

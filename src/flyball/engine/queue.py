@@ -1,0 +1,337 @@
+"""One queue at work: its ready messages, those that are out, and those who wait for more.
+
+It decides which message goes to whom. It does not know other queues, clients or the store.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+from itertools import islice
+
+from flyball.engine.backlog import IndexedBacklog, Load, Need, PlainBacklog, evictable
+from flyball.engine.consumer import Consumer, Line
+from flyball.engine.index import ARRIVAL, Shape
+from flyball.model import Message, Queue, QueueSummary, Selector
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One hand-over of a message to one consumer."""
+
+    consumer: Consumer
+    message: Message
+
+
+class WorkingQueue:
+    """A queue served from memory.
+
+    Every stored message of the queue is either ready (in the backlog) or out: leased to a consumer, taken by
+    a reader or expired, and its removal not confirmed by the store yet.
+    """
+
+    __slots__ = (
+        "_addressed_count",
+        "_backlog",
+        "_blocked",
+        "_expired",
+        "_hungry",
+        "_purged_to",
+        "addressed",
+        "consumers",
+        "generation",
+        "last_message_id",
+        "out",
+        "queue",
+        "sent",
+    )
+
+    def __init__(self, summary: QueueSummary, expired: list[Message]) -> None:
+        """Messages that are dropped because their time is up are added to `expired`."""
+        self._expired = expired
+        self.queue: Queue = summary.queue
+        self._backlog: PlainBacklog | IndexedBacklog
+        if summary.message_count:
+            self._backlog = IndexedBacklog(absent=summary.message_count)
+        else:
+            self._backlog = PlainBacklog()
+        self.addressed = dict(summary.addressed)
+        """How many ready messages wait for each receiver."""
+        self._addressed_count = sum(self.addressed.values())
+        self.sent = dict(summary.sent)
+        """How many messages there are of each sender, ready or out."""
+        self.last_message_id = summary.last_message_id
+        self.out: dict[int, Message] = {}
+        self.consumers: dict[int, Consumer] = {}
+        self._hungry = Line()
+        """Consumers that want a message while nothing fits."""
+        self._blocked: dict[int, tuple[Consumer, Need]] = {}
+        """Consumers that want a message and cannot have it before the store was read."""
+        self.generation = 0
+        """Changes when the queue is purged: what was read from the store before is void then."""
+        self._purged_to = 0
+
+    def __len__(self) -> int:
+        """How many messages are ready."""
+        return len(self._backlog)
+
+    @property
+    def need(self) -> Need | None:
+        """What a consumer waits for from the store, whoever waits longest."""
+        for _, need in self._blocked.values():
+            return need
+        return None
+
+    @property
+    def absent(self) -> int:
+        """How many ready messages are not in memory."""
+        return self._backlog.absent if isinstance(self._backlog, IndexedBacklog) else 0
+
+    @property
+    def absent_bytes(self) -> int:
+        """How much memory the messages take that are not in memory: their places in the indexes."""
+        return self._backlog.absent_bytes if isinstance(self._backlog, IndexedBacklog) else 0
+
+    @property
+    def indexed(self) -> IndexedBacklog:
+        """The backlog with its indexes; from the first call on the queue has them."""
+        if isinstance(self._backlog, PlainBacklog):
+            self._backlog = IndexedBacklog(self._backlog, void_to=self._purged_to)
+        return self._backlog
+
+    def visible_to(self, reader: int) -> int:
+        """How many ready messages are addressed to the reader or to nobody."""
+        return len(self._backlog) - self._addressed_count + self.addressed.get(reader, 0)
+
+    def oldest(self, after_id: int, limit: int) -> list[Message]:
+        """Return the first ready messages in memory with a larger id, oldest first."""
+        later = (message for message in self._resident() if message.id > after_id)
+        if isinstance(self._backlog, PlainBacklog):
+            return list(islice(later, limit))
+        return nsmallest(limit, later, key=lambda message: message.id)
+
+    def get(self, message_id: int) -> Message | None:
+        """Return the message if it is ready and in memory."""
+        backlog = self._backlog
+        if isinstance(backlog, PlainBacklog):
+            first = backlog.first()
+            if first is None or message_id < first.id:
+                # The usual case of a message that is gone: it costs no index.
+                return None
+        return self.indexed.get(message_id)
+
+    def arrive(self, message: Message, now_us: int) -> Delivery | None:
+        """Take in a new message: hand it to who waits for one, or let it wait."""
+        self.last_message_id = message.id
+        if message.sender is not None:
+            self.sent[message.sender] = self.sent.get(message.sender, 0) + 1
+        return self._offer(message, now_us)
+
+    def first(self, selector: Selector, now_us: int) -> Message | Need | None:
+        """Return the first message that fits, or what must be read from the store to know it."""
+        while True:
+            message = self._first(selector)
+            if not isinstance(message, Message) or message.expires_us is None or message.expires_us > now_us:
+                return message
+            self.expire(message)
+
+    def take_out(self, message: Message) -> None:
+        """Move a message that `first` has just returned out of the ready ones."""
+        backlog = self._backlog
+        if isinstance(backlog, PlainBacklog):
+            backlog.pop()
+        else:
+            backlog.remove(message)
+            if not len(backlog) and backlog.is_plain:
+                self._backlog = PlainBacklog()
+        self.out[message.id] = message
+        if message.receiver is not None:
+            self._addressed_count -= 1
+            left = self.addressed[message.receiver] - 1
+            if left:
+                self.addressed[message.receiver] = left
+            else:
+                del self.addressed[message.receiver]
+
+    def take_anywhere(self, message: Message) -> None:
+        """Move a ready message out, wherever it stands."""
+        if not isinstance(self._backlog, PlainBacklog) or self._backlog.first() is not message:
+            self._backlog = self.indexed
+        self.take_out(message)
+
+    def expire(self, message: Message) -> None:
+        """Move a ready message out because its time is up."""
+        self.take_anywhere(message)
+        self._expired.append(message)
+
+    def settle(self, message: Message) -> None:
+        """A message that was out is gone for good."""
+        del self.out[message.id]
+        if message.sender is not None:
+            left = self.sent[message.sender] - 1
+            if left:
+                self.sent[message.sender] = left
+            else:
+                del self.sent[message.sender]
+
+    def restore(self, message: Message, now_us: int) -> Delivery | None:
+        """Bring a message that was out back to its old place, or hand it to who waits for one."""
+        del self.out[message.id]
+        return self._offer(message, now_us)
+
+    def requeue(self, messages: Sequence[Message], now_us: int) -> list[Delivery]:
+        """Bring messages that were out back, and only then look who waits, so that each gets its first."""
+        back: list[Message] = []
+        for message in messages:
+            del self.out[message.id]
+            if self._is_alive(message, now_us):
+                self._add(message)
+                back.append(message)
+        deliveries: list[Delivery] = []
+        for message in back:
+            while self._hungry and message.id not in self.out:
+                consumer = self._hungry.match(message, now_us)
+                if consumer is None:
+                    break
+                delivery = self._give(consumer, now_us)
+                if delivery is not None:
+                    deliveries.append(delivery)
+                    if consumer.wants(now_us):
+                        self._hungry.join(consumer)
+        return deliveries
+
+    def feed(self, consumer: Consumer, now_us: int) -> list[Delivery]:
+        """Give a consumer what it wants, as far as there is something."""
+        deliveries: list[Delivery] = []
+        delivery = self._give(consumer, now_us)
+        while delivery is not None:
+            deliveries.append(delivery)
+            delivery = self._give(consumer, now_us)
+        return deliveries
+
+    def feed_blocked(self, now_us: int) -> list[Delivery]:
+        """Try again for all who wait for the store, in turns: after it was read."""
+        deliveries: list[Delivery] = []
+        waiting = [consumer for consumer, _ in self._blocked.values()]
+        while waiting:
+            still: list[Consumer] = []
+            for consumer in waiting:
+                delivery = self._give(consumer, now_us)
+                if delivery is not None:
+                    deliveries.append(delivery)
+                    still.append(consumer)
+            waiting = still
+        return deliveries
+
+    def dismiss(self, consumer: Consumer) -> None:
+        """Let the consumer wait for nothing more."""
+        self._stop_waiting(consumer)
+        self.consumers.pop(consumer.id, None)
+
+    def loaded(self, load: Load, messages: Sequence[Message]) -> list[Message]:
+        """Take in some of what was asked for; return what is new in memory. Without any, all are lost."""
+        new = self.indexed.loaded(load, messages)
+        if not len(self._backlog):
+            # Nobody knows by whom and to whom lost messages were sent, but here they were the last.
+            self.addressed.clear()
+            self._addressed_count = 0
+            self.sent = self._sent_of_out()
+        return new
+
+    def evict(self, wanted_bytes: int, keep_bytes: int) -> int:
+        """Leave messages that are stored to the store; return how many bytes that freed."""
+        chosen = evictable(self._backlog.newest_first(), wanted_bytes, keep_bytes, self._purged_to)
+        if chosen:
+            self.indexed.evict(chosen)
+        return sum(message.footprint_bytes for message in chosen)
+
+    def purge(self) -> list[Message]:
+        """Forget every ready message; return those that were in memory. What is out stays out."""
+        gone = list(self._resident())
+        self._backlog = PlainBacklog()
+        self._purged_to = self.last_message_id
+        self.addressed = {}
+        self._addressed_count = 0
+        self.sent = self._sent_of_out()
+        self.generation += 1
+        for consumer, _ in self._blocked.values():
+            self._hungry.join(consumer)
+        self._blocked.clear()
+        return gone
+
+    def _sent_of_out(self) -> dict[int, int]:
+        return dict(Counter(message.sender for message in self.out.values() if message.sender is not None))
+
+    def _resident(self) -> Iterator[Message]:
+        return iter(self._backlog) if isinstance(self._backlog, PlainBacklog) else self._backlog.resident()
+
+    def _first(self, selector: Selector) -> Message | Need | None:
+        backlog = self._backlog
+        if isinstance(backlog, PlainBacklog):
+            if not len(backlog):
+                return None
+            if Shape.of(selector) is ARRIVAL:
+                return backlog.first()
+            backlog = self.indexed
+        return backlog.first(selector)
+
+    def _is_alive(self, message: Message, now_us: int) -> bool:
+        """Whether a message that comes or comes back may be delivered; if not it is out, as expired."""
+        if message.expires_us is None or message.expires_us > now_us:
+            return True
+        self.out[message.id] = message
+        self._expired.append(message)
+        return False
+
+    def _offer(self, message: Message, now_us: int) -> Delivery | None:
+        if not self._is_alive(message, now_us):
+            return None
+        if self._hungry:
+            consumer = self._hungry.match(message, now_us)
+            if consumer is not None:
+                self.out[message.id] = message
+                delivery = self._hand_over(consumer, message)
+                if consumer.wants(now_us):
+                    self._hungry.join(consumer)
+                return delivery
+        self._add(message)
+        return None
+
+    def _add(self, message: Message) -> None:
+        self._backlog.add(message)
+        if message.receiver is not None:
+            self.addressed[message.receiver] = self.addressed.get(message.receiver, 0) + 1
+            self._addressed_count += 1
+
+    def _give(self, consumer: Consumer, now_us: int) -> Delivery | None:
+        """Give a consumer one message, or let it wait if it wants one and there is none."""
+        if not consumer.wants(now_us):
+            self._stop_waiting(consumer)
+            return None
+        found = self.first(consumer.selector, now_us)
+        if isinstance(found, Message):
+            self._stop_waiting(consumer)
+            self.take_out(found)
+            return self._hand_over(consumer, found)
+        if found is None:
+            self._blocked.pop(consumer.id, None)
+            self._hungry.join(consumer)
+        else:
+            self._hungry.leave(consumer)
+            self._blocked[consumer.id] = (consumer, found)
+        return None
+
+    def _stop_waiting(self, consumer: Consumer) -> None:
+        self._hungry.leave(consumer)
+        if self._blocked:
+            self._blocked.pop(consumer.id, None)
+
+    def _hand_over(self, consumer: Consumer, message: Message) -> Delivery:
+        if consumer.takes:
+            consumer.is_cancelled = True
+            self.consumers.pop(consumer.id, None)
+        else:
+            consumer.leases[message.id] = message
+        return Delivery(consumer, message)

@@ -1,0 +1,43 @@
+"""Messages and engines for the tests of the engine."""
+
+from __future__ import annotations
+
+from flyball.engine.engine import Engine
+from flyball.model import Draft, Message, Snapshot
+
+
+def a_message(
+    message_id: int,
+    *,
+    receiver: int | None = None,
+    sender: int | None = None,
+    context: int | None = None,
+    priority: int = 0,
+    expires_us: int | None = None,
+    stored: bool = False,
+) -> Message:
+    return Message(
+        message_id,
+        1,
+        b"body %d" % message_id,
+        sender=sender,
+        receiver=receiver,
+        context=context,
+        priority=priority,
+        expires_us=expires_us,
+        stored=stored,
+    )
+
+
+def an_engine(*, resident_limit_bytes: int | None = None) -> tuple[Engine, int]:
+    """Return an engine with ids to use and the id of its only queue."""
+    engine = Engine(Snapshot(), resident_limit_bytes=resident_limit_bytes)
+    engine.grant_message_ids(1, 1_000_000)
+    return engine, engine.create_queue("orders").id
+
+
+def put(engine: Engine, queue_id: int, draft: Draft | None = None, now_us: int = 0) -> Message:
+    """Put one message; it must not be delivered at once."""
+    arrival = engine.put(draft or Draft(b"body"), [queue_id], now_us)
+    assert not arrival.deliveries
+    return arrival.messages[0]
