@@ -1,0 +1,162 @@
+"""What a store promises, in the words of the domain.
+
+A store is the journal of the engine: it is written on every durable change and read at recovery and when a
+long backlog is paged back in. One conformance suite (tests/store/) runs over every store that keeps messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from flyball.model import Client, Message, Queue, Snapshot
+
+NO_LIMIT = 2**62
+"""For a number of bytes: as many as there are."""
+
+
+@dataclass(slots=True, frozen=True)
+class QueueCreated:
+    queue: Queue
+
+
+@dataclass(slots=True, frozen=True)
+class QueueDeleted:
+    """The queue is gone, and with it every message that is stored in it."""
+
+    queue_id: int
+
+
+@dataclass(slots=True, frozen=True)
+class ClientCreated:
+    client: Client
+
+
+@dataclass(slots=True, frozen=True)
+class ClientDeleted:
+    client_id: int
+
+
+Change = QueueCreated | QueueDeleted | ClientCreated | ClientDeleted
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one commit makes durable: `changes` in their order, then `appended`, then `removed`.
+
+    An id in both is not stored afterwards. Messages of a queue that `changes` delete are not appended.
+    """
+
+    changes: list[Change] = field(default_factory=list)
+    appended: list[Message] = field(default_factory=list)
+    removed: list[int] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.changes or self.appended or self.removed)
+
+
+@dataclass(slots=True, frozen=True)
+class IndexKeys:
+    """Where messages stand in an index: the columns an index may ask for, and the messages that share them.
+
+    A column that was not asked for is None. `message_ids` count up.
+    """
+
+    receiver: int | None
+    sender: int | None
+    context: int | None
+    priority: int | None
+    message_ids: Sequence[int]
+
+
+@dataclass(slots=True, frozen=True)
+class IndexPiece:
+    """All stored messages of a queue above the piece before and up to an id; each combination of keys once."""
+
+    keys: Sequence[IndexKeys]
+    up_to_id: int
+
+
+@dataclass(slots=True, frozen=True)
+class IndexColumns:
+    """Which columns an index needs to tell messages apart."""
+
+    receiver: bool = False
+    sender: bool = False
+    context: bool = False
+    priority: bool = False
+
+
+class Store(Protocol):
+    """Keeps clients, queues and messages."""
+
+    keeps_messages: bool
+    """False where messages are answered and forgotten."""
+
+    pages: bool
+    """True where a message may leave the node's memory and be read back later."""
+
+    async def open(self) -> Snapshot:
+        """Make the store ready and say what it holds.
+
+        Messages that are not persistent are dropped, those of deleted queues not counted. Raises
+        StoreUnavailable, StoreMismatch, or StoreError when another broker uses the same store.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of the store. May be called twice, and before `open`."""
+        ...
+
+    async def commit(self, batch: Batch, *, again: bool = False) -> None:
+        """Make the batch durable, all or nothing.
+
+        On return the batch survives a crash of this node and of the store. An id in `removed` that is not
+        stored is ignored. Raises StoreUnavailable when the outcome is unknown: commit the same batch with
+        `again`, which is harmless if the first attempt went through after all. After a cancellation the outcome
+        is unknown too. In both cases the attempt has ended, one way or the other, before a later commit begins.
+        Any other StoreError means that nothing was committed and that trying again will not help.
+        """
+        ...
+
+    async def load(self, message_ids: Sequence[int], max_bytes: int = NO_LIMIT) -> list[Message]:
+        """Return those of the messages that are stored, oldest first.
+
+        Where they hold more than `max_bytes` those asked for first are returned, and at least one.
+        """
+        ...
+
+    async def page(self, queue_id: int, after_id: int, limit: int, max_bytes: int = NO_LIMIT) -> list[Message]:
+        """Return up to `limit` stored messages of the queue with an id above `after_id`, oldest first.
+
+        They hold no more than `max_bytes`, except a single one. None means that there are no more.
+        """
+        ...
+
+    def index(self, queue_id: int, columns: IndexColumns, up_to_id: int) -> AsyncIterator[IndexPiece]:
+        """Yield the keys of every stored message of the queue up to that id, in bounded pieces.
+
+        Pieces come in the order of message ids; the last one reaches `up_to_id`, also when it holds nothing.
+        """
+        ...
+
+    async def expiring(self) -> list[tuple[int, int, int]]:
+        """Return (expires_us, queue_id, message_id) of every stored message that has an expiry."""
+        ...
+
+    async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Sequence[int]) -> int:
+        """Delete the queue's messages up to that id except `keep`, in small transactions; say how many went."""
+        ...
+
+    async def sweep_orphans(self) -> int:
+        """Delete the messages of deleted queues that `open` found, in small transactions; say how many went."""
+        ...
+
+    async def reserve_message_ids(self, count: int) -> int:
+        """Reserve `count` message ids for this node, durably, and return the first."""
+        ...
+
+    async def return_message_ids(self, next_id: int) -> None:
+        """At a clean stop: the reserved ids from `next_id` on were not used. Ignored where it cannot be known."""
+        ...

@@ -1,0 +1,53 @@
+"""A store that answers and keeps nothing: what a broker costs without its journal."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from flyball.model import Message, Snapshot
+from flyball.store.interface import NO_LIMIT, Batch, IndexColumns, IndexPiece
+
+
+class NullStore:
+    """A Store without contents. Only message ids count up."""
+
+    keeps_messages = False
+    pages = False
+
+    def __init__(self) -> None:
+        self._next_message_id = 1
+
+    async def open(self) -> Snapshot:
+        return Snapshot()
+
+    async def close(self) -> None:
+        pass
+
+    async def commit(self, batch: Batch, *, again: bool = False) -> None:
+        pass
+
+    async def load(self, message_ids: Sequence[int], max_bytes: int = NO_LIMIT) -> list[Message]:
+        return []
+
+    async def page(self, queue_id: int, after_id: int, limit: int, max_bytes: int = NO_LIMIT) -> list[Message]:
+        return []
+
+    async def index(self, queue_id: int, columns: IndexColumns, up_to_id: int) -> AsyncIterator[IndexPiece]:
+        yield IndexPiece([], up_to_id)
+
+    async def expiring(self) -> list[tuple[int, int, int]]:
+        return []
+
+    async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Sequence[int]) -> int:
+        return 0
+
+    async def sweep_orphans(self) -> int:
+        return 0
+
+    async def reserve_message_ids(self, count: int) -> int:
+        first = self._next_message_id
+        self._next_message_id += count
+        return first
+
+    async def return_message_ids(self, next_id: int) -> None:
+        self._next_message_id = min(self._next_message_id, next_id)

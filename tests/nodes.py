@@ -1,0 +1,223 @@
+"""Real nodes with real sockets and stores, started and stopped by a test: in a thread here, or as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import pytest
+import uvloop
+
+from flyball.server.node import Node, running
+from flyball.server.settings import Address, ServeSettings, load_settings
+from flyball.store.interface import Batch
+from flyball.store.memory import MemoryStore
+
+T = TypeVar("T")
+
+ANSWER_LIMIT_S = 20.0
+
+
+class RunningNode:
+    """A node on free ports of the loopback address."""
+
+    def __init__(self, data: Path, **flags: object) -> None:
+        defaults = {"data": str(data), "telesto": "127.0.0.1:0", "thorbang": "127.0.0.1:0", "trace": "off"}
+        self._settings: ServeSettings = load_settings({**defaults, **flags}, {})
+        self._thread = threading.Thread(target=self._main, name="node")
+        self._started = threading.Event()
+        self._connections: list[socket.socket] = []
+        self._error: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._stop: asyncio.Event
+        self.node: Node
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._started.wait()
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop the node as SIGTERM would."""
+        for connection in self._connections:
+            connection.close()
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def call(self, function: Callable[[Node], T]) -> T:
+        """Run a function in the node's thread and return what it returns."""
+
+        async def run() -> T:
+            return function(self.node)
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(ANSWER_LIMIT_S)
+
+    def wait_until(self, condition: Callable[[Node], bool]) -> None:
+        """Return when the condition holds; it is looked at after every turn of the node's loop."""
+
+        async def wait() -> None:
+            async with asyncio.timeout(ANSWER_LIMIT_S):
+                while not condition(self.node):
+                    await asyncio.sleep(0)
+
+        asyncio.run_coroutine_threadsafe(wait(), self._loop).result()
+
+    def address(self, protocol: str) -> Address:
+        return self.node.addresses[protocol]
+
+    def connect(self, protocol: str) -> socket.socket:
+        """Connect to a listener; the connection is closed with the node at the latest."""
+        connection = socket.create_connection(self.address(protocol), timeout=ANSWER_LIMIT_S)
+        self.own(connection)
+        return connection
+
+    def own(self, connection: socket.socket) -> None:
+        """Close the connection with the node."""
+        self._connections.append(connection)
+
+    def disown(self, connection: socket.socket) -> None:
+        """Leave it to the test to close the connection."""
+        self._connections.remove(connection)
+
+    def _main(self) -> None:
+        try:
+            uvloop.run(self._run())
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._started.set()
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        async with running(self._settings) as self.node:
+            self._started.set()
+            await self._stop.wait()
+
+
+class Gate:
+    """Holds back what the memory stores of all nodes commit, while it is closed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._is_open = asyncio.Event()
+        self._is_open.set()
+        commit = MemoryStore.commit
+
+        async def commit_when_open(store: MemoryStore, batch: Batch, *, again: bool = False) -> None:
+            await self._is_open.wait()
+            await commit(store, batch, again=again)
+
+        monkeypatch.setattr(MemoryStore, "commit", commit_when_open)
+
+    def close(self, node: RunningNode) -> None:
+        node.call(lambda _: self._is_open.clear())
+
+    def open(self, node: RunningNode) -> None:
+        node.call(lambda _: self._is_open.set())
+
+
+class ServeProcess:
+    """`flyball serve` as a process of its own, on free ports unless told otherwise."""
+
+    def __init__(self, data: Path, **flags: object) -> None:
+        settings = {"data": data, "telesto": "127.0.0.1:0", "thorbang": "127.0.0.1:0", "trace": "off", **flags}
+        self._command = [sys.executable, "-m", "flyball", "serve"]
+        for name, value in settings.items():
+            self._command += ["--" + name.replace("_", "-"), str(value)]
+        self._addresses: dict[str, Address] = {}
+        self._process: subprocess.Popen[str] | None = None
+        self._connections: list[socket.socket] = []
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        for connection in self._connections:
+            connection.close()
+
+    @property
+    def pid(self) -> int:
+        return self._running.pid
+
+    def start(self) -> None:
+        """Start it and return when it serves. Raises StartFailed with what it has said."""
+        self._process = subprocess.Popen(
+            self._command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment()
+        )
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            name, _, address = line.strip().partition(" on ")
+            if address:
+                self._addresses[name] = Address.parse(address)
+            if line.startswith("ready"):
+                return
+        raise StartFailed(*self.wait())
+
+    def connect(self, protocol: str) -> socket.socket:
+        """Connect to a listener; the connection is closed with this object at the latest."""
+        connection = socket.create_connection(self._addresses[protocol], timeout=ANSWER_LIMIT_S)
+        self._connections.append(connection)
+        return connection
+
+    def signal(self, number: int) -> None:
+        self._running.send_signal(number)
+
+    def wait(self) -> tuple[int, str]:
+        """Wait until it has ended; return its exit code and what it wrote to stderr."""
+        process = self._running
+        _, complaints = process.communicate(timeout=60)
+        self._process = None
+        return process.returncode, complaints
+
+    def stop(self) -> tuple[int, str]:
+        """Stop it as an administrator would."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        """End it without a warning, if it runs. An embedded PostgreSQL follows by itself."""
+        if self._process is not None:
+            self._process.kill()
+            self.wait()
+
+    @property
+    def _running(self) -> subprocess.Popen[str]:
+        assert self._process is not None, "it is not running"
+        return self._process
+
+
+class StartFailed(Exception):
+    """The process ended before it served."""
+
+    def __init__(self, code: int, complaints: str) -> None:
+        super().__init__(f"exit code {code}: {complaints}")
+        self.code = code
+        self.complaints = complaints
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("FLYBALL_")}

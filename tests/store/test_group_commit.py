@@ -1,0 +1,584 @@
+"""The single writer, with a store whose every commit the test answers and a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+import uvloop
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from flyball.errors import StoreError, StoreUnavailable
+from flyball.model import Message, Queue
+from flyball.store.group_commit import GroupCommit, OutcomeUnknown
+from flyball.store.interface import Batch, QueueCreated
+
+LIMIT_S = 10.0
+
+
+async def turns() -> None:
+    """Let everything that can go on without outside help go on."""
+    for _ in range(12):
+        await asyncio.sleep(0)
+
+
+class ManualClock:
+    def __init__(self) -> None:
+        self._now = 1000.0
+        self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
+
+    def now(self) -> float:
+        return self._now
+
+    async def sleep(self, seconds: float) -> None:
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (self._now + seconds, woken)
+        self._sleepers.append(entry)
+        try:
+            await woken
+        finally:
+            self._sleepers.remove(entry)
+
+    async def advance(self, seconds: float) -> None:
+        """Move on, stopping wherever somebody wakes up."""
+        target = self._now + seconds
+        while True:
+            await turns()
+            due = [entry for entry in self._sleepers if entry[0] <= target and not entry[1].done()]
+            if not due:
+                break
+            self._now, woken = min(due, key=lambda entry: entry[0])
+            woken.set_result(None)
+        self._now = target
+
+
+@dataclass(eq=False)
+class Attempt:
+    """One call of commit, waiting for the test to decide."""
+
+    journal: HeldJournal
+    batch: Batch
+    again: bool
+    answer: asyncio.Future[None]
+
+    def _apply(self) -> None:
+        self.journal.changes.extend(self.batch.changes)
+        for message in self.batch.appended:
+            assert self.again or message.id not in self.journal.contents
+            self.journal.contents[message.id] = message
+        for message_id in self.batch.removed:
+            self.journal.contents.pop(message_id, None)
+
+    async def succeed(self) -> None:
+        self._apply()
+        self.answer.set_result(None)
+        await turns()
+
+    async def fail(self, *, applied: bool = False, error: StoreError | None = None) -> None:
+        if applied:
+            self._apply()
+        self.answer.set_exception(error or StoreUnavailable("gone"))
+        await turns()
+
+
+@dataclass(eq=False)
+class HeldJournal:
+    contents: dict[int, Message] = field(default_factory=dict)
+    changes: list[object] = field(default_factory=list)
+    attempt: Attempt | None = None
+    attempts: int = 0
+    cancelled: int = 0
+    applies_when_cancelled: bool = False
+
+    async def commit(self, batch: Batch, *, again: bool = False) -> None:
+        assert self.attempt is None, "two commits at a time"
+        assert batch, "an empty batch was sent"
+        copy = Batch([*batch.changes], [*batch.appended], [*batch.removed])
+        self.attempt = attempt = Attempt(self, copy, again, asyncio.get_running_loop().create_future())
+        self.attempts += 1
+        try:
+            await attempt.answer
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            if self.applies_when_cancelled:
+                attempt._apply()
+            raise
+        finally:
+            self.attempt = None
+
+    def sent(self) -> Attempt:
+        assert self.attempt is not None
+        return self.attempt
+
+
+class Answers:
+    """A waiter that counts what it is told."""
+
+    def __init__(self) -> None:
+        self.committed_count = 0
+        self.errors: list[StoreError] = []
+
+    def committed(self) -> None:
+        self.committed_count += 1
+
+    def failed(self, error: StoreError) -> None:
+        self.errors.append(error)
+
+    @property
+    def told(self) -> tuple[int, int]:
+        return self.committed_count, len(self.errors)
+
+
+@dataclass(eq=False)
+class Bench:
+    journal: HeldJournal
+    clock: ManualClock
+    writer: GroupCommit
+    flushed: list[None]
+
+
+@contextlib.asynccontextmanager
+async def running() -> AsyncIterator[Bench]:
+    journal, clock, flushed = HeldJournal(), ManualClock(), list[None]()
+    writer = GroupCommit(journal, clock=clock, time_limit_s=LIMIT_S, on_flushed=lambda: flushed.append(None))
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(writer.run())
+        await turns()
+        try:
+            yield Bench(journal, clock, writer, flushed)
+        finally:
+            task.cancel()
+
+
+def message(number: int, body: bytes = b"") -> Message:
+    return Message(number, 1, body)
+
+
+def ids(attempt: Attempt) -> tuple[list[int], list[int]]:
+    return [appended.id for appended in attempt.batch.appended], attempt.batch.removed
+
+
+async def test_what_gathers_while_a_commit_is_in_flight_goes_into_the_next() -> None:
+    async with running() as bench:
+        waiter = Answers()
+        bench.writer.append(message(1), waiter)
+        bench.writer.append(message(2), waiter)
+        await turns()
+        bench.writer.append(message(3), waiter)
+        assert ids(bench.journal.sent()) == ([1, 2], [])
+        assert (bench.writer.pending_count, waiter.told) == (3, (0, 0))
+        await bench.journal.sent().succeed()
+        assert (ids(bench.journal.sent()), waiter.told) == (([3], []), (2, 0))
+        await bench.journal.sent().succeed()
+        assert (waiter.told, bench.writer.pending_count, bench.writer.pending_bytes) == ((3, 0), 0, 0)
+        assert (bench.writer.commits, bench.writer.rows_appended, len(bench.flushed)) == (2, 3, 2)
+
+
+async def test_a_message_is_marked_stored_before_its_waiter_hears_of_it() -> None:
+    async with running() as bench:
+        first, seen = message(1), list[bool]()
+
+        class Looks(Answers):
+            def committed(self) -> None:
+                seen.append(first.stored)
+
+        bench.writer.append(first, Looks())
+        await turns()
+        assert not first.stored
+        await bench.journal.sent().succeed()
+        assert seen == [True]
+
+
+async def test_an_append_and_its_remove_cancel_out_before_they_are_sent() -> None:
+    async with running() as bench:
+        waiter, other = Answers(), message(2)
+        bench.writer.append(message(9), None)
+        await turns()
+        first = message(1)
+        bench.writer.append(first, waiter)
+        bench.writer.append(other, waiter)
+        bench.writer.remove(first, waiter)
+        await bench.journal.sent().succeed()
+        assert ids(bench.journal.sent()) == ([2], [])
+        assert waiter.told == (0, 0)
+        await bench.journal.sent().succeed()
+        assert waiter.told == (3, 0)
+
+
+async def test_where_everything_cancels_out_the_store_is_not_asked() -> None:
+    async with running() as bench:
+        waiter, first = Answers(), message(1)
+        bench.writer.append(first, waiter)
+        bench.writer.remove(first, waiter)
+        await turns()
+        assert (bench.journal.attempts, waiter.told, bench.writer.pending_count) == (0, (2, 0), 0)
+        assert len(bench.flushed) == 1
+
+
+async def test_a_remove_of_what_is_in_flight_follows_in_the_next_commit() -> None:
+    async with running() as bench:
+        waiter, first = Answers(), message(1)
+        bench.writer.append(first, waiter)
+        await turns()
+        bench.writer.remove(first, waiter)
+        await bench.journal.sent().succeed()
+        assert ids(bench.journal.sent()) == ([], [1])
+        await bench.journal.sent().succeed()
+        assert (waiter.told, bench.journal.contents) == ((2, 0), {})
+
+
+async def test_a_failed_commit_is_tried_again_with_growing_pauses() -> None:
+    async with running() as bench:
+        waiter = Answers()
+        bench.writer.append(message(1), waiter)
+        await turns()
+        for pause_s in (0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0):
+            await bench.journal.sent().fail(applied=True)
+            await bench.clock.advance(pause_s - 0.01)
+            assert bench.journal.attempt is None
+            await bench.clock.advance(0.02)
+            assert bench.journal.sent().again
+        since = bench.writer.failing_since
+        await bench.journal.sent().succeed()
+        assert (waiter.told, bench.writer.failures) == ((1, 0), 7)
+        assert since is not None
+        assert bench.writer.failing_since is None
+
+
+async def test_operations_that_were_not_sent_are_withdrawn_after_the_time_limit() -> None:
+    async with running() as bench:
+        bench.writer.append(message(1), None)
+        await turns()
+        waiter, old = Answers(), message(2)
+        old.stored = True
+        bench.writer.append(message(3, b"x" * 1000), waiter)
+        bench.writer.remove(old, waiter)
+        bench.writer.change(QueueCreated(Queue(1, "q")), waiter)
+        await bench.clock.advance(LIMIT_S * 0.99)
+        assert waiter.told == (0, 0)
+        await bench.clock.advance(LIMIT_S * 0.2)
+        assert waiter.told == (0, 3)
+        assert not any(isinstance(error, OutcomeUnknown) for error in waiter.errors)
+        assert (old.stored, bench.writer.pending_count) == (True, 1)
+        await bench.journal.sent().succeed()
+        assert (bench.journal.attempt, set(bench.journal.contents)) == (None, {1})
+
+
+async def test_operations_that_nobody_waits_for_are_never_given_up() -> None:
+    async with running() as bench:
+        bench.writer.append(message(1), None)
+        await turns()
+        bench.writer.append(message(2), None)
+        await bench.journal.sent().fail()
+        for _ in range(60):
+            await bench.clock.advance(1.0)
+            if bench.journal.attempt is not None:
+                await bench.journal.sent().fail()
+        await bench.clock.advance(1.1)
+        await bench.journal.sent().succeed()
+        await bench.journal.sent().succeed()
+        assert set(bench.journal.contents) == {1, 2}
+
+
+async def test_a_remove_that_failed_in_flight_is_undone_by_the_next_attempt() -> None:
+    async with running() as bench:
+        waiter, first = Answers(), message(1)
+        bench.journal.contents[1] = first
+        first.stored = True
+        bench.writer.remove(first, waiter)
+        await turns()
+        await bench.clock.advance(LIMIT_S * 1.2)
+        assert (waiter.told, first.stored) == ((0, 1), False)
+        await bench.journal.sent().fail(applied=True)
+        await bench.clock.advance(0.1)
+        assert ids(bench.journal.sent()) == ([1], [])
+        await bench.journal.sent().succeed()
+        assert (set(bench.journal.contents), first.stored, waiter.told) == ({1}, True, (0, 1))
+
+
+async def test_a_remove_that_failed_and_succeeds_after_all_is_made_good_at_once() -> None:
+    async with running() as bench:
+        waiter, first = Answers(), message(1)
+        bench.journal.contents[1] = first
+        first.stored = True
+        bench.writer.remove(first, waiter)
+        await turns()
+        await bench.clock.advance(LIMIT_S * 1.2)
+        again = Answers()
+        bench.writer.remove(first, again)  # the message went back to its queue, and the next reader took it
+        await bench.clock.advance(LIMIT_S * 0.1)
+        await bench.journal.sent().succeed()
+        assert ids(bench.journal.sent()) == ([1], [])
+        await bench.journal.sent().succeed()
+        assert ids(bench.journal.sent()) == ([], [1])
+        await bench.journal.sent().succeed()
+        assert (bench.journal.contents, waiter.told, again.told) == ({}, (0, 1), (1, 0))
+
+
+async def test_an_append_that_failed_in_flight_does_not_stay_in_the_store() -> None:
+    for succeeds_after_all in (True, False):
+        async with running() as bench:
+            waiter = Answers()
+            bench.writer.append(message(1), waiter)
+            await turns()
+            await bench.clock.advance(LIMIT_S * 1.2)
+            assert waiter.told == (0, 1)
+            if succeeds_after_all:
+                await bench.journal.sent().succeed()
+            else:
+                await bench.journal.sent().fail(applied=True)
+                await bench.clock.advance(0.1)
+            assert ids(bench.journal.sent()) == ([], [1])
+            await bench.journal.sent().succeed()
+            assert (bench.journal.contents, waiter.told, bench.writer.pending_count) == ({}, (0, 1), 0)
+
+
+async def test_a_change_that_failed_in_flight_may_yet_be_done_and_says_so() -> None:
+    async with running() as bench:
+        waiter = Answers()
+        bench.writer.change(QueueCreated(Queue(1, "q")), waiter)
+        await turns()
+        await bench.clock.advance(LIMIT_S * 1.2)
+        assert [type(error) for error in waiter.errors] == [OutcomeUnknown]
+        await bench.journal.sent().fail()
+        await bench.clock.advance(0.1)
+        await bench.journal.sent().succeed()
+        assert len(bench.journal.changes) == 1
+
+
+async def test_a_commit_that_hangs_is_abandoned_after_twice_the_limit_and_made_again() -> None:
+    async with running() as bench:
+        waiter = Answers()
+        bench.writer.append(message(1), None)
+        bench.writer.append(message(2), waiter)
+        await turns()
+        await bench.clock.advance(LIMIT_S * 1.2)
+        assert (waiter.told, bench.journal.cancelled) == ((0, 1), 0)
+        await bench.clock.advance(LIMIT_S)
+        assert bench.journal.cancelled == 1
+        await bench.clock.advance(0.1)
+        assert ids(bench.journal.sent()) == ([1], [2])
+        await bench.journal.sent().succeed()
+        assert set(bench.journal.contents) == {1}
+
+
+async def test_a_batch_that_the_store_refuses_fails_and_the_next_goes_on() -> None:
+    async with running() as bench:
+        waiter = Answers()
+        bench.writer.append(message(1), waiter)
+        await turns()
+        bench.writer.append(message(2), waiter)
+        await bench.journal.sent().fail(error=StoreError("never"))
+        assert waiter.told == (0, 1)
+        await bench.journal.sent().succeed()
+        assert (waiter.told, set(bench.journal.contents)) == ((1, 1), {2})
+
+
+async def test_a_large_backlog_goes_out_in_several_batches() -> None:
+    async with running() as bench:
+        waiter, body = Answers(), b"x" * 6_000_000
+        bench.writer.append(message(0), waiter)
+        await turns()
+        for number in range(1, 6):
+            bench.writer.append(message(number, body), waiter)
+        assert bench.writer.pending_bytes > 30_000_000
+        sizes = []
+        while bench.journal.attempt is not None:
+            sizes.append(len(bench.journal.sent().batch.appended))
+            await bench.journal.sent().succeed()
+        assert (sizes, waiter.told) == ([1, 3, 2], (6, 0))
+
+
+async def test_flush_waits_for_everything_submitted_before() -> None:
+    async with running() as bench, asyncio.TaskGroup() as group:
+        await bench.writer.flush()
+        bench.writer.append(message(1), None)
+        await turns()
+        in_flight = group.create_task(bench.writer.flush())
+        bench.writer.append(message(2), None)
+        behind = group.create_task(bench.writer.flush())
+        await turns()
+        await bench.journal.sent().succeed()
+        assert (in_flight.done(), behind.done()) == (False, False)
+        await bench.journal.sent().succeed()
+        assert (in_flight.done(), behind.done()) == (True, True)
+
+
+async def test_flush_fails_when_the_time_limit_passes() -> None:
+    async with running() as bench:
+        bench.writer.append(message(1), None)
+        flush = asyncio.ensure_future(bench.writer.flush())
+        await bench.clock.advance(LIMIT_S * 1.2)
+        with pytest.raises(StoreUnavailable):
+            await flush
+        with pytest.raises(StoreUnavailable):
+            await bench.writer.flush()
+
+
+async def test_stop_commits_what_is_pending_and_may_be_called_twice() -> None:
+    async with running() as bench, asyncio.TaskGroup() as group:
+        waiter = Answers()
+        bench.writer.append(message(1), waiter)
+        stopping = group.create_task(bench.writer.stop())
+        await turns()
+        assert not stopping.done()
+        await bench.journal.sent().succeed()
+        assert stopping.done()
+        await bench.writer.stop()
+        assert waiter.told == (1, 0)
+
+
+async def test_stop_gives_up_on_a_store_that_hangs() -> None:
+    async with running() as bench, asyncio.TaskGroup() as group:
+        waiter = Answers()
+        bench.writer.append(message(1), waiter)
+        bench.writer.append(message(2), None)
+        stopping = group.create_task(bench.writer.stop())
+        await bench.clock.advance(LIMIT_S * 1.3)
+        assert (stopping.done(), waiter.told, bench.journal.cancelled) == (True, (0, 1), 1)
+
+
+async def test_a_writer_that_is_cancelled_fails_everybody_who_waits() -> None:
+    async with running() as bench:
+        waiter = Answers()
+        bench.writer.append(message(1), waiter)
+        await turns()
+        bench.writer.append(message(2), waiter)
+    assert waiter.told == (0, 2)
+
+
+async def test_a_writer_can_run_again_after_a_stop() -> None:
+    async with running() as bench, asyncio.TaskGroup() as group:
+        await bench.writer.stop()
+        second = group.create_task(bench.writer.run())
+        waiter = Answers()
+        bench.writer.append(message(1), waiter)
+        await turns()
+        await bench.journal.sent().succeed()
+        await bench.writer.stop()
+        await second
+        assert waiter.told == (1, 0)
+
+
+class Outcome(Answers):
+    """What became of one operation in the machine below."""
+
+    def __init__(self, machine: WriterMachine, subject: Message, *, removes: bool) -> None:
+        super().__init__()
+        self._machine = machine
+        self._subject = subject
+        self._removes = removes
+
+    def failed(self, error: StoreError) -> None:
+        super().failed(error)
+        if self._removes:
+            self._machine.engine[self._subject.id] = self._subject
+        else:
+            self._machine.engine.pop(self._subject.id, None)
+
+
+class WriterMachine(RuleBasedStateMachine):
+    """Any order of appends, removes, failures, hangs and time against what was promised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        self.engine: dict[int, Message] = {}
+        self.appends: dict[int, Outcome] = {}
+        self.removes: dict[int, list[Outcome]] = {}
+        self.subjects: dict[int, Message] = {}
+
+    @initialize()
+    def begin(self) -> None:
+        self.runner.run(self._begin())
+
+    async def _begin(self) -> None:
+        self.journal, self.clock = HeldJournal(), ManualClock()
+        self.writer = GroupCommit(self.journal, clock=self.clock, time_limit_s=LIMIT_S)
+        self.task = asyncio.ensure_future(self.writer.run())
+        await turns()
+
+    async def _turns(self) -> None:
+        await turns()
+
+    @rule(count=st.integers(1, 3), goes_on=st.booleans())
+    def append(self, count: int, goes_on: bool) -> None:
+        for _ in range(count):
+            subject = message(len(self.subjects) + 1)
+            self.subjects[subject.id] = self.engine[subject.id] = subject
+            self.appends[subject.id] = Outcome(self, subject, removes=False)
+            self.writer.append(subject, self.appends[subject.id])
+        if goes_on:
+            self.runner.run(self._turns())
+
+    @precondition(lambda self: self.engine)
+    @rule(data=st.data(), goes_on=st.booleans())
+    def remove(self, data: st.DataObject, goes_on: bool) -> None:
+        subject = self.engine.pop(data.draw(st.sampled_from(sorted(self.engine))))
+        outcome = Outcome(self, subject, removes=True)
+        self.removes.setdefault(subject.id, []).append(outcome)
+        self.writer.remove(subject, outcome)
+        if goes_on:
+            self.runner.run(self._turns())
+
+    @precondition(lambda self: self.journal.attempt is not None)
+    @rule()
+    def succeed(self) -> None:
+        self.runner.run(self.journal.sent().succeed())
+
+    @precondition(lambda self: self.journal.attempt is not None)
+    @rule(applied=st.booleans())
+    def fail(self, applied: bool) -> None:
+        self.runner.run(self.journal.sent().fail(applied=applied))
+
+    @rule(seconds=st.sampled_from([0.1, 0.6, 3.0, 11.0, 25.0]), applies=st.booleans())
+    def pass_time(self, seconds: float, applies: bool) -> None:
+        self.journal.applies_when_cancelled = applies
+        self.runner.run(self.clock.advance(seconds))
+
+    @invariant()
+    def what_was_answered_holds(self) -> None:
+        assert not self.task.done() if hasattr(self, "task") else True
+        for number, outcome in self.appends.items():
+            assert sum(outcome.told) <= 1
+            removes = self.removes.get(number, [])
+            assert all(sum(remove.told) <= 1 for remove in removes)
+            if any(remove.committed_count for remove in removes):
+                assert number not in self.journal.contents, "a message that was removed is still stored"
+            elif outcome.committed_count and not removes:
+                assert number in self.journal.contents, "a message that was confirmed is not stored"
+
+    def teardown(self) -> None:
+        if hasattr(self, "task"):
+            self.runner.run(self._end())
+        self.runner.close()
+
+    async def _end(self) -> None:
+        while self.writer.pending_count or self.journal.attempt is not None:
+            if self.journal.attempt is not None:
+                await self.journal.sent().succeed()
+            else:
+                await self.clock.advance(1.0)
+        for number, outcome in self.appends.items():
+            removes = self.removes.get(number, [])
+            assert sum(outcome.told) == 1
+            assert all(sum(remove.told) == 1 for remove in removes)
+            removed = any(remove.committed_count for remove in removes)
+            stored = number in self.journal.contents
+            if outcome.committed_count:
+                assert stored == (not removed)
+            elif removed or not removes:
+                assert not stored
+            if stored:
+                assert self.subjects[number].stored
+        await self.writer.stop()
+        await self.task
+
+
+TestWriterMachine = WriterMachine.TestCase
+TestWriterMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
