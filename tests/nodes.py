@@ -77,7 +77,8 @@ class RunningNode:
 
         async def wait() -> None:
             async with asyncio.timeout(ANSWER_LIMIT_S):
-                while not condition(self.node):
+                # Nothing tells when just any condition comes true.
+                while not condition(self.node):  # noqa: ASYNC110
                     await asyncio.sleep(0)
 
         asyncio.run_coroutine_threadsafe(wait(), self._loop).result()

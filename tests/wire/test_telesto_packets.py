@@ -95,6 +95,7 @@ PACKETS: dict[type[t.Packet], st.SearchStrategy[t.Packet]] = {
     t.ListClients: st.builds(t.ListClients, ints),
     t.Clients: st.builds(t.Clients, ints, st.lists(clients, max_size=4)),
     t.RemoveClient: st.builds(t.RemoveClient, ints, ints),
+    t.ConsumerEnded: st.builds(t.ConsumerEnded, ints, ints),
 }
 
 any_packet = st.one_of(list(PACKETS.values()))

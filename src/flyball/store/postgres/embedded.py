@@ -191,15 +191,14 @@ class EmbeddedPostgres:
         not read before that has ended.
         """
         pid = _read_pid_file(self._cluster_dir).pid
-        if pid is None:
-            return
-        if _is_server_of(pid, self._cluster_dir):
+        if pid is not None and _is_server_of(pid, self._cluster_dir):
             log.warning("stopping PostgreSQL %d, left behind by an earlier broker", pid)
             await _end(pid, self._stop_limit_s)
-        else:
-            # The number may belong to another process by now (in a container it soon does), and PostgreSQL
-            # would take that one for a running server. Shared memory of late backends is still noticed.
-            (self._cluster_dir / "postmaster.pid").unlink(missing_ok=True)
+        # The number may belong to another process by now (in a container it soon does), or to one that is dead
+        # and not yet reaped. PostgreSQL would take either for a running server. Shared memory of late backends is
+        # still noticed.
+        (self._cluster_dir / "postmaster.pid").unlink(missing_ok=True)
+        (self._data_dir / "run" / f"{SOCKET_NAME}.lock").unlink(missing_ok=True)
 
     def _make_socket_dir(self) -> None:
         """Make the private folder of the socket: a temporary one where a client could not use the path.

@@ -412,6 +412,13 @@ class RemoveClient(ClientIdPacket):
     METHOD: ClassVar[int] = 0x55
 
 
+@dataclass(slots=True)
+class ConsumerEnded(ConsumerIdPacket):
+    """Nobody asked for it: the consumer's queue is gone, and so is the consumer."""
+
+    METHOD: ClassVar[int] = 0x56
+
+
 EXTENSION_PACKETS: tuple[type[Packet], ...] = (
     Welcome,
     Join,
@@ -435,5 +442,6 @@ EXTENSION_PACKETS: tuple[type[Packet], ...] = (
     ListClients,
     Clients,
     RemoveClient,
+    ConsumerEnded,
 )
 """Every packet of the extension."""

@@ -1,0 +1,627 @@
+"""The engine made durable: every decision goes to the journal, and is answered when it is committed.
+
+Protocol sessions call the broker; it calls them back. Nothing here knows a socket or a protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from flyball.engine.backlog import Build, Load, Need
+from flyball.engine.consumer import Consumer
+from flyball.engine.credit import SLOT_US
+from flyball.engine.engine import Engine
+from flyball.engine.index import Shape
+from flyball.engine.queue import Delivery, WorkingQueue
+from flyball.errors import FlyballError, InvalidBody, QueueNotFound, StoreError, StoreUnavailable
+from flyball.model import Client, ClientMode, Draft, Message, Order, Queue, Selector, Snapshot
+from flyball.store.group_commit import GroupCommit, OutcomeUnknown
+from flyball.store.interface import (
+    Change,
+    ClientCreated,
+    ClientDeleted,
+    IndexColumns,
+    QueueCreated,
+    QueueDeleted,
+    Store,
+)
+
+ID_BLOCK = 1_000_000
+"""So many message ids are reserved in the store at a time."""
+
+LOAD_BYTES = 16 * 1024 * 1024
+"""At most so much is read back from the store at once."""
+
+CONGESTED_BYTES = 64 * 1024 * 1024
+CONGESTED_COUNT = 100_000
+"""Beyond so much in front of the store, sessions stop reading."""
+
+_FIRST_RETRY_S = 0.05
+_LAST_RETRY_S = 1.0
+
+T = TypeVar("T")
+PutDone = Callable[[Sequence[Message], FlyballError | None], None]
+TakeDone = Callable[[Message | None, FlyballError | None], None]
+Done = Callable[[FlyballError | None], None]
+Accepts = Callable[[Message], bool]
+
+
+class Receiver(Protocol):
+    """One who consumes messages: a session of some protocol."""
+
+    def deliver(self, consumer: Consumer, message: Message) -> None:
+        """Send the message, which is leased to the consumer now."""
+        ...
+
+    def queue_deleted(self, consumer: Consumer) -> None:
+        """The consumer's queue is gone, and with it the consumer and what it held."""
+        ...
+
+
+class _Putting:
+    """A put on its way to the store: answered when the last of its messages is committed."""
+
+    __slots__ = ("_broker", "_done", "_error", "_left", "_messages")
+
+    def __init__(self, broker: Broker, messages: Sequence[Message], left: int, done: PutDone) -> None:
+        self._broker = broker
+        self._messages = messages
+        self._left = left
+        self._done = done
+        self._error: FlyballError | None = None
+
+    def committed(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._done(self._messages, self._error)
+
+    def failed(self, error: StoreError) -> None:
+        if self._error is None:
+            self._error = error
+            if not isinstance(error, OutcomeUnknown):
+                self._broker.withdraw(self._messages)
+        self.committed()
+
+
+class _Taking:
+    """A removal on its way to the store; the message comes back if it fails."""
+
+    __slots__ = ("_broker", "_done", "_message")
+
+    def __init__(self, broker: Broker, message: Message, done: TakeDone) -> None:
+        self._broker = broker
+        self._message = message
+        self._done = done
+
+    def committed(self) -> None:
+        self._broker.engine.settle(self._message)
+        self._done(self._message, None)
+
+    def failed(self, error: StoreError) -> None:
+        self._broker.bring_back(self._message)
+        self._done(None, error)
+
+
+class _Together:
+    """Counts several removals that are answered as one."""
+
+    __slots__ = ("_done", "_error", "_left")
+
+    def __init__(self, left: int, done: Done) -> None:
+        self._left = left
+        self._done = done
+        self._error: FlyballError | None = None
+
+    def one(self, message: Message | None, error: FlyballError | None) -> None:
+        self._error = self._error or error
+        self._left -= 1
+        if self._left == 0:
+            self._done(self._error)
+
+
+class _Changing:
+    """A change of queues or clients on its way to the store."""
+
+    __slots__ = ("_done", "_undo")
+
+    def __init__(self, done: Done, undo: Callable[[], object]) -> None:
+        self._done = done
+        self._undo = undo
+
+    def committed(self) -> None:
+        self._done(None)
+
+    def failed(self, error: StoreError) -> None:
+        if not isinstance(error, OutcomeUnknown):
+            self._undo()
+        self._done(error)
+
+
+class Wait:
+    """A reader that waits for a message, for so long at most."""
+
+    __slots__ = ("_began_ns", "_broker", "_consumer", "_done", "_timer", "idle_ns", "is_over")
+
+    def __init__(self, broker: Broker, done: TakeDone) -> None:
+        self._broker = broker
+        self._done = done
+        self._timer: asyncio.TimerHandle | None = None
+        self._consumer: Consumer | None = None
+        self._began_ns = 0
+        self.is_over = False
+        self.idle_ns = 0
+        """How long it has waited for a message to come: nobody worked on it meanwhile."""
+
+    def begin(self, consumer: Consumer, wait_s: float) -> None:
+        self._consumer = consumer
+        self._began_ns = time.perf_counter_ns()
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self.give_up)
+
+    def deliver(self, consumer: Consumer, message: Message) -> None:
+        self._end()
+        self._broker.remove(message, self._done)
+
+    def queue_deleted(self, consumer: Consumer) -> None:
+        self.give_up(QueueNotFound(consumer.queue_id))
+
+    def give_up(self, error: FlyballError | None = None) -> None:
+        """Stop waiting: the time is up, or the queue is gone, or nobody is there any more to be answered.
+
+        Before it has begun to wait this only keeps it from waiting.
+        """
+        if self.is_over:
+            return
+        self._end()
+        if self._consumer is not None:
+            self._broker.engine.cancel(self._consumer)
+            self._done(None, error)
+
+    def _end(self) -> None:
+        self.is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self.idle_ns = time.perf_counter_ns() - self._began_ns
+
+
+class Broker:
+    """Puts, reads, consumers, queues and clients: each carried out by the engine and made durable."""
+
+    def __init__(
+        self,
+        store: Store,
+        snapshot: Snapshot,
+        *,
+        time_limit_s: float,
+        resident_limit_bytes: int,
+        max_message_bytes: int,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self.store = store
+        self.engine = Engine(
+            snapshot,
+            keeps_messages=store.keeps_messages,
+            resident_limit_bytes=resident_limit_bytes if store.pages else None,
+        )
+        self.on_flushed: Callable[[], None] = lambda: None
+        """Called whenever less waits for the store."""
+        self.journal = GroupCommit(store, time_limit_s=time_limit_s, on_flushed=lambda: self.on_flushed())
+        self.max_message_bytes = max_message_bytes
+        self._time_limit_s = time_limit_s
+        self._tasks = tasks
+        self._fetching: dict[int, list[tuple[Callable[[], None], Callable[[FlyballError], None]]]] = {}
+        self._is_reserving = False
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._ticking: asyncio.TimerHandle | None = None
+
+    @staticmethod
+    def now_us() -> int:
+        return time.time_ns() // 1000
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether so much waits for the store that nothing more should be let in."""
+        return self.journal.pending_bytes > CONGESTED_BYTES or self.journal.pending_count > CONGESTED_COUNT
+
+    async def start(self) -> None:
+        """Reserve message ids and learn which stored messages will expire."""
+        self.engine.grant_message_ids(await self.store.reserve_message_ids(ID_BLOCK), ID_BLOCK)
+        self.engine.expect_expiries(await self.store.expiring())
+
+    async def stop(self) -> None:
+        """Give unused message ids back. Everything else has been committed before, or can be done after a start."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+        for task in self._under_way:
+            task.cancel()
+        # Numbers that are not returned are skipped: no reason to fail while stopping.
+        with contextlib.suppress(StoreError):
+            await self.store.return_message_ids(self.engine.next_message_id)
+
+    # Queues and clients
+
+    def create_queue(self, name: str, done: Done) -> Queue:
+        queue = self.engine.create_queue(name)
+
+        def undo() -> None:
+            if self.engine.has_queue(queue.id):
+                self.engine.delete_queue(queue.id)
+
+        self.journal.change(QueueCreated(queue), _Changing(done, undo))
+        return queue
+
+    def delete_queue(self, queue_id: int, done: Done, *, only_empty: bool = False) -> None:
+        """Remove the queue and its messages; done when nothing of it can come back."""
+        working = self.engine.delete_queue(queue_id, only_empty=only_empty)
+
+        def deleted(error: FlyballError | None) -> None:
+            if error is None and working.last_message_id and self.store.keeps_messages:
+                self._spawn(self._sweep(queue_id, working.last_message_id))
+            done(error)
+
+        for consumer in list(working.consumers.values()):
+            consumer.owner.queue_deleted(consumer)  # type: ignore[attr-defined]
+        self._change_for_good(QueueDeleted(queue_id), deleted)
+
+    def create_client(self, name: str, mode: ClientMode, done: Done) -> Client:
+        client = self.engine.create_client(name, mode)
+
+        def undo() -> None:
+            if self.engine.has_client(client.id):
+                self.engine.delete_client(client.id)
+
+        self.journal.change(ClientCreated(client), _Changing(done, undo))
+        return client
+
+    def delete_client(self, client_id: int, done: Done, *, only_unused: bool = False) -> None:
+        self.engine.delete_client(client_id, only_unused=only_unused)
+        self._change_for_good(ClientDeleted(client_id), done)
+
+    def purge(self, queue_id: int, done: Callable[[int, FlyballError | None], None]) -> None:
+        """Remove all ready messages and tell how many went."""
+        working = self.engine.queue(queue_id)
+        up_to_id, kept = working.last_message_id, list(working.out)
+        gone, absent = self.engine.purge(queue_id)
+
+        def removed(error: FlyballError | None) -> None:
+            if error is None and absent:
+                self._spawn(self._purge_absent(queue_id, up_to_id, kept, len(gone), done))
+            else:
+                done(len(gone), error)
+
+        self._remove_all(gone, removed)
+
+    # Messages
+
+    def put(self, draft: Draft, queue_ids: Sequence[int], done: PutDone) -> list[int]:
+        """Put a message into the queues that exist; return those that do not."""
+        self.check_size(len(draft.body) + len(draft.properties))
+        ids_left = self.engine.message_ids_left
+        if ids_left < ID_BLOCK // 2:
+            self._reserve_ids()
+            if ids_left < len(queue_ids):
+                done([], StoreUnavailable("the store has not given out numbers for new messages"))
+                return []
+        arrival = self.engine.put(draft, queue_ids, self.now_us())
+        messages = arrival.messages
+        if draft.persistent and messages and self.engine.keeps_messages:
+            waiter = _Putting(self, messages, len(messages), done)
+            for message in messages:
+                self.journal.append(message, waiter)
+            self._dispatch(arrival.deliveries)
+        else:
+            self._dispatch(arrival.deliveries)
+            done(messages, None)
+        return arrival.missing
+
+    def check_size(self, size_bytes: int) -> None:
+        """Raise InvalidBody for a message whose body and properties are too large."""
+        if size_bytes > self.max_message_bytes:
+            raise InvalidBody(f"a message of {size_bytes} bytes exceeds {self.max_message_bytes}")
+
+    def take(self, queue_id: int, selector: Selector, done: TakeDone, accepts: Accepts | None = None) -> None:
+        """Remove the first message that fits. One that the protocol of the reader cannot express stays."""
+        if accepts is not None:
+            found = self.engine.peek(queue_id, selector, self.now_us())
+            if isinstance(found, Message) and not accepts(found):
+                done(None, InvalidBody(f"message {found.id} of {len(found.body)} bytes does not fit this protocol"))
+                return
+        message = self.engine.take(queue_id, selector, self.now_us())
+        if message is None:
+            done(None, None)
+        elif isinstance(message, Message):
+            self.remove(message, done)
+        else:
+            self._fetch(queue_id, message, partial(self.take, queue_id, selector, done, accepts), partial(done, None))
+
+    def peek(self, queue_id: int, selector: Selector, done: TakeDone) -> None:
+        message = self.engine.peek(queue_id, selector, self.now_us())
+        if message is None or isinstance(message, Message):
+            done(message, None)
+        else:
+            self._fetch(queue_id, message, partial(self.peek, queue_id, selector, done), partial(done, None))
+
+    def wait(
+        self, queue_id: int, selector: Selector, wait_s: float, done: TakeDone, accepts: Accepts | None = None
+    ) -> Wait:
+        """Remove the first message that fits, or the next one that comes within the time."""
+        wait = Wait(self, done)
+
+        def taken(message: Message | None, error: FlyballError | None) -> None:
+            if message is None and wait.is_over:
+                done(None, None)
+                return
+            if message is not None or error is not None or not self.engine.has_queue(queue_id):
+                done(message, error)
+                return
+            consumer = self.engine.wait(queue_id, selector, wait, self.now_us())
+            wait.begin(consumer, wait_s)
+            self._serve(queue_id)
+
+        def may_take(message: Message) -> bool:
+            # It may be over while the store is searched: then nobody is there to be given a message.
+            return not wait.is_over and (accepts is None or accepts(message))
+
+        self.take(queue_id, selector, taken, may_take)
+        return wait
+
+    def remove(self, message: Message, done: TakeDone) -> None:
+        """Make durable that a message which was taken out is gone."""
+        if message.persistent:
+            self.journal.remove(message, _Taking(self, message, done))
+        else:
+            self.engine.settle(message)
+            done(message, None)
+
+    def bring_back(self, message: Message) -> None:
+        """A message that was taken out could not be handed over: it goes back to its old place."""
+        delivery = self.engine.restore(message, self.now_us())
+        if delivery is not None:
+            self._dispatch([delivery])
+
+    def withdraw(self, messages: Sequence[Message]) -> None:
+        """Messages that certainly were not stored are taken out again, unless somebody has them already."""
+        for message in messages:
+            self.engine.withdraw(message)
+
+    def browse(
+        self, queue_id: int, after_id: int, limit: int, done: Callable[[list[Message], FlyballError | None], None]
+    ) -> None:
+        """Tell the queue's ready messages with a larger id, oldest first, without touching them."""
+        working = self.engine.queue(queue_id)
+        if working.absent:
+            self._spawn(self._list_stored(working, after_id, limit, done))
+        else:
+            done(working.oldest(after_id, limit), None)
+
+    # Consumers
+
+    def consume(
+        self, queue_id: int, selector: Selector, prefetch: float, owner: Receiver, begun: Callable[[Consumer], None]
+    ) -> None:
+        """Let the owner be sent messages, and tell it its consumer before the first one comes."""
+        consumer, deliveries = self.engine.consume(queue_id, selector, prefetch, owner, self.now_us())
+        begun(consumer)
+        self._dispatch(deliveries)
+        self._serve(queue_id)
+        self._tick_if_needed()
+
+    def set_prefetch(self, consumer: Consumer, prefetch: float) -> None:
+        self._dispatch(self.engine.set_prefetch(consumer, prefetch, self.now_us()))
+        self._serve(consumer.queue_id)
+        self._tick_if_needed()
+
+    def acknowledge(self, consumer: Consumer, message_ids: Sequence[int], done: Done) -> None:
+        """The messages are dealt with: remove them, and let the consumer have more."""
+        self._remove_all(self.engine.acknowledge(consumer, message_ids), done)
+        self._feed(consumer)
+
+    def requeue(self, consumer: Consumer, message_ids: Sequence[int]) -> None:
+        """Bring the messages back to their old places."""
+        messages = self.engine.acknowledge(consumer, message_ids)
+        self._dispatch(self.engine.requeue(messages, self.now_us()))
+        self._feed(consumer)
+
+    def end(self, consumer: Consumer) -> None:
+        """The consumer's session is over: what it holds goes back to its old place."""
+        self.engine.cancel(consumer)
+        messages = list(consumer.leases.values())
+        consumer.leases.clear()
+        self._dispatch(self.engine.requeue(messages, self.now_us()))
+        self._serve(consumer.queue_id)
+
+    def expire(self) -> None:
+        """Remove what is past its time."""
+        self._remove_all(self.engine.expire(self.now_us()), lambda error: None)
+
+    # Inside
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start what takes longer. It ends with the broker, however long the store keeps it waiting."""
+        task = self._tasks.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    def _change_for_good(self, change: Change, done: Done) -> None:
+        """Make a change durable that cannot be undone: if the time limit passes it is done later."""
+        self.journal.change(change, None)
+        self._spawn(self._when_flushed(done))
+
+    async def _when_flushed(self, done: Done) -> None:
+        try:
+            await self.journal.flush()
+        except StoreError as error:
+            done(error)
+        else:
+            done(None)
+
+    def _remove_all(self, messages: Sequence[Message], done: Done) -> None:
+        if not messages:
+            done(None)
+            return
+        together = _Together(len(messages), done)
+        for message in messages:
+            self.remove(message, together.one)
+
+    def _dispatch(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            owner = delivery.consumer.owner
+            owner.deliver(delivery.consumer, delivery.message)  # type: ignore[attr-defined]
+
+    def _feed(self, consumer: Consumer) -> None:
+        self._dispatch(self.engine.feed(consumer, self.now_us()))
+        self._serve(consumer.queue_id)
+
+    def _serve(self, queue_id: int) -> None:
+        """If consumers of the queue wait for something in the store, get it."""
+        if self.engine.has_queue(queue_id):
+            need = self.engine.queue(queue_id).need
+            if need is not None and queue_id not in self._fetching:
+                self._fetch(queue_id, need, lambda: None, lambda error: None)
+
+    def _tick_if_needed(self) -> None:
+        if self._ticking is None and self.engine.has_fractional_consumers:
+            self._ticking = asyncio.get_running_loop().call_later(SLOT_US / 1e6, self._tick)
+
+    def _tick(self) -> None:
+        self._ticking = None
+        self._dispatch(self.engine.tick(self.now_us()))
+        self._tick_if_needed()
+
+    def _reserve_ids(self) -> None:
+        if not self._is_reserving:
+            self._is_reserving = True
+            self._spawn(self._reserve())
+
+    async def _reserve(self) -> None:
+        first = await self._until_available(lambda: self.store.reserve_message_ids(ID_BLOCK), patient=True)
+        self.engine.grant_message_ids(first, ID_BLOCK)
+        self._is_reserving = False
+
+    def _fetch(
+        self, queue_id: int, need: Need, retry: Callable[[], None], fail: Callable[[FlyballError], None]
+    ) -> None:
+        """Read what the queue needs from the store, then retry. One read at a time for each queue."""
+        waiting = self._fetching.get(queue_id)
+        if waiting is not None:
+            waiting.append((retry, fail))
+            return
+        self._fetching[queue_id] = [(retry, fail)]
+        self._spawn(self._fetch_now(queue_id, need))
+
+    async def _fetch_now(self, queue_id: int, need: Need) -> None:
+        error: FlyballError | None = None
+        try:
+            if isinstance(need, Load):
+                await self._load(queue_id, need)
+            else:
+                await self._build(queue_id, need)
+        except StoreError as caught:
+            error = caught
+        for retry, fail in self._fetching.pop(queue_id):
+            if error is None:
+                retry()
+            else:
+                fail(error)
+        self._serve(queue_id)
+
+    async def _load(self, queue_id: int, load: Load) -> None:
+        generation = self._generation(queue_id)
+        messages = await self._until_available(lambda: self.store.load(load.message_ids, LOAD_BYTES))
+        if self._generation(queue_id) == generation:
+            self._dispatch(self.engine.loaded(queue_id, load, messages, self.now_us()))
+
+    async def _build(self, queue_id: int, build: Build) -> None:
+        """Make an index of messages that are in the store, while the queue is in use."""
+        working = self.engine.queue(queue_id)
+        generation, shape = working.generation, build.shape
+        working.indexed.begin_index(shape, working.out)
+        try:
+            async for piece in self.store.index(queue_id, _columns(shape), working.last_message_id):
+                if self._generation(queue_id) != generation:
+                    return
+                keys = (((k.receiver, k.sender, k.context), k.priority or 0, k.message_ids) for k in piece.keys)
+                working.indexed.fill_index(shape, keys, piece.up_to_id)
+        except StoreError:
+            if self._generation(queue_id) == generation:
+                working.indexed.abandon_index(shape)
+            raise
+        if self._generation(queue_id) == generation:
+            working.indexed.finish_index(shape)
+            self._dispatch(self.engine.wake(queue_id, self.now_us()))
+
+    def _generation(self, queue_id: int) -> int | None:
+        return self.engine.queue(queue_id).generation if self.engine.has_queue(queue_id) else None
+
+    async def _list_stored(
+        self,
+        working: WorkingQueue,
+        after_id: int,
+        limit: int,
+        done: Callable[[list[Message], FlyballError | None], None],
+    ) -> None:
+        """List a queue that is partly not in memory: what the store has, and what it does not have yet."""
+        unstored = [message for message in working.oldest(after_id, limit) if not message.stored]
+        found: list[Message] = []
+        size_bytes = 0
+        while len(found) < limit and size_bytes < LOAD_BYTES:
+            try:
+                page = await self._until_available(
+                    partial(self.store.page, working.queue.id, after_id, limit - len(found), LOAD_BYTES)
+                )
+            except StoreError as error:
+                done([], error)
+                return
+            if not page:
+                after_id = working.last_message_id
+                break
+            ready = [message for message in page if message.id not in working.out]
+            found += ready
+            size_bytes += sum(message.footprint_bytes for message in ready)
+            after_id = page[-1].id
+        known = {message.id for message in found}
+        # Only up to where the store was read: the next page begins there.
+        found += [message for message in unstored if message.id not in known and message.id <= after_id]
+        found.sort(key=lambda message: message.id)
+        done(found[:limit], None)
+
+    async def _purge_absent(
+        self,
+        queue_id: int,
+        up_to_id: int,
+        kept: Sequence[int],
+        already: int,
+        done: Callable[[int, FlyballError | None], None],
+    ) -> None:
+        try:
+            count = await self._until_available(lambda: self.store.delete_queue_messages(queue_id, up_to_id, kept))
+        except StoreError as error:
+            done(already, error)
+        else:
+            done(already + count, None)
+
+    async def _sweep(self, queue_id: int, up_to_id: int) -> None:
+        """Delete what a deleted queue has left in the store. If it fails, the next start does it."""
+        with contextlib.suppress(StoreError):
+            await self._until_available(lambda: self.store.delete_queue_messages(queue_id, up_to_id, ()))
+
+    async def _until_available(self, read: Callable[[], Awaitable[T]], *, patient: bool = False) -> T:
+        """Read from the store; while it is away try again, up to the time limit unless `patient`."""
+        delay_s = _FIRST_RETRY_S
+        give_up_at = time.monotonic() + self._time_limit_s
+        while True:
+            try:
+                return await read()
+            except StoreUnavailable:
+                if not patient and time.monotonic() + delay_s > give_up_at:
+                    raise
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _LAST_RETRY_S)
+
+
+def _columns(shape: Shape) -> IndexColumns:
+    return IndexColumns(shape.by_receiver, shape.by_sender, shape.by_context, shape.order == Order.PRIORITY)

@@ -1,0 +1,419 @@
+"""What all protocols' connections have in common: reading in measure, answering once a turn, and limits.
+
+A connection reads only while it has room: for requests under way, for answers that the peer has not read, and for
+changes that the store has not committed. What does not fit waits in the kernel's buffers, and so with the peer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from typing import ClassVar, cast
+
+from flyball.errors import FlyballError, ProtocolError, RequestError, StoreError
+from flyball.model import Message
+from flyball.server.broker import Broker
+from flyball.trace.recorder import Recorder
+from flyball.trace.schema import Kind, Protocol, Result
+
+log = logging.getLogger("flyball.server")
+
+MAX_IN_FLIGHT = 256
+"""So many requests of one connection are carried out at once; the next ones wait."""
+
+WRITE_BUFFER_BYTES = 256 * 1024
+"""A peer that leaves more than this unread gets no further answers computed."""
+
+WRITE_STALL_S = 30.0
+"""A peer that reads nothing for so long is disconnected."""
+
+_KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
+"""A peer that has silently gone is noticed after two minutes."""
+
+
+class Request:
+    """One request under way, and when it passed which point (for the trace, in ns)."""
+
+    __slots__ = (
+        "answered_ns",
+        "idle_ns",
+        "kind",
+        "message_count",
+        "parsed_ns",
+        "queue_id",
+        "received_ns",
+        "result",
+        "size_bytes",
+        "started_ns",
+        "submitted_ns",
+    )
+
+    def __init__(self) -> None:
+        self.kind = Kind.OTHER
+        self.queue_id = 0
+        self.size_bytes = 0
+        self.message_count = 0
+        self.result = Result.OK
+        self.received_ns = 0
+        self.started_ns = 0
+        self.parsed_ns = 0
+        self.submitted_ns = 0
+        self.idle_ns = 0
+        """How long it has waited for something that is nobody's work."""
+        self.answered_ns = 0
+
+
+class Hub:
+    """What the connections of a node share: the broker, the trace, who is there and who has answers to send."""
+
+    def __init__(self, broker: Broker, recorder: Recorder | None, max_connections: int) -> None:
+        self.broker = broker
+        self.recorder = recorder
+        self.max_connections = max_connections
+        self.connections: set[Connection] = set()
+        self.stalled: set[Connection] = set()
+        self.is_stopping = False
+        self._dirty: list[Connection] = []
+        self._idle: asyncio.Event = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        broker.on_flushed = self._wake
+
+    def mark_dirty(self, connection: Connection) -> None:
+        """The connection has something to send: it goes out once in this turn of the loop."""
+        if not self._dirty:
+            self._loop.call_soon(self.flush)
+        self._dirty.append(connection)
+
+    def flush(self) -> None:
+        """Write what the connections have to send, one write each, and let those go on that waited."""
+        dirty, self._dirty = self._dirty, []
+        for connection in dirty:
+            connection.flush()
+        if self.stalled and not self.broker.is_congested:
+            for connection in list(self.stalled):
+                connection.go_on()
+        if self.is_stopping:
+            self._check_idle()
+
+    def _wake(self) -> None:
+        """The store has caught up: who waited for that may go on, even if nobody is left to be answered."""
+        if self.stalled and not self._dirty:
+            self._loop.call_soon(self.flush)
+
+    async def drain(self) -> None:
+        """Read no new requests, and wait until those under way are answered."""
+        self.is_stopping = True
+        for connection in list(self.connections):
+            connection.stop_reading()
+            connection.stop_waiting()
+        self._check_idle()
+        await self._idle.wait()
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self.stalled.discard(connection)
+        if self.is_stopping:
+            self._check_idle()
+
+    def _check_idle(self) -> None:
+        if not any(connection.is_busy for connection in self.connections):
+            self._idle.set()
+
+
+class Connection(asyncio.Protocol):
+    """One peer. A protocol's session derives from it and says how to decode, handle and refuse."""
+
+    PROTOCOL: ClassVar[Protocol]
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.broker = hub.broker
+        self.client_id = 0
+        self.in_flight = 0
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._answered: list[Request] = []
+        self._is_held = False
+        self._is_reading = True
+        self._is_write_paused = False
+        self._has_heard_all = False
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._received_ns = 0
+
+    # What a protocol fills in
+
+    def feed(self, data: bytes) -> None:
+        """Take in bytes. Raises ProtocolError if they exceed a limit."""
+        raise NotImplementedError
+
+    def handle_next(self, request: Request) -> bool:
+        """Carry out the next request that is complete; False if there is none. Raises ProtocolError."""
+        raise NotImplementedError
+
+    def refuse(self, request: Request, error: FlyballError) -> None:
+        """Answer a request with an error."""
+        raise NotImplementedError
+
+    def new_request(self) -> Request:
+        return Request()
+
+    def stop_waiting(self) -> None:
+        """Answer requests that wait for something to happen: the node stops."""
+
+    def ended(self) -> None:
+        """The connection is gone: let go of what it held."""
+
+    # Life
+
+    @property
+    def peer(self) -> str:
+        name = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return f"{name[0]}:{name[1]}" if name else "unknown peer"
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether requests are under way or answers not written."""
+        return self.in_flight > 0 or bool(self._out)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not derive from asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        if self.hub.is_stopping:
+            self._transport.abort()
+            return
+        if len(self.hub.connections) >= self.hub.max_connections:
+            log.warning("refused %s: %d connections are open", self.peer, len(self.hub.connections))
+            self._transport.abort()
+            return
+        self.hub.connections.add(self)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        _keep_alive(self._transport.get_extra_info("socket"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+        self._out.clear()
+        self._answered.clear()
+        self._transport = None
+        self.hub.forget(self)
+        self.ended()
+
+    def close(self, reason: str) -> None:
+        """End the connection because of what the peer did; answers that are ready still go out."""
+        if self._transport is not None and not self._transport.is_closing():
+            log.warning("closed %s connection of %s: %s", self.PROTOCOL.name.lower(), self.peer, reason)
+            self.flush()
+            self._transport.close()
+            self._limit_stall()
+
+    def disconnect(self) -> None:
+        """End the connection because the node stops."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # Reading
+
+    def data_received(self, data: bytes) -> None:
+        self._received_ns = time.perf_counter_ns()
+        try:
+            self.feed(data)
+        except ProtocolError as error:
+            self.close(str(error))
+            return
+        self.pump()
+
+    def eof_received(self) -> bool:
+        """The peer will send nothing more: answer what is under way, then close."""
+        self._has_heard_all = True
+        self.ended()
+        self._close_if_done()
+        return True
+
+    def _close_if_done(self) -> None:
+        is_done = not self.is_busy and self not in self.hub.stalled
+        if is_done and self._transport is not None and not self._transport.is_closing():
+            self._transport.close()
+            self._limit_stall()
+
+    def pump(self) -> None:
+        """Carry out the requests that are complete, as far as there is room."""
+        recorder = self.hub.recorder
+        while True:
+            if self._must_wait():
+                self._set_reading(False)
+                return
+            request = self.new_request()
+            if recorder is not None and recorder.should_record():
+                request.received_ns = self._received_ns
+                request.started_ns = time.perf_counter_ns()
+            try:
+                if not self.handle_next(request):
+                    break
+            except RequestError as error:
+                self.refuse(request, error)
+            except ProtocolError as error:
+                self.close(str(error))
+                return
+            if request.started_ns and request.answered_ns == 0:
+                request.submitted_ns = time.perf_counter_ns()
+        self._set_reading(True)
+        if self._has_heard_all:
+            self._close_if_done()
+
+    def hold(self) -> None:
+        """Start no further request until `release`: what follows depends on the one under way."""
+        self._is_held = True
+
+    def release(self) -> None:
+        self._is_held = False
+        self.hub.stalled.add(self)
+        self.hub.mark_dirty(self)
+
+    def go_on(self) -> None:
+        """There may be room again: carry out what waited."""
+        self.hub.stalled.discard(self)
+        if self._transport is not None and not self._transport.is_closing():
+            self.pump()
+
+    def stop_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing() and self._is_reading:
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def _must_wait(self) -> bool:
+        return (
+            self._is_held
+            or self._is_write_paused
+            or self._out_bytes > WRITE_BUFFER_BYTES
+            or self.in_flight >= MAX_IN_FLIGHT
+            or self.hub.is_stopping
+            or self.broker.is_congested
+        )
+
+    def _set_reading(self, reading: bool) -> None:
+        if not reading:
+            self.hub.stalled.add(self)
+        if reading == self._is_reading or self._transport is None or self._transport.is_closing():
+            return
+        self._is_reading = reading
+        if reading:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    # Answering
+
+    def begin(self, request: Request) -> None:
+        """A request is parsed and under way."""
+        self.in_flight += 1
+        if request.started_ns:
+            request.parsed_ns = time.perf_counter_ns()
+
+    def finish(self, request: Request, data: bytes) -> None:
+        """Answer a request that was begun."""
+        self.in_flight -= 1
+        if self._transport is None:
+            return
+        if request.started_ns:
+            request.answered_ns = request.answered_ns or time.perf_counter_ns()
+            self._answered.append(request)
+        self.send(data)
+
+    def send(self, data: bytes) -> None:
+        """Send bytes with the next write."""
+        if self._transport is None:
+            return
+        if not self._out:
+            self.hub.mark_dirty(self)
+        self._out.append(data)
+        self._out_bytes += len(data)
+
+    def note_delivery(self, message: Message) -> None:
+        """Trace a message that goes to a consumer, as a request of its own."""
+        recorder = self.hub.recorder
+        if recorder is None or self._transport is None or not recorder.should_record():
+            return
+        delivery = Request()
+        delivery.kind = Kind.DELIVER
+        delivery.queue_id = message.queue_id
+        delivery.size_bytes = len(message.body)
+        delivery.message_count = 1
+        delivery.received_ns = delivery.started_ns = delivery.parsed_ns = time.perf_counter_ns()
+        delivery.answered_ns = delivery.started_ns
+        self._answered.append(delivery)
+
+    def flush(self) -> None:
+        out = self._out
+        if not out:
+            return
+        self._out = []
+        self._out_bytes = 0
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if self._answered:
+            self._record()
+        if self._has_heard_all:
+            self._close_if_done()
+
+    def pause_writing(self) -> None:
+        self._is_write_paused = True
+        self._limit_stall()
+        self._set_reading(False)
+
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        if self._stall_timer is not None and self._transport is not None and not self._transport.is_closing():
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        self.go_on()
+
+    def _limit_stall(self) -> None:
+        if self._stall_timer is None:
+            self._stall_timer = asyncio.get_running_loop().call_later(WRITE_STALL_S, self._give_up)
+
+    def _give_up(self) -> None:
+        if self._transport is not None:
+            log.warning("dropped %s: it has read nothing for %.0f s", self.peer, WRITE_STALL_S)
+            self._transport.abort()
+
+    def _record(self) -> None:
+        recorder = self.hub.recorder
+        answered, self._answered = self._answered, []
+        if recorder is None:
+            return
+        now_ns = time.perf_counter_ns()
+        now_us = time.time_ns() // 1000
+        for request in answered:
+            submitted_ns = request.submitted_ns or request.answered_ns
+            recorder.record(
+                request.kind,
+                self.PROTOCOL,
+                self.client_id,
+                request.queue_id,
+                request.size_bytes,
+                request.result,
+                now_us - (now_ns - request.received_ns) // 1000,
+                request.started_ns - request.received_ns,
+                request.parsed_ns - request.started_ns,
+                submitted_ns - request.parsed_ns,
+                max(0, request.answered_ns - submitted_ns - request.idle_ns),
+                now_ns - request.answered_ns,
+                request.message_count,
+            )
+
+
+def result_of(error: FlyballError) -> Result:
+    return Result.FAILED if isinstance(error, StoreError) else Result.REFUSED
+
+
+def _keep_alive(peer_socket: socket.socket | None) -> None:
+    if peer_socket is None or peer_socket.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    peer_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            peer_socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,197 @@
+"""One node: its store, broker and listeners wired together, started and stopped in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import flyball
+from flyball.errors import StoreError
+from flyball.model import Order
+from flyball.server import telesto
+from flyball.server.broker import Broker
+from flyball.server.connection import Connection, Hub
+from flyball.server.logs import configure_logging
+from flyball.server.settings import Address, ServeSettings
+from flyball.server.thorbang import ThorBangSession
+from flyball.store.interface import Store
+from flyball.store.memory import MemoryStore
+from flyball.store.null import NullStore
+from flyball.store.postgres.embedded import EmbeddedPostgres
+from flyball.store.postgres.store import PostgresStore
+from flyball.trace.recorder import Recorder
+
+log = logging.getLogger(__name__)
+
+HOUSEKEEPING_S = 1.0
+
+LISTEN_BACKLOG = 1024
+
+
+class Node:
+    """A node that serves: where it listens."""
+
+    def __init__(self, hub: Hub, addresses: dict[str, Address]) -> None:
+        self.hub = hub
+        self.addresses = addresses
+        """The address of each protocol's listener."""
+
+
+async def serve(settings: ServeSettings) -> None:
+    """Run a node until SIGINT or SIGTERM, and tell on standard output where it listens."""
+    configure_logging(settings.log_level, settings.log_format)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signal_number, stop.set)
+    async with running(settings) as node:
+        place = f" in {settings.data}" if settings.store.kind == "embedded" else ""
+        print(f"flyball {flyball.__version__}, store {settings.store.redacted}{place}", flush=True)
+        for name, address in node.addresses.items():
+            print(f"{name} on {address}", flush=True)
+        print("ready; Ctrl-C stops it", flush=True)
+        await stop.wait()
+        print("stopping", flush=True)
+
+
+@contextlib.asynccontextmanager
+async def running(settings: ServeSettings) -> AsyncIterator[Node]:
+    """Start a node; on leaving finish the requests under way, commit everything and stop."""
+    settings.data.mkdir(parents=True, exist_ok=True)
+    async with _open_store(settings) as store, asyncio.TaskGroup() as tasks:
+        broker = Broker(
+            store,
+            await store.open(),
+            time_limit_s=settings.store_time_limit_s,
+            resident_limit_bytes=settings.resident_bytes,
+            # What comes in through one protocol must be able to go out through another.
+            max_message_bytes=min(
+                settings.max_message_bytes, settings.telesto_frame_max_bytes - telesto.MESSAGE_FRAME_BYTES
+            ),
+            tasks=tasks,
+        )
+        await broker.start()
+        tasks.create_task(broker.journal.run())
+        housekeeping = tasks.create_task(_keep_house(broker))
+        recorder = _recorder(settings)
+        hub = Hub(broker, recorder, settings.max_connections)
+        servers: list[asyncio.Server] = []
+        try:
+            addresses: dict[str, Address] = {}
+            for name, wanted, factory in _listeners(settings, hub):
+                if wanted is None:
+                    continue
+                server = await _listen(name, wanted, factory)
+                servers.append(server)
+                addresses[name] = _address_of(server.sockets[0])
+            if recorder is not None:
+                recorder.start()
+            yield Node(hub, addresses)
+        finally:
+            for server in servers:
+                server.close()
+            await _finish(hub, settings.store_time_limit_s)
+            housekeeping.cancel()
+            await broker.journal.stop()
+            await broker.stop()
+            if recorder is not None:
+                await asyncio.to_thread(recorder.stop)
+
+
+@contextlib.asynccontextmanager
+async def _open_store(settings: ServeSettings) -> AsyncIterator[Store]:
+    """Give out the store that the settings name, with its server if that is ours."""
+    if settings.store.kind == "embedded":
+        postgres = EmbeddedPostgres(settings.data)
+        await postgres.start()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(postgres.supervise())
+                store = PostgresStore(postgres.dsn, read_limit_s=settings.store_time_limit_s)
+                try:
+                    yield store
+                finally:
+                    await store.close()
+                    await postgres.stop()
+        finally:
+            await postgres.stop()
+        return
+    store_of: dict[str, Callable[[], Store]] = {
+        "postgresql": lambda: PostgresStore(settings.store.url, read_limit_s=settings.store_time_limit_s),
+        "memory": MemoryStore,
+        "null": NullStore,
+    }
+    other = store_of[settings.store.kind]()
+    try:
+        yield other
+    finally:
+        await other.close()
+
+
+def _listeners(settings: ServeSettings, hub: Hub) -> list[tuple[str, Address | None, Callable[[], Connection]]]:
+    time_order = Order.NEWEST if settings.telesto_time_order == "newest" else Order.OLDEST
+    return [
+        (
+            "telesto",
+            settings.telesto,
+            lambda: telesto.new_session(hub, time_order, settings.telesto_frame_max_bytes),
+        ),
+        ("thorbang", settings.thorbang, lambda: ThorBangSession(hub, settings.thorbang_max_request_bytes)),
+    ]
+
+
+async def _listen(name: str, address: Address, factory: Callable[[], Connection]) -> asyncio.Server:
+    if not _is_loopback(address.host):
+        log.warning("%s listens on %s and knows no passwords: everybody who reaches it may use it", name, address)
+    loop = asyncio.get_running_loop()
+    return await loop.create_server(factory, address.host, address.port, backlog=LISTEN_BACKLOG)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _address_of(listening: socket.socket) -> Address:
+    host, port = listening.getsockname()[:2]
+    return Address(host, port)
+
+
+def _recorder(settings: ServeSettings) -> Recorder | None:
+    if not settings.trace:
+        return None
+    return Recorder(
+        settings.data / "traces",
+        socket.gethostname(),
+        sample_ratio=settings.trace_sample_ratio,
+        keep_bytes=settings.trace_keep_bytes,
+    )
+
+
+async def _finish(hub: Hub, limit_s: float) -> None:
+    """Let the requests under way end, for so long at most, then let go of the clients."""
+    try:
+        async with asyncio.timeout(limit_s):
+            await hub.drain()
+    except TimeoutError:
+        log.error("requests were still under way after %.0f s: their clients get no answer", limit_s)
+    for connection in list(hub.connections):
+        connection.disconnect()
+
+
+async def _keep_house(broker: Broker) -> None:
+    """Remove what deleted queues have left, then what is past its time, again and again."""
+    with contextlib.suppress(StoreError):
+        await broker.store.sweep_orphans()
+    while True:
+        await asyncio.sleep(HOUSEKEEPING_S)
+        broker.expire()

@@ -1,0 +1,267 @@
+"""The settings of a node: each declared once, with its default, unit, meaning and names.
+
+The setting `telesto_time_order` is the flag `--telesto-time-order`, the environment variable
+`FLYBALL_TELESTO_TIME_ORDER` and, in the TOML file, the key that it declares. Flags win over the environment,
+the environment over the file, the file over the default. Nothing below this module reads any of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, ValidationError
+
+from flyball.errors import SettingsError
+
+HIDDEN = "***"
+
+
+class Address(NamedTuple):
+    """Where a listener waits for clients. Port 0 lets the system choose one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `host:port` or `[ipv6]:port`. Raises ValueError for anything else."""
+        found = re.fullmatch(r"(?:\[([^\[\]\s]+)\]|([^\[\]:\s]+)):([0-9]{1,5})", text)
+        if found is None or int(found[3]) > 65535:
+            raise ValueError(f"{text!r} is not an address: give host:port, [ipv6]:port or off")
+        return cls(found[1] or found[2], int(found[3]))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreChoice:
+    """Which store keeps the messages. As a text it never shows a password; only `url` does."""
+
+    kind: Literal["embedded", "postgresql", "memory", "null"]
+    url: str = field(default="", repr=False)
+    """Where an external PostgreSQL is; empty for the other kinds."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a word or a URL. Raises ValueError, which leaves the text out: it may hold a password."""
+        for kind in ("embedded", "memory", "null"):
+            if text == kind:
+                return cls(kind)
+        try:
+            is_postgresql = urlsplit(text).scheme in ("postgresql", "postgres") and "://" in text
+        except ValueError:
+            is_postgresql = False
+        if not is_postgresql:
+            raise ValueError("give embedded, memory, null or postgresql://user:password@host:port/database")
+        return cls("postgresql", text)
+
+    @property
+    def redacted(self) -> str:
+        """The choice as logs and reports may show it."""
+        if not self.url:
+            return self.kind
+        scheme, _, rest = self.url.partition("://")
+        # Parameters first and the last @ next: a password may hold an @ that nobody has escaped.
+        rest = re.sub(r"(password=)[^&]*", rf"\g<1>{HIDDEN}", rest, flags=re.IGNORECASE)
+        user, at, place = rest.rpartition("@")
+        name, colon, _ = user.partition(":")
+        return f"{scheme}://{name}{colon}{HIDDEN if colon else ''}{at}{place}"
+
+    def __str__(self) -> str:
+        return self.redacted
+
+
+class Form(NamedTuple):
+    """What a value looks like, with its unit, for the help."""
+
+    text: str
+
+
+def _read_listener(value: object) -> object:
+    if isinstance(value, str):
+        return None if value == "off" else Address.parse(value)
+    if value is None or isinstance(value, Address):
+        return value
+    raise ValueError("give host:port, [ipv6]:port or off")
+
+
+def _read_store(value: object) -> object:
+    return value if isinstance(value, StoreChoice) else StoreChoice.parse(str(value))
+
+
+Listener = Annotated[Address | None, BeforeValidator(_read_listener), Form("ADDRESS|off")]
+Store = Annotated[StoreChoice, BeforeValidator(_read_store), Form("embedded|memory|null|URL")]
+Switch = Annotated[bool, Form("on|off")]
+Size = Annotated[ByteSize, Field(gt=0), Form("BYTES")]
+Count = Annotated[int, Field(gt=0), Form("COUNT")]
+Ratio = Annotated[float, Field(ge=0, le=1), Form("RATIO")]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), Form("SECONDS")]
+
+
+def option(default: object, meaning: str, key: str | None) -> Any:
+    """Declare a setting.
+
+    The default is what a user would write, and is checked like anything a user writes. `key` is the place in
+    the TOML file, None for what cannot be set there.
+    """
+    return Field(default, validate_default=True, description=meaning, json_schema_extra={"key": key})
+
+
+class ServeSettings(BaseModel):
+    """What `flyball serve` can be told. A new setting is a new line here and nothing elsewhere."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    config: Annotated[Path | None, Form("FILE")] = option(None, "TOML file with settings.", key=None)
+    data: Annotated[Path, Form("FOLDER")] = option(
+        "./data", "Folder of the embedded store and the traces.", key="data"
+    )
+    store: Store = option(
+        "embedded",
+        "What keeps the messages: a PostgreSQL of its own in the data folder, the memory, nothing at all,"
+        " or the PostgreSQL at a postgresql:// URL.",
+        key="store.location",
+    )
+    store_time_limit_s: Seconds = option(
+        10, "How long a request waits for the store before it fails.", key="store.time_limit_s"
+    )
+    telesto: Listener = option(
+        "127.0.0.1:9001", "Where clients of the Telesto protocol connect.", key="telesto.address"
+    )
+    telesto_time_order: Literal["newest", "oldest"] = option(
+        "newest", "Which message a Telesto client gets first when it reads by time.", key="telesto.time_order"
+    )
+    telesto_frame_max_bytes: Size = option(
+        "16MiB", "Longest frame of the extended Telesto protocol.", key="telesto.frame_max_bytes"
+    )
+    thorbang: Listener = option(
+        "127.0.0.1:8123", "Where clients of the ThorBangMQ protocol connect.", key="thorbang.address"
+    )
+    thorbang_max_request_bytes: Size = option(
+        "16MiB", "Longest request of the ThorBangMQ protocol.", key="thorbang.max_request_bytes"
+    )
+    max_message_bytes: Size = option("128MiB", "Longest body of a message.", key="limits.max_message_bytes")
+    max_connections: Count = option(10_000, "Most clients connected at a time.", key="limits.max_connections")
+    resident_bytes: Size = option(
+        "256MiB",
+        "Memory for the bodies of waiting messages; more are left in the store.",
+        key="limits.resident_bytes",
+    )
+    trace: Switch = option("on", "Whether to record what requests cost.", key="trace.enabled")
+    trace_sample_ratio: Ratio = option(1.0, "Part of the requests that is recorded.", key="trace.sample_ratio")
+    trace_keep_bytes: Size = option(
+        "1GiB", "Most disk space for trace files; the oldest are removed.", key="trace.keep_bytes"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = option(
+        "warning", "Least serious messages to log.", key="log.level"
+    )
+    log_format: Literal["text", "json"] = option("text", "How log lines look.", key="log.format")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """The names of one setting and what its declaration says, for those who offer it to users."""
+
+    name: str
+    key: str | None
+    meaning: str
+    default: str | None
+    form: str
+    choices: tuple[str, ...]
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return "FLYBALL_" + self.name.upper()
+
+    @property
+    def place(self) -> str:
+        """Where it stands in the TOML file, as in `[telesto] address`."""
+        section, dot, name = (self.key or "").rpartition(".")
+        return f"[{section}] {name}" if dot else name
+
+
+def options() -> Iterator[Option]:
+    """Yield all settings in the order of their declaration."""
+    for name, info in ServeSettings.model_fields.items():
+        extra = info.json_schema_extra
+        assert isinstance(extra, dict), "settings are declared with option()"
+        key = extra["key"]
+        choices = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
+        form = next((entry.text for entry in info.metadata if isinstance(entry, Form)), "|".join(choices))
+        yield Option(
+            name=name,
+            key=None if key is None else str(key),
+            meaning=info.description or "",
+            default=None if info.default is None else str(info.default),
+            form=form,
+            choices=choices,
+        )
+
+
+def load_settings(flags: Mapping[str, object], environment: Mapping[str, str]) -> ServeSettings:
+    """Put the settings together from the flags given (by name of setting), the environment and the TOML file.
+
+    An empty environment variable counts as absent. Raises SettingsError, which names the place to correct.
+    """
+    given: dict[str, tuple[object, str]] = {}
+    for option in options():
+        if option.name in flags:
+            given[option.name] = flags[option.name], option.flag
+        elif environment.get(option.variable):
+            given[option.name] = environment[option.variable], option.variable
+    if "config" in given:
+        config, place = given["config"]
+        for name, found in _read_file(Path(str(config)), place).items():
+            given.setdefault(name, found)
+    try:
+        return ServeSettings.model_validate({name: value for name, (value, _) in given.items()})
+    except ValidationError as error:
+        first = error.errors()[0]
+        cause = first.get("ctx", {}).get("error")
+        # Pydantic's own messages leave out what was given; ours say it where it is not a secret.
+        problem = str(cause) if isinstance(cause, ValueError) else f"{first['msg']}, not {first['input']!r}"
+        raise SettingsError(given[str(first["loc"][0])][1], problem) from None
+
+
+def _read_file(path: Path, place: str) -> dict[str, tuple[object, str]]:
+    """Return the settings in the TOML file at `path`, each with its place, by their names."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(place, f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingsError(str(path), f"not a TOML file: {error}") from error
+    known = {option.key: option for option in options() if option.key is not None}
+    found: dict[str, tuple[object, str]] = {}
+    for key, value in _flatten(document, {key.partition(".")[0] for key in known if "." in key}):
+        if key not in known:
+            raise SettingsError(f"{path}: {key}", _unknown(key, known))
+        option = known[key]
+        found[option.name] = value, f"{path}: {option.place}"
+    return found
+
+
+def _flatten(document: Mapping[str, object], sections: set[str]) -> Iterator[tuple[str, object]]:
+    for name, value in document.items():
+        if name in sections and isinstance(value, dict):
+            for inner, inner_value in value.items():
+                yield f"{name}.{inner}", inner_value
+        else:
+            yield name, value
+
+
+def _unknown(key: str, known: Mapping[str, Option]) -> str:
+    close = [other for other in known if other.startswith(f"{key}.")] or difflib.get_close_matches(key, known)
+    return f"no such setting; did you mean {known[close[0]].place}?" if close else "no such setting"

@@ -1,0 +1,400 @@
+"""What the packets of Flyball's extension do: batches, peeking, waiting, consumers with leases, administration."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import flyball
+from flyball.engine.consumer import Consumer
+from flyball.errors import ConsumerNotFound, FlyballError, InvalidBody, NotPermitted, QueueNotFound, RequestError
+from flyball.model import ClientMode, Draft, Message, Order, Selector
+from flyball.server.status import status_of
+from flyball.server.telesto import plain
+from flyball.server.telesto.session import TelestoRequest, TelestoSession, record_of
+from flyball.trace.schema import Kind, Result
+from flyball.wire import telesto as wire
+
+VERSION = 1
+
+MOST_AT_ONCE = 10_000
+"""So many messages may be asked for in one request."""
+
+MOST_COPIES = 100_000
+"""Drafts times queues of one Put."""
+
+_RECORD_BYTES = 64
+"""A little more than a record takes beside its body and properties."""
+
+MESSAGE_FRAME_BYTES = 2 * _RECORD_BYTES
+"""What a frame with one message takes beside that message's body and properties, at most."""
+
+MOST_CONSUMERS = 1000
+"""So many consumers may one connection have."""
+
+
+def identify_client(session: TelestoSession, packet: wire.IdentifyClient, request: TelestoRequest) -> None:
+    """Identify, or ask for the extension with the id that no client has."""
+    if packet.client_id != wire.EXTENSION_CLIENT_ID:
+        plain.identify_client(session, packet, request)
+        return
+    request.kind = Kind.IDENTIFY
+    server = f"flyball {flyball.__version__}"
+    session.reply(request, wire.Welcome(packet.packet_id, VERSION, session.frame_max, server))
+    session.widen()
+
+
+def join(session: TelestoSession, packet: wire.Join, request: TelestoRequest) -> None:
+    """Be the client of that name, whether it exists already or not."""
+    request.kind = Kind.REGISTER
+    known = session.broker.engine.find_client(packet.client_name)
+    if known is not None:
+        session.identify(known)
+        session.reply(request, wire.Joined(packet.packet_id, known.id, known.mode))
+        return
+    plain.check_no_zero(packet.client_name)
+
+    def registered(error: FlyballError | None) -> None:
+        session.release()
+        if error is None:
+            session.identify(client)
+            session.reply(request, wire.Joined(packet.packet_id, client.id, client.mode))
+        else:
+            session.refuse(request, error)
+
+    client = session.broker.create_client(packet.client_name, plain.mode_of(packet.mode), registered)
+    session.hold()
+
+
+# Messages
+
+
+def put(session: TelestoSession, packet: wire.Put, request: TelestoRequest) -> None:
+    """Store all drafts in all queues, or nothing if a queue does not exist."""
+    request.kind = Kind.PUT
+    broker = session.broker
+    if session.mode != ClientMode.FULL:
+        raise NotPermitted("a client needs mode FULL to put messages")
+    for queue_id in packet.queue_ids:
+        if not broker.engine.has_queue(queue_id):
+            raise QueueNotFound(queue_id)
+    for draft in packet.drafts:
+        broker.check_size(len(draft.body) + len(draft.properties))
+    copies = len(packet.queue_ids) * len(packet.drafts)
+    if copies > MOST_COPIES:
+        raise InvalidBody(f"a request may store {MOST_COPIES} messages, not {copies}")
+    request.queue_id = packet.queue_ids[0] if packet.queue_ids else 0
+    request.message_count = copies
+    now_us = broker.now_us()
+    stored = _Batch(session, request, len(packet.drafts))
+    if not copies:
+        stored.answer()
+        return
+    for number, draft in enumerate(packet.drafts):
+        request.size_bytes += len(draft.body)
+        expires_us = now_us + draft.ttl_ms * 1000 if draft.ttl_ms > 0 else None
+        broker.put(
+            Draft(
+                draft.body,
+                session.client_id,
+                draft.receiver or None,
+                draft.context or None,
+                draft.priority,
+                expires_us,
+                draft.properties,
+                draft.persistent,
+            ),
+            packet.queue_ids,
+            stored.slot(number),
+        )
+
+
+class _Batch:
+    """Several puts that are answered together, with the ids of all messages."""
+
+    def __init__(self, session: TelestoSession, request: TelestoRequest, count: int) -> None:
+        self._session = session
+        self._request = request
+        self._left = count
+        self._message_ids: list[list[int]] = [[] for _ in range(count)]
+        self._error: FlyballError | None = None
+
+    def slot(self, number: int) -> _Slot:
+        return _Slot(self, number)
+
+    def done(self, number: int, messages: Sequence[Message], error: FlyballError | None) -> None:
+        self._message_ids[number] = [message.id for message in messages]
+        self._error = self._error or error
+        self._left -= 1
+        if self._left == 0:
+            self.answer()
+
+    def answer(self) -> None:
+        if self._error is not None:
+            self._session.refuse(self._request, self._error)
+        else:
+            ids = [message_id for message_ids in self._message_ids for message_id in message_ids]
+            self._session.reply(self._request, wire.PutDone(self._request.packet_id, ids))
+
+
+class _Slot:
+    """The place of one put in its batch."""
+
+    __slots__ = ("_batch", "_number")
+
+    def __init__(self, batch: _Batch, number: int) -> None:
+        self._batch = batch
+        self._number = number
+
+    def __call__(self, messages: Sequence[Message], error: FlyballError | None) -> None:
+        self._batch.done(self._number, messages, error)
+
+
+def take(session: TelestoSession, packet: wire.Take, request: TelestoRequest) -> None:
+    """Remove up to so many messages; if there is none, wait for one as long as the client wishes."""
+    request.kind = Kind.TAKE
+    request.queue_id = packet.queue_id
+    selector = selector_of(session, packet.selector)
+    _check_most(packet.most)
+    session.broker.engine.queue(packet.queue_id)
+    taking = _Take(session, request, packet, selector)
+    taking.next()
+
+
+class _Take:
+    """Collects the messages of one Take: as many as there are, and fit into the answer's frame."""
+
+    def __init__(
+        self, session: TelestoSession, request: TelestoRequest, packet: wire.Take, selector: Selector
+    ) -> None:
+        self._session = session
+        self._request = request
+        self._packet = packet
+        self._selector = selector
+        self._found: dict[int, Message] = {}
+        """By the turn in which they were found: those that need no commit come back first."""
+        self._error: FlyballError | None = None
+        self._under_way = 0
+        self._is_exhausted = False
+        self._room_bytes = session.frame_max - _RECORD_BYTES
+
+    def next(self) -> None:
+        """Start removing messages; they are committed together."""
+        packet, broker = self._packet, self._session.broker
+        if packet.most == 1 and packet.wait_ms > 0:
+            self._under_way = 1
+            self._wait()
+            return
+        self._under_way = 1
+        for turn in range(packet.most):
+            if self._is_exhausted:
+                break
+            self._under_way += 1
+            broker.take(packet.queue_id, self._selector, partial(self._taken, turn), self._accepts)
+        self._one_done()
+
+    def _accepts(self, message: Message) -> bool:
+        """Leave for the next answer what does not fit into this one's frame."""
+        size = len(message.body) + len(message.properties) + _RECORD_BYTES
+        if size > self._room_bytes:
+            self._is_exhausted = True
+            return False
+        self._room_bytes -= size
+        return True
+
+    def _taken(self, turn: int, message: Message | None, error: FlyballError | None) -> None:
+        if message is not None:
+            self._found[turn] = message
+        else:
+            self._is_exhausted = True
+            self._error = self._error or error
+        self._one_done()
+
+    def _one_done(self) -> None:
+        self._under_way -= 1
+        if self._under_way:
+            return
+        if self._found or (self._error is None and self._packet.wait_ms <= 0):
+            self._answer()
+        elif self._error is not None:
+            self._session.refuse(self._request, self._error)
+        else:
+            self._under_way = 1
+            self._wait()
+
+    def _wait(self) -> None:
+        session, packet = self._session, self._packet
+        wait = session.broker.wait(
+            packet.queue_id, self._selector, packet.wait_ms / 1000, self._waited, self._accepts
+        )
+        if self._under_way:
+            session.waits[self._request] = wait
+
+    def _waited(self, message: Message | None, error: FlyballError | None) -> None:
+        self._under_way = 0
+        wait = self._session.waits.pop(self._request, None)
+        if wait is not None:
+            self._request.idle_ns = wait.idle_ns
+        if error is not None:
+            self._session.refuse(self._request, error)
+            return
+        if message is not None:
+            self._found[0] = message
+        self._answer()
+
+    def _answer(self) -> None:
+        request = self._request
+        found = [self._found[turn] for turn in sorted(self._found)]
+        request.message_count = len(found)
+        request.size_bytes = sum(len(message.body) for message in found)
+        if not found:
+            request.result = Result.EMPTY
+        self._session.reply(request, wire.Messages(request.packet_id, [record_of(message) for message in found]))
+
+
+def peek(session: TelestoSession, packet: wire.Peek, request: TelestoRequest) -> None:
+    request.kind = Kind.PEEK
+    request.queue_id = packet.queue_id
+    session.broker.engine.queue(packet.queue_id)
+
+    def peeked(message: Message | None, error: FlyballError | None) -> None:
+        if error is not None:
+            session.refuse(request, error)
+            return
+        request.message_count = 0 if message is None else 1
+        request.result = Result.EMPTY if message is None else Result.OK
+        records = [] if message is None else [record_of(message)]
+        session.reply(request, wire.Messages(packet.packet_id, records))
+
+    session.broker.peek(packet.queue_id, selector_of(session, packet.selector), peeked)
+
+
+def list_messages(session: TelestoSession, packet: wire.ListMessages, request: TelestoRequest) -> None:
+    request.kind = Kind.LIST
+    request.queue_id = packet.queue_id
+    _check_most(packet.most)
+
+    def listed(messages: list[Message], error: FlyballError | None) -> None:
+        if error is not None:
+            session.refuse(request, error)
+            return
+        records = []
+        room_bytes = session.frame_max - _RECORD_BYTES
+        for message in messages:
+            room_bytes -= len(message.body) + len(message.properties) + _RECORD_BYTES
+            if room_bytes < 0:
+                break
+            records.append(record_of(message))
+        request.message_count = len(records)
+        session.reply(request, wire.Messages(packet.packet_id, records))
+
+    session.broker.browse(packet.queue_id, packet.after_id, packet.most, listed)
+
+
+# Consumers
+
+
+def consume(session: TelestoSession, packet: wire.Consume, request: TelestoRequest) -> None:
+    request.kind = Kind.CONSUME
+    request.queue_id = packet.queue_id
+    prefetch = _prefetch(packet.prefetch)
+    if len(session.consumers) >= MOST_CONSUMERS:
+        raise InvalidBody(f"a connection may have {MOST_CONSUMERS} consumers")
+
+    def begun(consumer: Consumer) -> None:
+        session.consumers[consumer.id] = consumer
+        session.reply(request, wire.Consuming(packet.packet_id, consumer.id))
+
+    session.broker.consume(packet.queue_id, selector_of(session, packet.selector), prefetch, session, begun)
+
+
+def set_prefetch(session: TelestoSession, packet: wire.Prefetch, request: TelestoRequest) -> None:
+    request.kind = Kind.CONSUME
+    consumer = _consumer(session, packet.consumer_id)
+    session.broker.set_prefetch(consumer, _prefetch(packet.prefetch))
+    session.succeed(request)
+
+
+def cancel(session: TelestoSession, packet: wire.Cancel, request: TelestoRequest) -> None:
+    request.kind = Kind.CONSUME
+    consumer = _consumer(session, packet.consumer_id)
+    session.broker.engine.cancel(consumer)
+    session.forget_if_done(consumer)
+    session.succeed(request)
+
+
+def settle(session: TelestoSession, packet: wire.Settle, request: TelestoRequest) -> None:
+    request.kind = Kind.SETTLE
+    request.message_count = len(packet.message_ids)
+    consumer = _consumer(session, packet.consumer_id)
+    request.queue_id = consumer.queue_id
+    if packet.outcome == wire.Outcome.REQUEUE:
+        session.broker.requeue(consumer, packet.message_ids)
+        session.succeed(request)
+    elif packet.outcome in (wire.Outcome.ACKNOWLEDGE, wire.Outcome.DROP):
+        session.broker.acknowledge(consumer, packet.message_ids, lambda error: session.answer(request, error))
+    else:
+        raise RequestError(f"there is no outcome {packet.outcome}")
+    session.forget_if_done(consumer)
+
+
+# Administration
+
+
+def purge(session: TelestoSession, packet: wire.Purge, request: TelestoRequest) -> None:
+    request.kind = Kind.PURGE
+    request.queue_id = packet.queue_id
+
+    def purged(count: int, error: FlyballError | None) -> None:
+        if error is None:
+            request.message_count = count
+            session.reply(request, wire.Count(packet.packet_id, count))
+        else:
+            session.refuse(request, error)
+
+    session.broker.purge(packet.queue_id, purged)
+
+
+def status(session: TelestoSession, packet: wire.Status, request: TelestoRequest) -> None:
+    request.kind = Kind.STATUS
+    report = json.dumps(status_of(session.hub)).encode()
+    session.reply(request, wire.StatusReport(packet.packet_id, report))
+
+
+def list_clients(session: TelestoSession, packet: wire.ListClients, request: TelestoRequest) -> None:
+    request.kind = Kind.LOOK_UP
+    clients = [wire.WireClient(client.id, client.mode, client.name) for client in session.broker.engine.clients]
+    session.reply(request, wire.Clients(packet.packet_id, clients))
+
+
+def remove_client(session: TelestoSession, packet: wire.RemoveClient, request: TelestoRequest) -> None:
+    session.broker.delete_client(packet.client_id, lambda error: session.answer(request, error))
+
+
+# Reading the fields
+
+
+def selector_of(session: TelestoSession, selector: wire.WireSelector) -> Selector:
+    if selector.order not in tuple(Order):
+        raise RequestError(f"there is no order {selector.order}")
+    return Selector(session.client_id, selector.unaddressed, selector.sender, selector.context, Order(selector.order))
+
+
+def _prefetch(prefetch: float) -> float:
+    if math.isnan(prefetch) or prefetch < 0:
+        raise InvalidBody(f"a prefetch must be 0 or more, not {prefetch}")
+    return prefetch
+
+
+def _check_most(most: int) -> None:
+    if not 1 <= most <= MOST_AT_ONCE:
+        raise InvalidBody(f"between 1 and {MOST_AT_ONCE} messages may be asked for, not {most}")
+
+
+def _consumer(session: TelestoSession, consumer_id: int) -> Consumer:
+    consumer = session.consumers.get(consumer_id)
+    if consumer is None:
+        raise ConsumerNotFound(consumer_id)
+    return consumer

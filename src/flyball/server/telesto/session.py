@@ -1,0 +1,239 @@
+"""One Telesto connection: its state, its identity, and how answers and errors are told.
+
+What each packet does stands in `plain` and `extension`; which of them are allowed when, in the package's table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flyball.engine.consumer import Consumer
+from flyball.errors import (
+    ClientNameTaken,
+    ClientNotFound,
+    ConsumerNotFound,
+    FlyballError,
+    InvalidBody,
+    LeaseNotFound,
+    NotIdentified,
+    NotPermitted,
+    QueueNameTaken,
+    QueueNotFound,
+    RequestError,
+    StoreUnavailable,
+)
+from flyball.model import Client, ClientMode, Message, Order
+from flyball.server.broker import Wait
+from flyball.server.connection import Connection, Hub, Request, result_of
+from flyball.trace.schema import Protocol, Result
+from flyball.wire import telesto as wire
+from flyball.wire.telesto import ErrorCode
+
+_LOW_31_BITS = 2**31 - 1
+
+_MAX_DETAILS_LENGTH = 1000
+"""An error may quote what the peer sent, which can be longer than a frame."""
+
+_CODES: dict[type[FlyballError], ErrorCode] = {
+    QueueNotFound: ErrorCode.QUEUE_NOT_EXISTING,
+    QueueNameTaken: ErrorCode.QUEUE_NAME_NOT_UNIQUE,
+    ClientNotFound: ErrorCode.CLIENT_NOT_EXISTING,
+    ClientNameTaken: ErrorCode.CLIENT_NAME_NOT_UNIQUE,
+    NotPermitted: ErrorCode.CLIENT_MODE_PERMISSION_VIOLATION,
+    NotIdentified: ErrorCode.UNEXPECTED_PACKET,
+}
+
+_WIDE_CODES: dict[type[FlyballError], ErrorCode] = _CODES | {
+    StoreUnavailable: ErrorCode.STORE_UNAVAILABLE,
+    InvalidBody: ErrorCode.LIMIT_EXCEEDED,
+    ConsumerNotFound: ErrorCode.CONSUMER_NOT_EXISTING,
+    LeaseNotFound: ErrorCode.LEASE_NOT_EXISTING,
+}
+
+
+class Refusal(RequestError):
+    """An answer that has an error code of its own, such as that nothing was found."""
+
+    def __init__(self, code: ErrorCode, details: str) -> None:
+        super().__init__(details)
+        self.code = code
+
+
+class TelestoRequest(Request):
+    """A request and the packet id that its answer carries."""
+
+    __slots__ = ("packet_id",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.packet_id = 0
+
+
+Handler = Callable[["TelestoSession", Any, TelestoRequest], None]
+Table = Mapping[type[wire.Packet], Handler]
+States = Mapping[tuple[bool, bool], Table]
+"""For each state (is it wide, is it identified) the packets that are allowed, and what they do."""
+
+
+class TelestoSession(Connection):
+    """One connection: unidentified at first, then one client's; plain at first, and wide if it asks for it."""
+
+    PROTOCOL = Protocol.TELESTO
+
+    def __init__(self, hub: Hub, states: States, time_order: Order, frame_max: int) -> None:
+        super().__init__(hub)
+        self.time_order = time_order
+        self.frame_max = frame_max
+        self.is_wide = False
+        self.mode = ClientMode.READ_ONLY
+        self.consumers: dict[int, Consumer] = {}
+        self.waits: dict[TelestoRequest, Wait] = {}
+        """Reads that wait for a message."""
+        self._prefetches: dict[int, float] = {}
+        """What the consumers had while the peer read: until it does again they get nothing more."""
+        self._states = states
+        self._table = states[False, False]
+        self._decoder = wire.PacketDecoder()
+
+    def new_request(self) -> TelestoRequest:
+        return TelestoRequest()
+
+    def feed(self, data: bytes) -> None:
+        self._decoder.feed(data)
+
+    def handle_next(self, request: Request) -> bool:
+        packet = self._decoder.next_packet()
+        if packet is None:
+            return False
+        assert isinstance(request, TelestoRequest)
+        request.packet_id = packet.packet_id
+        self.begin(request)
+        handler = self._table.get(type(packet))
+        if handler is None:
+            raise NotIdentified(f"packet {type(packet).__name__} is not allowed now")
+        handler(self, packet, request)
+        return True
+
+    # State
+
+    @property
+    def answer_max(self) -> int:
+        """The longest answer, in bytes."""
+        return self.frame_max if self.is_wide else wire.PLAIN_FRAME_MAX
+
+    def identify(self, client: Client) -> None:
+        """From now on the connection is this client's."""
+        self.client_id = client.id
+        self.mode = client.mode
+        self._table = self._states[self.is_wide, True]
+
+    def widen(self) -> None:
+        """From the next byte on, both sides use wide frames."""
+        self.is_wide = True
+        self._decoder.widen(self.frame_max)
+        self._table = self._states[True, self.client_id != 0]
+
+    # Answers
+
+    def reply(self, request: TelestoRequest, packet: wire.Packet) -> None:
+        """Answer with a packet, or with an error if it does not fit into a frame."""
+        try:
+            data = wire.encode_wide(packet) if self.is_wide else wire.encode(packet)
+            if self.is_wide and len(data) > self.frame_max:
+                raise wire.FrameTooLarge(f"an answer of {len(data)} bytes exceeds {self.frame_max}")
+        except wire.FrameTooLarge as error:
+            self.refuse(request, InvalidBody(str(error)))
+        else:
+            self.finish(request, data)
+
+    def succeed(self, request: TelestoRequest) -> None:
+        if self.is_wide:
+            self.finish(request, wire.encode_wide(wire.Success(request.packet_id)))
+        else:
+            self.finish(request, wire.encode_success(request.packet_id))
+
+    def answer(self, request: TelestoRequest, error: FlyballError | None) -> None:
+        """Answer with Success, or with the error."""
+        if error is None:
+            self.succeed(request)
+        else:
+            self.refuse(request, error)
+
+    def refuse(self, request: Request, error: FlyballError) -> None:
+        assert isinstance(request, TelestoRequest)
+        if isinstance(error, Refusal):
+            code = error.code
+            request.result = Result.EMPTY if code == ErrorCode.NO_MESSAGES_RETRIEVED else Result.REFUSED
+        else:
+            codes = _WIDE_CODES if self.is_wide else _CODES
+            code = next((codes[kind] for kind in type(error).__mro__ if kind in codes), ErrorCode.INTERNAL_ERROR)
+            request.result = result_of(error)
+        details = str(error)[:_MAX_DETAILS_LENGTH]
+        if self.is_wide:
+            self.finish(request, wire.encode_wide(wire.Error(request.packet_id, code, details)))
+        else:
+            self.finish(request, wire.encode_error(request.packet_id, code, details))
+
+    # Consumers
+
+    def deliver(self, consumer: Consumer, message: Message) -> None:
+        """Send a message that is leased to one of the connection's consumers."""
+        self.note_delivery(message)
+        self.send(wire.encode_deliver(consumer.id, record_of(message)))
+
+    def queue_deleted(self, consumer: Consumer) -> None:
+        """Tell the peer that it has one consumer less."""
+        self.consumers.pop(consumer.id, None)
+        self.send(wire.encode_wide(wire.ConsumerEnded(0, consumer.id)))
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        for consumer in self.consumers.values():
+            self._prefetches[consumer.id] = consumer.credit.prefetch
+            self.broker.set_prefetch(consumer, 0)
+
+    def resume_writing(self) -> None:
+        prefetches, self._prefetches = self._prefetches, {}
+        for consumer in list(self.consumers.values()):
+            self.broker.set_prefetch(consumer, prefetches.get(consumer.id, 0))
+        super().resume_writing()
+
+    def forget_if_done(self, consumer: Consumer) -> None:
+        """Let go of a consumer that was cancelled and holds nothing any more."""
+        if consumer.is_cancelled and not consumer.leases:
+            self.consumers.pop(consumer.id, None)
+
+    # The end
+
+    def stop_waiting(self) -> None:
+        for wait in list(self.waits.values()):
+            wait.give_up()
+
+    def ended(self) -> None:
+        self.stop_waiting()
+        for consumer in self.consumers.values():
+            self.broker.end(consumer)
+        self.consumers.clear()
+
+
+def record_of(message: Message) -> wire.Record:
+    return wire.Record(
+        message.id,
+        message.queue_id,
+        wire_id(message.sender),
+        wire_id(message.receiver),
+        message.context or 0,
+        message.priority,
+        message.arrived_us,
+        message.persistent,
+        message.delivery_count > 0,
+        message.delivery_count,
+        message.properties,
+        message.body,
+    )
+
+
+def wire_id(number: int | None) -> int:
+    """Fit an id into 32 bits: 0 for none, the low bits of a larger one."""
+    return 0 if number is None else number if -_LOW_31_BITS <= number <= _LOW_31_BITS else number & _LOW_31_BITS

@@ -1,0 +1,228 @@
+"""Clients for tests: they send what they are told, byte for byte, and read what comes back."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import TypeVar
+
+from flyball.wire import telesto as wire
+from flyball.wire.telesto import ErrorCode, Outcome, Record, WireDraft, WireMessage, WireSelector
+from flyball.wire.thorbang import AnswerDecoder
+from tests.nodes import RunningNode
+
+P = TypeVar("P", bound=wire.Packet)
+
+
+class Closed(Exception):
+    """The node ended the connection."""
+
+
+class Peer:
+    """One end of a connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+
+    def send_raw(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def receive_raw(self) -> bytes:
+        """Return what has come. Raises Closed at the end."""
+        try:
+            data = self.socket.recv(65536)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            raise Closed
+        return data
+
+    def is_closed_by_node(self) -> bool:
+        """Read on to the end. Raises TimeoutError if the node keeps the connection open."""
+        try:
+            while True:
+                self.receive_raw()
+        except Closed:
+            return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class ThorBangPeer(Peer):
+    """Speaks ThorBangMQ's protocol, in text without the zero bytes."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(connection)
+        self._decoder = AnswerDecoder()
+
+    def send(self, *requests: str) -> None:
+        """Send all in one piece."""
+        self.send_raw("".join(f"{request}\0" for request in requests).encode())
+
+    def receive(self) -> str:
+        answer = self._decoder.next_answer()
+        while answer is None:
+            self._decoder.feed(self.receive_raw())
+            answer = self._decoder.next_answer()
+        return answer.decode()
+
+    def ask(self, *requests: str) -> list[str]:
+        """Send all in one piece and return their answers."""
+        self.send(*requests)
+        return [self.receive() for _ in requests]
+
+    def set_up(self) -> tuple[int, int]:
+        """Create a client and a queue, and return their ids."""
+        client_id, queue_id = self.ask("CREATECLIENT,client", "CREATEQUEUE,queue")
+        return int(client_id), int(queue_id)
+
+
+class TelestoPeer(Peer):
+    """Speaks Telesto's protocol, in plain frames until `widen`."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(connection)
+        self._decoder = wire.PacketDecoder(from_server=True)
+        self._is_wide = False
+        self._last_id = 0
+        self.deliveries: list[wire.Deliver] = []
+        """What came unasked while an answer was waited for."""
+        self.ended_consumers: list[int] = []
+        """Consumers that the node has ended."""
+        self.client_id = 0
+
+    def encoded(self, *packets: wire.Packet) -> bytes:
+        return b"".join([wire.encode_wide(packet) if self._is_wide else wire.encode(packet) for packet in packets])
+
+    def send(self, *packets: wire.Packet) -> None:
+        """Send all in one piece."""
+        self.send_raw(self.encoded(*packets))
+
+    def next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def receive(self) -> wire.Packet:
+        """Return the next answer; deliveries are set aside."""
+        while True:
+            packet = self._next()
+            if isinstance(packet, wire.Deliver):
+                self.deliveries.append(packet)
+            elif isinstance(packet, wire.ConsumerEnded):
+                self.ended_consumers.append(packet.consumer_id)
+            else:
+                return packet
+
+    def next_delivery(self) -> wire.Deliver:
+        if self.deliveries:
+            return self.deliveries.pop(0)
+        packet = self._next()
+        assert isinstance(packet, wire.Deliver), packet
+        return packet
+
+    def ask(self, packet: wire.Packet) -> wire.Packet:
+        self.send(packet)
+        answer = self.receive()
+        assert answer.packet_id == packet.packet_id, (packet, answer)
+        return answer
+
+    def get(self, wanted: type[P], packet: wire.Packet) -> P:
+        """Ask, and expect an answer of that type."""
+        answer = self.ask(packet)
+        assert isinstance(answer, wanted), answer
+        return answer
+
+    def refusal(self, packet: wire.Packet) -> ErrorCode:
+        """Ask, and expect an error."""
+        return ErrorCode(self.get(wire.Error, packet).code)
+
+    # Plain requests
+
+    def register(self, name: str = "client", mode: int = 1) -> int:
+        answer = self.get(wire.RegisterClientResponse, wire.RegisterClient(self.next_id(), name, mode))
+        self.client_id = answer.client_id
+        return answer.client_id
+
+    def create_queue(self, name: str = "queue") -> int:
+        return self.get(wire.CreateQueueResponse, wire.CreateQueue(self.next_id(), name)).queue_id
+
+    def put_text(
+        self, queue_id: int, text: str, *more_queues: int, receiver: int = 0, priority: int = 0
+    ) -> wire.Packet:
+        message = WireMessage(0, queue_id, 0, receiver, 0, priority, 0, text)
+        return self.ask(wire.PutMessage(self.next_id(), message, list(more_queues)))
+
+    def read_text(self, queue_id: int, mode: int = wire.ReadMode.TIME) -> str | None:
+        answer = self.ask(wire.ReadMessage(self.next_id(), queue_id, 0, mode))
+        if isinstance(answer, wire.Error):
+            assert answer.code == ErrorCode.NO_MESSAGES_RETRIEVED, answer
+            return None
+        assert isinstance(answer, wire.ReadMessageResponse)
+        return answer.message.text
+
+    # The extension
+
+    def widen(self) -> wire.Welcome:
+        welcome = self.get(wire.Welcome, wire.IdentifyClient(self.next_id(), wire.EXTENSION_CLIENT_ID))
+        self._is_wide = True
+        self._decoder.widen(welcome.frame_max)
+        return welcome
+
+    def join(self, name: str = "client", mode: int = 1) -> int:
+        self.client_id = self.get(wire.Joined, wire.Join(self.next_id(), name, mode)).client_id
+        return self.client_id
+
+    def put(
+        self, queue_id: int, *bodies: bytes, ttl_ms: int = 0, priority: int = 0, persistent: bool = True
+    ) -> list[int]:
+        drafts = [WireDraft(body, 0, 0, priority, persistent, ttl_ms) for body in bodies]
+        return self.get(wire.PutDone, wire.Put(self.next_id(), [queue_id], drafts)).message_ids
+
+    def take(
+        self, queue_id: int, most: int = 1, wait_ms: int = 0, selector: WireSelector | None = None
+    ) -> list[bytes]:
+        request = wire.Take(self.next_id(), queue_id, selector or WireSelector(), most, wait_ms)
+        return [record.body for record in self.get(wire.Messages, request).records]
+
+    def peek(self, queue_id: int) -> list[bytes]:
+        answer = self.get(wire.Messages, wire.Peek(self.next_id(), queue_id, WireSelector()))
+        return [record.body for record in answer.records]
+
+    def list(self, queue_id: int, after_id: int = 0, most: int = 1000) -> Sequence[Record]:
+        return self.get(wire.Messages, wire.ListMessages(self.next_id(), queue_id, after_id, most)).records
+
+    def consume(self, queue_id: int, prefetch: float = 10.0) -> int:
+        request = wire.Consume(self.next_id(), queue_id, WireSelector(), prefetch)
+        return self.get(wire.Consuming, request).consumer_id
+
+    def settle(self, consumer_id: int, outcome: Outcome, *message_ids: int) -> wire.Packet:
+        return self.ask(wire.Settle(self.next_id(), consumer_id, outcome, list(message_ids)))
+
+    def _next(self) -> wire.Packet:
+        packet = self._decoder.next_packet()
+        while packet is None:
+            self._decoder.feed(self.receive_raw())
+            packet = self._decoder.next_packet()
+        return packet
+
+
+def thorbang(node: RunningNode) -> ThorBangPeer:
+    return ThorBangPeer(node.connect("thorbang"))
+
+
+def telesto(node: RunningNode, name: str | None = "client", mode: int = 1) -> TelestoPeer:
+    """Connect, and register a client of that name."""
+    peer = TelestoPeer(node.connect("telesto"))
+    if name is not None:
+        peer.register(name, mode)
+    return peer
+
+
+def wide(node: RunningNode, name: str | None = "client", mode: int = 1) -> TelestoPeer:
+    """Connect with the extension, and join as the client of that name."""
+    peer = TelestoPeer(node.connect("telesto"))
+    peer.widen()
+    if name is not None:
+        peer.join(name, mode)
+    return peer

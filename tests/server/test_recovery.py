@@ -1,0 +1,285 @@
+"""After a crash of the broker, of PostgreSQL or of both, every answer that was given is still true."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyball.server.broker import Wait
+from flyball.server.node import Node
+from flyball.server.telesto.session import TelestoSession
+from flyball.store.postgres.store import PostgresStore
+from flyball.wire import telesto as wire
+from flyball.wire.telesto import ErrorCode
+from tests.nodes import RunningNode, ServeProcess
+from tests.server.chaos import Chaos, drain, postgres_processes, postmaster_pid
+from tests.server.peers import TelestoPeer, ThorBangPeer
+
+TIME_LIMIT_S = 1.0
+
+
+@pytest.mark.parametrize(
+    "victim",
+    [
+        "broker",
+        "postgres",
+        "both",
+    ],
+)
+def test_every_answer_holds_when_its_giver_is_killed_under_load(victim: str, tmp_path: Path) -> None:
+    tally = Chaos(tmp_path, seed=20260101, victims=(victim,)).run(rounds=3)
+    assert tally.rounds == 3
+    assert tally.puts > 50
+    assert tally.pops > 25
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[ServeProcess]:
+    with ServeProcess(tmp_path, store="embedded", store_time_limit_s=TIME_LIMIT_S) as node:
+        yield node
+
+
+def frozen(tmp_path: Path) -> Callable[[], None]:
+    """Stop every process of PostgreSQL where it is; return what lets them go on."""
+    processes = postgres_processes(tmp_path)
+    for process in processes:
+        process.suspend()
+
+    def go_on() -> None:
+        for process in processes:
+            process.resume()
+
+    return go_on
+
+
+def test_requests_fail_in_time_while_postgresql_hangs_and_work_again_by_themselves(
+    tmp_path: Path, node: ServeProcess
+) -> None:
+    thorbang, telesto, wide = peers(node)
+    client_id, queue_id = thorbang.set_up()
+    before = f"MSG,-1,{client_id},{queue_id},1,0,before"
+    assert thorbang.ask(before, before) == ["OK", "OK"]
+    go_on = frozen(tmp_path)
+    try:
+        began = time.monotonic()
+        wide.send(wire.Put(1, [queue_id], [wire.WireDraft(b"refused")]))
+        telesto.send(wire.ReadMessage(2, queue_id, 0, wire.ReadMode.PRIORITY))
+        assert thorbang.ask(f"MSG,-1,{client_id},{queue_id},1,0,refused") == ["FAIL UNKNOWN -1"]
+        refused, unread = wide.receive(), telesto.receive()
+        took_s = time.monotonic() - began
+    finally:
+        go_on()
+    assert isinstance(refused, wire.Error)
+    assert refused.code == ErrorCode.STORE_UNAVAILABLE
+    assert isinstance(unread, wire.Error)
+    assert unread.code == ErrorCode.INTERNAL_ERROR
+    assert TIME_LIMIT_S * 0.9 <= took_s <= TIME_LIMIT_S * 2
+    put_until_it_works(thorbang, client_id, queue_id, "after")
+    # The read that failed has taken nothing.
+    assert drain(node, queue_id) == ["before", "before", "after"]
+    assert thorbang.ask(before) == ["OK"]
+    code, complaints = node.stop()
+    assert code == 0, complaints
+    node.start()
+    assert drain(node, queue_id) == ["before"]
+
+
+def test_requests_wait_for_a_postgresql_that_comes_back_in_time(tmp_path: Path, node: ServeProcess) -> None:
+    thorbang, _, _ = peers(node)
+    client_id, queue_id = thorbang.set_up()
+    go_on = frozen(tmp_path)
+    thorbang.send(f"MSG,-1,{client_id},{queue_id},1,0,patient")
+    go_on()
+    assert thorbang.receive() == "OK"
+    assert drain(node, queue_id) == ["patient"]
+
+
+def test_a_killed_postgresql_is_brought_back_while_requests_wait_for_it(tmp_path: Path) -> None:
+    with ServeProcess(tmp_path, store="embedded") as node:
+        thorbang = ThorBangPeer(node.connect("thorbang"))
+        client_id, queue_id = thorbang.set_up()
+        for number in range(3):
+            os.kill(postmaster_pid(tmp_path), signal.SIGKILL)
+            assert thorbang.ask(f"MSG,-1,{client_id},{queue_id},1,0,{number}", "CREATEQUEUE,more")[0] == "OK"
+        assert drain(node, queue_id) == ["0", "1", "2"]
+        code, complaints = node.stop()
+        assert code == 0, complaints
+
+
+def test_a_queue_whose_creation_was_in_doubt_exists_once(tmp_path: Path, node: ServeProcess) -> None:
+    _, _, wide = peers(node)
+    go_on = frozen(tmp_path)
+    try:
+        assert wide.refusal(wire.CreateQueue(1, "doubtful")) == ErrorCode.STORE_UNAVAILABLE
+    finally:
+        go_on()
+    # It was on its way and is done by now: whoever tries again is told that it is there.
+    assert wide.refusal(wire.CreateQueue(2, "doubtful")) == ErrorCode.QUEUE_NAME_NOT_UNIQUE
+    assert node.stop()[0] == 0
+    node.start()
+    peer = TelestoPeer(node.connect("telesto"))
+    peer.widen()
+    names = [queue.name for queue in peer.get(wire.GetQueuesResponse, wire.GetQueues(3)).queues]
+    assert names == ["doubtful"]
+
+
+def test_a_queue_deleted_while_the_store_was_away_does_not_come_back(tmp_path: Path, node: ServeProcess) -> None:
+    thorbang, _, wide = peers(node)
+    client_id, queue_id = thorbang.set_up()
+    put_until_it_works(thorbang, client_id, queue_id, "text")
+    go_on = frozen(tmp_path)
+    try:
+        # The first one is on its way when the store hangs; what comes behind it was never sent.
+        wide.send(wire.Put(1, [queue_id], [wire.WireDraft(b"refused")]))
+        assert wide.receive().packet_id == 1
+        assert wide.refusal(wire.DeleteQueue(2, queue_id)) == ErrorCode.STORE_UNAVAILABLE
+    finally:
+        go_on()
+    assert wide.create_queue("another") > queue_id
+    assert node.stop()[0] == 0
+    node.start()
+    peer = TelestoPeer(node.connect("telesto"))
+    peer.widen()
+    queues = peer.get(wire.GetQueuesResponse, wire.GetQueues(3)).queues
+    assert [queue.name for queue in queues] == ["another"]
+
+
+# In good order: what a new node finds is in the store, and nothing of it in memory
+
+
+def test_what_a_new_node_finds_is_listed_and_taken_together_with_what_comes_later(
+    start_node: Callable[..., RunningNode], new_database: Callable[[], str]
+) -> None:
+    database = new_database()
+    first = start_node(store=database)
+    peer = wide_peer(first, "client")
+    queue_id = peer.create_queue()
+    peer.put(queue_id, *[b"%d" % number for number in range(25)])
+    first.stop()
+    peer = wide_peer(start_node(store=database), "client")
+    peer.put(queue_id, b"25", b"26")
+    peer.put(queue_id, b"27", persistent=False)
+    listed: list[bytes] = []
+    after_id = 0
+    while page := peer.list(queue_id, after_id, most=10):
+        listed += [record.body for record in page]
+        after_id = page[-1].message_id
+    assert listed == [b"%d" % number for number in range(28)]
+    assert peer.peek(queue_id) == [b"0"]
+    assert peer.take(queue_id, most=20) == listed[:20]
+    assert peer.take(queue_id, most=20) == listed[20:]
+
+
+def test_a_list_of_what_is_not_in_memory_stays_within_bounds(
+    start_node: Callable[..., RunningNode], new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = new_database()
+    first = start_node(store=database)
+    peer = wide_peer(first, "client")
+    queue_id = peer.create_queue()
+    peer.put(queue_id, *[b"x" * 1000] * 30)
+    first.stop()
+    monkeypatch.setattr("flyball.server.broker.LOAD_BYTES", 5000)
+    peer = wide_peer(start_node(store=database), "client")
+    peer.put(queue_id, b"last")
+    sizes: list[int] = []
+    after_id = 0
+    while page := peer.list(queue_id, after_id, most=1000):
+        sizes.append(len(page))
+        after_id = page[-1].message_id
+    assert sum(sizes) == 31
+    assert max(sizes) < 12
+
+
+def test_a_reader_that_leaves_while_the_store_is_searched_for_it_does_not_wait_on(
+    start_node: Callable[..., RunningNode], new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = new_database()
+    first = start_node(store=database)
+    writer = wide_peer(first, "writer")
+    queue_id = writer.create_queue()
+    writer.put(queue_id, b"other")
+    first.stop()
+    may_search = asyncio.Event()
+    is_searching = threading.Event()
+    search = PostgresStore.index
+
+    async def search_when_allowed(self: PostgresStore, *arguments: Any) -> AsyncIterator[Any]:
+        is_searching.set()
+        await may_search.wait()
+        async for piece in search(self, *arguments):
+            yield piece
+
+    monkeypatch.setattr(PostgresStore, "index", search_when_allowed)
+    node = start_node(store=database)
+    reader, writer = wide_peer(node, "reader"), wide_peer(node, "writer")
+    selector = wire.WireSelector(context=7)
+    reader.send(wire.Take(1, queue_id, selector, 1, 60_000))
+    assert is_searching.wait(timeout=20)
+    reader.close()
+    node.wait_until(lambda node: all(wait.is_over for wait in waits(node)))
+    node.call(lambda _: may_search.set())
+    wanted = wire.WireDraft(b"wanted", context=7)
+    writer.get(wire.PutDone, wire.Put(2, [queue_id], [wanted]))
+    assert writer.take(queue_id, selector=selector) == [b"wanted"]
+
+
+def test_a_node_stops_even_if_the_store_never_answers_a_search(
+    start_node: Callable[..., RunningNode], new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = new_database()
+    first = start_node(store=database, store_time_limit_s=0.2)
+    writer = wide_peer(first, "writer")
+    queue_id = writer.create_queue()
+    writer.put(queue_id, b"other")
+    first.stop()
+    is_searching = threading.Event()
+
+    async def search_for_ever(self: PostgresStore, *arguments: Any) -> AsyncIterator[Any]:
+        is_searching.set()
+        await asyncio.Event().wait()
+        yield
+
+    monkeypatch.setattr(PostgresStore, "index", search_for_ever)
+    node = start_node(store=database, store_time_limit_s=0.2)
+    reader = wide_peer(node, "reader")
+    reader.send(wire.Take(1, queue_id, wire.WireSelector(context=7), 1, 0))
+    assert is_searching.wait(timeout=20)
+    node.stop()
+
+
+def waits(node: Node) -> list[Wait]:
+    sessions = [connection for connection in node.hub.connections if isinstance(connection, TelestoSession)]
+    return [wait for session in sessions for wait in session.waits.values()]
+
+
+def wide_peer(node: RunningNode, name: str) -> TelestoPeer:
+    peer = TelestoPeer(node.connect("telesto"))
+    peer.widen()
+    peer.join(name)
+    return peer
+
+
+def peers(node: ServeProcess) -> tuple[ThorBangPeer, TelestoPeer, TelestoPeer]:
+    """One client of each kind."""
+    plain, wide = TelestoPeer(node.connect("telesto")), TelestoPeer(node.connect("telesto"))
+    plain.register("plain")
+    wide.widen()
+    wide.join("wide")
+    return ThorBangPeer(node.connect("thorbang")), plain, wide
+
+
+def put_until_it_works(peer: ThorBangPeer, client_id: int, queue_id: int, text: str) -> None:
+    """A refused put was not carried out, and may be repeated."""
+    for _ in range(20):
+        if peer.ask(f"MSG,-1,{client_id},{queue_id},1,0,{text}") == ["OK"]:
+            return
+    raise AssertionError("the store does not come back")
