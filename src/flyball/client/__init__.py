@@ -1,0 +1,43 @@
+"""The Python client: asynchronous here, synchronous in `flyball.client.sync`, with the same names."""
+
+from flyball.client.backoff import Backoff
+from flyball.client.client import Client, ClientRef, QueueRef
+from flyball.client.consumer import Consumer, Delivery
+from flyball.client.errors import (
+    ClientClosed,
+    ConnectionFailed,
+    ConnectionLost,
+    InvalidValue,
+    LeaseLost,
+    LimitExceeded,
+    NotSupported,
+    RequestTimeout,
+    ServerError,
+)
+from flyball.client.messages import Draft, ReceivedMessage
+from flyball.model import ClientMode, Order, Queue
+from flyball.wire.telesto import Outcome
+
+__all__ = [
+    "Backoff",
+    "Client",
+    "ClientClosed",
+    "ClientMode",
+    "ClientRef",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "Consumer",
+    "Delivery",
+    "Draft",
+    "InvalidValue",
+    "LeaseLost",
+    "LimitExceeded",
+    "NotSupported",
+    "Order",
+    "Outcome",
+    "Queue",
+    "QueueRef",
+    "ReceivedMessage",
+    "RequestTimeout",
+    "ServerError",
+]

@@ -1,0 +1,82 @@
+"""A thread with an event loop, in which synchronous code runs coroutines and waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from flyball.client.errors import ClientClosed
+
+T = TypeVar("T")
+
+
+class Portal:
+    """Runs coroutines for callers of any thread. `start` and `stop` may be called twice."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._stop = asyncio.Event()
+
+    @property
+    def is_running(self) -> bool:
+        return self._loop is not None
+
+    def start(self) -> None:
+        if self._thread is not None:
+            return
+        started = threading.Event()
+        # A daemon: a program that forgets to close its client still ends.
+        self._thread = threading.Thread(target=self._main, args=(started,), name="flyball-client", daemon=True)
+        self._thread.start()
+        started.wait()
+
+    def stop(self) -> None:
+        """End the loop; calls of other threads raise ClientClosed."""
+        loop, thread = self._loop, self._thread
+        self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(self._stop.set)
+            thread.join()
+
+    def _main(self, started: threading.Event) -> None:
+        asyncio.run(self._run(started))
+
+    async def _run(self, started: threading.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        started.set()
+        await self._stop.wait()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run the coroutine and return its result.
+
+        If the caller is interrupted, the coroutine is cancelled, and has ended when the interruption goes on.
+        """
+        if self._loop is None:
+            coroutine.close()
+            raise ClientClosed("the client is not open: use it in a `with` block")
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError("the synchronous client was called from its own event loop")
+        ended = threading.Event()
+        future = asyncio.run_coroutine_threadsafe(_telling(coroutine, ended), self._loop)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise ClientClosed("the client was closed by another thread") from None
+        except BaseException:
+            # Ctrl-C most likely: take the request back before going on.
+            if future.cancel():
+                ended.wait()
+            raise
+
+
+async def _telling(coroutine: Coroutine[Any, Any, T], ended: threading.Event) -> T:
+    try:
+        return await coroutine
+    finally:
+        ended.set()
