@@ -1,0 +1,34 @@
+"""The `flyball` command: what all its subcommands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from flyball import __version__
+from flyball.cli import clients, queues
+from flyball.cli.messages import get, put
+from flyball.cli.serve import serve
+from flyball.cli.status import status
+
+app = typer.Typer(name="flyball", help="A message broker that governs itself.", no_args_is_help=True)
+for command in (serve, status, put, get):
+    app.command()(command)
+app.add_typer(queues.app)
+app.add_typer(clients.app)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"flyball {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def flyball(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """A message broker that governs itself."""

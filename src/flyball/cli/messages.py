@@ -1,0 +1,161 @@
+"""`flyball put` and `flyball get`: messages in and out."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+
+from flyball.cli.output import Output, shown
+from flyball.cli.session import (
+    CLIENT_NAME,
+    DEFAULT_SERVER,
+    DONE,
+    NOTHING_FOUND,
+    WRONG_USE,
+    AsJson,
+    ClientName,
+    ReadOrder,
+    Server,
+    client_id_of,
+    fail,
+    run,
+)
+from flyball.client import Draft, Order
+from flyball.client.sync import Client
+from flyball.errors import QueueNameTaken, QueueNotFound
+
+_LONG_COUNT = 50_000
+"""Putting so many messages may take more than a few seconds."""
+
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
+
+
+def puts(client: Client, queue: str, draft: Draft, out: Output, *, count: int, create: bool) -> int:
+    """Put the message, `count` times."""
+    try:
+        target = client.get_queue_by_name(queue)
+    except QueueNotFound:
+        if not create:
+            fail(f"no queue {queue!r}. Create it with `flyball queue create {shown(queue)}`, or give --create.")
+        try:
+            target = client.create_queue(queue)
+        except QueueNameTaken:
+            target = client.get_queue_by_name(queue)
+    drafts = track(
+        itertools.repeat(draft, count),
+        description=f"putting into {escape(shown(queue))}",
+        total=count,
+        console=Console(stderr=True),
+        transient=True,
+        disable=count < _LONG_COUNT or not sys.stderr.isatty(),
+    )
+    ids = client.put_many(target, drafts)
+    if count == 1:
+        out.tell(f"put message {ids[0]} into {shown(queue)}", {"queue": queue, "ids": ids})
+    else:
+        out.tell(f"put {count} messages into {shown(queue)}", {"queue": queue, "ids": ids})
+    return DONE
+
+
+def get_messages(
+    client: Client,
+    queue: str,
+    out: Output,
+    *,
+    count: int = 1,
+    wait_s: float = 0.0,
+    order: Order = Order.OLDEST,
+    sender: int | None = None,
+    raw: bool = False,
+) -> int:
+    """Take messages one by one, each printed before the next is taken, until there is none."""
+    target = client.get_queue_by_name(queue)
+    for number in range(count):
+        message = client.take(target, order=order, sender=sender, wait_s=wait_s)
+        if message is None:
+            return DONE if number else NOTHING_FOUND
+        out.message(message, raw=raw)
+    return DONE
+
+
+def read_body(text: str | None, file: Path | None) -> bytes:
+    """Return the body that the command line gives: a text, standard input or a file."""
+    if (text is None) == (file is None):
+        fail("give the message as TEXT, as - for standard input, or with --file.", WRONG_USE)
+    if file is not None:
+        try:
+            return file.read_bytes()
+        except OSError as error:
+            fail(f"cannot read {file}: {error.strerror}.")
+    assert text is not None
+    # What the command line had as bytes that are no UTF-8 goes on as those bytes.
+    return sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")
+
+
+def put(
+    queue: QueueName,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT|-", help="The message; - reads it from stdin.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="Read the message from a file.")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="CLIENT", help="Name or id of the only client that may read it.")
+    ] = None,
+    context: Annotated[int | None, typer.Option("--context", help="A number that links messages.")] = None,
+    priority: Annotated[int, typer.Option("--priority", help="Higher comes first when read by priority.")] = 0,
+    ttl: Annotated[
+        float | None, typer.Option("--ttl", metavar="SECONDS", help="Remove it if nobody takes it for so long.")
+    ] = None,
+    transient: Annotated[bool, typer.Option("--transient", help="Keep it in memory only.")] = False,
+    count: Annotated[int, typer.Option("--count", min=1, help="Put it so many times.")] = 1,
+    create: Annotated[bool, typer.Option("--create", help="Create the queue if it does not exist.")] = False,
+    name: ClientName = CLIENT_NAME,
+    server: Server = DEFAULT_SERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Put a message into a queue. It is stored when this returns.
+
+    Example: flyball put orders "two coffees" --priority 5
+    """
+    body = read_body(text, file)
+
+    def work(client: Client, out: Output) -> int:
+        receiver = None if to is None else client_id_of(client, to)
+        draft = Draft(body, receiver, context, priority, ttl, not transient)
+        return puts(client, queue, draft, out, count=count, create=create)
+
+    run(server, name, as_json, work)
+
+
+def get(
+    queue: QueueName,
+    count: Annotated[int, typer.Option("--count", min=1, help="Take so many messages at most.")] = 1,
+    wait: Annotated[
+        float, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long for each message.")
+    ] = 0.0,
+    order: Annotated[ReadOrder, typer.Option("--order", help="Which message to take first.")] = ReadOrder.OLDEST,
+    sender: Annotated[
+        str | None, typer.Option("--from", metavar="CLIENT", help="Take only what this client (name or id) sent.")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Print no line end after a message.")] = False,
+    name: ClientName = CLIENT_NAME,
+    server: Server = DEFAULT_SERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Take messages out of a queue and print them. Exits with 3 if there is none.
+
+    Example: flyball get orders --count 10 --wait 2.5
+    """
+
+    def work(client: Client, out: Output) -> int:
+        sender_id = None if sender is None else client_id_of(client, sender)
+        take = partial(get_messages, count=count, wait_s=wait, order=order.order, sender=sender_id, raw=raw)
+        return take(client, queue, out)
+
+    run(server, name, as_json, work)

@@ -1,0 +1,88 @@
+"""What commands print: lines and tables for people, JSON for machines, bodies byte for byte."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, BinaryIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from flyball.client import ReceivedMessage
+
+
+class Output:
+    """Writes to a stream, as text or, if `is_json`, as JSON documents of one line each."""
+
+    def __init__(self, stream: BinaryIO, is_json: bool = False) -> None:
+        self._stream = stream
+        self.is_json = is_json
+
+    def tell(self, text: str, facts: Any) -> None:
+        """Print the text, or the same facts as JSON."""
+        if self.is_json:
+            self.json(facts)
+        else:
+            self._write(text.encode("utf-8", "backslashreplace") + b"\n")
+
+    def json(self, facts: Any) -> None:
+        self._write(json.dumps(facts, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
+
+    def table(self, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """Print rows in columns; numbers stand to the right. Without headings' texts there is no line for them."""
+        rows = list(rows)
+        table = Table(box=None, pad_edge=False, header_style="", show_header=any(headings))
+        for number, heading in enumerate(headings):
+            is_number = bool(rows) and all(isinstance(row[number], int | float) for row in rows)
+            table.add_column(heading, justify="right" if is_number else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*[Text(shown(str(cell))) for cell in row])
+        text = io.StringIO()
+        # As wide as it needs to be: a cut name is of no use.
+        Console(file=text, width=10_000, color_system=None).print(table)
+        for line in text.getvalue().splitlines():
+            self._write(line.rstrip().encode("utf-8", "backslashreplace") + b"\n")
+
+    def message(self, message: ReceivedMessage, *, raw: bool = False) -> None:
+        """Print a message: its body and, unless `raw`, a line end; or all about it as JSON."""
+        if self.is_json:
+            self.json(facts_of(message))
+        else:
+            self._write(message.body if raw else message.body + b"\n")
+
+    def _write(self, data: bytes) -> None:
+        self._stream.write(data)
+        # A message has left the node when it is printed: do not keep it in a buffer.
+        self._stream.flush()
+
+
+def shown(text: str) -> str:
+    """Return the text so that it cannot confuse a terminal."""
+    return text if text.isprintable() else repr(text)
+
+
+def facts_of(message: ReceivedMessage) -> dict[str, Any]:
+    """Return all about a message as plain values; a body that is no text as base64."""
+    facts: dict[str, Any] = {
+        "id": message.id,
+        "queue_id": message.queue_id,
+        "sender": message.sender,
+        "receiver": message.receiver,
+        "context": message.context,
+        "priority": message.priority,
+        "arrived": message.arrived.isoformat(),
+        "persistent": message.persistent,
+        "delivery_count": message.delivery_count,
+        "redelivered": message.redelivered,
+    }
+    if message.properties:
+        facts["properties_base64"] = base64.b64encode(message.properties).decode()
+    try:
+        facts["text"] = message.text
+    except UnicodeDecodeError:
+        facts["base64"] = base64.b64encode(message.body).decode()
+    return facts

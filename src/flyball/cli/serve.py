@@ -1,0 +1,103 @@
+"""`flyball serve`: run a node until it is told to stop.
+
+The flags are made from the declarations of the settings; nothing about a setting is said here.
+"""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+import uvloop
+
+from flyball.errors import SettingsError, StoreError
+from flyball.server import node
+from flyball.server.settings import Option, load_settings, options
+
+Serve = Callable[[Mapping[str, object]], None]
+
+WRONG_USE = 2
+FAILED = 1
+
+
+def takes_settings(run: Serve) -> Callable[..., None]:
+    """Turn a function of the flags that were given into a command that has a flag for every setting."""
+
+    def command(context: typer.Context, **flags: object) -> None:
+        # Typer knows defaults and environment only to show them: the settings read both, and so can name the
+        # place of an error.
+        run({name: value for name, value in flags.items() if _is_from_command_line(context, name)})
+
+    parameters = [_parameter("context", typer.Context)]
+    parameters += [_parameter(option.name, _flag(option), default=option.default) for option in options()]
+    command.__name__ = run.__name__
+    command.__doc__ = run.__doc__
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    # Typer reads the signature, which Python allows to set but mypy does not know.
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return command
+
+
+def _parameter(name: str, annotation: Any, default: object = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _flag(option: Option) -> Any:
+    flag = typer.Option(
+        option.flag,
+        help=option.meaning,
+        envvar=option.variable,
+        metavar=option.form,
+        autocompletion=lambda incomplete: [choice for choice in option.choices if choice.startswith(incomplete)],
+    )
+    return Annotated[str | None, flag]
+
+
+def _is_from_command_line(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+@takes_settings
+def serve(flags: Mapping[str, object]) -> None:
+    """Run a node until it is interrupted.
+
+    Flags win over the environment, the environment over the TOML file. Sizes may have a unit: 64MiB.
+    """
+    try:
+        uvloop.run(node.serve(load_settings(flags, os.environ)))
+    except Exception as error:
+        causes = list(_causes(error))
+        if not all(isinstance(cause, SettingsError | StoreError | OSError) for cause in causes):
+            raise
+        _fail(_advice(causes[0]), WRONG_USE if isinstance(causes[0], SettingsError) else FAILED)
+
+
+def _causes(error: Exception) -> Iterator[Exception]:
+    """Yield what went wrong. A node runs its tasks in groups, which wrap the errors of their members."""
+    if isinstance(error, ExceptionGroup):
+        for member in error.exceptions:
+            yield from _causes(member)
+    else:
+        yield error
+
+
+def _advice(error: Exception) -> str:
+    match error:
+        case StoreError():
+            return f"the store does not work: {error}. Check --store and --data."
+        case OSError(errno=errno.EADDRINUSE):
+            return f"{error}. Stop the program that uses it, or give another address: see flyball serve --help."
+        case OSError(errno=errno.EACCES | errno.EPERM):
+            return f"{error}. Give a folder or address that this user may use: see flyball serve --help."
+        case _:
+            return str(error)
+
+
+def _fail(problem: str, code: int) -> None:
+    typer.echo(f"flyball: {problem}", err=True)
+    raise typer.Exit(code)

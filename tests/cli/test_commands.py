@@ -1,0 +1,304 @@
+"""The commands that talk to a node, against a real one; and docs/cli.md, line by line."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from tests.nodes import RunningNode
+from typer.testing import CliRunner, Result
+
+from flyball.cli import queues
+from flyball.cli.main import app
+from flyball.cli.output import Output
+from flyball.client import ClientMode
+from flyball.client.sync import Client
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+BIN = Path(sys.executable).parent
+QUIET = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
+
+Flyball = Callable[..., Result]
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    with RunningNode(tmp_path, store="memory", thorbang="off") as node:
+        yield str(node.address("telesto"))
+
+
+@pytest.fixture
+def flyball(address: str) -> Flyball:
+    """Run a command in this process."""
+
+    def run(*arguments: str, stdin: bytes | None = None) -> Result:
+        result = CliRunner().invoke(app, list(arguments), input=stdin, env={"FLYBALL_SERVER": address, **QUIET})
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
+
+    return run
+
+
+def documents(result: Result) -> list[object]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_bodies_go_in_and_out_byte_by_byte(flyball: Flyball, tmp_path: Path) -> None:
+    body = bytes(range(256)) + b"\n"
+    (tmp_path / "body").write_bytes(body)
+    flyball("queue", "create", "q")
+    assert flyball("put", "q", "--file", str(tmp_path / "body")).exit_code == 0
+    assert flyball("put", "q", "-", stdin=body).exit_code == 0
+    assert flyball("get", "q", "--raw").stdout_bytes == body
+    assert flyball("get", "q").stdout_bytes == body + b"\n"
+
+
+def test_json_shows_text_as_text_and_other_bodies_as_base64(flyball: Flyball) -> None:
+    flyball("queue", "create", "q")
+    flyball("put", "q", "é")
+    flyball("put", "q", "-", stdin=b"\xff")
+    text, other = documents(flyball("get", "q", "--count", "5", "--json"))
+    assert isinstance(text, dict)
+    assert isinstance(other, dict)
+    assert text["text"] == "é"
+    assert base64.b64decode(other["base64"]) == b"\xff"
+    assert "text" not in other
+
+
+def test_options_of_put_reach_the_message(flyball: Flyball) -> None:
+    flyball("queue", "create", "q")
+    flyball("client", "register", "42")
+    result = flyball(
+        "put", "q", "x", "--to", "42", "--context", "7", "--priority", "-3", "--ttl", "60", "--transient", "--json"
+    )
+    (put,) = documents(result)
+    (message,) = documents(flyball("queue", "peek", "q", "--json"))
+    assert isinstance(message, dict)
+    assert isinstance(put, dict)
+    # A name wins over an id: 42 is the name of client 1.
+    assert (message["receiver"], message["context"], message["priority"]) == (1, 7, -3)
+    assert (message["persistent"], [message["id"]]) == (False, put["ids"])
+
+
+def test_get_follows_order_count_and_sender(flyball: Flyball) -> None:
+    flyball("queue", "create", "q")
+    for text, who, priority in (("a", "ann", "1"), ("b", "bob", "9"), ("c", "ann", "1"), ("d", "bob", "1")):
+        flyball("put", "q", text, "--client", who, "--priority", priority)
+    assert flyball("get", "q", "--from", "ann").stdout == "a\n"
+    assert flyball("get", "q", "--order", "priority").stdout == "b\n"
+    assert flyball("get", "q", "--order", "newest").stdout == "d\n"
+    result = flyball("get", "q", "--count", "5", "--wait", "0.01")
+    assert (result.stdout, result.exit_code) == ("c\n", 0)
+
+
+def test_no_message_is_exit_code_3_and_no_output(flyball: Flyball) -> None:
+    flyball("queue", "create", "q")
+    for command in (("get", "q"), ("get", "q", "--wait", "0.01"), ("queue", "peek", "q")):
+        result = flyball(*command)
+        assert (result.exit_code, result.output) == (3, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (["put", "no", "x"], 1, "no queue 'no'. Create it with `flyball queue create no`, or give --create."),
+        (["get", "no"], 1, "no queue 'no'. See `flyball queue list`, or create it with `flyball queue create`."),
+        (["queue", "delete", "no"], 1, "no queue 'no'. See `flyball queue list`"),
+        (["queue", "purge", "no"], 1, "no queue 'no'. See `flyball queue list`"),
+        (["queue", "create", "q"], 1, "there is already a queue named 'q'. Give --exist-ok if that is fine."),
+        (["client", "register", "cli"], 1, "there is already a client named 'cli'. Choose another name"),
+        (["client", "delete", "no"], 1, "no client 'no'. See `flyball client list`."),
+        (["put", "q", "x", "--to", "no"], 1, "no client 'no'. See `flyball client list`."),
+        (["put", "q", "x", "--client", "reader"], 1, "a client needs mode FULL"),
+        (["put", "q", "x", "--context", "0"], 1, "context 0 means none"),
+        (["put", "q"], 2, "give the message as TEXT, as - for standard input, or with --file."),
+        (["put", "q", "x", "--file", "y"], 2, "give the message as TEXT"),
+        (["put", "q", "--file", "/no/such/file"], 1, "cannot read /no/such/file: No such file or directory."),
+        (
+            ["status", "--server", "127.0.0.1:1"],
+            1,
+            "Start a node with `flyball serve`, or say where it is with --serv",
+        ),
+        (["status", "--server", "nowhere"], 1, "'nowhere' is not an address: give host:port"),
+    ],
+)
+def test_an_error_is_one_line_that_says_what_to_do(
+    flyball: Flyball, arguments: list[str], code: int, error: str
+) -> None:
+    flyball("queue", "create", "q")
+    flyball("put", "q", "x")
+    flyball("client", "register", "reader", "--mode", "read-only")
+    result = flyball(*arguments)
+    assert result.exit_code == code
+    assert result.stdout == ""
+    assert result.stderr.startswith("flyball: ")
+    assert result.stderr.count("\n") == 1
+    assert error in result.stderr
+
+
+def test_put_creates_the_queue_if_told_so(flyball: Flyball) -> None:
+    assert flyball("put", "new", "x", "--create").exit_code == 0
+    assert flyball("put", "new", "y", "--create").exit_code == 0
+    assert flyball("get", "new", "--count", "9").stdout == "x\ny\n"
+
+
+def test_an_empty_queue_is_deleted_without_asking(flyball: Flyball) -> None:
+    flyball("queue", "create", "q")
+    assert documents(flyball("queue", "delete", "q", "--json")) == [{"name": "q", "deleted": True}]
+
+
+@pytest.mark.parametrize(("answer", "is_deleted"), [(b"y\n", True), (b"n\n", False)])
+def test_deleting_messages_asks_at_a_terminal(address: str, answer: bytes, is_deleted: bool) -> None:
+    with Client.connect(address, name="a") as client:
+        client.create_queue("q")
+        client.put("q", "x")
+        main, side = os.openpty()
+        with subprocess.Popen(
+            [BIN / "flyball", "queue", "delete", "q", "--server", address], stdin=side, stderr=side, stdout=side
+        ) as process:
+            os.close(side)
+            asked = b""
+            while not asked.endswith(b"[y/N]: "):
+                asked += os.read(main, 1000)
+            assert b"q holds 1 messages. Delete them with it?" in asked
+            os.write(main, answer)
+            with contextlib.suppress(OSError):  # Linux reports the end of a terminal as an error.
+                while os.read(main, 1000):
+                    pass
+        os.close(main)
+        assert process.returncode == (0 if is_deleted else 1)
+        assert (client.get_queues() == []) == is_deleted
+
+
+def test_lists_are_one_json_object_for_each_line(flyball: Flyball) -> None:
+    assert flyball("queue", "list", "--json").stdout == ""
+    assert flyball("queue", "list").stdout == ""
+    flyball("queue", "create", "a")
+    flyball("queue", "create", "b")
+    names = [entry["name"] for entry in documents(flyball("queue", "list", "--json")) if isinstance(entry, dict)]
+    assert names == ["a", "b"]
+    assert documents(flyball("client", "register", "c", "--json")) == [{"id": 1, "name": "c", "mode": "full"}]
+    assert documents(flyball("client", "list", "--json")) == [{"id": 1, "name": "c", "mode": "full"}]
+    (status,) = documents(flyball("status", "--json"))
+    assert isinstance(status, dict)
+    assert [queue["name"] for queue in status["queues"]] == ["a", "b"]
+
+
+def test_names_cannot_confuse_the_terminal(flyball: Flyball) -> None:
+    name = "\x1b[31mred [bold]x"
+    assert flyball("queue", "create", name).stdout == f"created {name!r} with id 1\n"
+    assert repr(name) in flyball("queue", "list").stdout
+
+
+def test_functions_write_to_the_stream_they_are_given(address: str) -> None:
+    stream = io.BytesIO()
+    with Client.connect(address) as client:
+        assert queues.create_queue(client, "q", Output(stream), exist_ok=False) == 0
+        assert queues.purge_queue(client, "q", Output(stream, is_json=True)) == 0
+    assert stream.getvalue() == b'created q with id 1\n{"name": "q", "purged": 0}\n'
+
+
+# As processes
+
+
+def test_ctrl_c_ends_a_waiting_get_and_loses_no_message(address: str) -> None:
+    with Client.connect(address, name="a", mode=ClientMode.FULL) as client:
+        client.create_queue("q")
+        with subprocess.Popen(
+            [BIN / "flyball", "get", "q", "--wait", "60", "--count", "2", "--server", address],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
+            assert process.stdout is not None
+            client.put("q", "first")
+            assert process.stdout.readline() == b"first\n"
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+        assert (process.returncode, out, err) == (130, b"", b"")
+        client.put("q", "second")
+        assert client.take("q", wait_s=5) is not None
+
+
+def test_a_reader_that_has_enough_ends_get_quietly(address: str) -> None:
+    with Client.connect(address, name="a") as client:
+        client.create_queue("q")
+        client.put_many("q", ["x" * 1000] * 1000)
+        done = subprocess.run(
+            f"{BIN / 'flyball'} get q --count 1000 --server {address} | head -n 1",
+            shell=True,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.stdout, done.stderr) == (b"x" * 1000 + b"\n", b"")
+
+
+# The page
+
+
+def dialogue() -> list[tuple[str, str]]:
+    """Return the commands of the page, each with the output that it shows."""
+    found: list[tuple[str, str]] = []
+    for block in re.findall(r"^```console\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL):
+        for part in block.removeprefix("$ ").split("\n$ "):
+            command, _, output = part.partition("\n")
+            found.append((command, output.rstrip("\n")))
+    return found
+
+
+def matches(shown: str, printed: str) -> bool:
+    """Compare; `...` on the page stands for anything within a line."""
+    pattern = re.escape(shown).replace(re.escape("..."), "[^\n]*")
+    return re.fullmatch(pattern, printed.rstrip("\n")) is not None
+
+
+def test_the_page_shows_what_happens(address: str) -> None:
+    environment = {**os.environ, **QUIET, "FLYBALL_SERVER": address, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    for command, shown in dialogue():
+        done = subprocess.run(
+            command,
+            shell=True,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert matches(shown, done.stdout), f"$ {command}\n{done.stdout}\ninstead of\n{shown}"
+
+
+def all_commands() -> Iterator[str]:
+    root = typer.main.get_command(app)
+    for name, command in root.commands.items():  # type: ignore[attr-defined]
+        if hasattr(command, "commands"):
+            yield from (f"flyball {name} {inner}" for inner in command.commands)
+        else:
+            yield f"flyball {name}"
+
+
+def test_every_command_is_on_the_page_and_every_command_on_the_page_exists() -> None:
+    commands = list(all_commands())
+    assert [command for command in commands if command not in PAGE] == []
+    for command, _ in dialogue():
+        called = command.rpartition("| ")[2]
+        assert any(called.startswith(known) for known in commands), command
+
+
+def test_every_help_has_an_example_except_that_of_serve() -> None:
+    for command in all_commands():
+        result = CliRunner().invoke(app, [*command.split()[1:], "--help"], env=QUIET)
+        assert result.exit_code == 0
+        assert f"Example: {command}" in result.stdout or command == "flyball serve", command

@@ -1,0 +1,127 @@
+"""The flags of `flyball serve`, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+from typer.testing import CliRunner
+
+from flyball import __version__
+from flyball.cli.main import app
+from flyball.errors import StoreUnavailable
+from flyball.server.settings import Address, ServeSettings, options
+
+runner = CliRunner()
+Fake = Callable[..., list[ServeSettings]]
+
+
+@pytest.fixture
+def fake_node(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """Return a function that puts a node in place which notes its settings and may fail."""
+
+    def put_in_place(error: Exception | None = None) -> list[ServeSettings]:
+        seen: list[ServeSettings] = []
+
+        async def serve(settings: ServeSettings) -> None:
+            seen.append(settings)
+            if error is not None:
+                raise error
+
+        monkeypatch.setattr("flyball.cli.serve.node.serve", serve)
+        return seen
+
+    return put_in_place
+
+
+def test_help_shows_the_meaning_default_and_variable_of_every_setting() -> None:
+    result = runner.invoke(app, ["serve", "--help"], env={"COLUMNS": "400", "TERM": "dumb", "NO_COLOR": "1"})
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    for option in options():
+        (line,) = [line for line in lines if f" {option.flag} " in line]
+        assert option.meaning in line
+        assert option.variable in line
+        assert option.form in line
+        assert option.default is None or f"default: {option.default}" in line
+
+
+def test_flags_reach_the_node_as_settings(fake_node: Fake) -> None:
+    seen = fake_node()
+    result = runner.invoke(app, ["serve", "--telesto", "[::1]:0", "--trace", "off", "--resident-bytes", "64MiB"])
+    assert result.exit_code == 0
+    (settings,) = seen
+    assert settings.telesto == Address("::1", 0)
+    assert settings.trace is False
+    assert settings.resident_bytes == 64 * 2**20
+    assert settings.thorbang == ServeSettings().thorbang
+
+
+def test_a_flag_wins_over_the_environment(fake_node: Fake) -> None:
+    seen = fake_node()
+    environment = {"FLYBALL_TELESTO": "h:1", "FLYBALL_THORBANG": "h:2"}
+    assert runner.invoke(app, ["serve", "--telesto", "h:3"], env=environment).exit_code == 0
+    assert seen[0].telesto == Address("h", 3)
+    assert seen[0].thorbang == Address("h", 2)
+
+
+def test_a_bad_flag_is_one_line_on_stderr_and_exit_code_2(fake_node: Fake) -> None:
+    seen = fake_node()
+    result = runner.invoke(app, ["serve", "--telesto", "nowhere"])
+    assert result.exit_code == 2
+    assert result.stderr == ("flyball: --telesto: 'nowhere' is not an address: give host:port, [ipv6]:port or off\n")
+    assert seen == []
+
+
+def test_a_bad_environment_variable_is_named(fake_node: Fake) -> None:
+    fake_node()
+    result = runner.invoke(app, ["serve"], env={"FLYBALL_TELESTO": "nowhere"})
+    assert result.exit_code == 2
+    assert result.stderr.startswith("flyball: FLYBALL_TELESTO: ")
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (StoreUnavailable("no answer within 10 s"), "Check --store"),
+        (OSError(errno.EADDRINUSE, "address already in use"), "give another address"),
+        (PermissionError(errno.EACCES, "Permission denied", "/data"), "that this user may use"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left"),
+    ],
+)
+def test_what_stops_a_node_is_one_line_on_stderr_and_exit_code_1(
+    fake_node: Fake, error: Exception, advice: str
+) -> None:
+    fake_node(error)
+    result = runner.invoke(app, ["serve"])
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1
+    assert str(error) in result.stderr
+    assert advice in result.stderr
+
+
+def test_an_error_out_of_a_group_of_tasks_is_reported_like_any_other(fake_node: Fake) -> None:
+    fake_node(ExceptionGroup("outer", [ExceptionGroup("inner", [OSError(errno.EADDRINUSE, "address in use")])]))
+    result = runner.invoke(app, ["serve"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("flyball: [Errno 98] address in use. ")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ZeroDivisionError("a mistake"), ExceptionGroup("outer", [OSError(1, "x"), ZeroDivisionError("a mistake")])],
+)
+def test_a_mistake_of_ours_keeps_its_traceback(fake_node: Fake, error: Exception) -> None:
+    fake_node(error)
+    assert runner.invoke(app, ["serve"]).exception is error
+
+
+def test_version_is_shown_and_nothing_else_happens() -> None:
+    result = runner.invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.stdout == f"flyball {__version__}\n"
+
+
+def test_shell_completion_can_be_installed() -> None:
+    assert "--install-completion" in runner.invoke(app, ["--help"]).stdout
