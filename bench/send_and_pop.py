@@ -1,7 +1,8 @@
 """Send and Pop Same Client (seed 002): requests per second and latency, by protocol, store and number of clients.
 
     python -m bench.send_and_pop                        # everything, about 6 minutes
-    python -m bench.send_and_pop --clients 50 --stores embedded,null --seconds 10
+    python -m bench.send_and_pop --clients 50 --stores embedded --preload 20000,1000000 --repeat 3
+    python -m bench.send_and_pop --clients 50 --stores embedded,null --trace on,off --repeat 5
 
 Each run starts a node of its own and preloads its queue with messages that nobody reads. As a peer, the same pair of
 statements in the same kind of PostgreSQL, with a transaction for each request (pgbench): what a broker without group
@@ -12,12 +13,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import statistics
 import subprocess
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -33,14 +35,21 @@ PEER_CONNECTIONS = 15
 """The original systems worked with pools of 10 to 25."""
 
 
+@dataclass(slots=True, frozen=True)
+class Setup:
+    """What one measurement is of."""
+
+    store: str
+    protocol: str
+    clients: int
+    preloaded: int
+    trace: str
+
+
 @dataclass(slots=True)
 class Line:
     """One measurement."""
 
-    protocol: str
-    store: str
-    clients: int
-    preloaded: int
     requests_per_s: float
     p50_ms: float
     p99_ms: float
@@ -57,28 +66,25 @@ async def preload(address: tuple[str, int], count: int) -> int:
         return queue.id
 
 
-def measure(protocol: str, store: str, clients: int, options: argparse.Namespace) -> Line:
-    keeps = store != "null"
+def measure(setup: Setup, options: argparse.Namespace) -> Line:
+    keeps = setup.store != "null"
     dialect: Dialect = (
         ThorBang(options.body_bytes, keeps_messages=keeps)
-        if protocol == "thorbang"
+        if setup.protocol == "thorbang"
         else Telesto(options.body_bytes, keeps_messages=keeps)
     )
-    with tempfile.TemporaryDirectory(prefix="flyball-bench-") as folder:
-        extra = ["--trace", options.trace]
-        with node(store, Path(folder) / "data", extra) as (process, addresses):
-            queue_id = asyncio.run(preload(addresses["telesto"], options.preload)) if keeps else None
-            plan = Plan(dialect, addresses[protocol], clients, queue_id, options.warm_up, options.seconds)
-            before = cpu_seconds(process)
-            outcome = generate_elsewhere(plan)
-            after = cpu_seconds(process)
+    with (
+        tempfile.TemporaryDirectory(prefix="flyball-bench-") as folder,
+        node(setup.store, Path(folder) / "data", ["--trace", setup.trace]) as (process, addresses),
+    ):
+        queue_id = asyncio.run(preload(addresses["telesto"], setup.preloaded)) if keeps else None
+        plan = Plan(dialect, addresses[setup.protocol], setup.clients, queue_id, options.warm_up, options.seconds)
+        before = cpu_seconds(process)
+        outcome = generate_elsewhere(plan)
+        after = cpu_seconds(process)
     ran_s = options.warm_up + outcome.seconds
     ordered = sorted(outcome.latencies_us)
     return Line(
-        protocol,
-        store,
-        clients,
-        options.preload if keeps else 0,
         len(ordered) / outcome.seconds,
         statistics.median(ordered) / 1000,
         ordered[int(len(ordered) * 0.99)] / 1000,
@@ -122,62 +128,59 @@ async def _pgbench(server: EmbeddedPostgres, folder: Path, seconds: float) -> fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--protocols", default="thorbang,telesto")
     parser.add_argument("--stores", default="embedded,memory,null")
+    parser.add_argument("--protocols", default="thorbang,telesto")
     parser.add_argument("--clients", default="1,10,30,50")
-    parser.add_argument("--preload", type=int, default=20_000, help="messages stored before the run")
+    parser.add_argument("--preload", default="20000", help="messages in the queue before the run")
+    parser.add_argument("--trace", default="on", help="on, off or both, as in on,off")
+    parser.add_argument("--repeat", type=int, default=1, help="interleaved repetitions; medians are shown")
     parser.add_argument("--body-bytes", type=int, default=5)
     parser.add_argument("--warm-up", type=float, default=2.0, metavar="SECONDS")
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--trace", default="on", choices=["on", "off"])
     parser.add_argument("--no-peer", action="store_true", help="leave out pgbench")
     parser.add_argument("--json", action="store_true", help="print lines of JSON instead of a table")
     options = parser.parse_args()
-    plan = [
-        (protocol, store, int(clients))
-        for store in options.stores.split(",")
-        for protocol in options.protocols.split(",")
-        for clients in options.clients.split(",")
+    lists = (options.stores, options.protocols, options.clients, options.preload, options.trace)
+    setups = [
+        Setup(store, protocol, int(clients), int(preloaded), trace)
+        for store, protocol, clients, preloaded, trace in itertools.product(*(text.split(",") for text in lists))
     ]
-    lines: list[Line] = []
-    console = Console(stderr=True)
-    with Progress(console=console) as progress:
-        task = progress.add_task("send and pop", total=len(plan) + (0 if options.no_peer else 1))
-        for protocol, store, clients in plan:
-            progress.update(task, description=f"{protocol} on {store}, {clients} clients")
-            lines.append(measure(protocol, store, clients, options))
+    measured: dict[Setup, list[Line]] = {setup: [] for setup in setups}
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=len(setups) * options.repeat + (0 if options.no_peer else 1))
+        for setup in setups * options.repeat:
+            progress.update(task, description=f"{setup.protocol} on {setup.store}, {setup.clients} clients")
+            measured[setup].append(measure(setup, options))
             progress.advance(task)
         peer = None
         if not options.no_peer:
             progress.update(task, description="pgbench")
             peer = one_transaction_per_request(options.seconds)
             progress.advance(task)
+    lines = {setup: median(found) for setup, found in measured.items()}
     if options.json:
-        for line in lines:
-            print(json.dumps(asdict(line)))
-        return
-    show(lines, peer)
+        for setup, line in lines.items():
+            print(json.dumps(asdict(setup) | asdict(line)))
+    else:
+        show(lines, peer)
 
 
-def show(lines: list[Line], peer: float | None) -> None:
-    table = Table(title=f"Send and Pop Same Client, {os.cpu_count()} cores")
-    for heading in (
-        "store",
-        "protocol",
-        "clients",
-        "requests/s",
-        "p50 ms",
-        "p99 ms",
-        "CPU node",
-        "PostgreSQL",
-        "load",
-    ):
+def median(lines: list[Line]) -> Line:
+    return sorted(lines, key=lambda line: line.requests_per_s)[len(lines) // 2]
+
+
+def show(lines: dict[Setup, Line], peer: float | None) -> None:
+    headings = ("store", "protocol", "clients", "preloaded", "trace", "requests/s", "p50 ms", "p99 ms")
+    table = Table(title=f"Send and Pop Same Client, {os.cpu_count()} cores", box=None)
+    for heading in (*headings, "CPU node", "PostgreSQL", "load"):
         table.add_column(heading, justify="left" if heading in ("store", "protocol") else "right")
-    for line in lines:
+    for setup, line in lines.items():
         table.add_row(
-            line.store,
-            line.protocol,
-            str(line.clients),
+            setup.store,
+            setup.protocol,
+            str(setup.clients),
+            f"{setup.preloaded:,}",
+            setup.trace,
             f"{line.requests_per_s:,.0f}",
             f"{line.p50_ms:.2f}",
             f"{line.p99_ms:.2f}",
@@ -187,14 +190,24 @@ def show(lines: list[Line], peer: float | None) -> None:
         )
     console = Console(width=110)
     console.print(table)
+    for setup, line in lines.items():
+        fewer = min(other.preloaded for other in lines)
+        traced = replace(setup, trace="on")
+        if setup.preloaded > fewer:
+            base = lines[replace(setup, preloaded=fewer)]
+            ratio = line.requests_per_s / base.requests_per_s
+            console.print(f"{setup.protocol}: {ratio:.2f} with {setup.preloaded:,} messages instead of {fewer:,}")
+        if setup.trace == "off" and traced in lines:
+            ratio = lines[traced].requests_per_s / line.requests_per_s
+            console.print(f"{setup.protocol} on {setup.store}: {ratio:.3f} with the trace of that without")
     if peer is not None:
-        most = max(line.clients for line in lines)
         console.print(
             f"pgbench, a transaction for each request, {PEER_CONNECTIONS} connections: {peer:,.0f} requests/s"
         )
-        for line in lines:
-            if line.store == "embedded" and line.clients == most:
-                console.print(f"{line.protocol}: {line.requests_per_s / peer:.2f} times that")
+        for setup, line in lines.items():
+            if setup.store == "embedded":
+                ratio = line.requests_per_s / peer
+                console.print(f"{setup.protocol}, {setup.clients} clients: {ratio:.2f} times that")
 
 
 if __name__ == "__main__":

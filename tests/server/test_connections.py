@@ -16,6 +16,7 @@ import pytest
 
 from flyball.server import connection
 from flyball.server.node import Node
+from flyball.store.group_commit import OPERATION_BYTES
 from flyball.wire import telesto as wire
 from flyball.wire.telesto import WireDraft, WireSelector
 from tests.nodes import Gate, RunningNode, ServeProcess
@@ -144,7 +145,7 @@ def test_waiting_reads_beyond_the_limit_are_answered_in_the_end(memory_node: Run
 
 @pytest.fixture
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flyball.server.broker.CONGESTED_COUNT", 20)
+    monkeypatch.setattr("flyball.server.broker.CONGESTED_BYTES", 20 * (OPERATION_BYTES + len(b"body")))
 
 
 @pytest.mark.usefixtures("little_room")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flyball.trace.buffer import RECORD, TraceBuffer
+from flyball.trace.buffer import RECORD, WORD_COLUMNS, TraceBuffer
 from flyball.trace.files import TraceFiles
 
 UNLIMITED = 2**40
@@ -17,9 +17,9 @@ UNLIMITED = 2**40
 def batch_of(count: int) -> pa.RecordBatch:
     buffer = TraceBuffer(count)
     for place in range(count):
-        RECORD.pack_into(buffer.words, place * RECORD.size, 3, 0, 0, *range(10))
+        RECORD.pack_into(buffer.words, place * RECORD.size, 3, 0, 0, *range(len(WORD_COLUMNS)))
     buffer.used_bytes = count * RECORD.size
-    return buffer.take(count, "n1")
+    return buffer.take(count, "n1", epoch_ns=0)
 
 
 def trace_files(folder: Path, node: str = "n1", keep_bytes: int = UNLIMITED) -> TraceFiles:

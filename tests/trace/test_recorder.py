@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,8 +24,8 @@ from flyball.trace.schema import (
     Protocol,
     Result,
 )
+from flyball.trace.span import Span
 
-RECEIVED_US = 1_700_000_000_000_000
 PATIENCE_S = 30.0
 """How long a test waits for an event that must come."""
 
@@ -62,9 +64,25 @@ class FakeFiles(TraceFiles):
         return [n for batch in self.batches for n in batch.column("sequence").to_pylist()]
 
 
+def span_of(kind: Kind = Kind.PUT, **fields: int) -> Span:
+    """A request that was read 1 s after the clock began to count."""
+    span = Span()
+    span.kind = kind
+    span.received_ns = 1_000_000_000
+    span.started_ns, span.parsed_ns, span.submitted_ns, span.answered_ns = (
+        span.received_ns + after for after in (11, 23, 36, 50)
+    )
+    for name, value in fields.items():
+        setattr(span, name, value)
+    return span
+
+
+EMITTED_NS = 1_000_000_065
+
+
 def put(recorder: Recorder, count: int = 1, size_bytes: int = 100) -> None:
     for _ in range(count):
-        recorder.record(Kind.PUT, Protocol.TELESTO, 7, 9, size_bytes, Result.OK, RECEIVED_US, 1, 2, 3, 4, 5)
+        recorder.record(span_of(client_id=7, queue_id=9, size_bytes=size_bytes, message_count=1), EMITTED_NS)
 
 
 def complete_files(folder: Path) -> list[Path]:
@@ -75,48 +93,66 @@ def test_a_record_comes_back_with_every_field_in_its_column(tmp_path: Path) -> N
     recorder = Recorder(tmp_path, "n1")
     recorder.start()
     recorder.record(
-        Kind.TAKE, Protocol.AMQP, 7, 9, 2**40, Result.EMPTY, RECEIVED_US, 11, 12, 13, 14, 15, message_count=0
+        span_of(Kind.TAKE, protocol=Protocol.AMQP, result=Result.EMPTY, client_id=7, queue_id=9, size_bytes=2**40),
+        EMITTED_NS,
     )
-    recorder.record(Kind.OTHER, Protocol.HTTP, -1, 0, 0, Result.FAILED, RECEIVED_US + 1, 1, 2, 3, 4, 5)
+    recorder.record(span_of(Kind.OTHER, protocol=Protocol.HTTP, result=Result.FAILED, message_count=3), EMITTED_NS)
     recorder.stop()
 
     (path,) = complete_files(tmp_path)
-    assert pq.read_table(path).to_pylist() == [
-        {
-            "kind": "take",
-            "protocol": "amqp",
-            "client_id": 7,
-            "queue_id": 9,
-            "size_bytes": 2**40,
-            "result": "empty",
-            "received_us": RECEIVED_US,
-            "wait_ns": 11,
-            "parse_ns": 12,
-            "engine_ns": 13,
-            "store_ns": 14,
-            "emit_ns": 15,
-            "message_count": 0,
-            "node": "n1",
-            "sequence": 0,
-        },
-        {
-            "kind": "other",
-            "protocol": "http",
-            "client_id": -1,
-            "queue_id": 0,
-            "size_bytes": 0,
-            "result": "failed",
-            "received_us": RECEIVED_US + 1,
-            "wait_ns": 1,
-            "parse_ns": 2,
-            "engine_ns": 3,
-            "store_ns": 4,
-            "emit_ns": 5,
-            "message_count": 1,
-            "node": "n1",
-            "sequence": 1,
-        },
-    ]
+    first, second = pq.read_table(path).to_pylist()
+    assert first.pop("received_us") == second.pop("received_us")
+    phases = {"wait_ns": 11, "parse_ns": 12, "engine_ns": 13, "store_ns": 14, "emit_ns": 15}
+    assert first == phases | {
+        "kind": "take",
+        "protocol": "amqp",
+        "client_id": 7,
+        "queue_id": 9,
+        "size_bytes": 2**40,
+        "result": "empty",
+        "message_count": 0,
+        "node": "n1",
+        "sequence": 0,
+    }
+    assert second == phases | {
+        "kind": "other",
+        "protocol": "http",
+        "client_id": 0,
+        "queue_id": 0,
+        "size_bytes": 0,
+        "result": "failed",
+        "message_count": 3,
+        "node": "n1",
+        "sequence": 1,
+    }
+
+
+def test_a_request_that_never_went_to_the_store_has_no_store_time(tmp_path: Path) -> None:
+    (row,) = recorded(tmp_path, span_of(submitted_ns=0))
+    assert (row["engine_ns"], row["store_ns"], row["emit_ns"]) == (27, 0, 15)
+
+
+def test_waiting_for_what_has_not_come_yet_is_in_no_phase(tmp_path: Path) -> None:
+    (row,) = recorded(tmp_path, span_of(idle_ns=10))
+    assert row["store_ns"] == 4
+
+
+def test_the_time_of_reading_is_told_by_the_clock_of_the_day(tmp_path: Path) -> None:
+    before_us = time.time_ns() // 1000
+    now_ns = time.perf_counter_ns()
+    (row,) = recorded(tmp_path, span_of(received_ns=now_ns))
+    assert before_us - 10_000 <= row["received_us"] <= time.time_ns() // 1000 + 10_000
+
+
+def recorded(folder: Path, *spans: Span) -> list[dict[str, Any]]:
+    recorder = Recorder(folder, "n1")
+    recorder.start()
+    for span in spans:
+        recorder.record(span, EMITTED_NS)
+    recorder.stop()
+    (path,) = complete_files(folder)
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return rows
 
 
 def test_a_file_tells_its_schema_version_node_sample_ratio_and_losses(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import typer
 import uvloop
 
 from flyball.errors import SettingsError, StoreError
-from flyball.server import node
 from flyball.server.settings import Option, load_settings, options
 
 Serve = Callable[[Mapping[str, object]], None]
@@ -69,6 +68,9 @@ def serve(flags: Mapping[str, object]) -> None:
     Flags win over the environment, the environment over the TOML file. Sizes may have a unit: 64MiB.
     """
     try:
+        # Here, not above: a node takes long to import, and the other commands do not need it.
+        from flyball.server import node
+
         uvloop.run(node.serve(load_settings(flags, os.environ)))
     except Exception as error:
         causes = list(_causes(error))

@@ -37,9 +37,8 @@ ID_BLOCK = 1_000_000
 LOAD_BYTES = 16 * 1024 * 1024
 """At most so much is read back from the store at once."""
 
-CONGESTED_BYTES = 64 * 1024 * 1024
-CONGESTED_COUNT = 100_000
-"""Beyond so much in front of the store, sessions stop reading."""
+CONGESTED_BYTES = 32 * 1024 * 1024
+"""When so much waits for the store, sessions stop reading. A change counts 200 bytes beside its body."""
 
 _FIRST_RETRY_S = 0.05
 _LAST_RETRY_S = 1.0
@@ -225,7 +224,7 @@ class Broker:
     @property
     def is_congested(self) -> bool:
         """Whether so much waits for the store that nothing more should be let in."""
-        return self.journal.pending_bytes > CONGESTED_BYTES or self.journal.pending_count > CONGESTED_COUNT
+        return self.journal.pending_bytes > CONGESTED_BYTES
 
     async def start(self) -> None:
         """Reserve message ids and learn which stored messages will expire."""

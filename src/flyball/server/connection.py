@@ -10,13 +10,14 @@ import asyncio
 import logging
 import socket
 import time
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from flyball.errors import FlyballError, ProtocolError, RequestError, StoreError
 from flyball.model import Message
 from flyball.server.broker import Broker
 from flyball.trace.recorder import Recorder
 from flyball.trace.schema import Kind, Protocol, Result
+from flyball.trace.span import Span
 
 log = logging.getLogger("flyball.server")
 
@@ -31,38 +32,6 @@ WRITE_STALL_S = 30.0
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
 """A peer that has silently gone is noticed after two minutes."""
-
-
-class Request:
-    """One request under way, and when it passed which point (for the trace, in ns)."""
-
-    __slots__ = (
-        "answered_ns",
-        "idle_ns",
-        "kind",
-        "message_count",
-        "parsed_ns",
-        "queue_id",
-        "received_ns",
-        "result",
-        "size_bytes",
-        "started_ns",
-        "submitted_ns",
-    )
-
-    def __init__(self) -> None:
-        self.kind = Kind.OTHER
-        self.queue_id = 0
-        self.size_bytes = 0
-        self.message_count = 0
-        self.result = Result.OK
-        self.received_ns = 0
-        self.started_ns = 0
-        self.parsed_ns = 0
-        self.submitted_ns = 0
-        self.idle_ns = 0
-        """How long it has waited for something that is nobody's work."""
-        self.answered_ns = 0
 
 
 class Hub:
@@ -135,7 +104,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
-        self._answered: list[Request] = []
+        self._answered: list[Span] = []
         self._is_held = False
         self._is_reading = True
         self._is_write_paused = False
@@ -149,16 +118,21 @@ class Connection(asyncio.Protocol):
         """Take in bytes. Raises ProtocolError if they exceed a limit."""
         raise NotImplementedError
 
-    def handle_next(self, request: Request) -> bool:
-        """Carry out the next request that is complete; False if there is none. Raises ProtocolError."""
+    def decode(self) -> object | None:
+        """Return the next request that is complete, None if there is none. Raises ProtocolError."""
         raise NotImplementedError
 
-    def refuse(self, request: Request, error: FlyballError) -> None:
+    def handle(self, parsed: Any, request: Span) -> None:
+        """Carry out what `decode` has returned. A RequestError is told to the peer with `refuse`."""
+        raise NotImplementedError
+
+    def refuse(self, request: Span, error: FlyballError) -> None:
         """Answer a request with an error."""
         raise NotImplementedError
 
-    def new_request(self) -> Request:
-        return Request()
+    def new_request(self) -> Span:
+        """Return what notes the next request; a protocol may have one of its own."""
+        return Span()
 
     def stop_waiting(self) -> None:
         """Answer requests that wait for something to happen: the node stops."""
@@ -223,7 +197,7 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self.close(str(error))
             return
-        self.pump()
+        self.pump(self._received_ns)
 
     def eof_received(self) -> bool:
         """The peer will send nothing more: answer what is under way, then close."""
@@ -238,30 +212,39 @@ class Connection(asyncio.Protocol):
             self._transport.close()
             self._limit_stall()
 
-    def pump(self) -> None:
-        """Carry out the requests that are complete, as far as there is room."""
+    def pump(self, mark_ns: int) -> None:
+        """Carry out the requests that are complete, as far as there is room. It is `mark_ns` now.
+
+        For the trace, a request's parsing begins there or where the request before it was handed on.
+        """
         recorder = self.hub.recorder
-        while True:
-            if self._must_wait():
-                self._set_reading(False)
-                return
-            request = self.new_request()
-            if recorder is not None and recorder.should_record():
-                request.received_ns = self._received_ns
-                request.started_ns = time.perf_counter_ns()
+        while not self._must_wait():
             try:
-                if not self.handle_next(request):
-                    break
-            except RequestError as error:
-                self.refuse(request, error)
+                parsed = self.decode()
             except ProtocolError as error:
                 self.close(str(error))
                 return
-            if request.started_ns and request.answered_ns == 0:
-                request.submitted_ns = time.perf_counter_ns()
-        self._set_reading(True)
-        if self._has_heard_all:
-            self._close_if_done()
+            if parsed is None:
+                self._set_reading(True)
+                if self._has_heard_all:
+                    self._close_if_done()
+                return
+            request = self.new_request()
+            self.in_flight += 1
+            if recorder is not None and recorder.should_record():
+                request.protocol = self.PROTOCOL
+                request.received_ns = self._received_ns
+                request.started_ns = mark_ns
+                request.parsed_ns = time.perf_counter_ns()
+            try:
+                self.handle(parsed, request)
+            except RequestError as error:
+                self.refuse(request, error)
+            if request.started_ns:
+                mark_ns = request.answered_ns
+                if mark_ns == 0:
+                    request.submitted_ns = mark_ns = time.perf_counter_ns()
+        self._set_reading(False)
 
     def hold(self) -> None:
         """Start no further request until `release`: what follows depends on the one under way."""
@@ -276,7 +259,7 @@ class Connection(asyncio.Protocol):
         """There may be room again: carry out what waited."""
         self.hub.stalled.discard(self)
         if self._transport is not None and not self._transport.is_closing():
-            self.pump()
+            self.pump(time.perf_counter_ns())
 
     def stop_reading(self) -> None:
         if self._transport is not None and not self._transport.is_closing() and self._is_reading:
@@ -306,18 +289,13 @@ class Connection(asyncio.Protocol):
 
     # Answering
 
-    def begin(self, request: Request) -> None:
-        """A request is parsed and under way."""
-        self.in_flight += 1
-        if request.started_ns:
-            request.parsed_ns = time.perf_counter_ns()
-
-    def finish(self, request: Request, data: bytes) -> None:
-        """Answer a request that was begun."""
+    def finish(self, request: Span, data: bytes) -> None:
+        """Answer a request."""
         self.in_flight -= 1
         if self._transport is None:
             return
         if request.started_ns:
+            request.client_id = self.client_id
             request.answered_ns = request.answered_ns or time.perf_counter_ns()
             self._answered.append(request)
         self.send(data)
@@ -336,8 +314,10 @@ class Connection(asyncio.Protocol):
         recorder = self.hub.recorder
         if recorder is None or self._transport is None or not recorder.should_record():
             return
-        delivery = Request()
+        delivery = Span()
         delivery.kind = Kind.DELIVER
+        delivery.protocol = self.PROTOCOL
+        delivery.client_id = self.client_id
         delivery.queue_id = message.queue_id
         delivery.size_bytes = len(message.body)
         delivery.message_count = 1
@@ -355,7 +335,12 @@ class Connection(asyncio.Protocol):
             return
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         if self._answered:
-            self._record()
+            answered, self._answered = self._answered, []
+            recorder = self.hub.recorder
+            assert recorder is not None, "only what is recorded is noted as answered"
+            emitted_ns = time.perf_counter_ns()
+            for span in answered:
+                recorder.record(span, emitted_ns)
         if self._has_heard_all:
             self._close_if_done()
 
@@ -379,31 +364,6 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             log.warning("dropped %s: it has read nothing for %.0f s", self.peer, WRITE_STALL_S)
             self._transport.abort()
-
-    def _record(self) -> None:
-        recorder = self.hub.recorder
-        answered, self._answered = self._answered, []
-        if recorder is None:
-            return
-        now_ns = time.perf_counter_ns()
-        now_us = time.time_ns() // 1000
-        for request in answered:
-            submitted_ns = request.submitted_ns or request.answered_ns
-            recorder.record(
-                request.kind,
-                self.PROTOCOL,
-                self.client_id,
-                request.queue_id,
-                request.size_bytes,
-                request.result,
-                now_us - (now_ns - request.received_ns) // 1000,
-                request.started_ns - request.received_ns,
-                request.parsed_ns - request.started_ns,
-                submitted_ns - request.parsed_ns,
-                max(0, request.answered_ns - submitted_ns - request.idle_ns),
-                now_ns - request.answered_ns,
-                request.message_count,
-            )
 
 
 def result_of(error: FlyballError) -> Result:

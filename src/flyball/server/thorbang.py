@@ -13,8 +13,9 @@ from typing import Any
 
 from flyball.errors import FlyballError, InvalidName, QueueNotFound, RequestError
 from flyball.model import ClientMode, Draft, Message, Order, Selector
-from flyball.server.connection import Connection, Hub, Request, result_of
+from flyball.server.connection import Connection, Hub, result_of
 from flyball.trace.schema import Kind, Protocol, Result
+from flyball.trace.span import Span
 from flyball.wire import thorbang as wire
 
 MAX_NAME_LENGTH = 25
@@ -23,14 +24,10 @@ MAX_NAME_LENGTH = 25
 _UNKNOWN = wire.encode_fail("UNKNOWN", -1)
 
 
-class ThorBangRequest(Request):
+class ThorBangRequest(Span):
     """A request, and its answer while those before it are not answered yet."""
 
-    __slots__ = ("answer",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.answer: bytes | None = None
+    answer: bytes | None = None
 
 
 class ThorBangSession(Connection):
@@ -49,15 +46,13 @@ class ThorBangSession(Connection):
     def feed(self, data: bytes) -> None:
         self._decoder.feed(data)
 
-    def handle_next(self, request: Request) -> bool:
-        parsed = self._decoder.next_request()
-        if parsed is None:
-            return False
+    def decode(self) -> wire.Request | None:
+        return self._decoder.next_request()
+
+    def handle(self, parsed: wire.Request, request: Span) -> None:
         assert isinstance(request, ThorBangRequest)
-        self.begin(request)
         self._line.append(request)
         HANDLERS[type(parsed)](self, parsed, request)
-        return True
 
     def reply(self, request: ThorBangRequest, answer: bytes) -> None:
         """Answer the request as soon as those before it are answered."""
@@ -81,7 +76,7 @@ class ThorBangSession(Connection):
         else:
             self.refuse(request, error)
 
-    def refuse(self, request: Request, error: FlyballError) -> None:
+    def refuse(self, request: Span, error: FlyballError) -> None:
         assert isinstance(request, ThorBangRequest)
         request.result = result_of(error)
         if isinstance(error, QueueNotFound):

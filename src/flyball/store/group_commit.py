@@ -278,8 +278,10 @@ class GroupCommit:
     @property
     def pending_bytes(self) -> int:
         """How much memory everything that is not committed takes, roughly."""
-        flying = 0 if self._flight is None else self._flight.cost_bytes
-        return flying + sum([gathering.cost_bytes for gathering in self._waiting])
+        total = 0 if self._flight is None else self._flight.cost_bytes
+        for gathering in self._waiting:
+            total += gathering.cost_bytes
+        return total
 
     @property
     def pending_count(self) -> int:

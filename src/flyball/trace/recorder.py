@@ -18,6 +18,7 @@ from pathlib import Path
 
 from flyball.trace.buffer import RECORD, TraceBuffer
 from flyball.trace.files import TraceFiles
+from flyball.trace.span import Span
 
 _log = logging.getLogger(__name__)
 _pack = RECORD.pack_into
@@ -53,6 +54,7 @@ class Recorder:
         "_rotate_s",
         "_sample_ratio",
         "_start_stop",
+        "_takes_all",
         "_thread",
         "_unsaved",
         "_well",
@@ -81,6 +83,7 @@ class Recorder:
         self._files = files or TraceFiles(folder, node, sample_ratio, rotate_bytes, keep_bytes)
         self._node = node
         self._sample_ratio = sample_ratio
+        self._takes_all = sample_ratio >= 1.0
         self._rotate_s = rotate_s
         # Chance, not every n-th request: a client that puts and takes in turn would show only one of the two.
         self._random = random.Random(0).random
@@ -114,25 +117,10 @@ class Recorder:
 
     def should_record(self) -> bool:
         """Decide whether the next request is in the sample. Ask once per request, before taking its times."""
-        return self._random() < self._sample_ratio
+        return self._takes_all or self._random() < self._sample_ratio
 
-    def record(
-        self,
-        kind: int,
-        protocol: int,
-        client_id: int,
-        queue_id: int,
-        size_bytes: int,
-        result: int,
-        received_us: int,
-        wait_ns: int,
-        parse_ns: int,
-        engine_ns: int,
-        store_ns: int,
-        emit_ns: int,
-        message_count: int = 1,
-    ) -> None:
-        """Note one request. Never blocks, and raises nothing but for a number beyond 64 bits."""
+    def record(self, span: Span, emitted_ns: int) -> None:
+        """Note a request whose answer left then. Never blocks; raises nothing but for a number beyond 64 bits."""
         buffer = self._buffer
         used_bytes = buffer.used_bytes
         if used_bytes == self._buffer_bytes:
@@ -143,19 +131,20 @@ class Recorder:
         _pack(
             buffer.words,
             used_bytes,
-            kind,
-            protocol,
-            result,
-            client_id,
-            queue_id,
-            size_bytes,
-            received_us,
-            wait_ns,
-            parse_ns,
-            engine_ns,
-            store_ns,
-            emit_ns,
-            message_count,
+            span.kind,
+            span.protocol,
+            span.result,
+            span.client_id,
+            span.queue_id,
+            span.size_bytes,
+            span.message_count,
+            span.received_ns,
+            span.started_ns,
+            span.parsed_ns,
+            span.submitted_ns,
+            span.idle_ns,
+            span.answered_ns,
+            emitted_ns,
         )
         buffer.used_bytes = used_bytes + _RECORD_BYTES
 
@@ -252,7 +241,7 @@ class Recorder:
         count = buffer.waiting
         if count:
             self._unsaved += count
-            self._files.write(buffer.take(count, self._node))
+            self._files.write(buffer.take(count, self._node, time.time_ns() - time.perf_counter_ns()))
             if self._files.is_full:
                 self._close()
 

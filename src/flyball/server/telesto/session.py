@@ -25,8 +25,9 @@ from flyball.errors import (
 )
 from flyball.model import Client, ClientMode, Message, Order
 from flyball.server.broker import Wait
-from flyball.server.connection import Connection, Hub, Request, result_of
+from flyball.server.connection import Connection, Hub, result_of
 from flyball.trace.schema import Protocol, Result
+from flyball.trace.span import Span
 from flyball.wire import telesto as wire
 from flyball.wire.telesto import ErrorCode
 
@@ -60,14 +61,10 @@ class Refusal(RequestError):
         self.code = code
 
 
-class TelestoRequest(Request):
+class TelestoRequest(Span):
     """A request and the packet id that its answer carries."""
 
-    __slots__ = ("packet_id",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.packet_id = 0
+    packet_id: int = 0
 
 
 Handler = Callable[["TelestoSession", Any, TelestoRequest], None]
@@ -102,18 +99,16 @@ class TelestoSession(Connection):
     def feed(self, data: bytes) -> None:
         self._decoder.feed(data)
 
-    def handle_next(self, request: Request) -> bool:
-        packet = self._decoder.next_packet()
-        if packet is None:
-            return False
+    def decode(self) -> wire.Packet | None:
+        return self._decoder.next_packet()
+
+    def handle(self, parsed: wire.Packet, request: Span) -> None:
         assert isinstance(request, TelestoRequest)
-        request.packet_id = packet.packet_id
-        self.begin(request)
-        handler = self._table.get(type(packet))
+        request.packet_id = parsed.packet_id
+        handler = self._table.get(type(parsed))
         if handler is None:
-            raise NotIdentified(f"packet {type(packet).__name__} is not allowed now")
-        handler(self, packet, request)
-        return True
+            raise NotIdentified(f"packet {type(parsed).__name__} is not allowed now")
+        handler(self, parsed, request)
 
     # State
 
@@ -160,7 +155,7 @@ class TelestoSession(Connection):
         else:
             self.refuse(request, error)
 
-    def refuse(self, request: Request, error: FlyballError) -> None:
+    def refuse(self, request: Span, error: FlyballError) -> None:
         assert isinstance(request, TelestoRequest)
         if isinstance(error, Refusal):
             code = error.code
