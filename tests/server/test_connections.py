@@ -102,7 +102,7 @@ def test_a_peer_that_breaks_the_rules_and_does_not_read_is_dropped_too(
 def test_a_consumer_that_does_not_read_leaves_the_rest_of_the_queue_to_others(memory_node: RunningNode) -> None:
     idler, writer = wide(memory_node, "idler"), wide(memory_node, "writer")
     queue_id = idler.create_queue()
-    idler.consume(queue_id, prefetch=float("inf"))
+    idler.consume(queue_id, prefetch=65_535)
     body = b"x" * 100_000
     memory_node.wait_until(lambda node: len(node.hub.broker.engine.queue(queue_id).consumers) == 1)
     while not writer.list(queue_id, most=1):

@@ -178,6 +178,21 @@ def test_what_a_new_node_finds_is_listed_and_taken_together_with_what_comes_late
     assert peer.take(queue_id, most=20) == listed[20:]
 
 
+def test_a_consumer_whose_turn_comes_later_gets_what_a_new_node_has_not_in_memory(
+    start_node: Callable[..., RunningNode], new_database: Callable[[], str]
+) -> None:
+    database = new_database()
+    before = start_node(store=database)
+    writer = wide_peer(before, "client")
+    queue_id = writer.create_queue()
+    writer.put(queue_id, b"kept")
+    before.stop()
+    reader = wide_peer(start_node(store=database), "client")
+    # In nine of ten slots such a consumer may hold nothing, so it is the clock that lets it ask the store.
+    reader.consume(queue_id, prefetch=0.1)
+    assert reader.next_delivery().record.body == b"kept"
+
+
 def test_a_list_of_what_is_not_in_memory_stays_within_bounds(
     start_node: Callable[..., RunningNode], new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

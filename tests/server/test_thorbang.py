@@ -49,7 +49,7 @@ def test_names_need_not_differ_and_get_distinct_ones_here(memory_node: RunningNo
     assert queue_ids == ["1", "2", "3", "4"]
     assert client_ids == ["1", "2"]
     names = memory_node.call(lambda node: [working.queue.name for working in node.hub.broker.engine.queues])
-    assert names == ["name", "name#2", "name#3", "name#2#2"]
+    assert names == ["name", "name#2", "name#3", "name#2#4"]
 
 
 def test_a_message_to_several_queues_stops_at_the_first_that_is_missing(memory_node: RunningNode) -> None:

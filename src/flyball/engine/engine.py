@@ -129,6 +129,10 @@ class Engine:
     def find_client(self, name: str) -> Client | None:
         return self._clients_by_name.get(name)
 
+    @property
+    def next_client_id(self) -> int:
+        return self._next_client_id
+
     def create_client(self, name: str, mode: ClientMode) -> Client:
         """Register a client. A refused name uses up an id, as it does in the original systems."""
         client_id = self._next_client_id
@@ -166,6 +170,10 @@ class Engine:
 
     def find_queue(self, name: str) -> WorkingQueue | None:
         return self._queues_by_name.get(name)
+
+    @property
+    def next_queue_id(self) -> int:
+        return self._next_queue_id
 
     def create_queue(self, name: str) -> Queue:
         """Create a queue. A refused name uses up an id, as it does in the original systems."""
@@ -394,6 +402,11 @@ class Engine:
     @property
     def has_fractional_consumers(self) -> bool:
         return bool(self._fractional)
+
+    @property
+    def fractional_queue_ids(self) -> set[int]:
+        """The queues that have consumers with a fractional prefetch."""
+        return {consumer.queue_id for consumer in self._fractional.values()}
 
     def tick(self, now_us: int) -> list[Delivery]:
         """Let consumers with a fractional prefetch have what the present slot allows."""

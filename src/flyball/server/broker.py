@@ -63,28 +63,22 @@ class Receiver(Protocol):
 
 
 class _Putting:
-    """A put on its way to the store: answered when the last of its messages is committed."""
+    """A message on its way to the store; it is taken back if that fails."""
 
-    __slots__ = ("_broker", "_done", "_error", "_left", "_messages")
+    __slots__ = ("_broker", "_done", "_message")
 
-    def __init__(self, broker: Broker, messages: Sequence[Message], left: int, done: PutDone) -> None:
+    def __init__(self, broker: Broker, message: Message, done: TakeDone) -> None:
         self._broker = broker
-        self._messages = messages
-        self._left = left
+        self._message = message
         self._done = done
-        self._error: FlyballError | None = None
 
     def committed(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self._done(self._messages, self._error)
+        self._done(self._message, None)
 
     def failed(self, error: StoreError) -> None:
-        if self._error is None:
-            self._error = error
-            if not isinstance(error, OutcomeUnknown):
-                self._broker.withdraw(self._messages)
-        self.committed()
+        # Unless somebody has it already, whose removal of it fails as well.
+        self._broker.engine.withdraw(self._message)
+        self._done(self._message, error)
 
 
 class _Taking:
@@ -107,7 +101,7 @@ class _Taking:
 
 
 class _Together:
-    """Counts several removals that are answered as one."""
+    """Counts several messages whose puts or removals are answered as one."""
 
     __slots__ = ("_done", "_error", "_left")
 
@@ -308,9 +302,9 @@ class Broker:
         arrival = self.engine.put(draft, queue_ids, self.now_us())
         messages = arrival.messages
         if draft.persistent and messages and self.engine.keeps_messages:
-            waiter = _Putting(self, messages, len(messages), done)
+            together = _Together(len(messages), partial(done, messages))
             for message in messages:
-                self.journal.append(message, waiter)
+                self.journal.append(message, _Putting(self, message, together.one))
             self._dispatch(arrival.deliveries)
         else:
             self._dispatch(arrival.deliveries)
@@ -382,11 +376,6 @@ class Broker:
         if delivery is not None:
             self._dispatch([delivery])
 
-    def withdraw(self, messages: Sequence[Message]) -> None:
-        """Messages that certainly were not stored are taken out again, unless somebody has them already."""
-        for message in messages:
-            self.engine.withdraw(message)
-
     def browse(
         self, queue_id: int, after_id: int, limit: int, done: Callable[[list[Message], FlyballError | None], None]
     ) -> None:
@@ -445,6 +434,13 @@ class Broker:
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
+    def when_durable(self, done: Done) -> None:
+        """Call back when everything that was changed before is committed."""
+        if self.journal.pending_count == 0:
+            done(None)
+        else:
+            self._spawn(self._when_flushed(done))
+
     def _change_for_good(self, change: Change, done: Done) -> None:
         """Make a change durable that cannot be undone: if the time limit passes it is done later."""
         self.journal.change(change, None)
@@ -489,6 +485,8 @@ class Broker:
     def _tick(self) -> None:
         self._ticking = None
         self._dispatch(self.engine.tick(self.now_us()))
+        for queue_id in self.engine.fractional_queue_ids:
+            self._serve(queue_id)
         self._tick_if_needed()
 
     def _reserve_ids(self) -> None:
@@ -526,7 +524,11 @@ class Broker:
                 retry()
             else:
                 fail(error)
-        self._serve(queue_id)
+        if error is None:
+            self._serve(queue_id)
+        else:
+            # Consumers go on waiting, and the store may need a moment.
+            asyncio.get_running_loop().call_later(_LAST_RETRY_S, self._serve, queue_id)
 
     async def _load(self, queue_id: int, load: Load) -> None:
         generation = self._generation(queue_id)

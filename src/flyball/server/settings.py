@@ -101,6 +101,7 @@ Listener = Annotated[Address | None, BeforeValidator(_read_listener), Form("ADDR
 Store = Annotated[StoreChoice, BeforeValidator(_read_store), Form("embedded|memory|null|URL")]
 Switch = Annotated[bool, Form("on|off")]
 Size = Annotated[ByteSize, Field(gt=0), Form("BYTES")]
+FrameSize = Annotated[ByteSize, Field(ge=4096, lt=2**31), Form("BYTES")]
 Count = Annotated[int, Field(gt=0), Form("COUNT")]
 Ratio = Annotated[float, Field(ge=0, le=1), Form("RATIO")]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), Form("SECONDS")]
@@ -139,7 +140,7 @@ class ServeSettings(BaseModel):
     telesto_time_order: Literal["newest", "oldest"] = option(
         "newest", "Which message a Telesto client gets first when it reads by time.", key="telesto.time_order"
     )
-    telesto_frame_max_bytes: Size = option(
+    telesto_frame_max_bytes: FrameSize = option(
         "16MiB", "Longest frame of the extended Telesto protocol.", key="telesto.frame_max_bytes"
     )
     thorbang: Listener = option(

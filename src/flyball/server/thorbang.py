@@ -145,7 +145,7 @@ def pop(session: ThorBangSession, parsed: wire.Pop, request: ThorBangRequest) ->
 def create_queue(session: ThorBangSession, parsed: wire.CreateQueue, request: ThorBangRequest) -> None:
     request.kind = Kind.CREATE_QUEUE
     engine = session.broker.engine
-    name = _distinct(parsed.name, lambda name: engine.find_queue(name) is not None)
+    name = _distinct(parsed.name, engine.next_queue_id, lambda name: engine.find_queue(name) is not None)
 
     def created(error: FlyballError | None) -> None:
         if error is None:
@@ -160,7 +160,7 @@ def create_queue(session: ThorBangSession, parsed: wire.CreateQueue, request: Th
 def create_client(session: ThorBangSession, parsed: wire.CreateClient, request: ThorBangRequest) -> None:
     request.kind = Kind.REGISTER
     engine = session.broker.engine
-    name = _distinct(parsed.name, lambda name: engine.find_client(name) is not None)
+    name = _distinct(parsed.name, engine.next_client_id, lambda name: engine.find_client(name) is not None)
 
     def created(error: FlyballError | None) -> None:
         if error is None:
@@ -234,12 +234,12 @@ def _has_no_zero(message: Message) -> bool:
     return b"\0" not in message.body
 
 
-def _distinct(name: str, is_taken: Callable[[str], bool]) -> str:
+def _distinct(name: str, number: int, is_taken: Callable[[str], bool]) -> str:
     """Return a name that is free: the original's names need not differ, and nobody asks for them again."""
     if len(name) > MAX_NAME_LENGTH:
         raise InvalidName(f"a name of {len(name)} characters is longer than {MAX_NAME_LENGTH}")
-    number, distinct = 1, name
+    distinct = name
     while is_taken(distinct):
-        number += 1
         distinct = f"{name}#{number}"
+        number += 1
     return distinct

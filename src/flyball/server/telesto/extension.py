@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -21,6 +20,9 @@ VERSION = 1
 
 MOST_AT_ONCE = 10_000
 """So many messages may be asked for in one request."""
+
+MOST_LEASED = 65_535
+"""So many messages may be with one consumer."""
 
 MOST_COPIES = 100_000
 """Drafts times queues of one Put."""
@@ -49,14 +51,10 @@ def identify_client(session: TelestoSession, packet: wire.IdentifyClient, reques
 def join(session: TelestoSession, packet: wire.Join, request: TelestoRequest) -> None:
     """Be the client of that name, whether it exists already or not."""
     request.kind = Kind.REGISTER
-    known = session.broker.engine.find_client(packet.client_name)
-    if known is not None:
-        session.identify(known)
-        session.reply(request, wire.Joined(packet.packet_id, known.id, known.mode))
-        return
     plain.check_no_zero(packet.client_name)
+    known = session.broker.engine.find_client(packet.client_name)
 
-    def registered(error: FlyballError | None) -> None:
+    def joined(error: FlyballError | None) -> None:
         session.release()
         if error is None:
             session.identify(client)
@@ -64,8 +62,13 @@ def join(session: TelestoSession, packet: wire.Join, request: TelestoRequest) ->
         else:
             session.refuse(request, error)
 
-    client = session.broker.create_client(packet.client_name, plain.mode_of(packet.mode), registered)
     session.hold()
+    if known is None:
+        client = session.broker.create_client(packet.client_name, plain.mode_of(packet.mode), joined)
+    else:
+        client = known
+        # Somebody else may have registered it just now.
+        session.broker.when_durable(joined)
 
 
 # Messages
@@ -287,6 +290,9 @@ def list_messages(session: TelestoSession, packet: wire.ListMessages, request: T
             if room_bytes < 0:
                 break
             records.append(record_of(message))
+        if messages and not records:
+            session.refuse(request, InvalidBody(f"message {messages[0].id} does not fit into a frame"))
+            return
         request.message_count = len(records)
         session.reply(request, wire.Messages(packet.packet_id, records))
 
@@ -383,8 +389,8 @@ def selector_of(session: TelestoSession, selector: wire.WireSelector) -> Selecto
 
 
 def _prefetch(prefetch: float) -> float:
-    if math.isnan(prefetch) or prefetch < 0:
-        raise InvalidBody(f"a prefetch must be 0 or more, not {prefetch}")
+    if not 0 <= prefetch <= MOST_LEASED:
+        raise InvalidBody(f"a prefetch must be between 0 and {MOST_LEASED}, not {prefetch}")
     return prefetch
 
 
