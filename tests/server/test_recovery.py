@@ -202,7 +202,7 @@ def test_a_list_of_what_is_not_in_memory_stays_within_bounds(
     queue_id = peer.create_queue()
     peer.put(queue_id, *[b"x" * 1000] * 30)
     first.stop()
-    monkeypatch.setattr("flyball.server.broker.LOAD_BYTES", 5000)
+    monkeypatch.setattr("flyball.server.reading.LOAD_BYTES", 5000)
     peer = wide_peer(start_node(store=database), "client")
     peer.put(queue_id, b"last")
     sizes: list[int] = []

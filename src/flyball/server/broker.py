@@ -8,24 +8,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from flyball.engine.backlog import Build, Load, Need
 from flyball.engine.consumer import Consumer
 from flyball.engine.credit import SLOT_US
 from flyball.engine.engine import Engine
-from flyball.engine.index import Shape
-from flyball.engine.queue import Delivery, WorkingQueue
+from flyball.engine.queue import Delivery
 from flyball.errors import FlyballError, InvalidBody, QueueNotFound, StoreError, StoreUnavailable
-from flyball.model import Client, ClientMode, Draft, Message, Order, Queue, Selector, Snapshot
-from flyball.store.group_commit import GroupCommit, OutcomeUnknown
+from flyball.model import Client, ClientMode, Draft, Message, Queue, Selector, Snapshot
+from flyball.server import clock
+from flyball.server.pending import Changing, Done, PutDone, Putting, TakeDone, Taking, Together
+from flyball.server.reading import StoreReader
+from flyball.store.group_commit import GroupCommit
 from flyball.store.interface import (
     Change,
     ClientCreated,
     ClientDeleted,
-    IndexColumns,
     QueueCreated,
     QueueDeleted,
     Store,
@@ -34,19 +34,9 @@ from flyball.store.interface import (
 ID_BLOCK = 1_000_000
 """So many message ids are reserved in the store at a time."""
 
-LOAD_BYTES = 16 * 1024 * 1024
-"""At most so much is read back from the store at once."""
-
 CONGESTED_BYTES = 32 * 1024 * 1024
 """When so much waits for the store, sessions stop reading. A change counts 200 bytes beside its body."""
 
-_FIRST_RETRY_S = 0.05
-_LAST_RETRY_S = 1.0
-
-T = TypeVar("T")
-PutDone = Callable[[Sequence[Message], FlyballError | None], None]
-TakeDone = Callable[[Message | None, FlyballError | None], None]
-Done = Callable[[FlyballError | None], None]
 Accepts = Callable[[Message], bool]
 
 
@@ -60,79 +50,6 @@ class Receiver(Protocol):
     def queue_deleted(self, consumer: Consumer) -> None:
         """The consumer's queue is gone, and with it the consumer and what it held."""
         ...
-
-
-class _Putting:
-    """A message on its way to the store; it is taken back if that fails."""
-
-    __slots__ = ("_broker", "_done", "_message")
-
-    def __init__(self, broker: Broker, message: Message, done: TakeDone) -> None:
-        self._broker = broker
-        self._message = message
-        self._done = done
-
-    def committed(self) -> None:
-        self._done(self._message, None)
-
-    def failed(self, error: StoreError) -> None:
-        # Unless somebody has it already, whose removal of it fails as well.
-        self._broker.engine.withdraw(self._message)
-        self._done(self._message, error)
-
-
-class _Taking:
-    """A removal on its way to the store; the message comes back if it fails."""
-
-    __slots__ = ("_broker", "_done", "_message")
-
-    def __init__(self, broker: Broker, message: Message, done: TakeDone) -> None:
-        self._broker = broker
-        self._message = message
-        self._done = done
-
-    def committed(self) -> None:
-        self._broker.engine.settle(self._message)
-        self._done(self._message, None)
-
-    def failed(self, error: StoreError) -> None:
-        self._broker.bring_back(self._message)
-        self._done(None, error)
-
-
-class _Together:
-    """Counts several messages whose puts or removals are answered as one."""
-
-    __slots__ = ("_done", "_error", "_left")
-
-    def __init__(self, left: int, done: Done) -> None:
-        self._left = left
-        self._done = done
-        self._error: FlyballError | None = None
-
-    def one(self, message: Message | None, error: FlyballError | None) -> None:
-        self._error = self._error or error
-        self._left -= 1
-        if self._left == 0:
-            self._done(self._error)
-
-
-class _Changing:
-    """A change of queues or clients on its way to the store."""
-
-    __slots__ = ("_done", "_undo")
-
-    def __init__(self, done: Done, undo: Callable[[], object]) -> None:
-        self._done = done
-        self._undo = undo
-
-    def committed(self) -> None:
-        self._done(None)
-
-    def failed(self, error: StoreError) -> None:
-        if not isinstance(error, OutcomeUnknown):
-            self._undo()
-        self._done(error)
 
 
 class Wait:
@@ -200,20 +117,25 @@ class Broker:
             keeps_messages=store.keeps_messages,
             resident_limit_bytes=resident_limit_bytes if store.pages else None,
         )
+        self.now_us: Callable[[], int] = clock.now_us
+        """The time of messages; tests put another clock here."""
+        self._reader = StoreReader(
+            store,
+            self.engine,
+            time_limit_s=time_limit_s,
+            now_us=lambda: self.now_us(),
+            spawn=self._spawn,
+            dispatch=self._dispatch,
+        )
         self.on_flushed: Callable[[], None] = lambda: None
         """Called whenever less waits for the store."""
         self.journal = GroupCommit(store, time_limit_s=time_limit_s, on_flushed=lambda: self.on_flushed())
         self.max_message_bytes = max_message_bytes
         self._time_limit_s = time_limit_s
         self._tasks = tasks
-        self._fetching: dict[int, list[tuple[Callable[[], None], Callable[[FlyballError], None]]]] = {}
         self._is_reserving = False
         self._under_way: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.TimerHandle | None = None
-
-    @staticmethod
-    def now_us() -> int:
-        return time.time_ns() // 1000
 
     @property
     def is_congested(self) -> bool:
@@ -244,7 +166,7 @@ class Broker:
             if self.engine.has_queue(queue.id):
                 self.engine.delete_queue(queue.id)
 
-        self.journal.change(QueueCreated(queue), _Changing(done, undo))
+        self.journal.change(QueueCreated(queue), Changing(done, undo))
         return queue
 
     def delete_queue(self, queue_id: int, done: Done, *, only_empty: bool = False) -> None:
@@ -267,7 +189,7 @@ class Broker:
             if self.engine.has_client(client.id):
                 self.engine.delete_client(client.id)
 
-        self.journal.change(ClientCreated(client), _Changing(done, undo))
+        self.journal.change(ClientCreated(client), Changing(done, undo))
         return client
 
     def delete_client(self, client_id: int, done: Done, *, only_unused: bool = False) -> None:
@@ -302,9 +224,9 @@ class Broker:
         arrival = self.engine.put(draft, queue_ids, self.now_us())
         messages = arrival.messages
         if draft.persistent and messages and self.engine.keeps_messages:
-            together = _Together(len(messages), partial(done, messages))
+            together = Together(len(messages), partial(done, messages))
             for message in messages:
-                self.journal.append(message, _Putting(self, message, together.one))
+                self.journal.append(message, Putting(self.engine, message, together.one))
             self._dispatch(arrival.deliveries)
         else:
             self._dispatch(arrival.deliveries)
@@ -329,14 +251,16 @@ class Broker:
         elif isinstance(message, Message):
             self.remove(message, done)
         else:
-            self._fetch(queue_id, message, partial(self.take, queue_id, selector, done, accepts), partial(done, None))
+            self._reader.fetch(
+                queue_id, message, partial(self.take, queue_id, selector, done, accepts), partial(done, None)
+            )
 
     def peek(self, queue_id: int, selector: Selector, done: TakeDone) -> None:
         message = self.engine.peek(queue_id, selector, self.now_us())
         if message is None or isinstance(message, Message):
             done(message, None)
         else:
-            self._fetch(queue_id, message, partial(self.peek, queue_id, selector, done), partial(done, None))
+            self._reader.fetch(queue_id, message, partial(self.peek, queue_id, selector, done), partial(done, None))
 
     def wait(
         self, queue_id: int, selector: Selector, wait_s: float, done: TakeDone, accepts: Accepts | None = None
@@ -353,7 +277,7 @@ class Broker:
                 return
             consumer = self.engine.wait(queue_id, selector, wait, self.now_us())
             wait.begin(consumer, wait_s)
-            self._serve(queue_id)
+            self._reader.serve(queue_id)
 
         def may_take(message: Message) -> bool:
             # It may be over while the store is searched: then nobody is there to be given a message.
@@ -365,7 +289,7 @@ class Broker:
     def remove(self, message: Message, done: TakeDone) -> None:
         """Make durable that a message which was taken out is gone."""
         if message.persistent:
-            self.journal.remove(message, _Taking(self, message, done))
+            self.journal.remove(message, Taking(self.engine, message, done, self.bring_back))
         else:
             self.engine.settle(message)
             done(message, None)
@@ -382,7 +306,7 @@ class Broker:
         """Tell the queue's ready messages with a larger id, oldest first, without touching them."""
         working = self.engine.queue(queue_id)
         if working.absent:
-            self._spawn(self._list_stored(working, after_id, limit, done))
+            self._spawn(self._reader.list_stored(working, after_id, limit, done))
         else:
             done(working.oldest(after_id, limit), None)
 
@@ -395,12 +319,12 @@ class Broker:
         consumer, deliveries = self.engine.consume(queue_id, selector, prefetch, owner, self.now_us())
         begun(consumer)
         self._dispatch(deliveries)
-        self._serve(queue_id)
+        self._reader.serve(queue_id)
         self._tick_if_needed()
 
     def set_prefetch(self, consumer: Consumer, prefetch: float) -> None:
         self._dispatch(self.engine.set_prefetch(consumer, prefetch, self.now_us()))
-        self._serve(consumer.queue_id)
+        self._reader.serve(consumer.queue_id)
         self._tick_if_needed()
 
     def acknowledge(self, consumer: Consumer, message_ids: Sequence[int], done: Done) -> None:
@@ -420,11 +344,18 @@ class Broker:
         messages = list(consumer.leases.values())
         consumer.leases.clear()
         self._dispatch(self.engine.requeue(messages, self.now_us()))
-        self._serve(consumer.queue_id)
+        self._reader.serve(consumer.queue_id)
 
     def expire(self) -> None:
         """Remove what is past its time."""
         self._remove_all(self.engine.expire(self.now_us()), lambda error: None)
+
+    def when_durable(self, done: Done) -> None:
+        """Call back when everything that was changed before is committed."""
+        if self.journal.pending_count == 0:
+            done(None)
+        else:
+            self._spawn(self._when_flushed(done))
 
     # Inside
 
@@ -433,13 +364,6 @@ class Broker:
         task = self._tasks.create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
-
-    def when_durable(self, done: Done) -> None:
-        """Call back when everything that was changed before is committed."""
-        if self.journal.pending_count == 0:
-            done(None)
-        else:
-            self._spawn(self._when_flushed(done))
 
     def _change_for_good(self, change: Change, done: Done) -> None:
         """Make a change durable that cannot be undone: if the time limit passes it is done later."""
@@ -458,7 +382,7 @@ class Broker:
         if not messages:
             done(None)
             return
-        together = _Together(len(messages), done)
+        together = Together(len(messages), done)
         for message in messages:
             self.remove(message, together.one)
 
@@ -469,14 +393,7 @@ class Broker:
 
     def _feed(self, consumer: Consumer) -> None:
         self._dispatch(self.engine.feed(consumer, self.now_us()))
-        self._serve(consumer.queue_id)
-
-    def _serve(self, queue_id: int) -> None:
-        """If consumers of the queue wait for something in the store, get it."""
-        if self.engine.has_queue(queue_id):
-            need = self.engine.queue(queue_id).need
-            if need is not None and queue_id not in self._fetching:
-                self._fetch(queue_id, need, lambda: None, lambda error: None)
+        self._reader.serve(consumer.queue_id)
 
     def _tick_if_needed(self) -> None:
         if self._ticking is None and self.engine.has_fractional_consumers:
@@ -486,7 +403,7 @@ class Broker:
         self._ticking = None
         self._dispatch(self.engine.tick(self.now_us()))
         for queue_id in self.engine.fractional_queue_ids:
-            self._serve(queue_id)
+            self._reader.serve(queue_id)
         self._tick_if_needed()
 
     def _reserve_ids(self) -> None:
@@ -495,100 +412,9 @@ class Broker:
             self._spawn(self._reserve())
 
     async def _reserve(self) -> None:
-        first = await self._until_available(lambda: self.store.reserve_message_ids(ID_BLOCK), patient=True)
+        first = await self._reader.until_available(lambda: self.store.reserve_message_ids(ID_BLOCK), patient=True)
         self.engine.grant_message_ids(first, ID_BLOCK)
         self._is_reserving = False
-
-    def _fetch(
-        self, queue_id: int, need: Need, retry: Callable[[], None], fail: Callable[[FlyballError], None]
-    ) -> None:
-        """Read what the queue needs from the store, then retry. One read at a time for each queue."""
-        waiting = self._fetching.get(queue_id)
-        if waiting is not None:
-            waiting.append((retry, fail))
-            return
-        self._fetching[queue_id] = [(retry, fail)]
-        self._spawn(self._fetch_now(queue_id, need))
-
-    async def _fetch_now(self, queue_id: int, need: Need) -> None:
-        error: FlyballError | None = None
-        try:
-            if isinstance(need, Load):
-                await self._load(queue_id, need)
-            else:
-                await self._build(queue_id, need)
-        except StoreError as caught:
-            error = caught
-        for retry, fail in self._fetching.pop(queue_id):
-            if error is None:
-                retry()
-            else:
-                fail(error)
-        if error is None:
-            self._serve(queue_id)
-        else:
-            # Consumers go on waiting, and the store may need a moment.
-            asyncio.get_running_loop().call_later(_LAST_RETRY_S, self._serve, queue_id)
-
-    async def _load(self, queue_id: int, load: Load) -> None:
-        generation = self._generation(queue_id)
-        messages = await self._until_available(lambda: self.store.load(load.message_ids, LOAD_BYTES))
-        if self._generation(queue_id) == generation:
-            self._dispatch(self.engine.loaded(queue_id, load, messages, self.now_us()))
-
-    async def _build(self, queue_id: int, build: Build) -> None:
-        """Make an index of messages that are in the store, while the queue is in use."""
-        working = self.engine.queue(queue_id)
-        generation, shape = working.generation, build.shape
-        working.indexed.begin_index(shape, working.out)
-        try:
-            async for piece in self.store.index(queue_id, _columns(shape), working.last_message_id):
-                if self._generation(queue_id) != generation:
-                    return
-                keys = (((k.receiver, k.sender, k.context), k.priority or 0, k.message_ids) for k in piece.keys)
-                working.indexed.fill_index(shape, keys, piece.up_to_id)
-        except StoreError:
-            if self._generation(queue_id) == generation:
-                working.indexed.abandon_index(shape)
-            raise
-        if self._generation(queue_id) == generation:
-            working.indexed.finish_index(shape)
-            self._dispatch(self.engine.wake(queue_id, self.now_us()))
-
-    def _generation(self, queue_id: int) -> int | None:
-        return self.engine.queue(queue_id).generation if self.engine.has_queue(queue_id) else None
-
-    async def _list_stored(
-        self,
-        working: WorkingQueue,
-        after_id: int,
-        limit: int,
-        done: Callable[[list[Message], FlyballError | None], None],
-    ) -> None:
-        """List a queue that is partly not in memory: what the store has, and what it does not have yet."""
-        unstored = [message for message in working.oldest(after_id, limit) if not message.stored]
-        found: list[Message] = []
-        size_bytes = 0
-        while len(found) < limit and size_bytes < LOAD_BYTES:
-            try:
-                page = await self._until_available(
-                    partial(self.store.page, working.queue.id, after_id, limit - len(found), LOAD_BYTES)
-                )
-            except StoreError as error:
-                done([], error)
-                return
-            if not page:
-                after_id = working.last_message_id
-                break
-            ready = [message for message in page if message.id not in working.out]
-            found += ready
-            size_bytes += sum(message.footprint_bytes for message in ready)
-            after_id = page[-1].id
-        known = {message.id for message in found}
-        # Only up to where the store was read: the next page begins there.
-        found += [message for message in unstored if message.id not in known and message.id <= after_id]
-        found.sort(key=lambda message: message.id)
-        done(found[:limit], None)
 
     async def _purge_absent(
         self,
@@ -599,7 +425,9 @@ class Broker:
         done: Callable[[int, FlyballError | None], None],
     ) -> None:
         try:
-            count = await self._until_available(lambda: self.store.delete_queue_messages(queue_id, up_to_id, kept))
+            count = await self._reader.until_available(
+                lambda: self.store.delete_queue_messages(queue_id, up_to_id, kept)
+            )
         except StoreError as error:
             done(already, error)
         else:
@@ -608,21 +436,4 @@ class Broker:
     async def _sweep(self, queue_id: int, up_to_id: int) -> None:
         """Delete what a deleted queue has left in the store. If it fails, the next start does it."""
         with contextlib.suppress(StoreError):
-            await self._until_available(lambda: self.store.delete_queue_messages(queue_id, up_to_id, ()))
-
-    async def _until_available(self, read: Callable[[], Awaitable[T]], *, patient: bool = False) -> T:
-        """Read from the store; while it is away try again, up to the time limit unless `patient`."""
-        delay_s = _FIRST_RETRY_S
-        give_up_at = time.monotonic() + self._time_limit_s
-        while True:
-            try:
-                return await read()
-            except StoreUnavailable:
-                if not patient and time.monotonic() + delay_s > give_up_at:
-                    raise
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, _LAST_RETRY_S)
-
-
-def _columns(shape: Shape) -> IndexColumns:
-    return IndexColumns(shape.by_receiver, shape.by_sender, shape.by_context, shape.order == Order.PRIORITY)
+            await self._reader.until_available(lambda: self.store.delete_queue_messages(queue_id, up_to_id, ()))

@@ -6,6 +6,7 @@ changes that the store has not committed. What does not fit waits in the kernel'
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import logging
 import socket
@@ -91,7 +92,7 @@ class Hub:
             self._idle.set()
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol, abc.ABC):
     """One peer. A protocol's session derives from it and says how to decode, handle and refuse."""
 
     PROTOCOL: ClassVar[Protocol]
@@ -114,21 +115,21 @@ class Connection(asyncio.Protocol):
 
     # What a protocol fills in
 
+    @abc.abstractmethod
     def feed(self, data: bytes) -> None:
         """Take in bytes. Raises ProtocolError if they exceed a limit."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def decode(self) -> object | None:
         """Return the next request that is complete, None if there is none. Raises ProtocolError."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def handle(self, parsed: Any, request: Span) -> None:
         """Carry out what `decode` has returned. A RequestError is told to the peer with `refuse`."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def refuse(self, request: Span, error: FlyballError) -> None:
         """Answer a request with an error."""
-        raise NotImplementedError
 
     def new_request(self) -> Span:
         """Return what notes the next request; a protocol may have one of its own."""

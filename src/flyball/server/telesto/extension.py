@@ -90,14 +90,14 @@ def put(session: TelestoSession, packet: wire.Put, request: TelestoRequest) -> N
         raise InvalidBody(f"a request may store {MOST_COPIES} messages, not {copies}")
     request.queue_id = packet.queue_ids[0] if packet.queue_ids else 0
     request.message_count = copies
-    now_us = broker.now_us()
+    put_us = broker.now_us()
     stored = _Batch(session, request, len(packet.drafts))
     if not copies:
         stored.answer()
         return
     for number, draft in enumerate(packet.drafts):
         request.size_bytes += len(draft.body)
-        expires_us = now_us + draft.ttl_ms * 1000 if draft.ttl_ms > 0 else None
+        expires_us = put_us + draft.ttl_ms * 1000 if draft.ttl_ms > 0 else None
         broker.put(
             Draft(
                 draft.body,

@@ -1,0 +1,163 @@
+"""Reads from the store what the engine needs and has not in memory, while everything else goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from flyball.engine.backlog import Build, Load, Need
+from flyball.engine.engine import Engine
+from flyball.engine.index import Shape
+from flyball.engine.queue import Delivery, WorkingQueue
+from flyball.errors import FlyballError, StoreError, StoreUnavailable
+from flyball.model import Message, Order
+from flyball.store.interface import IndexColumns, Store
+
+LOAD_BYTES = 16 * 1024 * 1024
+"""At most so much is read back from the store at once."""
+
+_FIRST_RETRY_S = 0.05
+_LAST_RETRY_S = 1.0
+
+T = TypeVar("T")
+
+
+class StoreReader:
+    """Loads messages and builds indexes, one read at a time for each queue; waits for a store that is away."""
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        *,
+        time_limit_s: float,
+        now_us: Callable[[], int],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        dispatch: Callable[[Sequence[Delivery]], None],
+    ) -> None:
+        """`spawn` starts what takes longer; `dispatch` sends what consumers get because of a read."""
+        self._store = store
+        self._engine = engine
+        self._time_limit_s = time_limit_s
+        self._now_us = now_us
+        self._spawn = spawn
+        self._dispatch = dispatch
+        self._fetching: dict[int, list[tuple[Callable[[], None], Callable[[FlyballError], None]]]] = {}
+
+    def serve(self, queue_id: int) -> None:
+        """If consumers of the queue wait for something in the store, get it."""
+        if self._engine.has_queue(queue_id):
+            need = self._engine.queue(queue_id).need
+            if need is not None and queue_id not in self._fetching:
+                self.fetch(queue_id, need, lambda: None, lambda error: None)
+
+    def fetch(
+        self, queue_id: int, need: Need, retry: Callable[[], None], fail: Callable[[FlyballError], None]
+    ) -> None:
+        """Read what the queue needs from the store, then retry. One read at a time for each queue."""
+        waiting = self._fetching.get(queue_id)
+        if waiting is not None:
+            waiting.append((retry, fail))
+            return
+        self._fetching[queue_id] = [(retry, fail)]
+        self._spawn(self._fetch_now(queue_id, need))
+
+    async def _fetch_now(self, queue_id: int, need: Need) -> None:
+        error: FlyballError | None = None
+        try:
+            if isinstance(need, Load):
+                await self._load(queue_id, need)
+            else:
+                await self._build(queue_id, need)
+        except StoreError as caught:
+            error = caught
+        for retry, fail in self._fetching.pop(queue_id):
+            if error is None:
+                retry()
+            else:
+                fail(error)
+        if error is None:
+            self.serve(queue_id)
+        else:
+            # Consumers go on waiting, and the store may need a moment.
+            asyncio.get_running_loop().call_later(_LAST_RETRY_S, self.serve, queue_id)
+
+    async def _load(self, queue_id: int, load: Load) -> None:
+        generation = self._generation(queue_id)
+        messages = await self.until_available(lambda: self._store.load(load.message_ids, LOAD_BYTES))
+        if self._generation(queue_id) == generation:
+            self._dispatch(self._engine.loaded(queue_id, load, messages, self._now_us()))
+
+    async def _build(self, queue_id: int, build: Build) -> None:
+        """Make an index of messages that are in the store, while the queue is in use."""
+        working = self._engine.queue(queue_id)
+        generation, shape = working.generation, build.shape
+        working.indexed.begin_index(shape, working.out)
+        try:
+            async for piece in self._store.index(queue_id, _columns(shape), working.last_message_id):
+                if self._generation(queue_id) != generation:
+                    return
+                keys = (((k.receiver, k.sender, k.context), k.priority or 0, k.message_ids) for k in piece.keys)
+                working.indexed.fill_index(shape, keys, piece.up_to_id)
+        except StoreError:
+            if self._generation(queue_id) == generation:
+                working.indexed.abandon_index(shape)
+            raise
+        if self._generation(queue_id) == generation:
+            working.indexed.finish_index(shape)
+            self._dispatch(self._engine.wake(queue_id, self._now_us()))
+
+    def _generation(self, queue_id: int) -> int | None:
+        return self._engine.queue(queue_id).generation if self._engine.has_queue(queue_id) else None
+
+    async def list_stored(
+        self,
+        working: WorkingQueue,
+        after_id: int,
+        limit: int,
+        done: Callable[[list[Message], FlyballError | None], None],
+    ) -> None:
+        """List a queue that is partly not in memory: what the store has, and what it does not have yet."""
+        unstored = [message for message in working.oldest(after_id, limit) if not message.stored]
+        found: list[Message] = []
+        size_bytes = 0
+        while len(found) < limit and size_bytes < LOAD_BYTES:
+            try:
+                page = await self.until_available(
+                    partial(self._store.page, working.queue.id, after_id, limit - len(found), LOAD_BYTES)
+                )
+            except StoreError as error:
+                done([], error)
+                return
+            if not page:
+                after_id = working.last_message_id
+                break
+            ready = [message for message in page if message.id not in working.out]
+            found += ready
+            size_bytes += sum(message.footprint_bytes for message in ready)
+            after_id = page[-1].id
+        known = {message.id for message in found}
+        # Only up to where the store was read: the next page begins there.
+        found += [message for message in unstored if message.id not in known and message.id <= after_id]
+        found.sort(key=lambda message: message.id)
+        done(found[:limit], None)
+
+    async def until_available(self, read: Callable[[], Awaitable[T]], *, patient: bool = False) -> T:
+        """Read from the store; while it is away try again, up to the time limit unless `patient`."""
+        delay_s = _FIRST_RETRY_S
+        give_up_at = time.monotonic() + self._time_limit_s
+        while True:
+            try:
+                return await read()
+            except StoreUnavailable:
+                if not patient and time.monotonic() + delay_s > give_up_at:
+                    raise
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _LAST_RETRY_S)
+
+
+def _columns(shape: Shape) -> IndexColumns:
+    return IndexColumns(shape.by_receiver, shape.by_sender, shape.by_context, shape.order == Order.PRIORITY)
