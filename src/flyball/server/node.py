@@ -7,6 +7,7 @@ import contextlib
 import gc
 import ipaddress
 import logging
+import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -33,6 +34,9 @@ HOUSEKEEPING_S = 1.0
 
 LISTEN_BACKLOG = 1024
 
+OTHER_FILES = 100
+"""Files that are open beside connections: the store's, the trace's, the log."""
+
 YOUNG_OBJECTS = 50_000
 """So many new objects start a garbage collection. Requests make no cycles, and waiting messages are many: looking
 at all of them again and again would cost more than it finds."""
@@ -51,6 +55,7 @@ async def serve(settings: ServeSettings) -> None:
     """Run a node until SIGINT or SIGTERM, and tell on standard output where it listens."""
     configure_logging(settings.log_level, settings.log_format)
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
+    _allow_open_files(settings.max_connections + OTHER_FILES)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
@@ -63,6 +68,16 @@ async def serve(settings: ServeSettings) -> None:
         print("ready; Ctrl-C stops it", flush=True)
         await stop.wait()
         print("stopping", flush=True)
+
+
+def _allow_open_files(wanted: int) -> None:
+    """Raise the limit on open files as far as the system lets us: every connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        log.warning("only %d files may be open: fewer than max_connections; raise ulimit -n", allowed)
 
 
 @contextlib.asynccontextmanager
