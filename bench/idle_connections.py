@@ -1,6 +1,6 @@
 """What idle connections cost a node in memory.
 
-    python -m bench.idle_connections                  # 5,000
+python -m bench.idle_connections                  # 5,000
 """
 
 from __future__ import annotations
