@@ -40,10 +40,13 @@ def test_ctrl_c_ends_a_call_and_leaves_the_client_usable(address: str, unique: U
         [sys.executable, "-X", "dev", "-c", INTERRUPTED, address, unique("alice")], stdout=subprocess.PIPE, text=True
     )
     with program:
-        assert program.stdout is not None
-        assert program.stdout.readline() == "waiting\n"
-        program.send_signal(signal.SIGINT)
-        assert program.stdout.read() == "True interrupted\nclosed\n"
+        try:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "waiting\n"
+            program.send_signal(signal.SIGINT)
+            assert program.stdout.read() == "True interrupted\nclosed\n"
+        finally:
+            program.kill()
     assert program.returncode == 0
 
 

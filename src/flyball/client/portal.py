@@ -12,6 +12,8 @@ from flyball.client.errors import ClientClosed
 
 T = TypeVar("T")
 
+_LONGEST_SLEEP_S = 0.5
+
 
 class Portal:
     """Runs coroutines for callers of any thread. `start` and `stop` may be called twice."""
@@ -65,7 +67,7 @@ class Portal:
         ended = threading.Event()
         future = asyncio.run_coroutine_threadsafe(_telling(coroutine, ended), self._loop)
         try:
-            return future.result()
+            return _result_of(future)
         except concurrent.futures.CancelledError:
             raise ClientClosed("the client was closed by another thread") from None
         except BaseException:
@@ -73,6 +75,16 @@ class Portal:
             if future.cancel():
                 ended.wait()
             raise
+
+
+def _result_of(future: concurrent.futures.Future[T]) -> T:
+    """Wait for the result. A Ctrl-C just before the thread sleeps would not wake it: so it never sleeps for long."""
+    while True:
+        try:
+            return future.result(_LONGEST_SLEEP_S)
+        except TimeoutError:
+            if future.done():
+                raise
 
 
 async def _telling(coroutine: Coroutine[Any, Any, T], ended: threading.Event) -> T:
