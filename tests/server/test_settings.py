@@ -78,6 +78,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         [trace]
         enabled = false
         sample_ratio = 0.25
+        most_per_s = 8
         keep_bytes = "2 GB"
         [log]
         level = "debug"
@@ -100,6 +101,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         "resident_bytes": 7,
         "trace": False,
         "trace_sample_ratio": 0.25,
+        "trace_most_per_s": 8,
         "trace_keep_bytes": 2 * 10**9,
         "log_level": "debug",
         "log_format": "json",

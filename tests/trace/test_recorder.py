@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flyball.trace.files import TraceFiles
-from flyball.trace.recorder import Recorder
+from flyball.trace.recorder import SPARSE, Recorder
 from flyball.trace.schema import (
     DROPPED_KEY,
     NODE_KEY,
@@ -113,6 +113,7 @@ def test_a_record_comes_back_with_every_field_in_its_column(tmp_path: Path) -> N
         "message_count": 0,
         "node": "n1",
         "sequence": 0,
+        "weight": 1,
     }
     assert second == phases | {
         "kind": "other",
@@ -124,6 +125,7 @@ def test_a_record_comes_back_with_every_field_in_its_column(tmp_path: Path) -> N
         "message_count": 3,
         "node": "n1",
         "sequence": 1,
+        "weight": 1,
     }
 
 
@@ -295,13 +297,23 @@ def test_stopping_without_a_record_leaves_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("sample_ratio", "low", "high"), [(0.0, 0, 0), (0.1, 900, 1100), (1.0, 10_000, 10_000)])
 def test_the_sample_has_about_the_size_asked_for(sample_ratio: float, low: int, high: int, tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, "n1", sample_ratio=sample_ratio)
-    assert low <= sum(recorder.should_record() for _ in range(10_000)) <= high
+    recorder = Recorder(tmp_path, "n1", sample_ratio=sample_ratio, most_per_s=10_000)
+    assert low <= sum(recorder.weigh(1) for _ in range(10_000)) <= high
+
+
+def test_the_first_requests_of_a_second_are_all_recorded_and_further_ones_stand_for_sixteen(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "n1", most_per_s=100)
+    for second in range(3):
+        now_ns = second * 1_000_000_000 + 1
+        assert [recorder.weigh(now_ns) for _ in range(100)] == [1] * 100
+        weights = [recorder.weigh(now_ns) for _ in range(16_000)]
+        assert set(weights) == {0, SPARSE}
+        assert 14_000 < sum(weights) < 18_000
 
 
 def test_a_client_that_alternates_two_requests_shows_both_in_the_sample(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, "n1", sample_ratio=0.5)
-    chosen = [turn % 2 for turn in range(10_000) if recorder.should_record()]
+    recorder = Recorder(tmp_path, "n1", sample_ratio=0.5, most_per_s=10_000)
+    chosen = [turn % 2 for turn in range(10_000) if recorder.weigh(1)]
     assert 0.45 < sum(chosen) / len(chosen) < 0.55
 
 

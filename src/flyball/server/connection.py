@@ -232,7 +232,9 @@ class Connection(asyncio.Protocol, abc.ABC):
                 return
             request = self.new_request()
             self.in_flight += 1
-            if recorder is not None and recorder.should_record():
+            weight = 0 if recorder is None else recorder.weigh(mark_ns)
+            if weight:
+                request.weight = weight
                 request.protocol = self.PROTOCOL
                 request.received_ns = self._received_ns
                 request.started_ns = mark_ns
@@ -313,17 +315,21 @@ class Connection(asyncio.Protocol, abc.ABC):
     def note_delivery(self, message: Message) -> None:
         """Trace a message that goes to a consumer, as a request of its own."""
         recorder = self.hub.recorder
-        if recorder is None or self._transport is None or not recorder.should_record():
+        if recorder is None or self._transport is None:
+            return
+        now_ns = time.perf_counter_ns()
+        weight = recorder.weigh(now_ns)
+        if not weight:
             return
         delivery = Span()
+        delivery.weight = weight
         delivery.kind = Kind.DELIVER
         delivery.protocol = self.PROTOCOL
         delivery.client_id = self.client_id
         delivery.queue_id = message.queue_id
         delivery.size_bytes = len(message.body)
         delivery.message_count = 1
-        delivery.received_ns = delivery.started_ns = delivery.parsed_ns = time.perf_counter_ns()
-        delivery.answered_ns = delivery.started_ns
+        delivery.received_ns = delivery.started_ns = delivery.parsed_ns = delivery.answered_ns = now_ns
         self._answered.append(delivery)
 
     def flush(self) -> None:

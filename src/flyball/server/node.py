@@ -194,6 +194,7 @@ def _recorder(settings: ServeSettings) -> Recorder | None:
         settings.data / "traces",
         socket.gethostname(),
         sample_ratio=settings.trace_sample_ratio,
+        most_per_s=settings.trace_most_per_s,
         keep_bytes=settings.trace_keep_bytes,
     )
 

@@ -1,6 +1,6 @@
 """A buffer of packed trace records, and the way from there to Arrow columns.
 
-A record is twelve machine words: the first holds the three codes, the others one number each. The words live in an
+A record is thirteen machine words: the first holds the three codes, the others one number each. The words live in an
 `array`; numpy turns them into columns and computes what lies between the points in time, without a loop in Python.
 """
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from flyball.trace.schema import SCHEMA, Kind, Protocol, Result, names_of
 
-RECORD = struct.Struct("bbb11q")
+RECORD = struct.Struct("bbb12q")
 """kind, protocol, result; then the words of `WORD_COLUMNS`. Native order: it never leaves the process."""
 
 WORD_COLUMNS = (
@@ -30,6 +30,7 @@ WORD_COLUMNS = (
     "idle_ns",
     "answered_ns",
     "emitted_ns",
+    "weight",
 )
 WORD_BYTES = 8
 WORDS = RECORD.size // WORD_BYTES

@@ -29,12 +29,16 @@ BUFFER_RECORDS = 8_192
 interpreter, stops the event loop for less than a millisecond."""
 
 
+SPARSE = 16
+"""When there are many requests, one in so many is recorded."""
+
+
 class Recorder:
     """Samples requests and writes their records as Parquet files into a folder.
 
     A record is in a complete file `rotate_s` seconds after it was made, at the latest; a crash loses what is
     younger. Of the `max_buffers` buffers one is being filled; when all the others wait for the disk,
-    records are dropped and counted. `record` and `should_record` belong to one thread, the event loop's. The rest
+    records are dropped and counted. `record` and `weigh` belong to one thread, the event loop's. The rest
     may be called from anywhere, `start` and `stop` any number of times and in any order. What is recorded
     while the recorder is stopped is kept, as far as the buffers reach, for the next start.
     """
@@ -46,13 +50,17 @@ class Recorder:
         "_files",
         "_free",
         "_full",
+        "_left",
         "_lost",
+        "_most_per_s",
         "_node",
         "_packed",
         "_random",
         "_refused",
         "_rotate_s",
         "_sample_ratio",
+        "_second_ends_ns",
+        "_skip",
         "_start_stop",
         "_takes_all",
         "_thread",
@@ -65,6 +73,7 @@ class Recorder:
         folder: Path,
         node: str,
         sample_ratio: float = 1.0,
+        most_per_s: int = 2_000,
         rotate_s: float = 5.0,
         rotate_bytes: int = 64 * 2**20,
         keep_bytes: int = 2**30,
@@ -84,6 +93,10 @@ class Recorder:
         self._node = node
         self._sample_ratio = sample_ratio
         self._takes_all = sample_ratio >= 1.0
+        self._most_per_s = most_per_s
+        self._left = 0
+        self._second_ends_ns = 0
+        self._skip = 0
         self._rotate_s = rotate_s
         # Chance, not every n-th request: a client that puts and takes in turn would show only one of the two.
         self._random = random.Random(0).random
@@ -115,9 +128,26 @@ class Recorder:
         """How many times writing went wrong."""
         return self._failures
 
-    def should_record(self) -> bool:
-        """Decide whether the next request is in the sample. Ask once per request, before taking its times."""
-        return self._takes_all or self._random() < self._sample_ratio
+    def weigh(self, now_ns: int) -> int:
+        """Return for how many requests the next one stands in the trace; 0 if it is not in the sample.
+
+        Ask once per request, before taking its other times. Up to `most_per_s` requests of a second are all in the
+        sample, then one in `SPARSE`: the more there is to do, the less may be spent on watching.
+        """
+        if not self._takes_all and self._random() >= self._sample_ratio:
+            return 0
+        if now_ns >= self._second_ends_ns:
+            self._second_ends_ns = now_ns + 1_000_000_000
+            self._left = self._most_per_s
+        if self._left > 0:
+            self._left -= 1
+            return 1
+        if self._skip > 0:
+            self._skip -= 1
+            return 0
+        # 0 to 30, 15 on average: one in 16, at irregular distances.
+        self._skip = int(self._random() * (2 * SPARSE - 1))
+        return SPARSE
 
     def record(self, span: Span, emitted_ns: int) -> None:
         """Note a request whose answer left then. Never blocks; raises nothing but for a number beyond 64 bits."""
@@ -145,6 +175,7 @@ class Recorder:
             span.idle_ns,
             span.answered_ns,
             emitted_ns,
+            span.weight,
         )
         buffer.used_bytes = used_bytes + _RECORD_BYTES
 

@@ -85,5 +85,6 @@ SCHEMA = pa.schema(
         pa.field("message_count", pa.int64(), nullable=False),
         pa.field("node", TEXT, nullable=False),
         pa.field("sequence", pa.int64(), nullable=False),
+        pa.field("weight", pa.int64(), nullable=False),
     ]
 )

@@ -18,6 +18,8 @@ class Span:
     queue_id: int = 0
     size_bytes: int = 0
     message_count: int = 0
+    weight: int = 1
+    """For how many requests it stands."""
     received_ns: int = 0
     """Its bytes were read."""
     started_ns: int = 0
