@@ -57,6 +57,11 @@ class Line:
     postgres_cpu: float
     generator_cpu: float
 
+    @property
+    def node_cpu_us(self) -> float:
+        """The node's CPU time for one request."""
+        return self.node_cpu / self.requests_per_s * 1e6
+
 
 async def preload(address: tuple[str, int], count: int) -> int:
     """Put messages that nobody reads into a new queue, and return its id: the load shares it with them."""
@@ -199,7 +204,11 @@ def show(lines: dict[Setup, Line], peer: float | None) -> None:
             console.print(f"{setup.protocol}: {ratio:.2f} with {setup.preloaded:,} messages instead of {fewer:,}")
         if setup.trace == "off" and traced in lines:
             ratio = lines[traced].requests_per_s / line.requests_per_s
-            console.print(f"{setup.protocol} on {setup.store}: {ratio:.3f} with the trace of that without")
+            cost_ratio = lines[traced].node_cpu_us / line.node_cpu_us
+            console.print(
+                f"{setup.protocol} on {setup.store}: with the trace {ratio:.3f} of the requests/s without, "
+                f"and {cost_ratio:.3f} of the node's CPU time for a request"
+            )
     if peer is not None:
         console.print(
             f"pgbench, a transaction for each request, {PEER_CONNECTIONS} connections: {peer:,.0f} requests/s"

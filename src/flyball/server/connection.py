@@ -232,8 +232,11 @@ class Connection(asyncio.Protocol, abc.ABC):
                 return
             request = self.new_request()
             self.in_flight += 1
-            weight = 0 if recorder is None else recorder.weigh(mark_ns)
-            if weight:
+            if recorder is None:
+                pass
+            elif recorder.skip:
+                recorder.skip -= 1
+            elif weight := recorder.weigh(mark_ns):
                 request.weight = weight
                 request.protocol = self.PROTOCOL
                 request.received_ns = self._received_ns
@@ -316,6 +319,9 @@ class Connection(asyncio.Protocol, abc.ABC):
         """Trace a message that goes to a consumer, as a request of its own."""
         recorder = self.hub.recorder
         if recorder is None or self._transport is None:
+            return
+        if recorder.skip:
+            recorder.skip -= 1
             return
         now_ns = time.perf_counter_ns()
         weight = recorder.weigh(now_ns)

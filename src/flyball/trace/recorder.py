@@ -29,7 +29,7 @@ BUFFER_RECORDS = 8_192
 interpreter, stops the event loop for less than a millisecond."""
 
 
-SPARSE = 16
+SPARSE = 32
 """When there are many requests, one in so many is recorded."""
 
 
@@ -60,12 +60,12 @@ class Recorder:
         "_rotate_s",
         "_sample_ratio",
         "_second_ends_ns",
-        "_skip",
         "_start_stop",
         "_takes_all",
         "_thread",
         "_unsaved",
         "_well",
+        "skip",
     )
 
     def __init__(
@@ -73,7 +73,7 @@ class Recorder:
         folder: Path,
         node: str,
         sample_ratio: float = 1.0,
-        most_per_s: int = 2_000,
+        most_per_s: int = 1_000,
         rotate_s: float = 5.0,
         rotate_bytes: int = 64 * 2**20,
         keep_bytes: int = 2**30,
@@ -96,7 +96,8 @@ class Recorder:
         self._most_per_s = most_per_s
         self._left = 0
         self._second_ends_ns = 0
-        self._skip = 0
+        self.skip = 0
+        """So many of the next requests are not in the sample. Whoever has one counts down, and asks `weigh` at 0."""
         self._rotate_s = rotate_s
         # Chance, not every n-th request: a client that puts and takes in turn would show only one of the two.
         self._random = random.Random(0).random
@@ -131,8 +132,9 @@ class Recorder:
     def weigh(self, now_ns: int) -> int:
         """Return for how many requests the next one stands in the trace; 0 if it is not in the sample.
 
-        Ask once per request, before taking its other times. Up to `most_per_s` requests of a second are all in the
-        sample, then one in `SPARSE`: the more there is to do, the less may be spent on watching.
+        Ask once per request that is not to skip, before taking its other times. Up to `most_per_s` requests of
+        a second are all in the sample, then one in `SPARSE`: the more there is to do, the less may be spent on
+        watching.
         """
         if not self._takes_all and self._random() >= self._sample_ratio:
             return 0
@@ -142,11 +144,8 @@ class Recorder:
         if self._left > 0:
             self._left -= 1
             return 1
-        if self._skip > 0:
-            self._skip -= 1
-            return 0
-        # 0 to 30, 15 on average: one in 16, at irregular distances.
-        self._skip = int(self._random() * (2 * SPARSE - 1))
+        # 0 to 62, 31 on average: one in 32, at irregular distances.
+        self.skip = int(self._random() * (2 * SPARSE - 1))
         return SPARSE
 
     def record(self, span: Span, emitted_ns: int) -> None:
