@@ -5,6 +5,14 @@ FlyballError
 │   ├── QueueNotFound
 │   ├── QueueNameTaken
 │   ├── QueueNotEmpty
+│   ├── QueueInUse
+│   ├── QueueLocked            another connection has it for itself
+│   ├── ExchangeNotFound
+│   ├── ExchangeInUse
+│   ├── VhostNotFound
+│   ├── UnlikeDeclared         it exists and was declared in another way
+│   ├── InvalidArgument
+│   ├── ReservedName
 │   ├── ClientNotFound
 │   ├── ClientNameTaken
 │   ├── ClientInUse
@@ -54,6 +62,64 @@ class QueueNotEmpty(RequestError):
     def __init__(self, queue: int | str) -> None:
         super().__init__(f"queue {queue!r} still holds messages")
         self.queue = queue
+
+
+class QueueInUse(RequestError):
+    """A queue was to be removed only if unused, and has consumers."""
+
+    def __init__(self, queue_name: str, vhost: str) -> None:
+        super().__init__(f"queue '{queue_name}' in vhost '{vhost}' in use")
+        self.queue_name = queue_name
+
+
+class QueueLocked(RequestError):
+    """A queue belongs to another connection, or to a consumer that wants to be alone."""
+
+    def __init__(self, queue_name: str, vhost: str) -> None:
+        super().__init__(f"cannot obtain exclusive access to locked queue '{queue_name}' in vhost '{vhost}'")
+        self.queue_name = queue_name
+
+
+class ExchangeNotFound(RequestError):
+    """An operation named an exchange that does not exist."""
+
+    def __init__(self, exchange_name: str, vhost: str) -> None:
+        super().__init__(f"no exchange '{exchange_name}' in vhost '{vhost}'")
+        self.exchange_name = exchange_name
+
+
+class ExchangeInUse(RequestError):
+    """An exchange was to be removed only if unused, and has bindings."""
+
+    def __init__(self, exchange_name: str, vhost: str) -> None:
+        super().__init__(f"exchange '{exchange_name}' in vhost '{vhost}' in use")
+        self.exchange_name = exchange_name
+
+
+class VhostNotFound(RequestError):
+    """An operation named a virtual host that does not exist."""
+
+    def __init__(self, vhost: str) -> None:
+        super().__init__(f"no vhost '{vhost}'")
+        self.vhost = vhost
+
+
+class UnlikeDeclared(RequestError):
+    """A queue or exchange is declared again, and differs from what exists."""
+
+    def __init__(self, field: str, what: str, vhost: str, received: str, current: str) -> None:
+        super().__init__(
+            f"inequivalent arg '{field}' for {what} in vhost '{vhost}': received {received} but current is {current}"
+        )
+        self.field = field
+
+
+class InvalidArgument(RequestError):
+    """An argument of a declaration has a value that it cannot have."""
+
+
+class ReservedName(RequestError):
+    """A name that only the broker itself may use, or something that nobody may change."""
 
 
 class ClientNotFound(RequestError):

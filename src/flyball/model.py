@@ -6,10 +6,18 @@ Plain data, known to every layer. Nothing here does I/O, keeps time or knows a p
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 MAX_NAME_LENGTH = 255
 """Longest name of a client or queue, in characters."""
+
+DEFAULT_VHOST = "/"
+"""The virtual host of whoever does not name one: all clients of the research protocols."""
+
+Arguments = Mapping[str, Any]
+"""What a declaration says beyond its fixed fields, by name."""
 
 MESSAGE_OVERHEAD_BYTES = 600
 """What a message costs in memory beyond its body and properties, indexes included."""
@@ -42,10 +50,84 @@ class Client:
 
 @dataclass(slots=True)
 class Queue:
-    """The name and number of a queue; its messages are the engine's business."""
+    """The name and number of a queue and how it was declared; its messages are the engine's business.
+
+    The name is unique in its virtual host. A queue that is not durable is forgotten when the node stops; an
+    exclusive one serves the connection that declared it and ends with it.
+    """
 
     id: int
     name: str
+    vhost: str = DEFAULT_VHOST
+    durable: bool = True
+    exclusive: bool = False
+    auto_delete: bool = False
+    arguments: Arguments = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Where publishers of AMQP send messages: it routes them to queues and other exchanges by its bindings."""
+
+    name: str
+    type: str
+    vhost: str = DEFAULT_VHOST
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: Arguments = field(default_factory=dict)
+
+
+class Destination(enum.StrEnum):
+    """What a binding leads to."""
+
+    QUEUE = "queue"
+    EXCHANGE = "exchange"
+
+
+@dataclass(slots=True)
+class Binding:
+    """A rule of an exchange: what fits goes on to the destination."""
+
+    source: str
+    destination: str
+    kind: Destination = Destination.QUEUE
+    routing_key: str = ""
+    arguments: Arguments = field(default_factory=dict)
+    vhost: str = DEFAULT_VHOST
+
+
+@dataclass(slots=True)
+class User:
+    """Somebody who may log in. The hash is argon2's, None for one who cannot log in with a password."""
+
+    name: str
+    password_hash: str | None = field(default=None, repr=False)
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Permission:
+    """What a user may do in a virtual host: regular expressions of the names of queues and exchanges."""
+
+    user: str
+    vhost: str
+    configure: str = ""
+    write: str = ""
+    read: str = ""
+
+
+@dataclass(slots=True)
+class Policy:
+    """Arguments for all queues or exchanges whose names fit a pattern; the one with the highest priority applies."""
+
+    name: str
+    pattern: str
+    definition: Arguments
+    vhost: str = DEFAULT_VHOST
+    apply_to: str = "all"
+    """all, queues or exchanges."""
+    priority: int = 0
 
 
 @dataclass(slots=True)
@@ -54,7 +136,9 @@ class Message:
 
     Ids count up in the order of arrival, so the id is also the place in the queue. `receiver`, `sender`
     and `context` are None where there is none. `properties` are opaque here: the protocol that wrote
-    them reads them. Times are microseconds since 1970 in UTC.
+    them reads them. Times are microseconds since 1970 in UTC. A message that came through AMQP has an
+    `origin`, exchange and routing key as two short strings of that protocol, and its properties as AMQP encodes
+    them; any other has none.
     """
 
     id: int
@@ -68,6 +152,7 @@ class Message:
     expires_us: int | None = None
     properties: bytes = b""
     persistent: bool = True
+    origin: bytes = b""
     delivery_count: int = 0
     """How often it was handed to a consumer and came back."""
     stored: bool = False
@@ -76,7 +161,7 @@ class Message:
     @property
     def footprint_bytes(self) -> int:
         """What it costs in memory."""
-        return len(self.body) + len(self.properties) + MESSAGE_OVERHEAD_BYTES
+        return len(self.body) + len(self.properties) + len(self.origin) + MESSAGE_OVERHEAD_BYTES
 
 
 @dataclass(slots=True)
@@ -91,6 +176,7 @@ class Draft:
     expires_us: int | None = None
     properties: bytes = b""
     persistent: bool = True
+    origin: bytes = b""
 
 
 @dataclass(slots=True, frozen=True)
@@ -121,6 +207,18 @@ class QueueSummary:
     """How many messages there are of each sender."""
 
 
+@dataclass(slots=True, frozen=True)
+class Definition:
+    """Something that is declared and kept beside clients, queues and messages: an exchange, a binding, a user ...
+
+    `value` is what JSON can say. There is one of each `kind` and `key`.
+    """
+
+    kind: str
+    key: str
+    value: Mapping[str, Any] = field(hash=False)
+
+
 @dataclass(slots=True)
 class Snapshot:
     """Everything a node needs to know before it serves: read once, at recovery."""
@@ -129,3 +227,4 @@ class Snapshot:
     queues: list[QueueSummary] = field(default_factory=list)
     next_client_id: int = 1
     next_queue_id: int = 1
+    definitions: list[Definition] = field(default_factory=list)

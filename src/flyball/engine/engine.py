@@ -272,6 +272,7 @@ class Engine:
                 draft.expires_us,
                 draft.properties,
                 draft.persistent,
+                draft.origin,
             )
             arrival.messages.append(message)
             if self.keeps_messages:
