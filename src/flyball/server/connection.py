@@ -350,10 +350,10 @@ class Connection(asyncio.Protocol, abc.ABC):
         if self._answered:
             answered, self._answered = self._answered, []
             recorder = self.hub.recorder
-            assert recorder is not None, "only what is recorded is noted as answered"
-            emitted_ns = time.perf_counter_ns()
-            for span in answered:
-                recorder.record(span, emitted_ns)
+            if recorder is not None:
+                emitted_ns = time.perf_counter_ns()
+                for span in answered:
+                    recorder.record(span, emitted_ns)
         if self._has_heard_all:
             self._close_if_done()
 

@@ -159,7 +159,7 @@ class ServeSettings(BaseModel):
     trace: Switch = option("on", "Whether to record what requests cost.", key="trace.enabled")
     trace_sample_ratio: Ratio = option(1.0, "Part of the requests that is recorded.", key="trace.sample_ratio")
     trace_most_per_s: Count = option(
-        1000, "So many requests of a second are all recorded; of further ones one in 32.", key="trace.most_per_s"
+        500, "So many requests of a second are all recorded; of further ones one in 64.", key="trace.most_per_s"
     )
     trace_keep_bytes: Size = option(
         "1GiB", "Most disk space for trace files; the oldest are removed.", key="trace.keep_bytes"

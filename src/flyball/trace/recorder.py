@@ -29,7 +29,7 @@ BUFFER_RECORDS = 8_192
 interpreter, stops the event loop for less than a millisecond."""
 
 
-SPARSE = 32
+SPARSE = 64
 """When there are many requests, one in so many is recorded."""
 
 
@@ -73,7 +73,7 @@ class Recorder:
         folder: Path,
         node: str,
         sample_ratio: float = 1.0,
-        most_per_s: int = 1_000,
+        most_per_s: int = 500,
         rotate_s: float = 5.0,
         rotate_bytes: int = 64 * 2**20,
         keep_bytes: int = 2**30,
@@ -144,7 +144,7 @@ class Recorder:
         if self._left > 0:
             self._left -= 1
             return 1
-        # 0 to 62, 31 on average: one in 32, at irregular distances.
+        # 0 to 126, 63 on average: one in 64, at irregular distances.
         self.skip = int(self._random() * (2 * SPARSE - 1))
         return SPARSE
 

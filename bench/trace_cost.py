@@ -1,0 +1,93 @@
+"""What the trace costs: CPU time of a node for a request, with the trace and without, in one process.
+
+    python -m bench.trace_cost                  # about 3 minutes
+    python -m bench.trace_cost --stores null --seconds 20
+
+Two runs of a node differ by more than the trace costs. So here one node serves all the time and its trace is
+switched on and off twice a second; the CPU time of the process, the writing thread included, is counted apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.load import Dialect, Plan, Telesto, ThorBang, generate_elsewhere
+from flyball.server.connection import Connection
+from flyball.server.node import running
+from flyball.server.settings import load_settings
+
+SWITCH_S = 0.5
+CLIENTS = 50
+
+
+class RequestCounter:
+    """Counts what the sessions of this process answer."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def install(self) -> None:
+        finish: Callable[..., None] = Connection.finish
+
+        def counted(connection: Connection, *arguments: Any) -> None:
+            self.count += 1
+            finish(connection, *arguments)
+
+        Connection.finish = counted  # type: ignore[method-assign]
+
+
+async def measure(store: str, protocol: str, seconds: float, counter: RequestCounter) -> tuple[float, float]:
+    """Return the CPU time of a request in microseconds, with the trace and without: medians of the intervals."""
+    of: dict[str, type[ThorBang] | type[Telesto]] = {"thorbang": ThorBang, "telesto": Telesto}
+    dialect: Dialect = of[protocol](5, keeps_messages=store != "null")
+    costs: dict[bool, list[float]] = {True: [], False: []}
+    with tempfile.TemporaryDirectory(prefix="flyball-bench-") as folder:
+        flags = {"store": store, "data": Path(folder), "telesto": "127.0.0.1:0", "thorbang": "127.0.0.1:0"}
+        async with running(load_settings(flags, {})) as node, asyncio.TaskGroup() as tasks:
+            recorder = node.hub.recorder
+            plan = Plan(dialect, node.addresses[protocol], CLIENTS, None, 2.0, seconds)
+            load = tasks.create_task(asyncio.to_thread(generate_elsewhere, plan))
+            await asyncio.sleep(3.0)
+            is_on = True
+            end = time.monotonic() + seconds - 2.0
+            while time.monotonic() < end:
+                node.hub.recorder = recorder if is_on else None
+                count, cpu_s = counter.count, time.process_time()
+                await asyncio.sleep(SWITCH_S)
+                costs[is_on].append((time.process_time() - cpu_s) / (counter.count - count) * 1e6)
+                is_on = not is_on
+            node.hub.recorder = recorder
+            await load
+    return statistics.median(costs[True]), statistics.median(costs[False])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stores", default="embedded,null")
+    parser.add_argument("--protocols", default="thorbang,telesto")
+    parser.add_argument("--seconds", type=float, default=40.0, help="of each measurement")
+    options = parser.parse_args()
+    counter = RequestCounter()
+    counter.install()
+    table = Table(title=f"CPU time of a request, {CLIENTS} clients", box=None)
+    for heading in ("store", "protocol", "with trace, µs", "without, µs", "ratio"):
+        table.add_column(heading, justify="right" if "µs" in heading or heading == "ratio" else "left")
+    for store in options.stores.split(","):
+        for protocol in options.protocols.split(","):
+            traced, plain = asyncio.run(measure(store, protocol, options.seconds, counter))
+            table.add_row(store, protocol, f"{traced:.2f}", f"{plain:.2f}", f"{traced / plain:.3f}")
+    Console(width=100).print(table)
+
+
+if __name__ == "__main__":
+    main()
