@@ -17,6 +17,7 @@ HOT_MODULES = (
     "src/flyball/wire/telesto/*.py",
     "src/flyball/wire/thorbang/*.py",
     "src/flyball/engine/*.py",
+    "src/flyball/engine/routing/*.py",
 )
 
 UNCOMPILED = (

@@ -9,6 +9,7 @@ FlyballError
 │   ├── QueueLocked            another connection has it for itself
 │   ├── ExchangeNotFound
 │   ├── ExchangeInUse
+│   ├── UnknownExchangeType
 │   ├── VhostNotFound
 │   ├── UnlikeDeclared         it exists and was declared in another way
 │   ├── InvalidArgument
@@ -94,6 +95,14 @@ class ExchangeInUse(RequestError):
     def __init__(self, exchange_name: str, vhost: str) -> None:
         super().__init__(f"exchange '{exchange_name}' in vhost '{vhost}' in use")
         self.exchange_name = exchange_name
+
+
+class UnknownExchangeType(RequestError):
+    """An exchange was declared of a type that there is not."""
+
+    def __init__(self, exchange_type: str) -> None:
+        super().__init__(f"unknown exchange type '{exchange_type}'")
+        self.exchange_type = exchange_type
 
 
 class VhostNotFound(RequestError):

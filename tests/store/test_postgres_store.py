@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from flyball.errors import StoreError, StoreMismatch, StoreUnavailable
-from flyball.model import Message, Queue
+from flyball.model import Client, ClientMode, Message, Queue, QueueSummary, Snapshot
 from flyball.store.interface import Batch, IndexColumns, QueueCreated
 from flyball.store.postgres import store as store_module
 from flyball.store.postgres.embedded import EmbeddedPostgres
@@ -36,6 +36,84 @@ async def ask(postgres: EmbeddedPostgres, statement: str, *arguments: object) ->
 def writer_pid(store: PostgresStore) -> int:
     assert store._writer_pid is not None
     return store._writer_pid
+
+
+VERSION_1 = """
+CREATE SCHEMA {schema};
+SET LOCAL search_path = {schema};
+CREATE TABLE schema_version (version integer NOT NULL);
+INSERT INTO schema_version (version) VALUES (1);
+CREATE TABLE clients (id bigint PRIMARY KEY, name text NOT NULL, mode smallint NOT NULL);
+CREATE TABLE queues (id integer PRIMARY KEY, name text NOT NULL);
+CREATE TABLE counters (name text PRIMARY KEY, value bigint NOT NULL) WITH (fillfactor = 50);
+INSERT INTO counters (name, value) VALUES ('client', 5), ('queue', 4), ('message', 5001);
+CREATE TABLE messages (
+    id         bigint NOT NULL,
+    arrived_us bigint NOT NULL,
+    sender     bigint,
+    receiver   bigint,
+    context    bigint,
+    expires_us bigint,
+    queue_id   integer NOT NULL,
+    priority   integer NOT NULL,
+    persistent boolean NOT NULL,
+    properties bytea NOT NULL,
+    body       bytea NOT NULL,
+    CONSTRAINT messages_pkey PRIMARY KEY (id)
+) WITH (fillfactor = 100, toast_tuple_target = 8160);
+ALTER TABLE messages ALTER COLUMN body SET STORAGE EXTERNAL;
+ALTER TABLE messages ALTER COLUMN properties SET STORAGE EXTERNAL;
+CREATE INDEX messages_in_queue ON messages (queue_id, id) INCLUDE (receiver, sender, context, priority);
+CREATE INDEX messages_expiring ON messages (expires_us) INCLUDE (queue_id, id) WHERE expires_us IS NOT NULL;
+CREATE INDEX messages_passing ON messages (id) WHERE NOT persistent;
+INSERT INTO clients (id, name, mode) VALUES (4, 'ada', 2);
+INSERT INTO queues (id, name) VALUES (1, 'first'), (3, 'C:\\005c');
+INSERT INTO messages SELECT id, 17, 4, 5, 6, 7, 1, 8, true, 'properties', 'body' FROM generate_series(1, 2000) AS id;
+"""
+"""What the first version of the tables was, with something in it."""
+
+
+async def test_tables_of_the_first_version_are_brought_up_to_date_and_keep_everything(
+    postgres: EmbeddedPostgres, postgres_store: PostgresStore, schema: str
+) -> None:
+    connection = await asyncpg.connect(postgres.dsn)
+    await connection.execute(VERSION_1.format(schema=schema))
+    file_before = await connection.fetchval("SELECT pg_relation_filenode($1::regclass)", f"{schema}.messages")
+    snapshot = await postgres_store.open()
+    file_after = await connection.fetchval("SELECT pg_relation_filenode($1::regclass)", f"{schema}.messages")
+    await connection.close()
+    assert file_after == file_before, "the messages were written anew: that takes long where there are many"
+    assert snapshot == Snapshot(
+        [Client(4, "ada", ClientMode.READ_ONLY)],
+        [
+            QueueSummary(Queue(1, "first"), 2000, 2000, addressed={5: 2000}, sent={4: 2000}),
+            QueueSummary(Queue(3, "C:\\005c")),
+        ],
+        next_client_id=5,
+        next_queue_id=4,
+    )
+    expected = Message(77, 1, b"body", 4, 5, 6, 8, 17, 7, b"properties", stored=True)
+    assert await postgres_store.load([77]) == [expected]
+    assert await postgres_store.reserve_message_ids(1) == 5001
+    await postgres_store.commit(Batch(appended=[Message(5001, 1, b"", origin=b"new")]))
+    [loaded] = await postgres_store.load([5001])
+    assert loaded.origin == b"new"
+    await postgres_store.close()
+    assert (await postgres_store.open()).queues[0].message_count == 2001
+
+
+async def test_an_argument_that_cannot_be_stored_is_refused_for_good_and_the_next_commit_works(
+    postgres_store: PostgresStore,
+) -> None:
+    await postgres_store.open()
+    endless: list[object] = []
+    endless.append(endless)
+    for odd in (object(), endless):
+        with pytest.raises(StoreError) as refused:
+            await postgres_store.commit(Batch([QueueCreated(Queue(1, "q", arguments={"odd": odd}))]))
+        assert not isinstance(refused.value, StoreUnavailable)
+    await postgres_store.commit(Batch(appended=numbered(1)))
+    assert await ids_in(postgres_store) == [1]
 
 
 async def test_tables_of_a_newer_version_are_refused(

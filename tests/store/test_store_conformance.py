@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import UTC, datetime
+from decimal import Decimal
 
-from flyball.model import Client, ClientMode, Message, Queue, Snapshot
+from flyball.model import Arguments, Client, ClientMode, Definition, Message, Queue, Snapshot
 from flyball.store.interface import (
     Batch,
     Change,
     ClientCreated,
     ClientDeleted,
+    DefinitionDeleted,
+    DefinitionPut,
     IndexColumns,
     IndexPiece,
     QueueCreated,
@@ -19,6 +23,19 @@ from flyball.store.interface import (
 from flyball.store.null import NullStore
 
 ALL = 2**62
+
+ARGUMENTS = {
+    "x-max-length": 2**62,
+    "flag": False,
+    "nothing": None,
+    "share": 1e300,
+    "raw": b"\0\xff",
+    "since": datetime(2024, 2, 29, 12, tzinfo=UTC),
+    "price": Decimal("1.10"),
+    "$bytes": "not \0 bytes",
+    "half \udc80": [1, {"deep": ["list", {}]}],
+}
+"""One of everything that a field table may hold, with names that only look like something else."""
 
 
 async def reopened(store: Store) -> Snapshot:
@@ -65,10 +82,16 @@ async def test_every_field_of_a_message_comes_back(store: Store) -> None:
         arrived_us=1_700_000_000_000_000,
         expires_us=1_800_000_000_000_000,
         properties=b"\0\xff",
+        origin=b"\x01x\xff",
     )
+    more = [dataclasses.replace(message, id=message.id + number) for number in range(1, 100)]
     await store.commit(Batch(appended=[message]))
-    [loaded] = await store.load([message.id])
-    assert dataclasses.replace(loaded, stored=True) == dataclasses.replace(message, stored=True)
+    await store.commit(Batch(appended=more))
+    found = await store.load([message.id, more[-1].id]) + await store.page(1, more[-2].id, 1)
+    expected = [message, more[-1], more[-1]]
+    assert [dataclasses.replace(one, stored=True) for one in found] == [
+        dataclasses.replace(one, stored=True) for one in expected
+    ]
 
 
 async def test_an_empty_body_and_absent_fields_come_back_as_they_were(store: Store) -> None:
@@ -76,6 +99,90 @@ async def test_an_empty_body_and_absent_fields_come_back_as_they_were(store: Sto
     await store.commit(Batch(appended=[Message(1, 1, b"")]))
     [loaded] = await store.load([1])
     assert (loaded.body, loaded.sender, loaded.receiver, loaded.context, loaded.expires_us) == (b"", *[None] * 4)
+
+
+async def test_everything_that_was_declared_of_a_durable_queue_comes_back(store: Store) -> None:
+    await store.open()
+    queues = [
+        Queue(1, "plain"),
+        Queue(2, "plain", vhost="other", auto_delete=True, arguments=ARGUMENTS),
+        Queue(3, "a\\0000b \0 \udcff", vhost="\udc80"),
+    ]
+    await store.commit(Batch([QueueCreated(queue) for queue in queues]))
+    snapshot = await reopened(store)
+    assert sorted((summary.queue for summary in snapshot.queues), key=lambda queue: queue.id) == queues
+
+
+async def test_thousands_of_queues_and_definitions_are_declared_in_one_commit(store: Store) -> None:
+    await store.open()
+    changes: list[Change] = []
+    for number in range(1, 3001):
+        changes.append(QueueCreated(Queue(number, f"queue {number}")))
+        changes.append(DefinitionPut(Definition("binding", str(number), {"number": number})))
+        if number % 3 == 0:
+            changes.append(QueueDeleted(number))
+            changes.append(DefinitionDeleted("binding", str(number)))
+    await store.commit(Batch(changes))
+    snapshot = await reopened(store)
+    left = {number for number in range(1, 3001) if number % 3}
+    assert {summary.queue.id for summary in snapshot.queues} == left
+    assert {definition.value["number"] for definition in snapshot.definitions} == left
+    assert snapshot.next_queue_id == 3001
+
+
+def by_place(snapshot: Snapshot) -> dict[tuple[str, str], Arguments]:
+    found = {(definition.kind, definition.key): definition.value for definition in snapshot.definitions}
+    assert len(found) == len(snapshot.definitions)
+    return found
+
+
+async def test_definitions_are_kept_by_kind_and_key_until_they_are_deleted(store: Store) -> None:
+    await store.open()
+    long_key = "\0" * 10_000
+    await store.commit(
+        Batch(
+            [
+                DefinitionPut(Definition("user", "ada", {"tags": ["administrator"]})),
+                DefinitionPut(Definition("exchange", "ada", ARGUMENTS)),
+                DefinitionPut(Definition("exchange", long_key + "1", {"number": 1})),
+                DefinitionPut(Definition("exchange", long_key + "2", {"number": 2})),
+                DefinitionPut(Definition("exchange", "half \udc80", {})),
+            ]
+        )
+    )
+    assert by_place(await reopened(store)) == {
+        ("user", "ada"): {"tags": ["administrator"]},
+        ("exchange", "ada"): ARGUMENTS,
+        ("exchange", long_key + "1"): {"number": 1},
+        ("exchange", long_key + "2"): {"number": 2},
+        ("exchange", "half \udc80"): {},
+    }
+    await store.commit(
+        Batch(
+            [
+                DefinitionDeleted("exchange", "ada"),
+                DefinitionDeleted("exchange", "half \udc80"),
+                DefinitionDeleted("exchange", long_key + "1"),
+                DefinitionDeleted("exchange", "unknown"),
+            ]
+        )
+    )
+    assert set(by_place(await reopened(store))) == {("user", "ada"), ("exchange", long_key + "2")}
+
+
+async def test_the_last_word_on_a_definition_counts(store: Store) -> None:
+    await store.open()
+
+    def put(key: str, value: int) -> Change:
+        return DefinitionPut(Definition("policy", key, {"value": value}))
+
+    changes = [
+        *[put("a", 1), put("a", 2), put("b", 1), DefinitionDeleted("policy", "b")],
+        *[put("c", 1), DefinitionDeleted("policy", "c"), put("c", 3), DefinitionDeleted("policy", "a"), put("a", 4)],
+    ]
+    for again in (False, True):
+        await store.commit(Batch([*changes]), again=again)
+        assert by_place(await reopened(store)) == {("policy", "a"): {"value": 4}, ("policy", "c"): {"value": 3}}
 
 
 async def test_small_and_large_batches_are_stored_alike(store: Store) -> None:
@@ -193,7 +300,7 @@ async def test_load_returns_what_is_stored_oldest_first(store: Store) -> None:
 
 async def test_load_and_page_stop_at_a_number_of_bytes_but_return_at_least_one(store: Store) -> None:
     await with_queue(store)
-    messages = [Message(number, 1, b"x" * 90, properties=b"y" * 10) for number in range(1, 6)]
+    messages = [Message(number, 1, b"x" * 90, properties=b"y" * 5, origin=b"z" * 5) for number in range(1, 6)]
     await store.commit(Batch(appended=messages))
     assert [message.id for message in await store.page(1, 1, 10, 299)] == [2, 3]
     assert [message.id for message in await store.page(1, 1, 2, 500)] == [2, 3]
@@ -274,7 +381,9 @@ async def test_message_ids_that_were_not_used_go_back_at_a_clean_stop(store: Sto
 async def test_the_null_store_answers_keeps_nothing_and_counts_ids() -> None:
     store: Store = NullStore()
     assert await store.open() == Snapshot()
-    await store.commit(Batch([QueueCreated(Queue(1, "q"))], numbered(1)), again=True)
+    changes: list[Change] = [QueueCreated(Queue(1, "q")), DefinitionPut(Definition("user", "ada", {}))]
+    await store.commit(Batch(changes, numbered(1)), again=True)
+    assert await store.open() == Snapshot()
     assert (await store.load([1]), await store.page(1, 0, 9), await store.expiring()) == ([], [], [])
     assert [piece async for piece in store.index(1, IndexColumns(), ALL)] == [IndexPiece([], ALL)]
     assert await store.delete_queue_messages(1, ALL, []) == await store.sweep_orphans() == 0

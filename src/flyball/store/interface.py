@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from flyball.model import Client, Message, Queue, Snapshot
+from flyball.model import Client, Definition, Message, Queue, Snapshot
 
 NO_LIMIT = 2**62
 """For a number of bytes: as many as there are."""
@@ -18,6 +18,8 @@ NO_LIMIT = 2**62
 
 @dataclass(slots=True, frozen=True)
 class QueueCreated:
+    """Durable queues only: any other is gone with the node, and its store need not know it."""
+
     queue: Queue
 
 
@@ -38,7 +40,20 @@ class ClientDeleted:
     client_id: int
 
 
-Change = QueueCreated | QueueDeleted | ClientCreated | ClientDeleted
+@dataclass(slots=True, frozen=True)
+class DefinitionPut:
+    """Takes the place of what had the same kind and key."""
+
+    definition: Definition
+
+
+@dataclass(slots=True, frozen=True)
+class DefinitionDeleted:
+    kind: str
+    key: str
+
+
+Change = QueueCreated | QueueDeleted | ClientCreated | ClientDeleted | DefinitionPut | DefinitionDeleted
 
 
 @dataclass(slots=True)
@@ -89,7 +104,7 @@ class IndexColumns:
 
 
 class Store(Protocol):
-    """Keeps clients, queues and messages."""
+    """Keeps clients, queues, definitions and messages."""
 
     keeps_messages: bool
     """False where messages are answered and forgotten."""

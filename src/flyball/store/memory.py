@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from flyball.model import Client, Message, Queue, QueueSummary, Snapshot
+from flyball.model import Client, Definition, Message, Queue, QueueSummary, Snapshot
 from flyball.store.interface import (
     NO_LIMIT,
     Batch,
     ClientCreated,
     ClientDeleted,
+    DefinitionDeleted,
+    DefinitionPut,
     IndexColumns,
     IndexKeys,
     IndexPiece,
@@ -27,6 +29,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._clients: dict[int, Client] = {}
         self._queues: dict[int, Queue] = {}
+        self._definitions: dict[tuple[str, str], Definition] = {}
         self._messages: dict[int, Message] = {}
         self._next_client_id = 1
         self._next_queue_id = 1
@@ -53,6 +56,7 @@ class MemoryStore:
             queues=list(summaries.values()),
             next_client_id=self._next_client_id,
             next_queue_id=self._next_queue_id,
+            definitions=list(self._definitions.values()),
         )
 
     async def close(self) -> None:
@@ -73,6 +77,10 @@ class MemoryStore:
                     self._next_client_id = max(self._next_client_id, client.id + 1)
                 case ClientDeleted(client_id):
                     self._clients.pop(client_id, None)
+                case DefinitionPut(definition):
+                    self._definitions[definition.kind, definition.key] = definition
+                case DefinitionDeleted(kind, key):
+                    self._definitions.pop((kind, key), None)
         for message in batch.appended:
             if message.queue_id not in deleted:
                 self._messages[message.id] = message
@@ -139,7 +147,7 @@ def _within(messages: Sequence[Message], max_bytes: int) -> list[Message]:
     """The first messages that together hold no more than that, and at least one."""
     taken: list[Message] = []
     for message in messages:
-        max_bytes -= len(message.body) + len(message.properties)
+        max_bytes -= len(message.body) + len(message.properties) + len(message.origin)
         if max_bytes < 0 and taken:
             break
         taken.append(message)

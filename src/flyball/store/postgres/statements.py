@@ -13,6 +13,7 @@ COLUMNS = (
     "expires_us",
     "properties",
     "persistent",
+    "origin",
     "body",
 )
 """The columns of a message, in the order in which they travel."""
@@ -21,7 +22,7 @@ _COLUMN_LIST = ", ".join(COLUMNS)
 
 _UNNEST = """unnest(
     $1::bigint[], $2::integer[], $3::bigint[], $4::bigint[], $5::bigint[], $6::integer[],
-    $7::bigint[], $8::bigint[], $9::bytea[], $10::boolean[], $11::bytea[])"""
+    $7::bigint[], $8::bigint[], $9::bytea[], $10::boolean[], $11::bytea[], $12::bytea[])"""
 
 # Safe to run twice: what is there already stays as it is.
 APPEND = f"INSERT INTO messages ({_COLUMN_LIST}) SELECT * FROM {_UNNEST} ON CONFLICT (id) DO NOTHING"
@@ -29,17 +30,31 @@ APPEND = f"INSERT INTO messages ({_COLUMN_LIST}) SELECT * FROM {_UNNEST} ON CONF
 REMOVE = "DELETE FROM messages WHERE id = ANY($1::bigint[])"
 
 # Both in one statement and one round trip. The two halves do not see each other: no id may be in both.
-APPEND_AND_REMOVE = f"WITH gone AS (DELETE FROM messages WHERE id = ANY($12::bigint[])) {APPEND}"
+APPEND_AND_REMOVE = f"WITH gone AS (DELETE FROM messages WHERE id = ANY($13::bigint[])) {APPEND}"
 
-CREATE_QUEUE = "INSERT INTO queues (id, name) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET name = excluded.name"
+# Each of these carries all changes of its kind in a batch: clients declare thousands of queues in a row.
+CREATE_QUEUES = """
+INSERT INTO queues (id, vhost, name, auto_delete, arguments)
+SELECT * FROM unnest($1::integer[], $2::text[], $3::text[], $4::boolean[], $5::jsonb[])
+ON CONFLICT (id) DO UPDATE SET vhost = excluded.vhost, name = excluded.name,
+    auto_delete = excluded.auto_delete, arguments = excluded.arguments"""
 
-DELETE_QUEUE = "DELETE FROM queues WHERE id = $1"
+DELETE_QUEUES = "DELETE FROM queues WHERE id = ANY($1::integer[])"
 
-CREATE_CLIENT = """
-INSERT INTO clients (id, name, mode) VALUES ($1, $2, $3)
+CREATE_CLIENTS = """
+INSERT INTO clients (id, name, mode) SELECT * FROM unnest($1::bigint[], $2::text[], $3::smallint[])
 ON CONFLICT (id) DO UPDATE SET name = excluded.name, mode = excluded.mode"""
 
-DELETE_CLIENT = "DELETE FROM clients WHERE id = $1"
+DELETE_CLIENTS = "DELETE FROM clients WHERE id = ANY($1::bigint[])"
+
+PUT_DEFINITIONS = """
+INSERT INTO definitions (kind, digest, key, value)
+SELECT * FROM unnest($1::text[], $2::bytea[], $3::text[], $4::jsonb[])
+ON CONFLICT (kind, digest) DO UPDATE SET value = excluded.value"""
+
+DELETE_DEFINITIONS = """
+DELETE FROM definitions USING unnest($1::text[], $2::bytea[]) AS gone (kind, digest)
+WHERE definitions.kind = gone.kind AND definitions.digest = gone.digest"""
 
 # Keeps a number from being given out again, also when its owner is deleted.
 PASS_NUMBER = "UPDATE counters SET value = $2 + 1 WHERE name = $1 AND value <= $2"
@@ -53,7 +68,9 @@ COUNTERS = "SELECT name, value FROM counters"
 
 CLIENTS = "SELECT id, name, mode FROM clients ORDER BY id"
 
-QUEUES = "SELECT id, name FROM queues ORDER BY id"
+QUEUES = "SELECT id, vhost, name, auto_delete, arguments FROM queues ORDER BY id"
+
+DEFINITIONS = "SELECT kind, key, value FROM definitions ORDER BY kind, key"
 
 DROP_PASSING = "DELETE FROM messages WHERE NOT persistent"
 
@@ -64,7 +81,7 @@ SELECT queue_id, receiver, sender, count(*), max(id) FROM messages GROUP BY queu
 # How much the rows up to each one hold. The length of a body is known without reading it.
 _SO_FAR = """
     row_number() OVER (ORDER BY place) AS row_number,
-    sum(octet_length(body) + octet_length(properties)) OVER (ORDER BY place) AS so_far_bytes"""
+    sum(octet_length(body) + octet_length(properties) + octet_length(origin)) OVER (ORDER BY place) AS so_far_bytes"""
 
 # In the order asked for up to so many bytes, but at least one.
 LOAD = f"""

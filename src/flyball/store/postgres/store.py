@@ -1,4 +1,4 @@
-"""The durable store: clients, queues and messages in PostgreSQL.
+"""The durable store: clients, queues, definitions and messages in PostgreSQL.
 
 Knows SQL and asyncpg and nobody else does. Three sessions: one writes the batches, one reads messages while
 somebody waits, one does what takes long. Retrying is the group commit's business.
@@ -7,19 +7,22 @@ somebody waits, one does what takes long. Retrying is the group commit's busines
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 import asyncpg
 
 from flyball.errors import StoreError, StoreUnavailable
-from flyball.model import Client, ClientMode, Message, Queue, QueueSummary, Snapshot
+from flyball.model import Arguments, Client, ClientMode, Definition, Message, Queue, QueueSummary, Snapshot
 from flyball.store.interface import (
     NO_LIMIT,
     Batch,
     Change,
     ClientCreated,
     ClientDeleted,
+    DefinitionDeleted,
+    DefinitionPut,
     IndexColumns,
     IndexKeys,
     IndexPiece,
@@ -29,6 +32,7 @@ from flyball.store.interface import (
 from flyball.store.postgres import statements
 from flyball.store.postgres.migrations import migrate, quoted
 from flyball.store.postgres.session import CONNECT_LIMIT_S, Connection, Session
+from flyball.store.postgres.values import from_json, from_text, to_json, to_text
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +92,8 @@ class PostgresStore:
                 await _commit_in_one_statement(connection, appended, removed)
                 return
             async with connection.transaction():
-                for change in batch.changes:
-                    await _apply(connection, change)
+                if batch.changes:
+                    await _apply(connection, batch.changes)
                 if again or small:
                     for piece in _pieces(appended):
                         await connection.execute(statements.APPEND, *_arrays(piece))
@@ -217,10 +221,11 @@ class PostgresStore:
             Client(row["id"], row["name"], ClientMode(row["mode"]))
             for row in await connection.fetch(statements.CLIENTS)
         ]
-        queues = {
-            row["id"]: QueueSummary(Queue(row["id"], row["name"]))
-            for row in await connection.fetch(statements.QUEUES)
-        }
+        queues = {row["id"]: QueueSummary(_queue(row)) for row in await connection.fetch(statements.QUEUES)}
+        definitions = [
+            Definition(from_text(row["kind"]), from_text(row["key"]), from_json(row["value"]))
+            for row in await connection.fetch(statements.DEFINITIONS)
+        ]
         orphaned: set[int] = set()
         for queue_id, receiver, sender, count, last_id in await connection.fetch(statements.SUMMARY):
             summary = queues.get(queue_id)
@@ -234,7 +239,7 @@ class PostgresStore:
             if sender is not None:
                 summary.sent[sender] = summary.sent.get(sender, 0) + count
         self._orphaned_queue_ids = sorted(orphaned)
-        return Snapshot(clients, list(queues.values()), counters["client"], counters["queue"])
+        return Snapshot(clients, list(queues.values()), counters["client"], counters["queue"], definitions)
 
 
 class _WriterLockTaken(StoreUnavailable):
@@ -266,18 +271,103 @@ async def _copy(connection: Connection, appended: Sequence[Message]) -> None:
         raise StoreError(f"a message cannot be stored: {error}") from error
 
 
-async def _apply(connection: Connection, change: Change) -> None:
-    match change:
-        case QueueCreated(queue):
-            await connection.execute(statements.CREATE_QUEUE, queue.id, queue.name)
-            await connection.execute(statements.PASS_NUMBER, "queue", queue.id)
-        case QueueDeleted(queue_id):
-            await connection.execute(statements.DELETE_QUEUE, queue_id)
-        case ClientCreated(client):
-            await connection.execute(statements.CREATE_CLIENT, client.id, client.name, int(client.mode))
-            await connection.execute(statements.PASS_NUMBER, "client", client.id)
-        case ClientDeleted(client_id):
-            await connection.execute(statements.DELETE_CLIENT, client_id)
+async def _apply(connection: Connection, changes: Sequence[Change]) -> None:
+    """Bring about what the changes leave behind, in a few statements however many they are.
+
+    Changes of different things do not touch each other, so that for each thing only the last one counts.
+    """
+    queues: dict[int, Queue | None] = {}
+    clients: dict[int, Client | None] = {}
+    definitions: dict[tuple[str, str], Definition | None] = {}
+    last_queue_id = last_client_id = 0
+    for change in changes:
+        match change:
+            case QueueCreated(queue):
+                queues[queue.id] = queue
+                last_queue_id = max(last_queue_id, queue.id)
+            case QueueDeleted(queue_id):
+                queues[queue_id] = None
+            case ClientCreated(client):
+                clients[client.id] = client
+                last_client_id = max(last_client_id, client.id)
+            case ClientDeleted(client_id):
+                clients[client_id] = None
+            case DefinitionPut(definition):
+                definitions[definition.kind, definition.key] = definition
+            case DefinitionDeleted(kind, key):
+                definitions[kind, key] = None
+    if queues:
+        await _apply_to_queues(connection, queues)
+    if clients:
+        await _apply_to_clients(connection, clients)
+    if definitions:
+        await _apply_to_definitions(connection, definitions)
+    for counter, last_id in (("queue", last_queue_id), ("client", last_client_id)):
+        if last_id:
+            await connection.execute(statements.PASS_NUMBER, counter, last_id)
+
+
+async def _apply_to_queues(connection: Connection, queues: Mapping[int, Queue | None]) -> None:
+    deleted = [queue_id for queue_id, queue in queues.items() if queue is None]
+    created = [queue for queue in queues.values() if queue is not None]
+    if deleted:
+        await connection.execute(statements.DELETE_QUEUES, deleted)
+    if created:
+        await connection.execute(
+            statements.CREATE_QUEUES,
+            [queue.id for queue in created],
+            [to_text(queue.vhost) for queue in created],
+            [to_text(queue.name) for queue in created],
+            [queue.auto_delete for queue in created],
+            [_storable(queue.arguments) for queue in created],
+        )
+
+
+async def _apply_to_clients(connection: Connection, clients: Mapping[int, Client | None]) -> None:
+    deleted = [client_id for client_id, client in clients.items() if client is None]
+    created = [client for client in clients.values() if client is not None]
+    if deleted:
+        await connection.execute(statements.DELETE_CLIENTS, deleted)
+    if created:
+        await connection.execute(
+            statements.CREATE_CLIENTS,
+            [client.id for client in created],
+            [client.name for client in created],
+            [int(client.mode) for client in created],
+        )
+
+
+async def _apply_to_definitions(
+    connection: Connection, definitions: Mapping[tuple[str, str], Definition | None]
+) -> None:
+    deleted = [place for place, definition in definitions.items() if definition is None]
+    put = [definition for definition in definitions.values() if definition is not None]
+    if deleted:
+        await connection.execute(
+            statements.DELETE_DEFINITIONS,
+            [to_text(kind) for kind, _ in deleted],
+            [_digest(to_text(key)) for _, key in deleted],
+        )
+    if put:
+        keys = [to_text(definition.key) for definition in put]
+        await connection.execute(
+            statements.PUT_DEFINITIONS,
+            [to_text(definition.kind) for definition in put],
+            [_digest(key) for key in keys],
+            keys,
+            [_storable(definition.value) for definition in put],
+        )
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+def _storable(arguments: Arguments) -> str:
+    try:
+        return to_json(arguments)
+    except (RecursionError, TypeError, ValueError) as error:
+        raise StoreError(f"an argument cannot be stored: {error}") from error
 
 
 def _without_deleted_queues(batch: Batch) -> Sequence[Message]:
@@ -289,7 +379,7 @@ def _without_deleted_queues(batch: Batch) -> Sequence[Message]:
 
 
 def _size_bytes(messages: Sequence[Message]) -> int:
-    return sum([len(message.body) + len(message.properties) for message in messages])
+    return sum([len(message.body) + len(message.properties) + len(message.origin) for message in messages])
 
 
 def _pieces(appended: Sequence[Message]) -> Iterator[Sequence[Message]]:
@@ -298,7 +388,7 @@ def _pieces(appended: Sequence[Message]) -> Iterator[Sequence[Message]]:
     size_bytes = 0
     for message in appended:
         piece.append(message)
-        size_bytes += len(message.body) + len(message.properties)
+        size_bytes += len(message.body) + len(message.properties) + len(message.origin)
         if size_bytes >= MAX_ARRAY_BYTES or len(piece) >= DELETE_CHUNK_ROWS:
             yield piece
             piece, size_bytes = [], 0
@@ -319,6 +409,7 @@ def _arrays(messages: Sequence[Message]) -> tuple[list[object], ...]:
         [message.expires_us for message in messages],
         [message.properties for message in messages],
         [message.persistent for message in messages],
+        [message.origin for message in messages],
         [message.body for message in messages],
     )
 
@@ -335,12 +426,26 @@ def _record(message: Message) -> tuple[object, ...]:
         message.expires_us,
         message.properties,
         message.persistent,
+        message.origin,
         message.body,
     )
 
 
 def _message(row: asyncpg.Record) -> Message:
-    number, queue_id, sender, receiver, context, priority, arrived_us, expires_us, properties, persistent, body = row
+    (
+        number,
+        queue_id,
+        sender,
+        receiver,
+        context,
+        priority,
+        arrived_us,
+        expires_us,
+        properties,
+        persistent,
+        origin,
+        body,
+    ) = row
     return Message(
         id=number,
         queue_id=queue_id,
@@ -353,5 +458,16 @@ def _message(row: asyncpg.Record) -> Message:
         expires_us=expires_us,
         properties=properties,
         persistent=persistent,
+        origin=origin,
         stored=True,
+    )
+
+
+def _queue(row: asyncpg.Record) -> Queue:
+    return Queue(
+        row["id"],
+        from_text(row["name"]),
+        vhost=from_text(row["vhost"]),
+        auto_delete=row["auto_delete"],
+        arguments=from_json(row["arguments"]),
     )

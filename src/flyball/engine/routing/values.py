@@ -1,0 +1,67 @@
+"""Values of arguments and headers: when two are the same, and what RabbitMQ calls them.
+
+Python takes True for 1 and 1 for 1.0; a broker whose clients write in many languages must not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_INT32_MAX = (1 << 31) - 1
+
+
+def frozen(value: Any) -> tuple[str, Any]:
+    """Return something hashable that is equal for two values of the same type and content, and for no others."""
+    if isinstance(value, Mapping):
+        return ("table", tuple(sorted((name, frozen(item)) for name, item in value.items())))
+    if isinstance(value, (list, tuple)):
+        return ("array", tuple([frozen(item) for item in value]))
+    return (type(value).__name__, value)
+
+
+def equal(wanted: Any, found: Any) -> bool:
+    """Tell whether a header has the value that a binding asks for.
+
+    Numbers compare by value, whatever their width, and strings by their bytes. Nothing else equals something of
+    another type.
+    """
+    if isinstance(wanted, bool) or isinstance(found, bool):
+        return wanted is found
+    if isinstance(wanted, (int, float)):
+        return isinstance(found, (int, float)) and wanted == found
+    if isinstance(wanted, (str, bytes)):
+        return isinstance(found, (str, bytes)) and _octets(wanted) == _octets(found)
+    return frozen(wanted) == frozen(found)
+
+
+def _octets(text: str | bytes) -> bytes:
+    return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+
+
+def type_name(value: Any) -> str:
+    """Return RabbitMQ's name of the type of the value, for messages to people."""
+    if value is None:
+        return "void"
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "signedint" if -_INT32_MAX <= value <= _INT32_MAX else "long"
+    if isinstance(value, float):
+        return "double"
+    if isinstance(value, str):
+        return "longstr"
+    if isinstance(value, bytes):
+        return "binary"
+    if isinstance(value, Mapping):
+        return "table"
+    if isinstance(value, (list, tuple)):
+        return "array"
+    return type(value).__name__.lower()
+
+
+def shown(value: Any) -> str:
+    """Return the value as RabbitMQ writes it inside quotes."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,102 @@
+"""How names and the arguments of declarations look in the columns of PostgreSQL.
+
+Knows the types of AMQP's field tables and what text and jsonb cannot hold; no tables, no protocol.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+_UNSTORABLE = re.compile("[\\\\\0\ud800-\udfff]")
+"""What PostgreSQL takes in no text, and the sign that stands for it."""
+
+_ESCAPED = re.compile(r"\\([0-9a-f]{4})")
+
+
+def to_text(text: str) -> str:
+    """Return what a column of text can hold; any other than odd text stays as it is."""
+    return _UNSTORABLE.sub(_escape, text)
+
+
+def from_text(stored: str) -> str:
+    """Return what `to_text` was given."""
+    return _ESCAPED.sub(_unescape, stored)
+
+
+def to_json(values: Mapping[str, Any]) -> str:
+    """Return the values as jsonb can hold them, with all that JSON has no word for tagged: {"$bytes": "AAE="}.
+
+    Raises TypeError for a type that no field table has.
+    """
+    return json.dumps(_tagged(values), ensure_ascii=False, allow_nan=False, check_circular=False)
+
+
+def from_json(stored: str) -> dict[str, Any]:
+    """Return what `to_json` was given: the same values of the same types."""
+    if stored == "{}":
+        return {}
+    values: dict[str, Any] = _untagged(json.loads(stored))
+    return values
+
+
+def _escape(odd: re.Match[str]) -> str:
+    return f"\\{ord(odd[0]):04x}"
+
+
+def _unescape(escaped: re.Match[str]) -> str:
+    return chr(int(escaped[1], 16))
+
+
+def _tagged(value: object) -> object:
+    match value:
+        case None | bool() | int():
+            return value
+        case str():
+            return to_text(value)
+        case float():
+            # Untagged 1e300 would come back as a whole number, and -0.0 without its sign.
+            return {"$float": repr(value)}
+        case bytes():
+            return {"$bytes": base64.b64encode(value).decode("ascii")}
+        case datetime():
+            return {"$time": value.isoformat()}
+        case Decimal():
+            return {"$decimal": str(value)}
+        case list() | tuple():
+            return [_tagged(element) for element in value]
+        case Mapping():
+            return {_to_key(key): _tagged(element) for key, element in value.items()}
+    raise TypeError(f"a {type(value).__name__} cannot be an argument")
+
+
+def _untagged(value: Any) -> Any:
+    if isinstance(value, str):
+        return from_text(value)
+    if isinstance(value, list):
+        return [_untagged(element) for element in value]
+    if not isinstance(value, dict):
+        return value
+    for tag, text in value.items():
+        if tag.startswith("$"):
+            return _VALUE_OF_TAG[tag](text)
+    return {from_text(key): _untagged(element) for key, element in value.items()}
+
+
+def _to_key(key: str) -> str:
+    """Keep a key from being taken for a tag."""
+    stored = to_text(key)
+    return "\\0024" + stored[1:] if stored.startswith("$") else stored
+
+
+_VALUE_OF_TAG: dict[str, Callable[[str], object]] = {
+    "$float": float,
+    "$bytes": base64.b64decode,
+    "$time": datetime.fromisoformat,
+    "$decimal": Decimal,
+}
