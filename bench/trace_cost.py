@@ -43,7 +43,7 @@ class RequestCounter:
             self.count += 1
             finish(connection, *arguments)
 
-        Connection.finish = counted  # type: ignore[method-assign]
+        Connection.finish = counted  # type: ignore[assignment, method-assign]
 
 
 async def measure(store: str, protocol: str, seconds: float, counter: RequestCounter) -> tuple[float, float]:

@@ -84,7 +84,7 @@ def work(engine: Engine, queue_id: int, selector: Selector) -> None:
     for message in kept[20:]:
         engine.settle(message)
     consumer, _ = engine.consume(queue_id, selector, 20, None, 0)
-    engine.cancel(consumer)
+    engine.cancel(consumer, 0)
     engine.requeue(engine.acknowledge(consumer, list(consumer.leases)), 0)
     engine.active_queues(1)
 

@@ -381,7 +381,7 @@ def test_a_waiting_reader_is_woken_by_a_message_that_comes_back() -> None:
 
 def test_a_reader_that_gave_up_is_not_given_anything() -> None:
     engine, queue_id = an_engine()
-    engine.cancel(engine.wait(queue_id, FIRST, None, 0))
+    engine.cancel(engine.wait(queue_id, FIRST, None, 0), 0)
     put(engine, queue_id)
 
 
@@ -418,7 +418,7 @@ def test_a_requeued_message_returns_to_its_old_place_and_remembers_its_delivery(
     for _ in range(3):
         put(engine, queue_id)
     consumer, _ = engine.consume(queue_id, FIRST, 2, None, 0)
-    engine.cancel(consumer)
+    engine.cancel(consumer, 0)
     assert engine.requeue(engine.acknowledge(consumer, [2, 1]), 0) == []
     taken = [take(engine, queue_id) for _ in range(3)]
     assert [(message.id, message.delivery_count) for message in taken] == [(1, 1), (2, 1), (3, 0)]
@@ -428,7 +428,7 @@ def test_a_cancelled_consumer_is_sent_no_more_but_may_settle_what_it_has() -> No
     engine, queue_id = an_engine()
     consumer, _ = engine.consume(queue_id, FIRST, 5, None, 0)
     engine.put(Draft(b""), [queue_id], 0)
-    engine.cancel(consumer)
+    engine.cancel(consumer, 0)
     put(engine, queue_id)
     assert engine.feed(consumer, 0) == engine.set_prefetch(consumer, 9, 0) == []
     engine.settle(engine.acknowledge(consumer, [1])[0])

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from flyball.engine.backlog import Load, Need
-from flyball.engine.consumer import Consumer
+from flyball.engine.consumer import Consumer, SharedWindow
 from flyball.engine.credit import Credit
 from flyball.engine.queue import Delivery, WorkingQueue
+from flyball.engine.traits import Traits
 from flyball.errors import (
     ClientInUse,
     ClientNameTaken,
@@ -25,7 +26,9 @@ from flyball.errors import (
     QueueNotFound,
 )
 from flyball.model import (
+    DEFAULT_VHOST,
     MAX_NAME_LENGTH,
+    Arguments,
     Client,
     ClientMode,
     Draft,
@@ -96,7 +99,9 @@ class Engine:
         self._clients_by_name = {client.name: client for client in snapshot.clients}
         self._expired: list[Message] = []
         self._queues = {summary.queue.id: WorkingQueue(summary, self._expired) for summary in snapshot.queues}
-        self._queues_by_name = {working.queue.name: working for working in self._queues.values()}
+        self._queues_by_name = {
+            (working.queue.vhost, working.queue.name): working for working in self._queues.values()
+        }
         self._next_client_id = snapshot.next_client_id
         self._next_queue_id = snapshot.next_queue_id
         self._next_consumer_id = 1
@@ -168,24 +173,36 @@ class Engine:
     def has_queue(self, queue_id: int) -> bool:
         return queue_id in self._queues
 
-    def find_queue(self, name: str) -> WorkingQueue | None:
-        return self._queues_by_name.get(name)
+    def find_queue(self, name: str, vhost: str = DEFAULT_VHOST) -> WorkingQueue | None:
+        return self._queues_by_name.get((vhost, name))
 
     @property
     def next_queue_id(self) -> int:
         return self._next_queue_id
 
-    def create_queue(self, name: str) -> Queue:
+    def create_queue(
+        self,
+        name: str,
+        vhost: str = DEFAULT_VHOST,
+        *,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: Arguments | None = None,
+        traits: Traits | None = None,
+    ) -> Queue:
         """Create a queue. A refused name uses up an id, as it does in the original systems."""
         queue_id = self._next_queue_id
         self._next_queue_id += 1
         _check_name(name)
-        if name in self._queues_by_name:
+        if (vhost, name) in self._queues_by_name:
             raise QueueNameTaken(name)
-        queue = Queue(queue_id, name)
+        queue = Queue(queue_id, name, vhost, durable, exclusive, auto_delete, arguments or {})
         working = WorkingQueue(QueueSummary(queue), self._expired)
+        if traits is not None:
+            working.traits = traits
         self._queues[queue_id] = working
-        self._queues_by_name[name] = working
+        self._queues_by_name[vhost, name] = working
         return queue
 
     def delete_queue(self, queue_id: int, *, only_empty: bool = False) -> WorkingQueue:
@@ -194,7 +211,7 @@ class Engine:
         if only_empty and (len(working) or working.out):
             raise QueueNotEmpty(queue_id)
         del self._queues[queue_id]
-        del self._queues_by_name[working.queue.name]
+        del self._queues_by_name[working.queue.vhost, working.queue.name]
         for message in working.purge():
             self._release(message)
         for message in working.out.values():
@@ -271,15 +288,27 @@ class Engine:
                 now_us,
                 draft.expires_us,
                 draft.properties,
-                draft.persistent,
+                draft.persistent and working.queue.durable,
                 draft.origin,
             )
             arrival.messages.append(message)
             if self.keeps_messages:
-                delivery = self._take_in(working, message, now_us)
+                delivery = self.accept(working, message, now_us)
                 if delivery is not None:
                     arrival.deliveries.append(delivery)
         return arrival
+
+    def accept(self, working: WorkingQueue, message: Message, now_us: int) -> Delivery | None:
+        """Take a new message into its queue; return to whom it goes at once, if to anybody."""
+        self.resident_bytes += message.footprint_bytes
+        if message.expires_us is not None:
+            self._expect_expiry((message.expires_us, message.queue_id, message.id))
+        delivery = working.arrive(message, now_us)
+        if self._body_limit_bytes is not None and self.resident_bytes > self._body_limit_bytes:
+            self._eviction_pause_bytes -= message.footprint_bytes
+            if self._eviction_pause_bytes < 0:
+                self._evict_for(0)
+        return delivery
 
     def withdraw(self, message: Message) -> bool:
         """Take back a message that will not be stored. False if it is, or if somebody has it already."""
@@ -320,6 +349,16 @@ class Engine:
             return None
         return working.restore(message, now_us)
 
+    @property
+    def next_expiry_us(self) -> int | None:
+        """When the time of a message may be up next; None if none is to expire."""
+        return self._expiries[0][0] if self._expiries else None
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether a read has met messages whose time is up: `expire` returns them."""
+        return bool(self._expired)
+
     def expire(self, now_us: int) -> list[Message]:
         """Return the messages whose time is up and was not at the last call. Each is gone with `settle`.
 
@@ -340,17 +379,40 @@ class Engine:
     # Consumers
 
     def consume(
-        self, queue_id: int, selector: Selector, prefetch: float, owner: object, now_us: int
+        self,
+        queue_id: int,
+        selector: Selector,
+        prefetch: float,
+        owner: object,
+        now_us: int,
+        *,
+        keeps_none: bool = False,
+        priority: int = 0,
+        shared: SharedWindow | None = None,
     ) -> tuple[Consumer, list[Delivery]]:
-        """Let `owner` be sent messages as they come, each leased until it is settled."""
+        """Let `owner` be sent messages as they come, each leased until it is settled.
+
+        With `keeps_none` each is out without a lease and must be settled at once.
+        """
         working = self.queue(queue_id)
-        consumer = self._add_consumer(working, selector, Credit(prefetch), owner, takes=False)
+        consumer = Consumer(
+            self._take_consumer_id(),
+            queue_id,
+            selector,
+            Credit(prefetch),
+            owner,
+            keeps_none=keeps_none,
+            priority=priority,
+            shared=shared,
+        )
+        self._admit(working, consumer)
         return consumer, working.feed(consumer, now_us)
 
     def wait(self, queue_id: int, selector: Selector, owner: object, now_us: int) -> Consumer:
         """Let `owner` be given the next message that fits, taken out. Nothing fits now, or it is not in memory."""
         working = self.queue(queue_id)
-        consumer = self._add_consumer(working, selector, Credit(1), owner, takes=True)
+        consumer = Consumer(self._take_consumer_id(), queue_id, selector, Credit(1), owner, takes=True)
+        self._admit(working, consumer)
         if working.feed(consumer, now_us):
             raise AssertionError("wait is for when take has found nothing")
         return consumer
@@ -366,20 +428,36 @@ class Engine:
             self._fractional[consumer.id] = consumer
         return working.feed(consumer, now_us)
 
-    def cancel(self, consumer: Consumer) -> None:
-        """Send the consumer no more. What it holds it may still settle."""
+    def cancel(self, consumer: Consumer, now_us: int) -> list[Delivery]:
+        """Send the consumer no more. What it holds it may still settle. Return what its successor gets."""
         consumer.is_cancelled = True
         self._fractional.pop(consumer.id, None)
         working = self._queues.get(consumer.queue_id)
+        successor = None if working is None else working.dismiss(consumer)
+        return [] if working is None or successor is None else working.feed(successor, now_us)
+
+    def pause(self, consumer: Consumer) -> None:
+        """Send the consumer no more until `resume`: its owner cannot take it at present."""
+        working = self._queues.get(consumer.queue_id)
         if working is not None:
-            working.dismiss(consumer)
+            working.pause(consumer)
+
+    def resume(self, consumer: Consumer, now_us: int) -> list[Delivery]:
+        consumer.is_paused = False
+        return self.feed(consumer, now_us)
 
     def acknowledge(self, consumer: Consumer, message_ids: Sequence[int]) -> list[Message]:
         """End the leases; return the messages, which `settle` or `restore` must follow. All or none."""
         for message_id in message_ids:
             if message_id not in consumer.leases:
                 raise LeaseNotFound(message_id)
-        return [consumer.leases.pop(message_id) for message_id in dict.fromkeys(message_ids)]
+        return [self.release_lease(consumer, message_id) for message_id in dict.fromkeys(message_ids)]
+
+    def release_lease(self, consumer: Consumer, message_id: int) -> Message:
+        """End one lease, which the consumer has; return the message, which `settle` or `restore` must follow."""
+        if consumer.shared is not None:
+            consumer.shared.held -= 1
+        return consumer.leases.pop(message_id)
 
     def requeue(self, messages: Iterable[Message], now_us: int) -> list[Delivery]:
         """Bring messages whose leases ended back to their old places; each counts as delivered once more."""
@@ -439,26 +517,15 @@ class Engine:
 
     # Inside
 
-    def _take_in(self, working: WorkingQueue, message: Message, now_us: int) -> Delivery | None:
-        self.resident_bytes += message.footprint_bytes
-        if message.expires_us is not None:
-            self._expect_expiry((message.expires_us, message.queue_id, message.id))
-        delivery = working.arrive(message, now_us)
-        if self._body_limit_bytes is not None and self.resident_bytes > self._body_limit_bytes:
-            self._eviction_pause_bytes -= message.footprint_bytes
-            if self._eviction_pause_bytes < 0:
-                self._evict_for(0)
-        return delivery
-
-    def _add_consumer(
-        self, working: WorkingQueue, selector: Selector, credit: Credit, owner: object, takes: bool
-    ) -> Consumer:
-        consumer = Consumer(self._next_consumer_id, working.queue.id, selector, credit, owner, takes)
+    def _take_consumer_id(self) -> int:
+        consumer_id = self._next_consumer_id
         self._next_consumer_id += 1
-        working.consumers[consumer.id] = consumer
-        if credit.is_fractional:
+        return consumer_id
+
+    def _admit(self, working: WorkingQueue, consumer: Consumer) -> None:
+        working.admit(consumer)
+        if consumer.credit.is_fractional:
             self._fractional[consumer.id] = consumer
-        return consumer
 
     def _expect_expiry(self, expiry: Expiry) -> None:
         self._expiring[expiry[2]] = expiry

@@ -14,6 +14,7 @@ from itertools import islice
 from flyball.engine.backlog import IndexedBacklog, Load, Need, PlainBacklog, evictable
 from flyball.engine.consumer import Consumer, Line
 from flyball.engine.index import ARRIVAL, Shape
+from flyball.engine.traits import Traits
 from flyball.model import Message, Queue, QueueSummary, Selector
 
 
@@ -39,13 +40,16 @@ class WorkingQueue:
         "_expired",
         "_hungry",
         "_purged_to",
+        "active",
         "addressed",
         "consumers",
         "generation",
         "last_message_id",
         "out",
         "queue",
+        "ready_bytes",
         "sent",
+        "traits",
     )
 
     def __init__(self, summary: QueueSummary, expired: list[Message]) -> None:
@@ -63,6 +67,11 @@ class WorkingQueue:
         self.sent = dict(summary.sent)
         """How many messages there are of each sender, ready or out."""
         self.last_message_id = summary.last_message_id
+        self.traits = Traits()
+        self.ready_bytes = 0
+        """What the bodies of the ready messages hold, those that were found at the start not counted."""
+        self.active: Consumer | None = None
+        """The consumer that gets everything, if the queue has but one at a time."""
         self.out: dict[int, Message] = {}
         self.consumers: dict[int, Consumer] = {}
         self._hungry = Line()
@@ -129,6 +138,30 @@ class WorkingQueue:
             self.sent[message.sender] = self.sent.get(message.sender, 0) + 1
         return self._offer(message, now_us)
 
+    @property
+    def is_too_long(self) -> bool:
+        """Whether more is ready than the queue may hold."""
+        traits = self.traits
+        return (traits.max_length is not None and len(self._backlog) > traits.max_length) or (
+            traits.max_length_bytes is not None and self.ready_bytes > traits.max_length_bytes
+        )
+
+    def is_full_for(self, body_bytes: int) -> bool:
+        """Whether one more message would be too much."""
+        traits = self.traits
+        return (traits.max_length is not None and len(self._backlog) >= traits.max_length) or (
+            traits.max_length_bytes is not None and self.ready_bytes + body_bytes > traits.max_length_bytes
+        )
+
+    def admit(self, consumer: Consumer) -> None:
+        """Take in a consumer, in the second row if the queue has one active consumer at a time."""
+        self.consumers[consumer.id] = consumer
+        if self.traits.single_active_consumer and not consumer.takes:
+            if self.active is None:
+                self.active = consumer
+            else:
+                consumer.is_standby = True
+
     def first(self, selector: Selector, now_us: int) -> Message | Need | None:
         """Return the first message that fits, or what must be read from the store to know it."""
         while True:
@@ -147,6 +180,7 @@ class WorkingQueue:
             if not len(backlog) and backlog.is_plain:
                 self._backlog = PlainBacklog()
         self.out[message.id] = message
+        self.ready_bytes -= len(message.body)
         if message.receiver is not None:
             self._addressed_count -= 1
             left = self.addressed[message.receiver] - 1
@@ -225,10 +259,22 @@ class WorkingQueue:
             waiting = still
         return deliveries
 
-    def dismiss(self, consumer: Consumer) -> None:
-        """Let the consumer wait for nothing more."""
+    def dismiss(self, consumer: Consumer) -> Consumer | None:
+        """Let the consumer wait for nothing more; return the one that is active in its place, if any."""
         self._stop_waiting(consumer)
         self.consumers.pop(consumer.id, None)
+        if self.active is not consumer:
+            return None
+        standing_by = [other for other in self.consumers.values() if other.is_standby]
+        self.active = max(standing_by, key=lambda other: (other.priority, -other.id), default=None)
+        if self.active is not None:
+            self.active.is_standby = False
+        return self.active
+
+    def pause(self, consumer: Consumer) -> None:
+        """Give the consumer nothing until `feed`, when it is no longer paused."""
+        consumer.is_paused = True
+        self._stop_waiting(consumer)
 
     def loaded(self, load: Load, messages: Sequence[Message]) -> list[Message]:
         """Take in some of what was asked for; return what is new in memory. Without any, all are lost."""
@@ -252,6 +298,7 @@ class WorkingQueue:
         gone = list(self._resident())
         self._backlog = PlainBacklog()
         self._purged_to = self.last_message_id
+        self.ready_bytes = 0
         self.addressed = {}
         self._addressed_count = 0
         self.sent = self._sent_of_out()
@@ -286,7 +333,7 @@ class WorkingQueue:
         return False
 
     def _offer(self, message: Message, now_us: int) -> Delivery | None:
-        if not self._is_alive(message, now_us):
+        if message.expires_us is not None and message.expires_us < now_us and not self._is_alive(message, now_us):
             return None
         if self._hungry:
             consumer = self._hungry.match(message, now_us)
@@ -296,11 +343,14 @@ class WorkingQueue:
                 if consumer.wants(now_us):
                     self._hungry.join(consumer)
                 return delivery
-        self._add(message)
+        # With no time to live at all it may be delivered at once, but not wait.
+        if self._is_alive(message, now_us):
+            self._add(message)
         return None
 
     def _add(self, message: Message) -> None:
         self._backlog.add(message)
+        self.ready_bytes += len(message.body)
         if message.receiver is not None:
             self.addressed[message.receiver] = self.addressed.get(message.receiver, 0) + 1
             self._addressed_count += 1
@@ -332,6 +382,8 @@ class WorkingQueue:
         if consumer.takes:
             consumer.is_cancelled = True
             self.consumers.pop(consumer.id, None)
-        else:
+        elif not consumer.keeps_none:
             consumer.leases[message.id] = message
+            if consumer.shared is not None:
+                consumer.shared.held += 1
         return Delivery(consumer, message)

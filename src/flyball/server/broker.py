@@ -88,7 +88,7 @@ class Wait:
             return
         self._end()
         if self._consumer is not None:
-            self._broker.engine.cancel(self._consumer)
+            self._broker.cancel(self._consumer)
             self._done(None, error)
 
     def _end(self) -> None:
@@ -327,6 +327,19 @@ class Broker:
         self._reader.serve(consumer.queue_id)
         self._tick_if_needed()
 
+    def cancel(self, consumer: Consumer) -> None:
+        """Send the consumer no more; what it holds it may still settle."""
+        self._dispatch(self.engine.cancel(consumer, self.now_us()))
+        self._reader.serve(consumer.queue_id)
+
+    def pause(self, consumer: Consumer) -> None:
+        """Send the consumer no more until `resume`: its peer does not read."""
+        self.engine.pause(consumer)
+
+    def resume(self, consumer: Consumer) -> None:
+        self._dispatch(self.engine.resume(consumer, self.now_us()))
+        self._reader.serve(consumer.queue_id)
+
     def acknowledge(self, consumer: Consumer, message_ids: Sequence[int], done: Done) -> None:
         """The messages are dealt with: remove them, and let the consumer have more."""
         self._remove_all(self.engine.acknowledge(consumer, message_ids), done)
@@ -340,9 +353,8 @@ class Broker:
 
     def end(self, consumer: Consumer) -> None:
         """The consumer's session is over: what it holds goes back to its old place."""
-        self.engine.cancel(consumer)
-        messages = list(consumer.leases.values())
-        consumer.leases.clear()
+        self.cancel(consumer)
+        messages = self.engine.acknowledge(consumer, list(consumer.leases))
         self._dispatch(self.engine.requeue(messages, self.now_us()))
         self._reader.serve(consumer.queue_id)
 

@@ -326,7 +326,7 @@ def set_prefetch(session: TelestoSession, packet: wire.Prefetch, request: Telest
 def cancel(session: TelestoSession, packet: wire.Cancel, request: TelestoRequest) -> None:
     request.kind = Kind.CONSUME
     consumer = _consumer(session, packet.consumer_id)
-    session.broker.engine.cancel(consumer)
+    session.broker.cancel(consumer)
     session.forget_if_done(consumer)
     session.succeed(request)
 

@@ -13,7 +13,7 @@ from flyball.errors import (
     QueueNotFound,
     RequestError,
 )
-from flyball.model import MAX_NAME_LENGTH, ClientMode, Draft, Message, Order, Queue, Selector
+from flyball.model import DEFAULT_VHOST, MAX_NAME_LENGTH, ClientMode, Draft, Message, Order, Queue, Selector
 from flyball.server.telesto.session import Refusal, TelestoRequest, TelestoSession, wire_id
 from flyball.trace.schema import Kind
 from flyball.wire import telesto as wire
@@ -109,7 +109,7 @@ def get_queue_name(session: TelestoSession, packet: wire.GetQueueName, request: 
 
 def get_queues(session: TelestoSession, packet: wire.GetQueues, request: TelestoRequest) -> None:
     request.kind = Kind.LOOK_UP
-    queues = [working.queue for working in session.broker.engine.queues]
+    queues = [working.queue for working in session.broker.engine.queues if working.queue.vhost == DEFAULT_VHOST]
     if not queues:
         raise Refusal(ErrorCode.NO_QUEUES_EXISTING, "there are no queues")
     session.reply(request, wire.GetQueuesResponse(packet.packet_id, queues))

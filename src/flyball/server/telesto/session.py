@@ -87,8 +87,6 @@ class TelestoSession(Connection):
         self.consumers: dict[int, Consumer] = {}
         self.waits: dict[TelestoRequest, Wait] = {}
         """Reads that wait for a message."""
-        self._prefetches: dict[int, float] = {}
-        """What the consumers had while the peer read: until it does again they get nothing more."""
         self._states = states
         self._table = states[False, False]
         self._decoder = wire.PacketDecoder()
@@ -185,13 +183,11 @@ class TelestoSession(Connection):
     def pause_writing(self) -> None:
         super().pause_writing()
         for consumer in self.consumers.values():
-            self._prefetches[consumer.id] = consumer.credit.prefetch
-            self.broker.set_prefetch(consumer, 0)
+            self.broker.pause(consumer)
 
     def resume_writing(self) -> None:
-        prefetches, self._prefetches = self._prefetches, {}
         for consumer in list(self.consumers.values()):
-            self.broker.set_prefetch(consumer, prefetches.get(consumer.id, 0))
+            self.broker.resume(consumer)
         super().resume_writing()
 
     def forget_if_done(self, consumer: Consumer) -> None:
