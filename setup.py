@@ -14,6 +14,7 @@ from setuptools import Extension, setup
 HOT_MODULES = (
     "src/flyball/model.py",
     "src/flyball/errors.py",
+    "src/flyball/wire/amqp/*.py",
     "src/flyball/wire/telesto/*.py",
     "src/flyball/wire/thorbang/*.py",
     "src/flyball/engine/*.py",
