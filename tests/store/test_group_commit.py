@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from flyball.errors import StoreError, StoreUnavailable
 from flyball.model import Message, Queue
 from flyball.store.group_commit import GroupCommit, OutcomeUnknown
-from flyball.store.interface import Batch, QueueCreated
+from flyball.store.interface import Batch, QueueCreated, QueueDeleted
 
 LIMIT_S = 10.0
 
@@ -420,6 +420,156 @@ async def test_flush_fails_when_the_time_limit_passes() -> None:
             await bench.writer.flush()
 
 
+class Ordered(Answers):
+    """Writes into a list when it is told."""
+
+    def __init__(self, name: str, heard: list[str]) -> None:
+        super().__init__()
+        self._name = name
+        self._heard = heard
+
+    def committed(self) -> None:
+        super().committed()
+        self._heard.append(self._name)
+
+
+async def test_a_mark_is_told_at_once_when_nothing_is_pending() -> None:
+    async with running() as bench:
+        mark = Answers()
+        bench.writer.mark(mark)
+        assert mark.told == (1, 0)
+
+
+async def test_a_mark_is_told_after_everything_submitted_before() -> None:
+    async with running() as bench:
+        heard: list[str] = []
+        bench.writer.append(message(1), Ordered("first", heard))
+        await turns()
+        bench.writer.mark(Ordered("mark in flight", heard))
+        cancelled = message(2)
+        bench.writer.append(cancelled, Ordered("cancelled", heard))
+        bench.writer.mark(Ordered("mark behind", heard))
+        bench.writer.change(QueueCreated(Queue(1, "q")), Ordered("change", heard))
+        bench.writer.remove(cancelled, None)
+        await bench.journal.sent().succeed()
+        assert heard == ["first", "mark in flight"]
+        await bench.journal.sent().succeed()
+        assert heard[2:] == ["change", "cancelled", "mark behind"]
+
+
+async def test_a_mark_outlasts_the_time_limit_and_those_who_wait_with_it() -> None:
+    async with running() as bench:
+        flying, withdrawn, waiter = Answers(), Answers(), Answers()
+        bench.writer.append(message(1), None)
+        await turns()
+        bench.writer.mark(flying)
+        bench.writer.append(message(2), waiter)
+        bench.writer.mark(withdrawn)
+        await bench.clock.advance(LIMIT_S * 1.5)
+        assert (waiter.told, flying.told, withdrawn.told) == ((0, 1), (0, 0), (0, 0))
+        await bench.journal.sent().fail()
+        await bench.clock.advance(0.1)
+        assert (flying.told, withdrawn.told) == ((0, 0), (0, 0))
+        await bench.journal.sent().succeed()
+        assert (flying.told, withdrawn.told, bench.journal.attempts) == ((1, 0), (1, 0), 2)
+
+
+async def test_a_mark_fails_with_its_batch_when_the_store_refuses_that() -> None:
+    async with running() as bench:
+        refused, next_one = Answers(), Answers()
+        bench.writer.append(message(1), None)
+        bench.writer.mark(refused)
+        await turns()
+        bench.writer.append(message(2), None)
+        bench.writer.mark(next_one)
+        await bench.journal.sent().fail(error=StoreError("never"))
+        assert (refused.told, next_one.told) == ((0, 1), (0, 0))
+        await bench.journal.sent().succeed()
+        assert next_one.told == (1, 0)
+
+
+async def test_marks_fail_when_the_writer_ends_before_them() -> None:
+    async with running() as bench:
+        mark = Answers()
+        bench.writer.append(message(1), None)
+        await turns()
+        bench.writer.mark(mark)
+        bench.writer.append(message(2), None)
+        bench.writer.mark(mark)
+    assert mark.told == (0, 2)
+
+
+async def test_a_new_batch_has_a_new_number_and_one_mark_serves_all_of_it() -> None:
+    async with running() as bench:
+        mark = Answers()
+        bench.writer.append(message(1), None)
+        first = bench.writer.batch_number
+        bench.writer.mark(mark)
+        bench.writer.append(message(2), None)
+        bench.writer.change(QueueCreated(Queue(1, "q")), None)
+        assert bench.writer.batch_number == first
+        await turns()
+        bench.writer.append(message(3), None)
+        assert bench.writer.batch_number != first
+        await bench.journal.sent().succeed()
+        assert (mark.told, set(bench.journal.contents)) == ((1, 0), {1, 2})
+
+
+async def test_messages_being_removed_are_known_until_that_is_committed() -> None:
+    async with running() as bench:
+        flying, waiting, unsent = message(1), message(2), message(3)
+        flying.stored = waiting.stored = True
+        bench.writer.remove(flying, None)
+        await turns()
+        bench.writer.remove(waiting, None)
+        bench.writer.append(unsent, None)
+        bench.writer.remove(unsent, None)
+        assert bench.writer.removing_ids() == {1, 2}
+        await bench.journal.sent().succeed()
+        assert bench.writer.removing_ids() == {2}
+        await bench.journal.sent().succeed()
+        assert bench.writer.removing_ids() == set()
+
+
+async def test_a_remove_that_failed_is_not_being_removed_but_an_append_that_failed_is() -> None:
+    async with running() as bench:
+        removed, appended = message(1), message(2)
+        removed.stored = True
+        bench.writer.remove(removed, Answers())
+        bench.writer.append(appended, Answers())
+        await turns()
+        assert bench.writer.removing_ids() == {1}
+        await bench.clock.advance(LIMIT_S * 1.2)
+        assert bench.writer.removing_ids() == {2}
+        await bench.journal.sent().fail(applied=True)
+        await bench.clock.advance(0.1)
+        assert (ids(bench.journal.sent()), bench.writer.removing_ids()) == (([1], [2]), {2})
+
+
+async def test_what_cancels_out_leaves_no_room_taken() -> None:
+    async with running() as bench:
+        bench.writer.append(message(9), None)
+        await turns()
+        before = bench.writer.pending_bytes
+        first = message(1, b"x" * 1000)
+        bench.writer.append(first, None)
+        bench.writer.remove(first, None)
+        assert (bench.writer.pending_bytes, bench.writer.pending_count) == (before, 1)
+
+
+async def test_many_changes_go_out_in_several_batches() -> None:
+    async with running() as bench:
+        bench.writer.append(message(1), None)
+        await turns()
+        first = bench.writer.batch_number
+        for number in range(100_000):
+            bench.writer.change(QueueDeleted(number), None)
+        assert bench.writer.batch_number == first + 2
+        for _ in range(3):
+            await bench.journal.sent().succeed()
+        assert bench.journal.changes == [QueueDeleted(number) for number in range(100_000)]
+
+
 async def test_stop_commits_what_is_pending_and_may_be_called_twice() -> None:
     async with running() as bench, asyncio.TaskGroup() as group:
         waiter = Answers()
@@ -482,15 +632,36 @@ class Outcome(Answers):
             self._machine.engine.pop(self._subject.id, None)
 
 
+class Mark(Answers):
+    """Everything submitted before it has been answered when it hears of it, and is done where nobody waited."""
+
+    def __init__(self, machine: WriterMachine) -> None:
+        super().__init__()
+        self._machine = machine
+        self._before = [*machine.outcomes]
+        self._appended = [number for number, outcome in machine.appends.items() if outcome is None]
+        self._removed = [number for number, removes in machine.removes.items() if None in removes]
+
+    def committed(self) -> None:
+        super().committed()
+        contents, removes = self._machine.journal.contents, self._machine.removes
+        assert all(sum(outcome.told) == 1 for outcome in self._before)
+        assert all(number in contents for number in self._appended if number not in removes)
+        assert not any(number in contents for number in self._removed)
+
+
 class WriterMachine(RuleBasedStateMachine):
-    """Any order of appends, removes, failures, hangs and time against what was promised."""
+    """Any order of appends, removes, marks, failures, hangs and time against what was promised."""
 
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self.engine: dict[int, Message] = {}
-        self.appends: dict[int, Outcome] = {}
-        self.removes: dict[int, list[Outcome]] = {}
+        self.appends: dict[int, Outcome | None] = {}
+        """None where nobody waits."""
+        self.removes: dict[int, list[Outcome | None]] = {}
+        self.outcomes: list[Outcome] = []
+        self.marks: list[Mark] = []
         self.subjects: dict[int, Message] = {}
 
     @initialize()
@@ -506,25 +677,36 @@ class WriterMachine(RuleBasedStateMachine):
     async def _turns(self) -> None:
         await turns()
 
-    @rule(count=st.integers(1, 3), goes_on=st.booleans())
-    def append(self, count: int, goes_on: bool) -> None:
+    def _outcome(self, subject: Message, *, removes: bool, waits: bool) -> Outcome | None:
+        if not waits:
+            return None
+        self.outcomes.append(Outcome(self, subject, removes=removes))
+        return self.outcomes[-1]
+
+    @rule(count=st.integers(1, 3), waits=st.booleans(), goes_on=st.booleans())
+    def append(self, count: int, waits: bool, goes_on: bool) -> None:
         for _ in range(count):
             subject = message(len(self.subjects) + 1)
             self.subjects[subject.id] = self.engine[subject.id] = subject
-            self.appends[subject.id] = Outcome(self, subject, removes=False)
+            self.appends[subject.id] = self._outcome(subject, removes=False, waits=waits)
             self.writer.append(subject, self.appends[subject.id])
         if goes_on:
             self.runner.run(self._turns())
 
     @precondition(lambda self: self.engine)
-    @rule(data=st.data(), goes_on=st.booleans())
-    def remove(self, data: st.DataObject, goes_on: bool) -> None:
+    @rule(data=st.data(), waits=st.booleans(), goes_on=st.booleans())
+    def remove(self, data: st.DataObject, waits: bool, goes_on: bool) -> None:
         subject = self.engine.pop(data.draw(st.sampled_from(sorted(self.engine))))
-        outcome = Outcome(self, subject, removes=True)
+        outcome = self._outcome(subject, removes=True, waits=waits)
         self.removes.setdefault(subject.id, []).append(outcome)
         self.writer.remove(subject, outcome)
         if goes_on:
             self.runner.run(self._turns())
+
+    @rule()
+    def mark(self) -> None:
+        self.marks.append(Mark(self))
+        self.writer.mark(self.marks[-1])
 
     @precondition(lambda self: self.journal.attempt is not None)
     @rule()
@@ -544,14 +726,23 @@ class WriterMachine(RuleBasedStateMachine):
     @invariant()
     def what_was_answered_holds(self) -> None:
         assert not self.task.done() if hasattr(self, "task") else True
+        assert all(sum(outcome.told) <= 1 for outcome in self.outcomes)
+        assert all(mark.told in ((0, 0), (1, 0)) for mark in self.marks)
         for number, outcome in self.appends.items():
-            assert sum(outcome.told) <= 1
             removes = self.removes.get(number, [])
-            assert all(sum(remove.told) <= 1 for remove in removes)
-            if any(remove.committed_count for remove in removes):
+            if any(remove is not None and remove.committed_count for remove in removes):
                 assert number not in self.journal.contents, "a message that was removed is still stored"
-            elif outcome.committed_count and not removes:
+            elif outcome is not None and outcome.committed_count and not removes:
                 assert number in self.journal.contents, "a message that was confirmed is not stored"
+
+    @invariant()
+    def whoever_reads_the_store_sees_what_the_engine_holds(self) -> None:
+        if not hasattr(self, "writer"):
+            return
+        removing = self.writer.removing_ids()
+        assert set(self.journal.contents) - removing <= set(self.engine), "a message that is gone can be seen"
+        failed = {number for number, outcome in self.appends.items() if outcome is not None and outcome.errors}
+        assert not removing & set(self.engine) - failed, "a message that is there cannot be seen"
 
     def teardown(self) -> None:
         if hasattr(self, "task"):
@@ -564,13 +755,12 @@ class WriterMachine(RuleBasedStateMachine):
                 await self.journal.sent().succeed()
             else:
                 await self.clock.advance(1.0)
+        assert all(sum(outcome.told) == 1 for outcome in self.outcomes)
         for number, outcome in self.appends.items():
             removes = self.removes.get(number, [])
-            assert sum(outcome.told) == 1
-            assert all(sum(remove.told) == 1 for remove in removes)
-            removed = any(remove.committed_count for remove in removes)
+            removed = any(remove is None or remove.committed_count for remove in removes)
             stored = number in self.journal.contents
-            if outcome.committed_count:
+            if outcome is None or outcome.committed_count:
                 assert stored == (not removed)
             elif removed or not removes:
                 assert not stored
@@ -578,6 +768,7 @@ class WriterMachine(RuleBasedStateMachine):
                 assert self.subjects[number].stored
         await self.writer.stop()
         await self.task
+        assert all(mark.told == (1, 0) for mark in self.marks)
 
 
 TestWriterMachine = WriterMachine.TestCase

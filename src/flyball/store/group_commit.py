@@ -74,7 +74,7 @@ class MonotonicClock:
 
 
 class _Gathering:
-    """What one commit will carry, in parallel lists: it is on the path of every message."""
+    """What one commit will carry. It is on the path of every message: what nobody waits for costs one entry."""
 
     __slots__ = (
         "append_waiters",
@@ -84,8 +84,8 @@ class _Gathering:
         "cost_bytes",
         "expired",
         "flushes",
+        "marks",
         "opened_at",
-        "place",
         "remove_waiters",
         "removes",
         "sealed_at",
@@ -99,15 +99,16 @@ class _Gathering:
         self.sealed_at: float | None = None
         self.changes: list[Change] = []
         self.change_waiters: list[Waiter | None] = []
-        self.appends: list[Message | None] = []
-        """None where a remove came before the append was sent."""
-        self.append_waiters: list[Waiter | None] = []
-        self.place: dict[int, int] = {}
-        """Where in `appends` a message is."""
+        self.appends: dict[int, Message] = {}
+        """By id, in the order of submission."""
+        self.append_waiters: dict[int, Waiter] = {}
+        """By the message's id."""
         self.removes: list[Message] = []
-        self.remove_waiters: list[Waiter | None] = []
+        self.remove_waiters: dict[int, Waiter] = {}
+        """By the place in `removes`."""
         self.settled: list[Waiter] = []
         """Who waits for an append and a remove that cancelled out."""
+        self.marks: list[Waiter] = []
         self.flushes: list[asyncio.Future[None]] = []
         self.cost_bytes = 0
         self.expired = False
@@ -118,91 +119,69 @@ class _Gathering:
     def count(self) -> int:
         return len(self.changes) + len(self.appends) + len(self.removes)
 
-    def cancel_append(self, message_id: int, waiter: Waiter | None) -> bool:
-        """Take out an append that was not sent yet; say whether it was here."""
-        index = self.place.pop(message_id, None)
-        if index is None:
-            return False
-        self.appends[index] = None
-        for answered in (self.append_waiters[index], waiter):
+    def settle(self, message_id: int, waiter: Waiter | None) -> None:
+        """Keep who waits for an append that was taken out before it was sent, and for the remove that did it."""
+        for answered in (self.append_waiters.pop(message_id, None), waiter):
             if answered is not None:
                 self.settled.append(answered)
-        self.append_waiters[index] = None
-        return True
+                self.cost_bytes += OPERATION_BYTES
 
     def batch(self) -> Batch:
-        appended = [message for message in self.appends if message is not None]
-        return Batch(self.changes, appended, [message.id for message in self.removes])
+        return Batch(self.changes, list(self.appends.values()), [message.id for message in self.removes])
 
     def turn_undone(self) -> None:
-        """Before the next attempt: put the opposite in the place of what has failed meanwhile."""
+        """Before the next attempt: put the opposite in the place of what has failed meanwhile.
+
+        Nobody waits for a message any more: where one failed, all have.
+        """
         if not (self.undone_appends or self.undone_removes):
             return
         appends, removes = self.undone_appends, self.undone_removes
         self.undone_appends, self.undone_removes = [], []
-        taken = {message.id for message in appends}
-        kept = [
-            (message, waiter)
-            for message, waiter in zip(self.appends, self.append_waiters, strict=True)
-            if message is not None and message.id not in taken
-        ]
-        self.appends = [*(message for message, _ in kept), *removes]
-        self.append_waiters = [waiter for _, waiter in kept] + [None] * len(removes)
-        taken = {message.id for message in removes}
-        held = [
-            (message, waiter)
-            for message, waiter in zip(self.removes, self.remove_waiters, strict=True)
-            if message.id not in taken
-        ]
-        self.removes = [*(message for message, _ in held), *appends]
-        self.remove_waiters = [waiter for _, waiter in held] + [None] * len(appends)
+        for message in appends:
+            del self.appends[message.id]
+        restored = {message.id: message for message in removes}
+        self.removes = [*(message for message in self.removes if message.id not in restored), *appends]
+        self.appends.update(restored)
 
     def withdraw(self) -> list[Waiter]:
         """Before it is sent: take out every operation that somebody waits for, and return those waiters."""
-        failing = [
-            waiter
-            for waiters in (self.change_waiters, self.append_waiters, self.remove_waiters)
-            for waiter in waiters
-            if waiter is not None
-        ]
+        failing = self.waiters()
         changes = zip(self.changes, self.change_waiters, strict=True)
         self.changes = [change for change, waiter in changes if waiter is None]
-        appends = zip(self.appends, self.append_waiters, strict=True)
-        self.appends = [message for message, waiter in appends if waiter is None and message is not None]
-        removes = zip(self.removes, self.remove_waiters, strict=True)
-        self.removes = [message for message, waiter in removes if waiter is None]
         self.change_waiters = [None] * len(self.changes)
-        self.append_waiters = [None] * len(self.appends)
-        self.remove_waiters = [None] * len(self.removes)
-        self.place = {message.id: index for index, message in enumerate(self.appends) if message is not None}
+        for message_id in self.append_waiters:
+            del self.appends[message_id]
+        self.removes = [message for place, message in enumerate(self.removes) if place not in self.remove_waiters]
+        self.append_waiters = {}
+        self.remove_waiters = {}
         self.count_cost()
         return failing
 
     def count_cost(self) -> None:
-        bodies_bytes = sum([len(message.body) for message in self.appends if message is not None])
-        self.cost_bytes = bodies_bytes + OPERATION_BYTES * self.count
+        bodies_bytes = sum([len(message.body) for message in self.appends.values()])
+        self.cost_bytes = bodies_bytes + OPERATION_BYTES * (self.count + len(self.settled))
 
     def undo(self) -> tuple[list[Waiter], list[Waiter]]:
         """While it is in flight: mark as undone what somebody waits for; return waiters and those of changes.
 
         A message whose remove is undone is not known to be stored until the next commit.
         """
-        failing: list[Waiter] = []
-        for index, waiter in enumerate(self.append_waiters):
-            message = self.appends[index]
-            if waiter is not None and message is not None:
-                self.append_waiters[index] = None
-                self.undone_appends.append(message)
-                failing.append(waiter)
-        for index, waiter in enumerate(self.remove_waiters):
-            if waiter is not None:
-                self.remove_waiters[index] = None
-                self.removes[index].stored = False
-                self.undone_removes.append(self.removes[index])
-                failing.append(waiter)
+        failing = [*self.append_waiters.values(), *self.remove_waiters.values()]
+        self.undone_appends += [self.appends[message_id] for message_id in self.append_waiters]
+        for place in self.remove_waiters:
+            self.removes[place].stored = False
+            self.undone_removes.append(self.removes[place])
         unknown = [waiter for waiter in self.change_waiters if waiter is not None]
+        self.append_waiters = {}
+        self.remove_waiters = {}
         self.change_waiters = [None] * len(self.changes)
         return failing, unknown
+
+    def waiters(self) -> list[Waiter]:
+        """Everybody who waits for an operation that is still here."""
+        changing = [waiter for waiter in self.change_waiters if waiter is not None]
+        return [*changing, *self.append_waiters.values(), *self.remove_waiters.values()]
 
 
 class GroupCommit:
@@ -237,6 +216,8 @@ class GroupCommit:
         self._give_up_at: float | None = None
         self._ended = asyncio.Event()
         self._ended.set()
+        self.batch_number = 0
+        """Another one whenever a new batch opens: what is submitted under one number is committed together."""
         self.commits = 0
         self.failures = 0
         self.rows_appended = 0
@@ -248,32 +229,68 @@ class GroupCommit:
     def append(self, message: Message, waiter: Waiter | None) -> None:
         """Store the message. Its `stored` becomes true just before the waiter hears of it."""
         gathering = self._open or self._gather()
-        gathering.place[message.id] = len(gathering.appends)
-        gathering.appends.append(message)
-        gathering.append_waiters.append(waiter)
-        gathering.cost_bytes += OPERATION_BYTES + len(message.body)
-        if gathering.cost_bytes > MAX_BATCH_BYTES:
+        gathering.appends[message.id] = message
+        if waiter is not None:
+            gathering.append_waiters[message.id] = waiter
+        gathering.cost_bytes = cost_bytes = gathering.cost_bytes + OPERATION_BYTES + len(message.body)
+        if cost_bytes > MAX_BATCH_BYTES:
             self._seal()
 
     def remove(self, message: Message, waiter: Waiter | None) -> None:
         """Drop a message that was appended. With a waiter it must be whole: a failure writes it again."""
         if not message.stored:
+            message_id = message.id
             for gathering in self._waiting:
-                if gathering.cancel_append(message.id, waiter):
+                if message_id in gathering.appends:
+                    gathering.cost_bytes -= OPERATION_BYTES + len(gathering.appends.pop(message_id).body)
+                    if gathering.append_waiters or waiter is not None:
+                        gathering.settle(message_id, waiter)
                     return
         gathering = self._open or self._gather()
+        if waiter is not None:
+            gathering.remove_waiters[len(gathering.removes)] = waiter
         gathering.removes.append(message)
-        gathering.remove_waiters.append(waiter)
-        gathering.cost_bytes += OPERATION_BYTES
-        if gathering.cost_bytes > MAX_BATCH_BYTES:
+        gathering.cost_bytes = cost_bytes = gathering.cost_bytes + OPERATION_BYTES
+        if cost_bytes > MAX_BATCH_BYTES:
             self._seal()
 
     def change(self, change: Change, waiter: Waiter | None) -> None:
-        """Store a change of a queue or a client, before the messages submitted with it."""
+        """Store a change of a queue, a client or a definition, before the messages submitted with it."""
         gathering = self._open or self._gather()
         gathering.changes.append(change)
         gathering.change_waiters.append(waiter)
         gathering.cost_bytes += OPERATION_BYTES
+        if gathering.cost_bytes > MAX_BATCH_BYTES:
+            self._seal()
+
+    def mark(self, waiter: Waiter) -> None:
+        """Call the waiter when everything submitted before is committed or has failed; at once if nothing is pending.
+
+        It hears that after those who wait for the operations themselves, however long the store is away: no time
+        limit applies. It fails only if the store refuses the last batch of them for good, or if the writer ends.
+        One mark serves all operations of a batch, also those that come after it: see `batch_number`.
+        """
+        last = self._waiting[-1] if self._waiting else self._flight
+        if last is None:
+            waiter.committed()
+        else:
+            last.marks.append(waiter)
+
+    def removing_ids(self) -> set[int]:
+        """Return the ids of the messages that may still be in the store though they are removed here.
+
+        A remove that failed is none of them, an append that failed is, until it is undone in the store. What is
+        removed and committed while somebody reads from the store is in neither answer, before and after the read.
+        """
+        removing: set[int] = set()
+        flight = self._flight
+        if flight is not None:
+            removing.update([message.id for message in flight.removes])
+            removing.difference_update([message.id for message in flight.undone_removes])
+            removing.update([message.id for message in flight.undone_appends])
+        for gathering in self._waiting:
+            removing.update([message.id for message in gathering.removes])
+        return removing
 
     @property
     def pending_bytes(self) -> int:
@@ -285,9 +302,9 @@ class GroupCommit:
 
     @property
     def pending_count(self) -> int:
-        """How many operations are not committed."""
-        flying = 0 if self._flight is None else self._flight.count
-        return flying + sum([gathering.count for gathering in self._waiting])
+        """How many operations are not committed, or not yet answered."""
+        flying = [] if self._flight is None else [self._flight]
+        return sum([gathering.count + len(gathering.settled) for gathering in (*flying, *self._waiting)])
 
     async def flush(self) -> None:
         """Wait until everything submitted before is committed. Raises StoreUnavailable on the time limit."""
@@ -326,6 +343,7 @@ class GroupCommit:
 
     def _gather(self) -> _Gathering:
         self._open = _Gathering(self._clock.now())
+        self.batch_number += 1
         self._waiting.append(self._open)
         self._work.set()
         return self._open
@@ -401,10 +419,9 @@ class GroupCommit:
         self._flight = None
         if flight.undone_appends or flight.undone_removes:
             self._take_back(flight, now)
-        for waiters in (flight.change_waiters, flight.append_waiters, flight.remove_waiters, flight.settled):
+        for waiters in (flight.waiters(), flight.settled, flight.marks):
             for waiter in waiters:
-                if waiter is not None:
-                    waiter.committed()
+                waiter.committed()
         for flushed in flight.flushes:
             if not flushed.done():
                 flushed.set_result(None)
@@ -414,11 +431,8 @@ class GroupCommit:
         """It worked though somebody has been told otherwise: the very next batch carries the opposite."""
         gathering = _Gathering(now)
         gathering.sealed_at = now
-        gathering.appends = [*flight.undone_removes]
-        gathering.append_waiters = [None] * len(gathering.appends)
-        gathering.place = {message.id: index for index, message in enumerate(flight.undone_removes)}
+        gathering.appends = {message.id: message for message in flight.undone_removes}
         gathering.removes = [*flight.undone_appends]
-        gathering.remove_waiters = [None] * len(gathering.removes)
         gathering.count_cost()
         # In front: what was submitted meanwhile may remove these messages again.
         self._waiting.appendleft(gathering)
@@ -428,11 +442,10 @@ class GroupCommit:
         log.error("the store refuses a batch of %d operations: %s", flight.count, error)
         self.failures += 1
         self._flight = None
-        for waiters in (flight.change_waiters, flight.append_waiters, flight.remove_waiters):
-            for waiter in waiters:
-                if waiter is not None:
-                    waiter.failed(error)
+        for waiter in flight.waiters():
+            waiter.failed(error)
         self._answer_settled(flight)
+        self._fail_marks(flight, error)
         self._fail_flushes(flight, error)
         self._on_flushed()
 
@@ -488,7 +501,7 @@ class GroupCommit:
         gathering.expired = True
         failing = gathering.withdraw()
         error = StoreUnavailable(f"the store did not answer within {self._time_limit_s:g} s")
-        if not gathering.count:
+        if not gathering.count and not gathering.marks:
             self._waiting.remove(gathering)
         for waiter in failing:
             waiter.failed(error)
@@ -500,6 +513,11 @@ class GroupCommit:
         settled, gathering.settled = gathering.settled, []
         for waiter in settled:
             waiter.committed()
+
+    def _fail_marks(self, gathering: _Gathering, error: StoreError) -> None:
+        marks, gathering.marks = gathering.marks, []
+        for waiter in marks:
+            waiter.failed(error)
 
     def _fail_flushes(self, gathering: _Gathering, error: StoreError) -> None:
         for flushed in gathering.flushes:
@@ -513,14 +531,17 @@ class GroupCommit:
         rest = list(self._waiting)
         self._waiting.clear()
         flight, self._flight = self._flight, None
+        error = StoreUnavailable("the broker stops")
         if flight is not None:
             self._expire_flight(flight)
+            self._fail_marks(flight, error)
         for gathering in rest:
             gathering.expired = True
             for waiter in gathering.withdraw():
-                waiter.failed(StoreUnavailable("the broker stops"))
+                waiter.failed(error)
             self._answer_settled(gathering)
-            self._fail_flushes(gathering, StoreUnavailable("the broker stops"))
+            self._fail_marks(gathering, error)
+            self._fail_flushes(gathering, error)
         lost = sum(gathering.count for gathering in rest) + (0 if flight is None else flight.count)
         self._on_flushed()
         if lost:
