@@ -6,6 +6,7 @@ FlyballError
 │   ├── QueueNameTaken
 │   ├── QueueNotEmpty
 │   ├── QueueInUse
+│   ├── ConsumerRefused        somebody consumes it, or wants to, alone
 │   ├── QueueLocked            another connection has it for itself
 │   ├── ExchangeNotFound
 │   ├── ExchangeInUse
@@ -44,8 +45,8 @@ class RequestError(FlyballError):
 class QueueNotFound(RequestError):
     """An operation named a queue that does not exist."""
 
-    def __init__(self, queue: int | str) -> None:
-        super().__init__(f"no queue {queue!r}")
+    def __init__(self, queue: int | str, vhost: str | None = None) -> None:
+        super().__init__(f"no queue {queue!r}" if vhost is None else f"no queue '{queue}' in vhost '{vhost}'")
         self.queue = queue
 
 
@@ -60,9 +61,17 @@ class QueueNameTaken(RequestError):
 class QueueNotEmpty(RequestError):
     """A queue was to be removed only if empty, and is not."""
 
-    def __init__(self, queue: int | str) -> None:
-        super().__init__(f"queue {queue!r} still holds messages")
-        self.queue = queue
+    def __init__(self, queue_name: str, vhost: str) -> None:
+        super().__init__(f"queue '{queue_name}' in vhost '{vhost}' not empty")
+        self.queue_name = queue_name
+
+
+class ConsumerRefused(RequestError):
+    """A queue has a consumer that wants to be alone, or has others and is asked for one that does."""
+
+    def __init__(self, queue_name: str, vhost: str) -> None:
+        super().__init__(f"queue '{queue_name}' in vhost '{vhost}' in exclusive use")
+        self.queue_name = queue_name
 
 
 class QueueInUse(RequestError):
@@ -77,7 +86,11 @@ class QueueLocked(RequestError):
     """A queue belongs to another connection, or to a consumer that wants to be alone."""
 
     def __init__(self, queue_name: str, vhost: str) -> None:
-        super().__init__(f"cannot obtain exclusive access to locked queue '{queue_name}' in vhost '{vhost}'")
+        super().__init__(
+            f"cannot obtain exclusive access to locked queue '{queue_name}' in vhost '{vhost}'. It could be"
+            " originally declared on another connection or the exclusive property value does not match that of the"
+            " original declaration."
+        )
         self.queue_name = queue_name
 
 

@@ -170,6 +170,9 @@ class Engine:
             raise QueueNotFound(queue_id)
         return working
 
+    def find_working(self, queue_id: int) -> WorkingQueue | None:
+        return self._queues.get(queue_id)
+
     def has_queue(self, queue_id: int) -> bool:
         return queue_id in self._queues
 
@@ -209,7 +212,7 @@ class Engine:
         """Forget the queue with everything in it; its consumers get nothing more. Return what it was."""
         working = self.queue(queue_id)
         if only_empty and (len(working) or working.out):
-            raise QueueNotEmpty(queue_id)
+            raise QueueNotEmpty(working.queue.name, working.queue.vhost)
         del self._queues[queue_id]
         del self._queues_by_name[working.queue.vhost, working.queue.name]
         for message in working.purge():

@@ -1,16 +1,18 @@
-"""What the arguments of a queue mean: limits, dead letters, priorities. Checked as RabbitMQ checks them."""
+"""What the arguments of a queue mean: limits, dead letters, priorities. They are checked as RabbitMQ checks them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from flyball.engine.routing.values import type_name
-from flyball.errors import InvalidArgument
-from flyball.model import Arguments, Order, Selector
+from flyball.engine.routing.values import equal, shown, type_name
+from flyball.errors import InvalidArgument, UnlikeDeclared
+from flyball.model import Arguments, Order, Queue, Selector
 
 MAX_PRIORITY = 255
-_MAX_MS = 2**32
-"""Times are shorter than so many milliseconds: seven weeks."""
+_MAX_MS = 2**62 // 1000
+"""Times in milliseconds are shorter, so that a moment in microseconds fits into 64 bits."""
 
 _OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 _TYPES = ("classic", "quorum")
@@ -29,18 +31,15 @@ class Traits:
     """What happens when it is full: drop-head, reject-publish or reject-publish-dlx."""
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None
-    max_priority: int | None = None
+    max_priority: int = 0
     single_active_consumer: bool = False
     delivery_limit: int | None = None
     """A message that came back more often is dead."""
-    consumer_timeout_us: int | None = None
     is_quorum: bool = False
     selector: Selector = field(default_factory=Selector)
     """What an AMQP reader of the queue gets: everything, the oldest first or the highest priority first."""
-
-    @property
-    def has_length_limit(self) -> bool:
-        return self.max_length is not None or self.max_length_bytes is not None
+    is_plain: bool = True
+    """Whether an arriving message needs none of the above looked at."""
 
     @property
     def rejects(self) -> bool:
@@ -48,67 +47,150 @@ class Traits:
         return self.overflow != "drop-head"
 
     @classmethod
-    def of(cls, arguments: Arguments) -> Traits:
-        """Read the arguments of a queue. Raises InvalidArgument, whose text names the argument and the reason."""
+    def of(cls, settings: Arguments) -> Traits:
+        """Read what holds for a queue, by names without x-. The values have been checked before."""
         traits = cls(
-            message_ttl_us=_milliseconds(arguments, "x-message-ttl", least=0),
-            expires_us=_milliseconds(arguments, "x-expires", least=1),
-            max_length=_integer(arguments, "x-max-length", least=0),
-            max_length_bytes=_integer(arguments, "x-max-length-bytes", least=0),
-            overflow=_word(arguments, "x-overflow", _OVERFLOWS) or "drop-head",
-            dead_letter_exchange=_text(arguments, "x-dead-letter-exchange"),
-            dead_letter_routing_key=_text(arguments, "x-dead-letter-routing-key"),
-            max_priority=_integer(arguments, "x-max-priority", least=0, most=MAX_PRIORITY),
-            single_active_consumer=_flag(arguments, "x-single-active-consumer"),
-            delivery_limit=_integer(arguments, "x-delivery-limit", least=0),
-            consumer_timeout_us=_milliseconds(arguments, "x-consumer-timeout", least=0),
-            is_quorum=_word(arguments, "x-queue-type", _TYPES) == "quorum",
+            message_ttl_us=_microseconds(settings.get("message-ttl")),
+            expires_us=_microseconds(settings.get("expires")),
+            max_length=settings.get("max-length"),
+            max_length_bytes=settings.get("max-length-bytes"),
+            overflow=settings.get("overflow", "drop-head"),
+            dead_letter_exchange=settings.get("dead-letter-exchange"),
+            dead_letter_routing_key=settings.get("dead-letter-routing-key"),
+            max_priority=settings.get("max-priority") or 0,
+            single_active_consumer=settings.get("single-active-consumer", False),
+            is_quorum=settings.get("queue-type") == "quorum",
         )
-        if traits.dead_letter_routing_key is not None and traits.dead_letter_exchange is None:
-            raise InvalidArgument("'x-dead-letter-routing-key': routing_key_but_no_dlx_defined")
-        if traits.max_priority is not None:
+        limit = settings.get("delivery-limit")
+        if traits.is_quorum and limit is not None and limit >= 0:
+            traits.delivery_limit = limit
+        if traits.max_priority:
             traits.selector = Selector(order=Order.PRIORITY)
+        traits.is_plain = (
+            traits.message_ttl_us is None
+            and traits.max_length is None
+            and traits.max_length_bytes is None
+            and not traits.max_priority
+        )
         return traits
 
 
-def _integer(arguments: Arguments, name: str, least: int, most: int | None = None) -> int | None:
-    value = arguments.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidArgument(f"'{name}': {{unacceptable_type,{type_name(value)}}}")
-    if value < least:
-        raise InvalidArgument(f"'{name}': {{value_{'negative' if value < 0 else 'zero'},{value}}}")
-    if most is not None and value > most:
-        raise InvalidArgument(f"'{name}': {{max_value_exceeded,{value}}}")
-    return value
+def _microseconds(milliseconds: int | None) -> int | None:
+    return None if milliseconds is None else milliseconds * 1000
 
 
-def _milliseconds(arguments: Arguments, name: str, least: int) -> int | None:
-    value = _integer(arguments, name, least)
-    if value is None:
-        return None
-    if value >= _MAX_MS:
-        raise InvalidArgument(f"'{name}': {{value_too_big,{value}}}")
-    return value * 1000
+# Checks of a declaration
+
+_Check = Callable[[Any], str | None]
+"""Returns what is wrong with a value, as RabbitMQ says it."""
 
 
-def _text(arguments: Arguments, name: str) -> str | None:
-    value = arguments.get(name)
-    if value is not None and not isinstance(value, str):
-        raise InvalidArgument(f"'{name}': {{unacceptable_type,{type_name(value)}}}")
-    return value
+def _integer(least: int = 0, most: int | None = None) -> _Check:
+    def check(value: Any) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            return f'"expected integer, got {type_name(value)}"'
+        if value < least:
+            return f"{{value_{'negative' if value < 0 else 'zero'},{value}}}"
+        if most is not None and value > most:
+            return f"{{max_value_exceeded,{value}}}"
+        return f"{{value_too_large,{value}}}" if value > _MAX_MS else None
+
+    return check
 
 
-def _word(arguments: Arguments, name: str, known: tuple[str, ...]) -> str | None:
-    value = _text(arguments, name)
-    if value is not None and value not in known:
-        raise InvalidArgument(f"'{name}': invalid value {value!r}, expected one of {', '.join(known)}")
-    return value
+def _delivery_limit(value: Any) -> str | None:
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return None if is_integer else f'"expected integer, got {type_name(value)}"'
 
 
-def _flag(arguments: Arguments, name: str) -> bool:
-    value = arguments.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise InvalidArgument(f"'{name}': {{unacceptable_type,{type_name(value)}}}")
-    return bool(value)
+def _text(value: Any) -> str | None:
+    return None if isinstance(value, str) else f"{{unacceptable_type,{type_name(value)}}}"
+
+
+def _flag(value: Any) -> str | None:
+    return None if isinstance(value, bool) else f"{{unacceptable_type,{type_name(value)}}}"
+
+
+def _overflow(value: Any) -> str | None:
+    return _text(value) or (None if value in _OVERFLOWS else "invalid_overflow")
+
+
+def _queue_mode(value: Any) -> str | None:
+    return _text(value) or (None if value in ("default", "lazy") else f"\"unsupported queue mode '{value}'\"")
+
+
+def _queue_type(value: Any) -> str | None:
+    return _text(value) or (None if value in _TYPES else f"\"unsupported queue type '{value}'\"")
+
+
+_CHECKS: dict[str, _Check] = {
+    "x-queue-type": _queue_type,
+    "x-expires": _integer(least=1),
+    "x-message-ttl": _integer(),
+    "x-dead-letter-exchange": _text,
+    "x-dead-letter-routing-key": _text,
+    "x-max-length": _integer(),
+    "x-max-length-bytes": _integer(),
+    "x-max-priority": _integer(most=MAX_PRIORITY),
+    "x-overflow": _overflow,
+    "x-queue-mode": _queue_mode,
+    "x-single-active-consumer": _flag,
+    "x-delivery-limit": _delivery_limit,
+}
+_NOT_FOR = {"classic": ("x-delivery-limit",), "quorum": ("x-max-priority", "x-queue-mode")}
+
+
+def described(queue_name: str, vhost: str) -> str:
+    return f"queue '{queue_name}' in vhost '{vhost}'"
+
+
+def check_declaration(queue: Queue) -> None:
+    """Raise InvalidArgument if a queue cannot be declared like that."""
+    what = described(queue.name, queue.vhost)
+    arguments = queue.arguments
+    for name, check in _CHECKS.items():
+        if name not in arguments:
+            continue
+        problem = check(arguments[name])
+        if problem is not None and name == "x-dead-letter-exchange":
+            raise InvalidArgument(f"invalid type '{type_name(arguments[name])}' for arg '{name}' in {what}")
+        if problem is not None:
+            raise InvalidArgument(f"invalid arg '{name}' for {what}: {problem}")
+    kind = arguments.get("x-queue-type", "classic")
+    for name in _NOT_FOR[kind]:
+        if name in arguments:
+            raise InvalidArgument(f"invalid arg '{name}' for {what} of queue type rabbit_{kind}_queue")
+    if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
+        raise InvalidArgument(f"invalid arg 'x-dead-letter-routing-key' for {what}: routing_key_but_no_dlx_defined")
+    if kind == "quorum":
+        for is_so, property_name in (
+            (not queue.durable, "non-durable"),
+            (queue.exclusive, "exclusive-owner"),
+            (queue.auto_delete, "auto-delete"),
+        ):
+            if is_so:
+                raise InvalidArgument(f"invalid property '{property_name}' for {what}")
+
+
+def check_alike(existing: Queue, declared: Queue) -> None:
+    """Raise UnlikeDeclared if a queue that exists is declared again in another way."""
+    what = f"queue '{existing.name}'"
+    for name, was, is_now in (
+        ("durable", existing.durable, declared.durable),
+        ("auto_delete", existing.auto_delete, declared.auto_delete),
+    ):
+        if was != is_now:
+            raise UnlikeDeclared(name, what, existing.vhost, f"'{shown(is_now)}'", f"'{shown(was)}'")
+    for name in _CHECKS:
+        old, new = existing.arguments.get(name), declared.arguments.get(name)
+        # A queue that does not say otherwise is a classic one.
+        if (old is None and new is None) or (name == "x-queue-type" and {old, new} <= {None, "classic"}):
+            continue
+        if old is None or new is None:
+            raise UnlikeDeclared(name, what, existing.vhost, _with_type(new), _with_type(old))
+        if not equal(old, new):
+            raise UnlikeDeclared(name, what, existing.vhost, f"'{shown(new)}'", f"'{shown(old)}'")
+
+
+def _with_type(value: Any) -> str:
+    return "none" if value is None else f"the value '{shown(value)}' of type '{type_name(value)}'"

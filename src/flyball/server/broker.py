@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from flyball.engine.consumer import Consumer
 from flyball.engine.credit import SLOT_US
 from flyball.engine.engine import Engine
-from flyball.engine.queue import Delivery
+from flyball.engine.queue import Delivery, WorkingQueue
 from flyball.errors import FlyballError, InvalidBody, QueueNotFound, StoreError, StoreUnavailable
 from flyball.model import Client, ClientMode, Draft, Message, Queue, Selector, Snapshot
 from flyball.server import clock
@@ -126,9 +126,14 @@ class Broker:
             now_us=lambda: self.now_us(),
             spawn=self._spawn,
             dispatch=self._dispatch,
+            removing_ids=lambda: self.journal.removing_ids(),
         )
         self.on_flushed: Callable[[], None] = lambda: None
         """Called whenever less waits for the store."""
+        self.on_queue_created: Callable[[Queue], None] = lambda queue: None
+        self.on_queue_deleted: Callable[[Queue], None] = lambda queue: None
+        self.on_dead: Callable[[WorkingQueue, Message, str], None] = lambda working, message, reason: None
+        """Called with a message that nobody will get any more, and why, before it is removed."""
         self.journal = GroupCommit(store, time_limit_s=time_limit_s, on_flushed=lambda: self.on_flushed())
         self.max_message_bytes = max_message_bytes
         self._time_limit_s = time_limit_s
@@ -136,6 +141,8 @@ class Broker:
         self._is_reserving = False
         self._under_way: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.TimerHandle | None = None
+        self._expiry_timer: asyncio.TimerHandle | None = None
+        self._expiry_due_us: int | None = None
 
     @property
     def is_congested(self) -> bool:
@@ -149,8 +156,9 @@ class Broker:
 
     async def stop(self) -> None:
         """Give unused message ids back. Everything else has been committed before, or can be done after a start."""
-        if self._ticking is not None:
-            self._ticking.cancel()
+        for timer in (self._ticking, self._expiry_timer):
+            if timer is not None:
+                timer.cancel()
         for task in self._under_way:
             task.cancel()
         # Numbers that are not returned are skipped: no reason to fail while stopping.
@@ -160,27 +168,44 @@ class Broker:
     # Queues and clients
 
     def create_queue(self, name: str, done: Done) -> Queue:
+        """Create a plain durable queue in the default virtual host."""
         queue = self.engine.create_queue(name)
+        self.store_queue(queue, done)
+        self.on_queue_created(queue)
+        return queue
+
+    def store_queue(self, queue: Queue, done: Done) -> None:
+        """Make a queue durable that the engine has just created, if it is to be."""
+        if not queue.durable or queue.exclusive:
+            done(None)
+            return
 
         def undo() -> None:
             if self.engine.has_queue(queue.id):
-                self.engine.delete_queue(queue.id)
+                self._forget_queue(queue.id)
 
         self.journal.change(QueueCreated(queue), Changing(done, undo))
-        return queue
 
     def delete_queue(self, queue_id: int, done: Done, *, only_empty: bool = False) -> None:
         """Remove the queue and its messages; done when nothing of it can come back."""
-        working = self.engine.delete_queue(queue_id, only_empty=only_empty)
+        working = self._forget_queue(queue_id, only_empty=only_empty)
+        if not working.queue.durable or working.queue.exclusive:
+            done(None)
+            return
 
         def deleted(error: FlyballError | None) -> None:
             if error is None and working.last_message_id and self.store.keeps_messages:
                 self._spawn(self._sweep(queue_id, working.last_message_id))
             done(error)
 
+        self._change_for_good(QueueDeleted(queue_id), deleted)
+
+    def _forget_queue(self, queue_id: int, *, only_empty: bool = False) -> WorkingQueue:
+        working = self.engine.delete_queue(queue_id, only_empty=only_empty)
         for consumer in list(working.consumers.values()):
             consumer.owner.queue_deleted(consumer)  # type: ignore[attr-defined]
-        self._change_for_good(QueueDeleted(queue_id), deleted)
+        self.on_queue_deleted(working.queue)
+        return working
 
     def create_client(self, name: str, mode: ClientMode, done: Done) -> Client:
         client = self.engine.create_client(name, mode)
@@ -237,6 +262,89 @@ class Broker:
         """Raise InvalidBody for a message whose body and properties are too large."""
         if size_bytes > self.max_message_bytes:
             raise InvalidBody(f"a message of {size_bytes} bytes exceeds {self.max_message_bytes}")
+
+    def accept(self, working: WorkingQueue, message: Message) -> None:
+        """Take a message in and hand it on. It is durable with the batch that is open, if it is persistent."""
+        delivery = self.engine.accept(working, message, message.arrived_us)
+        if message.persistent:
+            self.journal.append(message, None)
+        if delivery is not None:
+            delivery.consumer.owner.deliver(delivery.consumer, message)  # type: ignore[attr-defined]
+        elif not working.traits.is_plain:
+            self._look_after(working)
+
+    def settle(self, message: Message) -> None:
+        """A message that was taken out or leased is dealt with: it is gone, and soon in the store as well."""
+        self.engine.settle(message)
+        if message.persistent:
+            self.journal.remove(message, None)
+
+    def give_back(self, messages: Sequence[Message]) -> None:
+        """Bring back messages whose leases have ended, but for those that have come back too often."""
+        back: list[Message] = []
+        for message in messages:
+            working = self.engine.find_working(message.queue_id)
+            if working is None:
+                continue
+            limit = working.traits.delivery_limit
+            if limit is not None and message.delivery_count >= limit:
+                self.bury(working, message, "delivery_limit")
+            else:
+                back.append(message)
+        self._dispatch(self.engine.requeue(back, self.now_us()))
+        for queue_id in {message.queue_id for message in back}:
+            working = self.engine.find_working(queue_id)
+            if working is not None:
+                if not working.traits.is_plain and not working.traits.rejects:
+                    self._look_after(working)
+                self._reader.serve(queue_id)
+
+    def bury(self, working: WorkingQueue, message: Message, reason: str) -> None:
+        """Nobody will get this message, which is out, any more: it may be published elsewhere, and it is removed."""
+        self.on_dead(working, message, reason)
+        self.settle(message)
+
+    def feed(self, consumer: Consumer) -> None:
+        """Let the consumer have more, if it wants and there is something. In the line it is served anyway."""
+        if not consumer.turn:
+            self._feed(consumer)
+
+    def enforce_limits(self, working: WorkingQueue) -> None:
+        """Drop messages from the head while the queue holds more than it may."""
+        while working.is_too_long:
+            found = self.engine.take(working.queue.id, working.traits.selector, self.now_us())
+            if isinstance(found, Message):
+                self.bury(working, found, "maxlen")
+            elif found is None:
+                break
+            else:
+                self._reader.fetch(working.queue.id, found, partial(self.enforce_limits, working), lambda error: None)
+                break
+
+    def _look_after(self, working: WorkingQueue) -> None:
+        """A message waits in a queue with limits: see that they are kept, now and when its time is up."""
+        if working.is_too_long and not working.traits.rejects:
+            self.enforce_limits(working)
+        self.watch_expiries()
+
+    def watch_expiries(self) -> None:
+        """See that messages are removed when their time is up, and not only when somebody reads."""
+        if self.engine.has_expired:
+            self.expire()
+        next_us = self.engine.next_expiry_us
+        if next_us is None or (self._expiry_due_us is not None and self._expiry_due_us <= next_us):
+            return
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+        self._expiry_due_us = next_us
+        delay_s = max(0, next_us - self.now_us()) / 1e6
+        self._expiry_timer = asyncio.get_running_loop().call_later(delay_s, self._expire_now)
+
+    def _expire_now(self) -> None:
+        self._expiry_timer = None
+        self._expiry_due_us = None
+        self.expire()
+        self.watch_expiries()
 
     def take(self, queue_id: int, selector: Selector, done: TakeDone, accepts: Accepts | None = None) -> None:
         """Remove the first message that fits. One that the protocol of the reader cannot express stays."""
@@ -360,7 +468,10 @@ class Broker:
 
     def expire(self) -> None:
         """Remove what is past its time."""
-        self._remove_all(self.engine.expire(self.now_us()), lambda error: None)
+        for message in self.engine.expire(self.now_us()):
+            working = self.engine.find_working(message.queue_id)
+            if working is not None:
+                self.bury(working, message, "expired")
 
     def when_durable(self, done: Done) -> None:
         """Call back when everything that was changed before is committed."""

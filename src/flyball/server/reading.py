@@ -37,14 +37,19 @@ class StoreReader:
         now_us: Callable[[], int],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         dispatch: Callable[[Sequence[Delivery]], None],
+        removing_ids: Callable[[], set[int]],
     ) -> None:
-        """`spawn` starts what takes longer; `dispatch` sends what consumers get because of a read."""
+        """`spawn` starts what takes longer; `dispatch` sends what consumers get because of a read.
+
+        `removing_ids` tells what the store may still have though it is removed.
+        """
         self._store = store
         self._engine = engine
         self._time_limit_s = time_limit_s
         self._now_us = now_us
         self._spawn = spawn
         self._dispatch = dispatch
+        self._removing_ids = removing_ids
         self._fetching: dict[int, list[tuple[Callable[[], None], Callable[[FlyballError], None]]]] = {}
 
     def serve(self, queue_id: int) -> None:
@@ -95,7 +100,7 @@ class StoreReader:
         """Make an index of messages that are in the store, while the queue is in use."""
         working = self._engine.queue(queue_id)
         generation, shape = working.generation, build.shape
-        working.indexed.begin_index(shape, working.out)
+        working.indexed.begin_index(shape, self._removing_ids().union(working.out))
         try:
             async for piece in self._store.index(queue_id, _columns(shape), working.last_message_id):
                 if self._generation(queue_id) != generation:
@@ -124,6 +129,7 @@ class StoreReader:
         unstored = [message for message in working.oldest(after_id, limit) if not message.stored]
         found: list[Message] = []
         size_bytes = 0
+        removing = self._removing_ids()
         while len(found) < limit and size_bytes < LOAD_BYTES:
             try:
                 page = await self.until_available(
@@ -135,7 +141,7 @@ class StoreReader:
             if not page:
                 after_id = working.last_message_id
                 break
-            ready = [message for message in page if message.id not in working.out]
+            ready = [message for message in page if message.id not in working.out and message.id not in removing]
             found += ready
             size_bytes += sum(message.footprint_bytes for message in ready)
             after_id = page[-1].id
