@@ -64,4 +64,4 @@ def shown(value: Any) -> str:
     """Return the value as RabbitMQ writes it inside quotes."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value)
+    return "undefined" if value is None else str(value)
