@@ -109,10 +109,8 @@ async def test_an_argument_that_cannot_be_stored_is_refused_for_good_and_the_nex
     endless: list[object] = []
     endless.append(endless)
     for odd in (object(), endless):
-        with pytest.raises(StoreError) as refused:
-            await postgres_store.commit(Batch([QueueCreated(Queue(1, "q", arguments={"odd": odd}))]))
-        assert not isinstance(refused.value, StoreUnavailable)
-    await postgres_store.commit(Batch(appended=numbered(1)))
+        await is_refused_for_good(postgres_store, Batch([QueueCreated(Queue(1, "q", arguments={"odd": odd}))]))
+    await commit_until_it_works(postgres_store, Batch(appended=numbered(1)))
     assert await ids_in(postgres_store) == [1]
 
 
@@ -173,10 +171,8 @@ async def test_what_cannot_be_stored_is_refused_for_good_and_the_next_commit_wor
     await postgres_store.open()
     for count in (0, 200):
         poisoned = [*numbered(*range(1, count + 1)), Message(9999, 1, b"", priority=2**40)]
-        with pytest.raises(StoreError) as refused:
-            await postgres_store.commit(Batch(appended=poisoned))
-        assert not isinstance(refused.value, StoreUnavailable)
-    await postgres_store.commit(Batch(appended=numbered(1)))
+        await is_refused_for_good(postgres_store, Batch(appended=poisoned))
+    await commit_until_it_works(postgres_store, Batch(appended=numbered(1)))
     assert await ids_in(postgres_store) == [1]
 
 
@@ -222,14 +218,21 @@ async def test_a_cancelled_commit_leaves_the_store_usable(
     assert await ids_in(postgres_store) == [1, 2]
 
 
-async def commit_until_it_works(store: PostgresStore, batch: Batch) -> None:
+async def commit_until_it_works(store: PostgresStore, batch: Batch, *, again: bool = True) -> None:
     async with asyncio.timeout(10):
         while True:
             try:
-                await store.commit(batch, again=True)
+                await store.commit(batch, again=again)
             except StoreUnavailable:
                 continue
             return
+
+
+async def is_refused_for_good(store: PostgresStore, batch: Batch) -> None:
+    """A refusal ends the session: until the server has noticed that, the next one is told to come again."""
+    with pytest.raises(StoreError) as refused:
+        await commit_until_it_works(store, batch, again=False)
+    assert not isinstance(refused.value, StoreUnavailable)
 
 
 async def test_nothing_is_written_while_an_abandoned_session_might_still_write(
