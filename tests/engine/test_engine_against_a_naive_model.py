@@ -143,7 +143,7 @@ class EngineAndModel(RuleBasedStateMachine):
         return [k for k in self.ready(queue_id) if k.message.expires_us is None or k.message.expires_us > self.now]
 
     def check_delivery_at_once(self, delivery: Delivery | None) -> None:
-        """A message that comes, or comes back, at the very end of its time may be delivered, but not wait."""
+        """A message that comes at the very end of its time may be delivered, but not wait."""
         if delivery is not None and delivery.message.expires_us == self.now:
             self.now -= 1
             self.check_deliveries([delivery])
@@ -241,7 +241,8 @@ class EngineAndModel(RuleBasedStateMachine):
                 continue
             if message.queue_id in self.queue_ids:
                 self.known[message.id].is_ready = True
-            self.check_delivery_at_once(self.engine.restore(message, self.now))
+            delivery = self.engine.restore(message, self.now)
+            self.check_deliveries([delivery] if delivery is not None else [])
 
     def _withdraw_the_newest(self) -> None:
         newest = self.known.get(self.last_id)

@@ -121,8 +121,17 @@ def test_an_expired_message_that_comes_back_is_not_delivered() -> None:
 def test_a_message_that_arrives_expired_is_not_delivered() -> None:
     working, expired = a_queue()
     working.feed(a_consumer(1), 0)
-    assert working.arrive(a_message(1, expires_us=10), 10) is None
+    assert working.arrive(a_message(1, expires_us=10), 11) is None
     assert [message.id for message in expired] == [1]
+    assert len(working) == 0
+
+
+def test_a_message_without_time_to_live_is_delivered_at_once_or_not_at_all() -> None:
+    working, expired = a_queue()
+    working.feed(a_consumer(1), 0)
+    assert working.arrive(a_message(1, expires_us=10), 10) is not None
+    assert working.arrive(a_message(2, expires_us=10), 10) is None
+    assert [message.id for message in expired] == [2]
     assert len(working) == 0
 
 

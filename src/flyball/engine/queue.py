@@ -213,7 +213,7 @@ class WorkingQueue:
     def restore(self, message: Message, now_us: int) -> Delivery | None:
         """Bring a message that was out back to its old place, or hand it to who waits for one."""
         del self.out[message.id]
-        return self._offer(message, now_us)
+        return self._offer(message, now_us) if self._is_alive(message, now_us) else None
 
     def requeue(self, messages: Sequence[Message], now_us: int) -> list[Delivery]:
         """Bring messages that were out back, and only then look who waits, so that each gets its first."""
