@@ -12,6 +12,11 @@ FlyballError
 │   ├── ExchangeInUse
 │   ├── UnknownExchangeType
 │   ├── VhostNotFound
+│   ├── VhostNameTaken
+│   ├── UserNotFound
+│   ├── UserNameTaken
+│   ├── PolicyNotFound
+│   ├── InvalidPattern         not a regular expression
 │   ├── UnlikeDeclared         it exists and was declared in another way
 │   ├── InvalidArgument
 │   ├── ReservedName
@@ -124,6 +129,46 @@ class VhostNotFound(RequestError):
     def __init__(self, vhost: str) -> None:
         super().__init__(f"no vhost '{vhost}'")
         self.vhost = vhost
+
+
+class VhostNameTaken(RequestError):
+    """A virtual host of that name exists already."""
+
+    def __init__(self, vhost: str) -> None:
+        super().__init__(f"there is already a vhost named {vhost!r}")
+        self.vhost = vhost
+
+
+class UserNotFound(RequestError):
+    """An operation named a user that does not exist."""
+
+    def __init__(self, user: str) -> None:
+        super().__init__(f"no user {user!r}")
+        self.user = user
+
+
+class UserNameTaken(RequestError):
+    """A user of that name exists already."""
+
+    def __init__(self, user: str) -> None:
+        super().__init__(f"there is already a user named {user!r}")
+        self.user = user
+
+
+class PolicyNotFound(RequestError):
+    """An operation named a policy that does not exist."""
+
+    def __init__(self, policy: str, vhost: str) -> None:
+        super().__init__(f"no policy {policy!r} in vhost '{vhost}'")
+        self.policy = policy
+
+
+class InvalidPattern(RequestError):
+    """A pattern is not a regular expression."""
+
+    def __init__(self, pattern: str, problem: str) -> None:
+        super().__init__(f"{pattern!r} is not a regular expression: {problem}")
+        self.pattern = pattern
 
 
 class UnlikeDeclared(RequestError):

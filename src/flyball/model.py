@@ -211,12 +211,13 @@ class QueueSummary:
 class Definition:
     """Something that is declared and kept beside clients, queues and messages: an exchange, a binding, a user ...
 
-    `value` is what JSON can say. There is one of each `kind` and `key`.
+    `value` is what JSON can say. There is one of each `kind` and `key`. As a text it does not show its value,
+    which may hold a secret.
     """
 
     kind: str
     key: str
-    value: Mapping[str, Any] = field(hash=False)
+    value: Mapping[str, Any] = field(hash=False, repr=False)
 
 
 @dataclass(slots=True)
