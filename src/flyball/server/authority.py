@@ -1,0 +1,330 @@
+"""The one authority on users, virtual hosts, permissions and policies: decides in memory, keeps in the journal.
+
+All protocols ask it, all management goes through it. It knows no protocol and never tells a secret.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from flyball.engine.access import ADMINISTRATOR, Access, check_tags
+from flyball.engine.patterns import check_name
+from flyball.engine.policies import Policies
+from flyball.errors import FlyballError, RequestError, UserNameTaken
+from flyball.model import DEFAULT_VHOST, Definition, Permission, Policy, User
+from flyball.server.passwords import Passwords
+from flyball.server.pending import Changing
+from flyball.store.group_commit import GroupCommit
+from flyball.store.interface import Change, DefinitionDeleted, DefinitionPut
+
+log = logging.getLogger(__name__)
+
+FIRST_USER = "guest"
+"""Who is there at the first start, with its name as the password."""
+
+_USER, _VHOST, _PERMISSION, _POLICY = "user", "vhost", "permission", "policy"
+
+
+class Authority:
+    """Who may log in and do what, and which policies apply. What has been changed on return is durable.
+
+    A change counts at once, before it is durable. If the store fails at it, it is taken back, except a deletion: that
+    is done later. Every change raises the errors of `Access` and `Policies`, and StoreError.
+    """
+
+    def __init__(
+        self,
+        journal: GroupCommit,
+        definitions: Iterable[Definition],
+        *,
+        loopback_users: Collection[str] = (FIRST_USER,),
+        passwords: Passwords | None = None,
+    ) -> None:
+        self.access = Access()
+        self.policies = Policies()
+        self.loopback_users = frozenset(loopback_users)
+        """Those who may log in from the node's own machine only."""
+        self.on_vhost_deleted: Callable[[str], None] = lambda vhost: None
+        """Called when a virtual host is gone, before that is durable: what is in it has to go too."""
+        self.on_policies_changed: Callable[[str], None] = lambda vhost: None
+        """Called when other policies than before may apply in a virtual host."""
+        self._journal = journal
+        self._passwords = Passwords() if passwords is None else passwords
+        self._is_first_start = True
+        self._load(definitions)
+
+    async def start(self) -> None:
+        """At the very first start, create the default virtual host and the first user, who may do everything."""
+        if not self._is_first_start:
+            return
+        user = User(FIRST_USER, await self._passwords.hash_password(FIRST_USER), (ADMINISTRATOR,))
+        permission = Permission(FIRST_USER, DEFAULT_VHOST, ".*", ".*", ".*")
+        self.access.put_user(user)
+        self.access.set_permission(permission)
+        self._journal.change(DefinitionPut(_of_user(user)), None)
+        self._journal.change(DefinitionPut(_of_permission(permission)), None)
+        await self._put(_of_vhost(DEFAULT_VHOST), lambda: None)
+        self._is_first_start = False
+
+    # Logging in
+
+    async def authenticate(self, name: str, password: str | bytes, peer_is_loopback: bool) -> User | None:
+        """Return the user if the password is the right one and it may log in from there.
+
+        Whatever is wrong, it takes as long to find out.
+        """
+        user = self.access.find_user(name)
+        is_right = await self._passwords.verify(None if user is None else user.password_hash, password)
+        if user is None or not is_right:
+            return None
+        # It may have been deleted or given another password while this one was checked.
+        now = self.access.find_user(name)
+        if now is None or now.password_hash != user.password_hash:
+            return None
+        return now if self._may_come_from(name, peer_is_loopback) else None
+
+    def authenticate_certificate(self, common_name: str, peer_is_loopback: bool = False) -> User | None:
+        """Return the user that a verified certificate names, if there is one that may log in from there."""
+        return self.access.find_user(common_name) if self._may_come_from(common_name, peer_is_loopback) else None
+
+    def _may_come_from(self, name: str, peer_is_loopback: bool) -> bool:
+        return peer_is_loopback or name not in self.loopback_users
+
+    # Users
+
+    async def add_user(self, name: str, password: str | None, tags: Collection[str] = ()) -> None:
+        """Add a user; without a password it can log in with a certificate only."""
+        check_name("user", name)
+        check_tags(tuple(tags))
+        if self.access.find_user(name) is not None:
+            raise UserNameTaken(name)
+        user = User(name, await self._hash(password), tuple(tags))
+        self.access.add_user(user)
+        log.info("user %r added with tags %s", name, list(tags))
+        await self._put_user(user, None)
+
+    async def change_password(self, name: str, password: str | None) -> None:
+        """Give the user another password, or none. Who is logged in stays so."""
+        self.access.user(name)
+        password_hash = await self._hash(password)
+        before = self.access.user(name)
+        user = replace(before, password_hash=password_hash)
+        self.access.put_user(user)
+        log.info("password of user %r changed", name)
+        await self._put_user(user, before)
+
+    async def set_tags(self, name: str, tags: Collection[str]) -> None:
+        """Give the user just these tags."""
+        before = self.access.user(name)
+        user = replace(before, tags=tuple(tags))
+        self.access.put_user(user)
+        log.info("tags of user %r are %s", name, list(tags))
+        await self._put_user(user, before)
+
+    async def delete_user(self, name: str) -> None:
+        """Delete the user and its permissions, also if it is the last administrator."""
+        permissions = self.access.delete_user(name)
+        log.info("user %r deleted", name)
+        await self._delete([_of_permission(permission) for permission in permissions], _USER, name)
+
+    async def _hash(self, password: str | None) -> str | None:
+        return None if password is None else await self._passwords.hash_password(password)
+
+    async def _put_user(self, user: User, before: User | None) -> None:
+        def undo() -> None:
+            if self.access.find_user(user.name) is user:
+                if before is None:
+                    self.access.delete_user(user.name)
+                else:
+                    self.access.put_user(before)
+
+        await self._put(_of_user(user), undo)
+
+    # Virtual hosts
+
+    async def add_vhost(self, vhost: str) -> None:
+        self.access.add_vhost(vhost)
+        log.info("vhost %r added", vhost)
+
+        def undo() -> None:
+            if self.access.has_vhost(vhost):
+                self.access.delete_vhost(vhost)
+                self.policies.delete_vhost(vhost)
+                self.on_vhost_deleted(vhost)
+
+        await self._put(_of_vhost(vhost), undo)
+
+    async def delete_vhost(self, vhost: str) -> None:
+        """Delete the virtual host, and with it its permissions, its policies and what `on_vhost_deleted` removes."""
+        permissions = self.access.delete_vhost(vhost)
+        policies = self.policies.delete_vhost(vhost)
+        log.info("vhost %r deleted", vhost)
+        self.on_vhost_deleted(vhost)
+        gone = [*map(_of_permission, permissions), *map(_of_policy, policies)]
+        await self._delete(gone, _VHOST, vhost)
+
+    # Permissions
+
+    async def set_permission(self, permission: Permission) -> None:
+        """Let a user do just this in a virtual host."""
+        before = self.access.find_permission(permission.user, permission.vhost)
+        self.access.set_permission(permission)
+        log.info("%r set", permission)
+
+        def undo() -> None:
+            if self.access.find_permission(permission.user, permission.vhost) is permission:
+                if before is None:
+                    self.access.clear_permission(permission.user, permission.vhost)
+                else:
+                    self.access.set_permission(before)
+
+        await self._put(_of_permission(permission), undo)
+
+    async def clear_permission(self, user: str, vhost: str) -> None:
+        """Shut the user out of the virtual host; it may have been so before."""
+        if self.access.clear_permission(user, vhost) is not None:
+            log.info("permission of user %r in vhost %r cleared", user, vhost)
+        await self._delete([], _PERMISSION, _key(vhost, user))
+
+    # Policies
+
+    async def set_policy(self, policy: Policy) -> None:
+        """Add the policy, or put it in the place of the one of its name. Raises VhostNotFound, too."""
+        self.access.check_vhost(policy.vhost)
+        before = self.policies.find(policy.vhost, policy.name)
+        self.policies.set(policy)
+        log.info("%r set", policy)
+        self.on_policies_changed(policy.vhost)
+
+        def undo() -> None:
+            if self.policies.find(policy.vhost, policy.name) is policy:
+                if before is None:
+                    self.policies.clear(policy.vhost, policy.name)
+                else:
+                    self.policies.set(before)
+                self.on_policies_changed(policy.vhost)
+
+        await self._put(_of_policy(policy), undo)
+
+    async def clear_policy(self, vhost: str, name: str) -> None:
+        self.access.check_vhost(vhost)
+        self.policies.clear(vhost, name)
+        log.info("policy %r of vhost %r cleared", name, vhost)
+        self.on_policies_changed(vhost)
+        await self._delete([], _POLICY, _key(vhost, name))
+
+    # The journal
+
+    def _load(self, definitions: Iterable[Definition]) -> None:
+        by_kind: dict[str, list[Definition]] = {kind: [] for kind in _READERS}
+        for definition in definitions:
+            if definition.kind in by_kind:
+                by_kind[definition.kind].append(definition)
+        for kind, read in _READERS.items():
+            for definition in by_kind[kind]:
+                try:
+                    read(self, definition.value)
+                except RequestError as error:
+                    # A crash in mid-deletion may leave what belongs to nobody; and nobody is let in by mistake.
+                    log.error("ignored the stored %s %s: %s", kind, definition.key, error)
+
+    def _load_vhost(self, value: Mapping[str, Any]) -> None:
+        if value["name"] == DEFAULT_VHOST:
+            # It is kept from the first start on, and nobody can delete it.
+            self._is_first_start = False
+        else:
+            self.access.add_vhost(value["name"])
+
+    def _load_user(self, value: Mapping[str, Any]) -> None:
+        self.access.add_user(User(value["name"], value["password_hash"], tuple(value["tags"])))
+
+    def _load_permission(self, value: Mapping[str, Any]) -> None:
+        self.access.set_permission(
+            Permission(value["user"], value["vhost"], value["configure"], value["write"], value["read"])
+        )
+
+    def _load_policy(self, value: Mapping[str, Any]) -> None:
+        self.access.check_vhost(value["vhost"])
+        self.policies.set(
+            Policy(
+                value["name"],
+                value["pattern"],
+                dict(value["definition"]),
+                value["vhost"],
+                value["apply_to"],
+                value["priority"],
+            )
+        )
+
+    async def _put(self, definition: Definition, undo: Callable[[], None]) -> None:
+        """Make the definition durable, or undo what it says and raise a StoreError."""
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: FlyballError | None) -> None:
+            if outcome.done():
+                return
+            if error is None:
+                outcome.set_result(None)
+            else:
+                outcome.set_exception(error)
+
+        self._journal.change(DefinitionPut(definition), Changing(done, undo))
+        await outcome
+
+    async def _delete(self, before: Collection[Definition], kind: str, key: str) -> None:
+        """Make durable that a definition is gone, and those that hang on it. Raises StoreUnavailable if it takes long."""
+        changes: list[Change] = [DefinitionDeleted(definition.kind, definition.key) for definition in before]
+        for change in (*changes, DefinitionDeleted(kind, key)):
+            self._journal.change(change, None)
+        await self._journal.flush()
+
+
+_READERS: dict[str, Callable[[Authority, Mapping[str, Any]], None]] = {
+    _VHOST: Authority._load_vhost,
+    _USER: Authority._load_user,
+    _PERMISSION: Authority._load_permission,
+    _POLICY: Authority._load_policy,
+}
+"""In this order: permissions and policies are of users and virtual hosts that exist."""
+
+
+def _key(vhost: str, name: str) -> str:
+    """Return a text for a pair, whatever characters are in it."""
+    return json.dumps([vhost, name], ensure_ascii=False)
+
+
+def _of_user(user: User) -> Definition:
+    value = {"name": user.name, "password_hash": user.password_hash, "tags": list(user.tags)}
+    return Definition(_USER, user.name, value)
+
+
+def _of_vhost(vhost: str) -> Definition:
+    return Definition(_VHOST, vhost, {"name": vhost})
+
+
+def _of_permission(permission: Permission) -> Definition:
+    value = {
+        "user": permission.user,
+        "vhost": permission.vhost,
+        "configure": permission.configure,
+        "write": permission.write,
+        "read": permission.read,
+    }
+    return Definition(_PERMISSION, _key(permission.vhost, permission.user), value)
+
+
+def _of_policy(policy: Policy) -> Definition:
+    value = {
+        "name": policy.name,
+        "vhost": policy.vhost,
+        "pattern": policy.pattern,
+        "definition": dict(policy.definition),
+        "apply_to": policy.apply_to,
+        "priority": policy.priority,
+    }
+    return Definition(_POLICY, _key(policy.vhost, policy.name), value)

@@ -1,0 +1,125 @@
+"""Passwords: hashed with argon2, checked off the event loop, and never kept.
+
+A check takes tens of milliseconds on purpose. A thousand connections of one user do not pay it a thousand times:
+a success is remembered for a short while, in a form from which nobody gets the password.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import secrets
+import time
+from collections.abc import Callable
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from flyball.errors import InvalidArgument
+
+TIME_COST = 2
+MEMORY_KIB = 19 * 1024
+"""The least that OWASP recommends for argon2id: a node checks several passwords at once and has other work."""
+
+RUNS_AT_ONCE = 2
+"""So many checks run at a time; further ones wait, with the memory that they would need."""
+
+REMEMBER_S = 60.0
+REMEMBER_MOST = 1000
+"""When more successes are remembered the oldest is forgotten."""
+
+MAX_PASSWORD_BYTES = 1024
+
+_SALT_BYTES = 16
+_DIGEST_BYTES = 32
+
+
+class Passwords:
+    """Hashes passwords and checks them against hashes. A hash carries its salt and cost."""
+
+    def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._hasher = PasswordHasher(
+            time_cost=TIME_COST,
+            memory_cost=MEMORY_KIB,
+            parallelism=1,
+            hash_len=_DIGEST_BYTES,
+            salt_len=_SALT_BYTES,
+        )
+        self._now = now
+        self._room = asyncio.Semaphore(RUNS_AT_ONCE)
+        self._key = secrets.token_bytes(hashlib.blake2b.MAX_KEY_SIZE)
+        self._remembered: dict[bytes, float] = {}
+        """Until when a success is remembered, by its mark; the oldest first."""
+        self._decoy = _decoy()
+        self.runs = 0
+        """How many times argon2 was run."""
+
+    async def hash_password(self, password: str | bytes) -> str:
+        """Return a new hash of the password. Raises InvalidArgument for one that nobody could log in with."""
+        data = _bytes_of(password)
+        # Without the password in the message: messages are shown and logged.
+        if not data:
+            raise InvalidArgument("a password cannot be empty")
+        if len(data) > MAX_PASSWORD_BYTES:
+            raise InvalidArgument(f"a password has at most {MAX_PASSWORD_BYTES} bytes")
+        if b"\0" in data:
+            raise InvalidArgument("a password cannot hold a zero character")
+        async with self._room:
+            self.runs += 1
+            return await asyncio.to_thread(self._hasher.hash, data)
+
+    async def verify(self, password_hash: str | None, password: str | bytes) -> bool:
+        """Say whether the password is the one of the hash.
+
+        Without a hash, for somebody who does not exist or has no password, it is not, and saying so takes as long.
+        """
+        data = _bytes_of(password)
+        if password_hash is None or not 0 < len(data) <= MAX_PASSWORD_BYTES:
+            password_hash, data = self._decoy, b"-"
+        mark = hashlib.blake2b(password_hash.encode() + b"\0" + data, key=self._key).digest()
+        if self._is_remembered(mark):
+            return True
+        async with self._room:
+            # Somebody may have found out meanwhile: all connections of a program log in at the same moment.
+            if self._is_remembered(mark):
+                return True
+            self.runs += 1
+            is_right = await asyncio.to_thread(self._check, password_hash, data)
+        if is_right:
+            self._remember(mark)
+        return is_right
+
+    def _check(self, password_hash: str, data: bytes) -> bool:
+        try:
+            return self._hasher.verify(password_hash, data)
+        except (VerificationError, InvalidHashError):
+            return False
+
+    def _is_remembered(self, mark: bytes) -> bool:
+        until = self._remembered.get(mark)
+        if until is None:
+            return False
+        if until > self._now():
+            return True
+        del self._remembered[mark]
+        return False
+
+    def _remember(self, mark: bytes) -> None:
+        self._remembered.pop(mark, None)
+        self._remembered[mark] = self._now() + REMEMBER_S
+        if len(self._remembered) > REMEMBER_MOST:
+            del self._remembered[next(iter(self._remembered))]
+
+
+def _bytes_of(password: str | bytes) -> bytes:
+    # Whatever a peer sends is compared, also what is no text.
+    return password if isinstance(password, bytes) else password.encode("utf-8", "surrogatepass")
+
+
+def _decoy() -> str:
+    """Return a hash that no password has, and that costs as much to check as any other."""
+    salt, digest = (
+        base64.b64encode(secrets.token_bytes(size)).decode().rstrip("=") for size in (_SALT_BYTES, _DIGEST_BYTES)
+    )
+    return f"$argon2id$v=19$m={MEMORY_KIB},t={TIME_COST},p=1${salt}${digest}"
