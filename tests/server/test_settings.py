@@ -58,6 +58,13 @@ def test_an_empty_environment_variable_counts_as_absent() -> None:
     assert load_settings({}, {"FLYBALL_TELESTO": ""}).telesto == Address("127.0.0.1", 9001)
 
 
+@pytest.mark.parametrize(
+    ("text", "users"), [("none", ()), ("guest", ("guest",)), ("guest, admin", ("guest", "admin"))]
+)
+def test_names_are_separated_by_commas_and_none_is_none(text: str, users: tuple[str, ...]) -> None:
+    assert load_settings({"loopback_users": text}, {}).loopback_users == users
+
+
 def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path) -> None:
     text = """
         data = "d"
@@ -71,6 +78,8 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         [thorbang]
         address = "[::1]:0"
         max_request_bytes = 1000
+        [access]
+        loopback_users = ["guest", "admin"]
         [limits]
         max_message_bytes = 5
         max_connections = 6
@@ -96,6 +105,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         "telesto_frame_max_bytes": 2**20,
         "thorbang": Address("::1", 0),
         "thorbang_max_request_bytes": 1000,
+        "loopback_users": ("guest", "admin"),
         "max_message_bytes": 5,
         "max_connections": 6,
         "resident_bytes": 7,

@@ -96,6 +96,8 @@ PACKETS: dict[type[t.Packet], st.SearchStrategy[t.Packet]] = {
     t.Clients: st.builds(t.Clients, ints, st.lists(clients, max_size=4)),
     t.RemoveClient: st.builds(t.RemoveClient, ints, ints),
     t.ConsumerEnded: st.builds(t.ConsumerEnded, ints, ints),
+    t.Manage: st.builds(t.Manage, ints, blobs),
+    t.Managed: st.builds(t.Managed, ints, blobs),
 }
 
 any_packet = st.one_of(list(PACKETS.values()))

@@ -187,6 +187,21 @@ class Client:
             raise ProtocolError("the status is no JSON object")
         return found
 
+    async def manage(self, command: str, /, *, time_limit_s: float | None = None, **arguments: Any) -> Any:
+        """Have the node carry out a command of its administration, such as `user.list`; return what came of it.
+
+        Raises NotLocal if the node runs on another machine, and CommandRefused.
+        """
+        self._link.require_extension("manage")
+        request = wire.Manage(0, json.dumps({**arguments, "command": command}).encode())
+        async with self._link.time_limit(command, time_limit_s):
+            answer = await self._link.exchange(request, command, repeatable=command.endswith(".list"))
+            result = expect(answer, wire.Managed).result
+        try:
+            return json.loads(result)
+        except ValueError as error:
+            raise ProtocolError(f"the answer to {command} is no JSON: {error}") from error
+
     # Queues
 
     async def create_queue(self, name: str, *, time_limit_s: float | None = None) -> Queue:

@@ -11,6 +11,8 @@ FlyballError
 └── RequestError
     ├── InvalidValue           an argument is out of range; nothing was sent
     ├── LimitExceeded          the server allows no request as large as this
+    ├── NotLocal               a node is managed only from its own machine
+    ├── CommandRefused         the node cannot carry out the command; the text says why
     └── LeaseNotFound
         └── LeaseLost          the delivery's connection or consumer is gone: its message is delivered again
 """
@@ -95,6 +97,14 @@ class LimitExceeded(RequestError):
     """The server allows no request as large as this."""
 
 
+class NotLocal(RequestError):
+    """A node is managed only from the machine on which it runs."""
+
+
+class CommandRefused(RequestError):
+    """The node cannot carry out a command of its administration."""
+
+
 class LeaseLost(LeaseNotFound):
     """The delivery can no longer be settled: its consumer is closed or its connection gone, its message returned."""
 
@@ -111,6 +121,8 @@ _ERRORS: dict[int, Callable[[int | str, str], FlyballError]] = {
     ErrorCode.CLIENT_MODE_PERMISSION_VIOLATION: lambda subject, details: NotPermitted(details),
     ErrorCode.STORE_UNAVAILABLE: lambda subject, details: StoreUnavailable(details),
     ErrorCode.LIMIT_EXCEEDED: lambda subject, details: LimitExceeded(details),
+    ErrorCode.NOT_LOCAL: lambda subject, details: NotLocal(details),
+    ErrorCode.COMMAND_REFUSED: lambda subject, details: CommandRefused(details),
     ErrorCode.CONSUMER_NOT_EXISTING: lambda subject, details: ConsumerNotFound(int(subject or 0)),
     ErrorCode.LEASE_NOT_EXISTING: lambda subject, details: LeaseNotFound(int(subject or 0)),
 }

@@ -222,6 +222,13 @@ class Client:
         """Return what the node tells about itself and its queues."""
         return self._portal.call(self._client.status(time_limit_s=time_limit_s))
 
+    def manage(self, command: str, /, *, time_limit_s: float | None = None, **arguments: Any) -> Any:
+        """Have the node carry out a command of its administration, such as `user.list`; return what came of it.
+
+        Raises NotLocal if the node runs on another machine, and CommandRefused.
+        """
+        return self._portal.call(self._client.manage(command, time_limit_s=time_limit_s, **arguments))
+
     def create_queue(self, name: str, *, time_limit_s: float | None = None) -> Queue:
         """Create a queue. Raises QueueNameTaken."""
         return self._portal.call(self._client.create_queue(name, time_limit_s=time_limit_s))

@@ -277,7 +277,7 @@ class Authority:
         await outcome
 
     async def _delete(self, before: Collection[Definition], kind: str, key: str) -> None:
-        """Make durable that a definition is gone, and those that hang on it. Raises StoreUnavailable if it takes long."""
+        """Make durable that a definition and what hangs on it are gone. Raises StoreUnavailable if it takes long."""
         changes: list[Change] = [DefinitionDeleted(definition.kind, definition.key) for definition in before]
         for change in (*changes, DefinitionDeleted(kind, key)):
             self._journal.change(change, None)

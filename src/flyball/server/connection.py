@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import ipaddress
 import logging
 import socket
 import time
+from collections.abc import Coroutine
 from typing import Any, ClassVar, cast
 
 from flyball.errors import FlyballError, ProtocolError, RequestError, StoreError
 from flyball.model import Message
+from flyball.server.authority import Authority
 from flyball.server.broker import Broker
 from flyball.trace.recorder import Recorder
 from flyball.trace.schema import Kind, Protocol, Result
@@ -36,19 +39,40 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_US
 
 
 class Hub:
-    """What the connections of a node share: the broker, the trace, who is there and who has answers to send."""
+    """What the connections of a node share: broker, authority, trace, who is there and who has answers to send."""
 
-    def __init__(self, broker: Broker, recorder: Recorder | None, max_connections: int) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        authority: Authority,
+        recorder: Recorder | None,
+        max_connections: int,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
         self.broker = broker
+        self.authority = authority
         self.recorder = recorder
         self.max_connections = max_connections
         self.connections: set[Connection] = set()
         self.stalled: set[Connection] = set()
         self.is_stopping = False
+        self._tasks = tasks
+        self._under_way: set[asyncio.Task[None]] = set()
         self._dirty: list[Connection] = []
         self._idle: asyncio.Event = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         broker.on_flushed = self._wake
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start what a session cannot do at once. It ends with the node at the latest."""
+        task = self._tasks.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    def stop(self) -> None:
+        """End what is still under way."""
+        for task in self._under_way:
+            task.cancel()
 
     def mark_dirty(self, connection: Connection) -> None:
         """The connection has something to send: it goes out once in this turn of the loop."""
@@ -147,6 +171,12 @@ class Connection(asyncio.Protocol, abc.ABC):
     def peer(self) -> str:
         name = self._transport.get_extra_info("peername") if self._transport is not None else None
         return f"{name[0]}:{name[1]}" if name else "unknown peer"
+
+    @property
+    def peer_is_loopback(self) -> bool:
+        """Whether the peer is on the node's own machine."""
+        name = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return is_loopback(name[0]) if name else False
 
     @property
     def is_busy(self) -> bool:
@@ -377,6 +407,18 @@ class Connection(asyncio.Protocol, abc.ABC):
         if self._transport is not None:
             log.warning("dropped %s: it has read nothing for %.0f s", self.peer, WRITE_STALL_S)
             self._transport.abort()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address of a host is that of this machine for itself."""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def result_of(error: FlyballError) -> Result:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import ipaddress
 import logging
 import resource
 import signal
@@ -16,8 +15,9 @@ import flyball
 from flyball.errors import StoreError
 from flyball.model import Order
 from flyball.server import telesto
+from flyball.server.authority import Authority
 from flyball.server.broker import Broker
-from flyball.server.connection import Connection, Hub
+from flyball.server.connection import Connection, Hub, is_loopback
 from flyball.server.logs import configure_logging
 from flyball.server.settings import Address, ServeSettings
 from flyball.server.thorbang import ThorBangSession
@@ -85,9 +85,10 @@ async def running(settings: ServeSettings) -> AsyncIterator[Node]:
     """Start a node; on leaving finish the requests under way, commit everything and stop."""
     settings.data.mkdir(parents=True, exist_ok=True)
     async with _open_store(settings) as store, asyncio.TaskGroup() as tasks:
+        snapshot = await store.open()
         broker = Broker(
             store,
-            await store.open(),
+            snapshot,
             time_limit_s=settings.store_time_limit_s,
             resident_limit_bytes=settings.resident_bytes,
             # What comes in through one protocol must be able to go out through another.
@@ -99,8 +100,10 @@ async def running(settings: ServeSettings) -> AsyncIterator[Node]:
         await broker.start()
         tasks.create_task(broker.journal.run())
         housekeeping = tasks.create_task(_keep_house(broker))
+        authority = Authority(broker.journal, snapshot.definitions, loopback_users=settings.loopback_users)
+        await authority.start()
         recorder = _recorder(settings)
-        hub = Hub(broker, recorder, settings.max_connections)
+        hub = Hub(broker, authority, recorder, settings.max_connections, tasks)
         servers: list[asyncio.Server] = []
         try:
             addresses: dict[str, Address] = {}
@@ -119,6 +122,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[Node]:
             await _finish(hub, settings.store_time_limit_s)
             housekeeping.cancel()
             await broker.journal.stop()
+            hub.stop()
             await broker.stop()
             if recorder is not None:
                 await asyncio.to_thread(recorder.stop)
@@ -167,19 +171,10 @@ def _listeners(settings: ServeSettings, hub: Hub) -> list[tuple[str, Address | N
 
 
 async def _listen(name: str, address: Address, factory: Callable[[], Connection]) -> asyncio.Server:
-    if not _is_loopback(address.host):
+    if not is_loopback(address.host):
         log.warning("%s listens on %s and knows no passwords: everybody who reaches it may use it", name, address)
     loop = asyncio.get_running_loop()
     return await loop.create_server(factory, address.host, address.port, backlog=LISTEN_BACKLOG)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _address_of(listening: socket.socket) -> Address:

@@ -97,8 +97,15 @@ def _read_store(value: object) -> object:
     return value if isinstance(value, StoreChoice) else StoreChoice.parse(str(value))
 
 
+def _read_names(value: object) -> object:
+    if isinstance(value, str):
+        return () if value == "none" else tuple(name.strip() for name in value.split(","))
+    return tuple(value) if isinstance(value, list) else value
+
+
 Listener = Annotated[Address | None, BeforeValidator(_read_listener), Form("ADDRESS|off")]
 Store = Annotated[StoreChoice, BeforeValidator(_read_store), Form("embedded|memory|null|URL")]
+Names = Annotated[tuple[str, ...], BeforeValidator(_read_names), Form("NAME,...|none")]
 Switch = Annotated[bool, Form("on|off")]
 Size = Annotated[ByteSize, Field(gt=0), Form("BYTES")]
 FrameSize = Annotated[ByteSize, Field(ge=4096, lt=2**31), Form("BYTES")]
@@ -148,6 +155,9 @@ class ServeSettings(BaseModel):
     )
     thorbang_max_request_bytes: Size = option(
         "16MiB", "Longest request of the ThorBangMQ protocol.", key="thorbang.max_request_bytes"
+    )
+    loopback_users: Names = option(
+        "guest", "Users who may log in from the node's own machine only.", key="access.loopback_users"
     )
     max_message_bytes: Size = option("128MiB", "Longest body of a message.", key="limits.max_message_bytes")
     max_connections: Count = option(10_000, "Most clients connected at a time.", key="limits.max_connections")

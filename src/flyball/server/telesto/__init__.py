@@ -42,6 +42,7 @@ _ADMINISTRATION: Table = {
     wire.Status: extension.status,
     wire.ListClients: extension.list_clients,
     wire.RemoveClient: extension.remove_client,
+    wire.Manage: extension.manage,
 }
 
 STATES: States = {

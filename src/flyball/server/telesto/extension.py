@@ -10,9 +10,10 @@ import flyball
 from flyball.engine.consumer import Consumer
 from flyball.errors import ConsumerNotFound, FlyballError, InvalidBody, NotPermitted, QueueNotFound, RequestError
 from flyball.model import ClientMode, Draft, Message, Order, Selector
+from flyball.server import management
 from flyball.server.status import status_of
 from flyball.server.telesto import plain
-from flyball.server.telesto.session import TelestoRequest, TelestoSession, record_of
+from flyball.server.telesto.session import Refusal, TelestoRequest, TelestoSession, record_of
 from flyball.trace.schema import Kind, Result
 from flyball.wire import telesto as wire
 
@@ -377,6 +378,27 @@ def list_clients(session: TelestoSession, packet: wire.ListClients, request: Tel
 
 def remove_client(session: TelestoSession, packet: wire.RemoveClient, request: TelestoRequest) -> None:
     session.broker.delete_client(packet.client_id, lambda error: session.answer(request, error))
+
+
+def manage(session: TelestoSession, packet: wire.Manage, request: TelestoRequest) -> None:
+    """Carry out a command of an administrator, whom this protocol knows by nothing but the machine."""
+    if not session.peer_is_loopback:
+        raise Refusal(wire.ErrorCode.NOT_LOCAL, "a node is managed only from the machine on which it runs")
+    session.hold()
+    session.hub.spawn(_manage(session, packet, request))
+
+
+async def _manage(session: TelestoSession, packet: wire.Manage, request: TelestoRequest) -> None:
+    try:
+        command, arguments = management.read_command(packet.command)
+        result = await management.manage(session.hub, command, arguments)
+    except RequestError as error:
+        session.refuse(request, Refusal(wire.ErrorCode.COMMAND_REFUSED, str(error)))
+    except FlyballError as error:
+        session.refuse(request, error)
+    else:
+        session.reply(request, wire.Managed(packet.packet_id, json.dumps(result).encode()))
+    session.release()
 
 
 # Reading the fields

@@ -6,7 +6,7 @@ Only Welcome, which ends the plain part of a connection, comes in a plain frame.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from flyball.errors import ProtocolError
@@ -419,6 +419,42 @@ class ConsumerEnded(ConsumerIdPacket):
     METHOD: ClassVar[int] = 0x56
 
 
+@dataclass(slots=True)
+class Manage(Packet):
+    """A command to the node's administration as UTF-8 JSON. It may hold a password, and so does not show itself."""
+
+    METHOD: ClassVar[int] = 0x57
+
+    command: bytes = field(repr=False)
+
+    def payload(self) -> bytes:
+        return INT.pack(len(self.command)) + self.command
+
+    @classmethod
+    def parse(cls, packet_id: int, data: bytes, at: int, end: int) -> Self:
+        command, at = read_bytes(data, at, end)
+        finish(at, end)
+        return cls(packet_id, command)
+
+
+@dataclass(slots=True)
+class Managed(Packet):
+    """What came of a command, as UTF-8 JSON."""
+
+    METHOD: ClassVar[int] = 0x58
+
+    result: bytes
+
+    def payload(self) -> bytes:
+        return INT.pack(len(self.result)) + self.result
+
+    @classmethod
+    def parse(cls, packet_id: int, data: bytes, at: int, end: int) -> Self:
+        result, at = read_bytes(data, at, end)
+        finish(at, end)
+        return cls(packet_id, result)
+
+
 EXTENSION_PACKETS: tuple[type[Packet], ...] = (
     Welcome,
     Join,
@@ -443,5 +479,7 @@ EXTENSION_PACKETS: tuple[type[Packet], ...] = (
     Clients,
     RemoveClient,
     ConsumerEnded,
+    Manage,
+    Managed,
 )
 """Every packet of the extension."""

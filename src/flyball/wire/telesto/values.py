@@ -51,6 +51,8 @@ class ErrorCode(enum.IntEnum):
     LIMIT_EXCEEDED = 33
     CONSUMER_NOT_EXISTING = 34
     LEASE_NOT_EXISTING = 35
+    NOT_LOCAL = 36
+    COMMAND_REFUSED = 37
 
 
 class ReadMode(enum.IntEnum):

@@ -1,0 +1,185 @@
+"""What an administrator can tell a node to do: a table of commands, whatever protocol they come by.
+
+Whoever calls has made sure that the one who asks may manage the node.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from pydantic import ConfigDict, ValidationError, validate_call
+
+from flyball.errors import InvalidArgument
+from flyball.model import DEFAULT_VHOST, Permission, Policy
+from flyball.server.connection import Hub
+
+# Commands come as JSON: what is not of the right type is refused, not converted.
+_checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True, strict=True))
+
+
+# Users
+
+
+@_checked
+async def add_user(hub: Hub, name: str, password: str | None = None, tags: list[str] | None = None) -> None:
+    await hub.authority.add_user(name, password, tags or ())
+
+
+@_checked
+async def delete_user(hub: Hub, name: str) -> None:
+    await hub.authority.delete_user(name)
+
+
+@_checked
+async def change_password(hub: Hub, name: str, password: str | None) -> None:
+    await hub.authority.change_password(name, password)
+
+
+@_checked
+async def set_tags(hub: Hub, name: str, tags: list[str]) -> None:
+    await hub.authority.set_tags(name, tags)
+
+
+@_checked
+async def list_users(hub: Hub) -> list[dict[str, Any]]:
+    return [
+        {"name": user.name, "tags": list(user.tags), "has_password": user.password_hash is not None}
+        for user in hub.authority.access.users
+    ]
+
+
+# Virtual hosts
+
+
+@_checked
+async def add_vhost(hub: Hub, name: str) -> None:
+    await hub.authority.add_vhost(name)
+
+
+@_checked
+async def delete_vhost(hub: Hub, name: str) -> None:
+    await hub.authority.delete_vhost(name)
+
+
+@_checked
+async def list_vhosts(hub: Hub) -> list[dict[str, Any]]:
+    return [{"name": vhost} for vhost in hub.authority.access.vhosts]
+
+
+# Permissions
+
+
+@_checked
+async def set_permission(
+    hub: Hub, user: str, vhost: str = DEFAULT_VHOST, configure: str = "", write: str = "", read: str = ""
+) -> None:
+    await hub.authority.set_permission(Permission(user, vhost, configure, write, read))
+
+
+@_checked
+async def clear_permission(hub: Hub, user: str, vhost: str = DEFAULT_VHOST) -> None:
+    await hub.authority.clear_permission(user, vhost)
+
+
+@_checked
+async def list_permissions(hub: Hub, user: str | None = None, vhost: str | None = None) -> list[dict[str, Any]]:
+    """Return all permissions, or those of one user, or those in one virtual host."""
+    return [
+        {
+            "user": permission.user,
+            "vhost": permission.vhost,
+            "configure": permission.configure,
+            "write": permission.write,
+            "read": permission.read,
+        }
+        for permission in hub.authority.access.permissions
+        if user in (None, permission.user) and vhost in (None, permission.vhost)
+    ]
+
+
+# Policies
+
+
+@_checked
+async def set_policy(
+    hub: Hub,
+    name: str,
+    pattern: str,
+    definition: dict[str, Any],
+    vhost: str = DEFAULT_VHOST,
+    apply_to: str = "all",
+    priority: int = 0,
+) -> None:
+    await hub.authority.set_policy(Policy(name, pattern, definition, vhost, apply_to, priority))
+
+
+@_checked
+async def clear_policy(hub: Hub, name: str, vhost: str = DEFAULT_VHOST) -> None:
+    await hub.authority.clear_policy(vhost, name)
+
+
+@_checked
+async def list_policies(hub: Hub, vhost: str | None = None) -> list[dict[str, Any]]:
+    """Return the policies of all virtual hosts, or of one, those first that go before others."""
+    policies = hub.authority.policies
+    return [
+        {
+            "name": policy.name,
+            "vhost": policy.vhost,
+            "pattern": policy.pattern,
+            "apply_to": policy.apply_to,
+            "priority": policy.priority,
+            "definition": dict(policy.definition),
+        }
+        for policy in (policies.all() if vhost is None else policies.of_vhost(vhost))
+    ]
+
+
+Command = Callable[..., Awaitable[Any]]
+
+COMMANDS: dict[str, Command] = {
+    "user.add": add_user,
+    "user.delete": delete_user,
+    "user.list": list_users,
+    "user.password": change_password,
+    "user.tags": set_tags,
+    "vhost.add": add_vhost,
+    "vhost.delete": delete_vhost,
+    "vhost.list": list_vhosts,
+    "permission.set": set_permission,
+    "permission.clear": clear_permission,
+    "permission.list": list_permissions,
+    "policy.set": set_policy,
+    "policy.clear": clear_policy,
+    "policy.list": list_policies,
+}
+"""Each takes the hub and named arguments, and returns what JSON can say."""
+
+
+async def manage(hub: Hub, command: str, arguments: Mapping[str, Any]) -> Any:
+    """Carry out a command of the table. Raises the errors of the authority, and InvalidArgument."""
+    function = COMMANDS.get(command)
+    if function is None:
+        raise InvalidArgument(f"there is no command {command!r}")
+    try:
+        return await function(hub, **arguments)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        # The value stays out of it: it may be a password.
+        place = ".".join(str(part) for part in first["loc"])
+        raise InvalidArgument(f"{command}: {place}: {first['msg']}") from None
+
+
+def read_command(document: bytes) -> tuple[str, dict[str, Any]]:
+    """Return the command and its arguments that a JSON object names. Raises InvalidArgument."""
+    try:
+        found = json.loads(document)
+        # JSON can spell half a character, which no answer could repeat.
+        json.dumps(found, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise InvalidArgument("a command is a JSON object in UTF-8") from None
+    if not isinstance(found, dict) or not isinstance(found.get("command"), str):
+        raise InvalidArgument('a command is a JSON object with the key "command"')
+    return found.pop("command"), found
