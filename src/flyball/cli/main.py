@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from flyball import __version__
-from flyball.cli import clients, queues
+from flyball.cli import clients, permissions, policies, queues, users, vhosts
 from flyball.cli.messages import get, put
 from flyball.cli.serve import serve
 from flyball.cli.status import status
@@ -15,8 +15,8 @@ from flyball.cli.status import status
 app = typer.Typer(name="flyball", help="A message broker that governs itself.", no_args_is_help=True)
 for command in (serve, status, put, get):
     app.command()(command)
-app.add_typer(queues.app)
-app.add_typer(clients.app)
+for commands in (queues, clients, users, vhosts, permissions, policies):
+    app.add_typer(commands.app)
 
 
 def _show_version(wanted: bool) -> None:

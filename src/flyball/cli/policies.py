@@ -1,0 +1,124 @@
+"""`flyball policy ...`: settings for all queues or exchanges whose names fit."""
+
+from __future__ import annotations
+
+import enum
+import json
+from typing import Annotated, Any
+
+import typer
+
+from flyball.cli.output import Output, shown
+from flyball.cli.session import DEFAULT_SERVER, DONE, WRONG_USE, AsJson, Server, fail, run
+from flyball.client.sync import Client
+from flyball.model import DEFAULT_VHOST
+
+app = typer.Typer(name="policy", help="Set, clear and list policies.", no_args_is_help=True)
+
+PolicyName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the policy.")]
+Vhost = Annotated[str, typer.Option("--vhost", metavar="NAME", help="The virtual host.")]
+
+
+class ApplyTo(enum.StrEnum):
+    """What a policy is for."""
+
+    ALL = "all"
+    QUEUES = "queues"
+    EXCHANGES = "exchanges"
+
+
+def set_policy(client: Client, policy: dict[str, Any], out: Output) -> int:
+    client.manage("policy.set", **policy)
+    out.tell(f"set policy {shown(policy['name'])} in {shown(policy['vhost'])}", policy)
+    return DONE
+
+
+def clear_policy(client: Client, name: str, vhost: str, out: Output) -> int:
+    client.manage("policy.clear", name=name, vhost=vhost)
+    out.tell(f"cleared policy {shown(name)} in {shown(vhost)}", {"name": name, "vhost": vhost, "cleared": True})
+    return DONE
+
+
+def list_policies(client: Client, vhost: str | None, out: Output) -> int:
+    policies = client.manage("policy.list", vhost=vhost)
+    if out.is_json:
+        for policy in policies:
+            out.json(policy)
+    elif policies:
+        out.table(
+            ("name", "vhost", "pattern", "apply to", "priority", "definition"),
+            [
+                (
+                    policy["name"],
+                    policy["vhost"],
+                    policy["pattern"],
+                    policy["apply_to"],
+                    policy["priority"],
+                    json.dumps(policy["definition"], ensure_ascii=False),
+                )
+                for policy in policies
+            ],
+        )
+    return DONE
+
+
+@app.command("set")
+def set_(
+    name: PolicyName,
+    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Regular expression of the names it is for.")],
+    definition: Annotated[str, typer.Argument(metavar="DEFINITION", help="The settings, as a JSON object.")],
+    vhost: Vhost = DEFAULT_VHOST,
+    apply_to: Annotated[ApplyTo, typer.Option("--apply-to", help="What it is for.")] = ApplyTo.ALL,
+    priority: Annotated[int, typer.Option("--priority", help="Where several fit, the highest applies.")] = 0,
+    server: Server = DEFAULT_SERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Set a policy. It applies at once, also to queues and exchanges that exist.
+
+    Example: flyball policy set short '^log' '{"max-length": 1000}' --apply-to queues
+    """
+    policy = {
+        "name": name,
+        "vhost": vhost,
+        "pattern": pattern,
+        "apply_to": apply_to.value,
+        "priority": priority,
+        "definition": _read(definition),
+    }
+    run(server, None, as_json, lambda client, out: set_policy(client, policy, out))
+
+
+def _read(definition: str) -> dict[str, Any]:
+    try:
+        found = json.loads(definition)
+    except (ValueError, RecursionError) as error:
+        fail(f"DEFINITION is no JSON: {error}.", WRONG_USE)
+    if not isinstance(found, dict):
+        fail('DEFINITION is no JSON object, such as {"max-length": 1000}.', WRONG_USE)
+    return found
+
+
+@app.command()
+def clear(
+    name: PolicyName, vhost: Vhost = DEFAULT_VHOST, server: Server = DEFAULT_SERVER, as_json: AsJson = False
+) -> None:
+    """Remove a policy.
+
+    Example: flyball policy clear short
+    """
+    run(server, None, as_json, lambda client, out: clear_policy(client, name, vhost, out))
+
+
+@app.command("list")
+def list_(
+    vhost: Annotated[
+        str | None, typer.Option("--vhost", metavar="NAME", help="Only those of one virtual host.")
+    ] = None,
+    server: Server = DEFAULT_SERVER,
+    as_json: AsJson = False,
+) -> None:
+    """List policies, in each virtual host those first that go before others.
+
+    Example: flyball policy list
+    """
+    run(server, None, as_json, lambda client, out: list_policies(client, vhost, out))
