@@ -122,6 +122,23 @@ def test_no_message_is_exit_code_3_and_no_output(flyball: Flyball) -> None:
         (["put", "q", "x", "--to", "no"], 1, "no client 'no'. See `flyball client list`."),
         (["put", "q", "x", "--client", "reader"], 1, "a client needs mode FULL"),
         (["put", "q", "x", "--context", "0"], 1, "context 0 means none"),
+        (["user", "delete", "no"], 1, "no user 'no'"),
+        (["user", "add", "guest", "--no-password"], 1, "there is already a user named 'guest'"),
+        (["user", "add", "a"], 2, "give the password with --password-file; - is standard input."),
+        (["user", "add", "a", "--password", "x", "--no-password"], 2, "give one of --password-file, --password and"),
+        (["user", "add", "a", "--password-file", "/no/such/file"], 1, "cannot read /no/such/file: No such file"),
+        (["user", "password", "no", "--password", "x"], 1, "no user 'no'"),
+        (["user", "tags", "guest", "a,b"], 1, "a tag has no comma"),
+        (["vhost", "add", "/"], 1, "there is already a vhost named '/'"),
+        (["vhost", "delete", "no", "--yes"], 1, "no vhost 'no'"),
+        (["vhost", "delete", "no"], 1, "all queues and messages of no go with it. Give --yes"),
+        (["permission", "set", "no"], 1, "no user 'no'"),
+        (["permission", "set", "guest", "--read", "("], 1, "'(' is not a regular expression"),
+        (["permission", "clear", "guest", "--vhost", "no"], 1, "no vhost 'no'"),
+        (["policy", "set", "p", ".*", "{"], 2, "DEFINITION is no JSON: "),
+        (["policy", "set", "p", ".*", "[]"], 2, "DEFINITION is no JSON object, such as"),
+        (["policy", "set", "p", ".*", '{"expires": 0}'], 1, "expires must be milliseconds, 1 to"),
+        (["policy", "clear", "p"], 1, "no policy 'p' in vhost '/'"),
         (["put", "q"], 2, "give the message as TEXT, as - for standard input, or with --file."),
         (["put", "q", "x", "--file", "y"], 2, "give the message as TEXT"),
         (["put", "q", "--file", "/no/such/file"], 1, "cannot read /no/such/file: No such file or directory."),
@@ -179,6 +196,92 @@ def test_deleting_messages_asks_at_a_terminal(address: str, answer: bytes, is_de
         os.close(main)
         assert process.returncode == (0 if is_deleted else 1)
         assert (client.get_queues() == []) == is_deleted
+
+
+@pytest.mark.parametrize("repeated", [b"secret", b"other"])
+def test_a_password_is_asked_for_twice_and_not_shown(address: str, repeated: bytes) -> None:
+    main, side = os.openpty()
+    with subprocess.Popen(
+        [BIN / "flyball", "user", "add", "alice", "--server", address],
+        stdin=side,
+        stderr=side,
+        stdout=side,
+        # Without a terminal of its own it cannot ask at the one where the tests run.
+        start_new_session=True,
+    ) as process:
+        os.close(side)
+        shown = b""
+        for answer in (b"secret", repeated):
+            while not shown.endswith(b": "):
+                shown += os.read(main, 1000)
+            os.write(main, answer + b"\n")
+            shown += os.read(main, 1000)
+        while repeated == b"secret" and b"added user alice" not in shown:
+            shown += os.read(main, 1000)
+        while repeated == b"other" and not shown.endswith(b"Password: "):
+            shown += os.read(main, 1000)
+        if repeated == b"other":
+            process.kill()
+    os.close(main)
+    assert b"secret" not in shown
+    with Client.connect(address) as client:
+        users = [user["name"] for user in client.manage("user.list")]
+    assert ("alice" in users) == (repeated == b"secret")
+
+
+@pytest.mark.parametrize("line_end", ["", "\n", "\r\n"])
+def test_a_password_comes_from_a_file_or_standard_input_without_its_line_end(
+    flyball: Flyball, tmp_path: Path, line_end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[object] = []
+
+    def note(client: Client, command: str, **arguments: object) -> None:
+        sent.append((command, arguments["password"]))
+
+    monkeypatch.setattr(Client, "manage", note)
+    (tmp_path / "password").write_bytes(f" sécret {line_end}".encode())
+    assert flyball("user", "add", "a", "--password-file", str(tmp_path / "password")).exit_code == 0
+    assert (
+        flyball("user", "password", "a", "--password-file", "-", stdin=f" sécret {line_end}".encode()).exit_code == 0
+    )
+    assert flyball("user", "password", "a", "--no-password").exit_code == 0
+    assert sent == [("user.add", " sécret "), ("user.password", " sécret "), ("user.password", None)]
+
+
+def test_json_tells_what_was_managed(flyball: Flyball) -> None:
+    definition = {"max-length": 5}
+    policy = {
+        "name": "p",
+        "vhost": "/",
+        "pattern": "^a",
+        "apply_to": "queues",
+        "priority": 3,
+        "definition": definition,
+    }
+    permission = {"user": "a", "vhost": "v", "configure": "", "write": "^w", "read": ""}
+    for arguments, facts in (
+        (["user", "add", "a", "--no-password", "--tag", "x", "--tag", "y"], {"name": "a", "tags": ["x", "y"]}),
+        (["user", "password", "a", "--password", "secret"], {"name": "a", "has_password": True}),
+        (["user", "tags", "a"], {"name": "a", "tags": []}),
+        (["vhost", "add", "v"], {"name": "v"}),
+        (["permission", "set", "a", "--vhost", "v", "--write", "^w"], permission),
+        (["permission", "list", "--user", "a"], permission),
+        (["permission", "list", "--vhost", "v"], permission),
+        (
+            ["policy", "set", "p", "^a", json.dumps(definition), "--apply-to", "queues", "--priority", "3"],
+            policy,
+        ),
+        (["policy", "list", "--vhost", "/"], policy),
+        (["policy", "clear", "p"], {"name": "p", "vhost": "/", "cleared": True}),
+        (["permission", "clear", "a", "--vhost", "v"], {"user": "a", "vhost": "v", "cleared": True}),
+        (["vhost", "delete", "v", "--yes"], {"name": "v", "deleted": True}),
+        (["vhost", "list"], {"name": "/"}),
+        (["user", "delete", "guest"], {"name": "guest", "deleted": True}),
+        (["user", "list"], {"name": "a", "tags": [], "has_password": True}),
+    ):
+        assert documents(flyball(*arguments, "--json")) == [facts]
+    assert flyball("policy", "list").stdout == ""
+    assert flyball("permission", "list").stdout == ""
 
 
 def test_lists_are_one_json_object_for_each_line(flyball: Flyball) -> None:

@@ -13,6 +13,7 @@ from flyball.client import (
     Client,
     ClientClosed,
     ClientMode,
+    CommandRefused,
     ConnectionFailed,
     Consumer,
     Delivery,
@@ -290,6 +291,21 @@ async def test_the_status_tells_about_the_queues(connect: Connect, any_address: 
         await client.put(queue, "x")
         (found,) = [entry for entry in (await client.status())["queues"] if entry["name"] == queue.name]
         assert (found["id"], found["ready"], found["leased"]) == (queue.id, 1, 0)
+
+
+async def test_commands_of_the_administration_return_what_the_node_answers(
+    connect: Connect, any_address: str, unique: Unique
+) -> None:
+    name = unique("usér")
+    async with connect(any_address) as client:
+        assert await client.manage("user.add", name=name, password="secret", tags=["monitoring"]) is None
+        users = await client.manage("user.list", time_limit_s=10)
+        assert {"name": name, "tags": ["monitoring"], "has_password": True} in users
+        with pytest.raises(CommandRefused, match="there is already a user"):
+            await client.manage("user.add", name=name)
+        with pytest.raises(CommandRefused, match="there is no command"):
+            await client.manage("user.sing")
+        assert await client.manage("user.delete", name=name) is None
 
 
 async def test_without_an_identity_messages_cannot_be_put_or_read(

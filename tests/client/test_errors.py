@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flyball import errors
-from flyball.client.errors import InvalidValue, LimitExceeded, ServerError, error_of
+from flyball.client.errors import CommandRefused, InvalidValue, LimitExceeded, NotLocal, ServerError, error_of
 from flyball.wire.telesto import ErrorCode
 
 
@@ -24,6 +24,8 @@ from flyball.wire.telesto import ErrorCode
         (ErrorCode.LIMIT_EXCEEDED, LimitExceeded),
         (ErrorCode.CONSUMER_NOT_EXISTING, errors.ConsumerNotFound),
         (ErrorCode.LEASE_NOT_EXISTING, errors.LeaseNotFound),
+        (ErrorCode.NOT_LOCAL, NotLocal),
+        (ErrorCode.COMMAND_REFUSED, CommandRefused),
         (-1, ServerError),
         (99, ServerError),
     ],

@@ -118,6 +118,7 @@ async def test_what_telesto_lacks_is_not_supported_and_named(plainly: Plain, uni
             (client.peek(queue), "peek"),
             (client.purge(queue), "purge"),
             (client.status(), "status"),
+            (client.manage("user.list"), "manage"),
             (client.get_clients(), "get_clients"),
             (client.remove_client(999_999), "removing another client"),
             (client.take(queue, order=Order.OLDEST), "reading the oldest message first"),
