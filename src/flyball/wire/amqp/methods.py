@@ -87,7 +87,7 @@ class ConnectionStart(Method):
         mechanisms: bytes,
         locales: bytes,
     ) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.version_major = version_major
         self.version_minor = version_minor
         self.server_properties = server_properties
@@ -127,7 +127,7 @@ class ConnectionStartOk(Method):
     def __init__(
         self, channel: int, client_properties: dict[str, Value], mechanism: str, response: bytes, locale: str
     ) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.client_properties = client_properties
         self.mechanism = mechanism
         self.response = response
@@ -162,7 +162,7 @@ class ConnectionSecure(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("challenge",)
 
     def __init__(self, channel: int, challenge: bytes) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.challenge = challenge
 
     @staticmethod
@@ -184,7 +184,7 @@ class ConnectionSecureOk(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("response",)
 
     def __init__(self, channel: int, response: bytes) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.response = response
 
     @staticmethod
@@ -206,7 +206,7 @@ class ConnectionTune(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("channel_max", "frame_max", "heartbeat")
 
     def __init__(self, channel: int, channel_max: int, frame_max: int, heartbeat: int) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.channel_max = channel_max
         self.frame_max = frame_max
         self.heartbeat = heartbeat
@@ -237,7 +237,7 @@ class ConnectionTuneOk(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("channel_max", "frame_max", "heartbeat")
 
     def __init__(self, channel: int, channel_max: int, frame_max: int, heartbeat: int) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.channel_max = channel_max
         self.frame_max = frame_max
         self.heartbeat = heartbeat
@@ -268,7 +268,7 @@ class ConnectionOpen(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("virtual_host",)
 
     def __init__(self, channel: int, virtual_host: str) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.virtual_host = virtual_host
 
     @staticmethod
@@ -310,7 +310,7 @@ class ConnectionClose(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("reply_code", "reply_text", "class_id", "method_id")
 
     def __init__(self, channel: int, reply_code: int, reply_text: str, class_id: int, method_id: int) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.reply_code = reply_code
         self.reply_text = reply_text
         self.class_id = class_id
@@ -363,7 +363,7 @@ class ConnectionBlocked(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("reason",)
 
     def __init__(self, channel: int, reason: str) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.reason = reason
 
     @staticmethod
@@ -402,7 +402,7 @@ class ConnectionUpdateSecret(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("new_secret", "reason")
 
     def __init__(self, channel: int, new_secret: bytes, reason: str) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.new_secret = new_secret
         self.reason = reason
 
@@ -481,7 +481,7 @@ class ChannelFlow(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("active",)
 
     def __init__(self, channel: int, active: bool) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.active = active
 
     @staticmethod
@@ -505,7 +505,7 @@ class ChannelFlowOk(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("active",)
 
     def __init__(self, channel: int, active: bool) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.active = active
 
     @staticmethod
@@ -529,7 +529,7 @@ class ChannelClose(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("reply_code", "reply_text", "class_id", "method_id")
 
     def __init__(self, channel: int, reply_code: int, reply_text: str, class_id: int, method_id: int) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.reply_code = reply_code
         self.reply_text = reply_text
         self.class_id = class_id
@@ -584,7 +584,7 @@ class AccessRequest(Method):
     def __init__(
         self, channel: int, realm: str, exclusive: bool, passive: bool, active: bool, write: bool, read: bool
     ) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.realm = realm
         self.exclusive = exclusive
         self.passive = passive
@@ -625,7 +625,7 @@ class AccessRequestOk(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("ticket",)
 
     def __init__(self, channel: int, ticket: int) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.ticket = ticket
 
     @staticmethod
@@ -668,7 +668,7 @@ class ExchangeDeclare(Method):
         no_wait: bool,
         arguments: dict[str, Value],
     ) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.exchange = exchange
         self.type = type
         self.passive = passive
@@ -734,7 +734,7 @@ class ExchangeDelete(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("exchange", "if_unused", "no_wait")
 
     def __init__(self, channel: int, exchange: str, if_unused: bool, no_wait: bool) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.exchange = exchange
         self.if_unused = if_unused
         self.no_wait = no_wait
@@ -793,7 +793,7 @@ class ExchangeBind(Method):
         no_wait: bool,
         arguments: dict[str, Value],
     ) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.destination = destination
         self.source = source
         self.routing_key = routing_key
@@ -859,7 +859,7 @@ class ExchangeUnbind(Method):
         no_wait: bool,
         arguments: dict[str, Value],
     ) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.destination = destination
         self.source = source
         self.routing_key = routing_key
@@ -935,7 +935,7 @@ class QueueDeclare(Method):
         no_wait: bool,
         arguments: dict[str, Value],
     ) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.queue = queue
         self.passive = passive
         self.durable = durable
@@ -981,7 +981,7 @@ class QueueDeclareOk(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("queue", "message_count", "consumer_count")
 
     def __init__(self, channel: int, queue: str, message_count: int, consumer_count: int) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.queue = queue
         self.message_count = message_count
         self.consumer_count = consumer_count
@@ -1016,7 +1016,7 @@ class QueueBind(Method):
     def __init__(
         self, channel: int, queue: str, exchange: str, routing_key: str, no_wait: bool, arguments: dict[str, Value]
     ) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.queue = queue
         self.exchange = exchange
         self.routing_key = routing_key
@@ -1074,7 +1074,7 @@ class QueuePurge(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("queue", "no_wait")
 
     def __init__(self, channel: int, queue: str, no_wait: bool) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.queue = queue
         self.no_wait = no_wait
 
@@ -1103,7 +1103,7 @@ class QueuePurgeOk(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("message_count",)
 
     def __init__(self, channel: int, message_count: int) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.message_count = message_count
 
     @staticmethod
@@ -1126,7 +1126,7 @@ class QueueDelete(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("queue", "if_unused", "if_empty", "no_wait")
 
     def __init__(self, channel: int, queue: str, if_unused: bool, if_empty: bool, no_wait: bool) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.queue = queue
         self.if_unused = if_unused
         self.if_empty = if_empty
@@ -1162,7 +1162,7 @@ class QueueDeleteOk(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("message_count",)
 
     def __init__(self, channel: int, message_count: int) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.message_count = message_count
 
     @staticmethod
@@ -1187,7 +1187,7 @@ class QueueUnbind(Method):
     def __init__(
         self, channel: int, queue: str, exchange: str, routing_key: str, arguments: dict[str, Value]
     ) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.queue = queue
         self.exchange = exchange
         self.routing_key = routing_key
@@ -1240,7 +1240,7 @@ class BasicQos(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("prefetch_size", "prefetch_count", "global_")
 
     def __init__(self, channel: int, prefetch_size: int, prefetch_count: int, global_: bool) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.prefetch_size = prefetch_size
         self.prefetch_count = prefetch_count
         self.global_ = global_
@@ -1307,7 +1307,7 @@ class BasicConsume(Method):
         no_wait: bool,
         arguments: dict[str, Value],
     ) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.queue = queue
         self.consumer_tag = consumer_tag
         self.no_local = no_local
@@ -1351,7 +1351,7 @@ class BasicConsumeOk(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("consumer_tag",)
 
     def __init__(self, channel: int, consumer_tag: str) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.consumer_tag = consumer_tag
 
     @staticmethod
@@ -1373,7 +1373,7 @@ class BasicCancel(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("consumer_tag", "no_wait")
 
     def __init__(self, channel: int, consumer_tag: str, no_wait: bool) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.consumer_tag = consumer_tag
         self.no_wait = no_wait
 
@@ -1401,7 +1401,7 @@ class BasicCancelOk(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("consumer_tag",)
 
     def __init__(self, channel: int, consumer_tag: str) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.consumer_tag = consumer_tag
 
     @staticmethod
@@ -1432,7 +1432,7 @@ class BasicPublish(Method):
         properties: bytes = b"\x00\x00",
         body: bytes = b"",
     ) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.exchange = exchange
         self.routing_key = routing_key
         self.mandatory = mandatory
@@ -1480,7 +1480,7 @@ class BasicReturn(Method):
         properties: bytes = b"\x00\x00",
         body: bytes = b"",
     ) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.reply_code = reply_code
         self.reply_text = reply_text
         self.exchange = exchange
@@ -1535,7 +1535,7 @@ class BasicDeliver(Method):
         properties: bytes = b"\x00\x00",
         body: bytes = b"",
     ) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.consumer_tag = consumer_tag
         self.delivery_tag = delivery_tag
         self.redelivered = redelivered
@@ -1577,7 +1577,7 @@ class BasicGet(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("queue", "no_ack")
 
     def __init__(self, channel: int, queue: str, no_ack: bool) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.queue = queue
         self.no_ack = no_ack
 
@@ -1624,7 +1624,7 @@ class BasicGetOk(Method):
         properties: bytes = b"\x00\x00",
         body: bytes = b"",
     ) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.delivery_tag = delivery_tag
         self.redelivered = redelivered
         self.exchange = exchange
@@ -1684,7 +1684,7 @@ class BasicAck(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("delivery_tag", "multiple")
 
     def __init__(self, channel: int, delivery_tag: int, multiple: bool) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.delivery_tag = delivery_tag
         self.multiple = multiple
 
@@ -1711,7 +1711,7 @@ class BasicReject(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("delivery_tag", "requeue")
 
     def __init__(self, channel: int, delivery_tag: int, requeue: bool) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.delivery_tag = delivery_tag
         self.requeue = requeue
 
@@ -1738,7 +1738,7 @@ class BasicRecoverAsync(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("requeue",)
 
     def __init__(self, channel: int, requeue: bool) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.requeue = requeue
 
     @staticmethod
@@ -1762,7 +1762,7 @@ class BasicRecover(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("requeue",)
 
     def __init__(self, channel: int, requeue: bool) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.requeue = requeue
 
     @staticmethod
@@ -1803,7 +1803,7 @@ class BasicNack(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("delivery_tag", "multiple", "requeue")
 
     def __init__(self, channel: int, delivery_tag: int, multiple: bool, requeue: bool) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.delivery_tag = delivery_tag
         self.multiple = multiple
         self.requeue = requeue
@@ -1834,7 +1834,7 @@ class ConfirmSelect(Method):
     FIELDS: ClassVar[tuple[str, ...]] = ("no_wait",)
 
     def __init__(self, channel: int, no_wait: bool) -> None:
-        super().__init__(channel)
+        self.channel = channel
         self.no_wait = no_wait
 
     @staticmethod
