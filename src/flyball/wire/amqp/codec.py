@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from flyball.wire.amqp.fields import (
     FRAME_BODY,
@@ -38,46 +38,46 @@ from flyball.wire.amqp.methods import (
 )
 from flyball.wire.amqp.reply_codes import ReplyCode
 
-PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
-HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
-FRAME_MIN_SIZE = 4096
+FRAME_MIN_SIZE: Final = 4096
 """The least `frame_max` that a peer may ask for."""
 
-HANDSHAKE_FRAME_MAX = 8192
+HANDSHAKE_FRAME_MAX: Final = 8192
 """The largest frame before tuning. The specification has 4096 here; RabbitMQ doubled it, for long tokens."""
 
-_FRAME_HEAD_BYTES = 7
-_CONTENT_HEAD_BYTES = 12
-_BASIC = 60
-_CONNECTION = 10
-_ACK = BasicAck.CLASS_ID << 16 | BasicAck.METHOD_ID
-_NACK = BasicNack.CLASS_ID << 16 | BasicNack.METHOD_ID
-_PUBLISH = BasicPublish.CLASS_ID << 16 | BasicPublish.METHOD_ID
+_FRAME_HEAD_BYTES: Final = 7
+_CONTENT_HEAD_BYTES: Final = 12
+_BASIC: Final = 60
+_CONNECTION: Final = 10
+_ACK: Final = BasicAck.CLASS_ID << 16 | BasicAck.METHOD_ID
+_NACK: Final = BasicNack.CLASS_ID << 16 | BasicNack.METHOD_ID
+_PUBLISH: Final = BasicPublish.CLASS_ID << 16 | BasicPublish.METHOD_ID
 
-_FRAME_HEAD = struct.Struct(">BHI")
-_KEY = struct.Struct(">I")
+_FRAME_HEAD: Final = struct.Struct(">BHI")
+_KEY: Final = struct.Struct(">I")
 # A whole method frame up to its fields: type, channel, size, class and method.
-_METHOD_HEAD = struct.Struct(">BHII")
-_ACK_FIELDS = struct.Struct(">QBB")
-_ACK_FRAME_BYTES = 21
-_ACK_SIZE = 13
-_CONTENT_HEAD = struct.Struct(">HHQ")
+_METHOD_HEAD: Final = struct.Struct(">BHII")
+_ACK_FIELDS: Final = struct.Struct(">QBB")
+_ACK_FRAME_BYTES: Final = 21
+_ACK_SIZE: Final = 13
+_CONTENT_HEAD: Final = struct.Struct(">HHQ")
 # From the end octet of a method frame to the properties: end and type, channel, size, class and weight, body size.
-_END_TO_PROPERTIES = struct.Struct(">HHIIQ")
-_END_TO_PROPERTIES_BYTES = 20
-_HEADER_FOLLOWS = FRAME_END << 8 | FRAME_HEADER
-_BASIC_WITHOUT_WEIGHT = _BASIC << 16
+_END_TO_PROPERTIES: Final = struct.Struct(">HHIIQ")
+_END_TO_PROPERTIES_BYTES: Final = 20
+_HEADER_FOLLOWS: Final = FRAME_END << 8 | FRAME_HEADER
+_BASIC_WITHOUT_WEIGHT: Final = _BASIC << 16
 # From the end octet of a header frame to the body: end and type, channel, size.
-_END_TO_BODY = struct.Struct(">HHI")
-_END_TO_BODY_BYTES = 8
-_BODY_FOLLOWS = FRAME_END << 8 | FRAME_BODY
+_END_TO_BODY: Final = struct.Struct(">HHI")
+_END_TO_BODY_BYTES: Final = 8
+_BODY_FOLLOWS: Final = FRAME_END << 8 | FRAME_BODY
 # Where a publish's frame has its exchange's name: behind class, method and ticket.
-_ORIGIN_AT = 13
-_MANDATORY = 1
-_IMMEDIATE = 2
+_ORIGIN_AT: Final = 13
+_MANDATORY: Final = 1
+_IMMEDIATE: Final = 2
 # A longer beginning is not remembered for the next publish.
-_REPEAT_LIMIT = 1024
+_REPEAT_LIMIT: Final = 1024
 
 
 class ProtocolHeader:
@@ -186,9 +186,9 @@ def _parsers(methods: Mapping[int, type[Method]]) -> dict[int, _Parser]:
     return {key: method.parse for key, method in methods.items()}
 
 
-_HEARTBEAT = Heartbeat()
-_FROM_CLIENT = _parsers(CLIENT_METHODS)
-_FROM_SERVER = _parsers(SERVER_METHODS)
+_HEARTBEAT: Final = Heartbeat()
+_FROM_CLIENT: Final = _parsers(CLIENT_METHODS)
+_FROM_SERVER: Final = _parsers(SERVER_METHODS)
 
 
 _WithContent: TypeAlias = "Publish | BasicDeliver | BasicReturn | BasicGetOk"
@@ -326,6 +326,7 @@ class Decoder:
             or class_and_weight != _BASIC_WITHOUT_WEIGHT
             or header_size < _CONTENT_HEAD_BYTES
             or header_size > frame_max
+            or body_size == 0
             or body_size > self.max_body_bytes
             or body_size > frame_max
             or stop >= available
@@ -537,14 +538,14 @@ def write_origin(exchange: str, routing_key: str) -> bytes:
     return write_shortstr(exchange) + write_shortstr(routing_key)
 
 
-_DELIVER_IDS = struct.pack(">HH", BasicDeliver.CLASS_ID, BasicDeliver.METHOD_ID)
-_DELIVERY_FIELDS = struct.Struct(">QB")
-_GET_OK_FRAME = struct.Struct(">BHIHHQB")
-_RETURN_FRAME = struct.Struct(">BHIHHH")
-_ACK_FRAME = struct.Struct(">BHIIQBB")
-_COUNT = struct.Struct(">I")
-_HEADER_FRAME = struct.Struct(">BHIIQ")
-_END = b"\xce"
+_DELIVER_IDS: Final = struct.pack(">HH", BasicDeliver.CLASS_ID, BasicDeliver.METHOD_ID)
+_DELIVERY_FIELDS: Final = struct.Struct(">QB")
+_GET_OK_FRAME: Final = struct.Struct(">BHIHHQB")
+_RETURN_FRAME: Final = struct.Struct(">BHIHHH")
+_ACK_FRAME: Final = struct.Struct(">BHIIQBB")
+_COUNT: Final = struct.Struct(">I")
+_HEADER_FRAME: Final = struct.Struct(">BHIIQ")
+_END: Final = b"\xce"
 
 
 def delivery_prefix(consumer_tag: str) -> bytes:

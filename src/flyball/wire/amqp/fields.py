@@ -6,24 +6,25 @@ Readers take the buffer, where to start and where the frame ends, since further 
 from __future__ import annotations
 
 import struct
+from typing import Final
 
 from flyball.errors import ProtocolError
 from flyball.wire.amqp.reply_codes import ReplyCode
 
-FRAME_METHOD = 1
-FRAME_HEADER = 2
-FRAME_BODY = 3
-FRAME_HEARTBEAT = 8
-FRAME_END = 0xCE
-FRAME_OVERHEAD = 8
+FRAME_METHOD: Final = 1
+FRAME_HEADER: Final = 2
+FRAME_BODY: Final = 3
+FRAME_HEARTBEAT: Final = 8
+FRAME_END: Final = 0xCE
+FRAME_OVERHEAD: Final = 8
 """What a frame has besides its payload: type, channel, size and the end octet."""
 
-_SHORT = struct.Struct(">H")
-_LONG = struct.Struct(">I")
-_LONGLONG = struct.Struct(">Q")
-_METHOD_HEAD = struct.Struct(">BHI")
+_SHORT: Final = struct.Struct(">H")
+_LONG: Final = struct.Struct(">I")
+_LONGLONG: Final = struct.Struct(">Q")
+_METHOD_HEAD: Final = struct.Struct(">BHI")
 
-MAX_SHORTSTR_BYTES = 255
+MAX_SHORTSTR_BYTES: Final = 255
 
 
 class AmqpError(ProtocolError):

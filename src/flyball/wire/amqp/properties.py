@@ -6,6 +6,7 @@ A broker passes them on as it got them; `essentials` finds the few that decide w
 from __future__ import annotations
 
 import struct
+from typing import Final
 
 from flyball.wire.amqp.fields import (
     finish,
@@ -19,25 +20,25 @@ from flyball.wire.amqp.fields import (
 )
 from flyball.wire.amqp.tables import check_table
 
-CONTENT_TYPE = 1 << 15
-CONTENT_ENCODING = 1 << 14
-HEADERS = 1 << 13
-DELIVERY_MODE = 1 << 12
-PRIORITY = 1 << 11
-CORRELATION_ID = 1 << 10
-REPLY_TO = 1 << 9
-EXPIRATION = 1 << 8
-MESSAGE_ID = 1 << 7
-TIMESTAMP = 1 << 6
-TYPE = 1 << 5
-USER_ID = 1 << 4
-APP_ID = 1 << 3
-CLUSTER_ID = 1 << 2
+CONTENT_TYPE: Final = 1 << 15
+CONTENT_ENCODING: Final = 1 << 14
+HEADERS: Final = 1 << 13
+DELIVERY_MODE: Final = 1 << 12
+PRIORITY: Final = 1 << 11
+CORRELATION_ID: Final = 1 << 10
+REPLY_TO: Final = 1 << 9
+EXPIRATION: Final = 1 << 8
+MESSAGE_ID: Final = 1 << 7
+TIMESTAMP: Final = 1 << 6
+TYPE: Final = 1 << 5
+USER_ID: Final = 1 << 4
+APP_ID: Final = 1 << 3
+CLUSTER_ID: Final = 1 << 2
 # One would announce a second word of flags, which class basic has no use for, and the other is in no flag's place.
-_NO_FLAGS = 0b11
+_NO_FLAGS: Final = 0b11
 
-NO_PROPERTIES = b"\0\0"
-PERSISTENT_MODE = 2
+NO_PROPERTIES: Final = b"\0\0"
+PERSISTENT_MODE: Final = 2
 
 
 class Properties:
@@ -210,15 +211,15 @@ class Essentials:
         self.headers = headers
 
 
-_TRANSIENT = Essentials(False, 0, None, None, None, None)
-_PERSISTENT = Essentials(True, 0, None, None, None, None)
+_TRANSIENT: Final = Essentials(False, 0, None, None, None, None)
+_PERSISTENT: Final = Essentials(True, 0, None, None, None, None)
 # Most messages have nothing but a delivery mode, if that.
-_COMMON: dict[bytes, Essentials] = {
+_COMMON: Final[dict[bytes, Essentials]] = {
     NO_PROPERTIES: _TRANSIENT,
     b"\x10\x00\x01": _TRANSIENT,
     b"\x10\x00\x02": _PERSISTENT,
 }
-_ESSENTIAL = HEADERS | PRIORITY | REPLY_TO | EXPIRATION | USER_ID
+_ESSENTIAL: Final = HEADERS | PRIORITY | REPLY_TO | EXPIRATION | USER_ID
 
 
 def essentials(properties: bytes) -> Essentials:

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from flyball.wire.amqp.fields import (
     read_long,
@@ -23,10 +23,10 @@ from flyball.wire.amqp.fields import (
     write_shortstr,
 )
 
-MAX_DEPTH = 100
+MAX_DEPTH: Final = 100
 """How deep tables and arrays may lie in each other."""
 
-EMPTY_TABLE = b"\0\0\0\0"
+EMPTY_TABLE: Final = b"\0\0\0\0"
 
 
 class Timestamp:
@@ -53,19 +53,19 @@ Value: TypeAlias = (
 """What a field of a table can hold: t is bool; b B s u I i l L are int; f d are float; D is Decimal; S is str, or
 bytes if it is no UTF-8; x is bytes; T is datetime or Timestamp; A is list; F is dict; V is None."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST_DATETIME_S = 253_402_300_799
-_SECOND = timedelta(seconds=1)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_DATETIME_S: Final = 253_402_300_799
+_SECOND: Final = timedelta(seconds=1)
 
-_DECIMAL = struct.Struct(">Bi")
-_LONG = struct.Struct(">I")
-_TYPED_DECIMAL = struct.Struct(">cBi")
-_TYPED_DOUBLE = struct.Struct(">cd")
-_TYPED_INTEGER = struct.Struct(">cq")
-_TYPED_TIMESTAMP = struct.Struct(">cQ")
+_DECIMAL: Final = struct.Struct(">Bi")
+_LONG: Final = struct.Struct(">I")
+_TYPED_DECIMAL: Final = struct.Struct(">cBi")
+_TYPED_DOUBLE: Final = struct.Struct(">cd")
+_TYPED_INTEGER: Final = struct.Struct(">cq")
+_TYPED_TIMESTAMP: Final = struct.Struct(">cQ")
 
 # L is signed like l: so say RabbitMQ's errata to the specification.
-_INTEGERS: dict[int, struct.Struct] = {
+_INTEGERS: Final[dict[int, struct.Struct]] = {
     ord("b"): struct.Struct(">b"),
     ord("B"): struct.Struct(">B"),
     ord("s"): struct.Struct(">h"),
@@ -75,9 +75,9 @@ _INTEGERS: dict[int, struct.Struct] = {
     ord("l"): struct.Struct(">q"),
     ord("L"): struct.Struct(">q"),
 }
-_FLOATS: dict[int, struct.Struct] = {ord("f"): struct.Struct(">f"), ord("d"): struct.Struct(">d")}
+_FLOATS: Final[dict[int, struct.Struct]] = {ord("f"): struct.Struct(">f"), ord("d"): struct.Struct(">d")}
 # How many octets follow the type, where that is always the same.
-_FIXED_BYTES: dict[int, int] = {
+_FIXED_BYTES: Final[dict[int, int]] = {
     **{kind: layout.size for kind, layout in _INTEGERS.items()},
     **{kind: layout.size for kind, layout in _FLOATS.items()},
     ord("t"): 1,
@@ -85,15 +85,15 @@ _FIXED_BYTES: dict[int, int] = {
     ord("T"): 8,
     ord("V"): 0,
 }
-_TIMESTAMP = struct.Struct(">Q")
+_TIMESTAMP: Final = struct.Struct(">Q")
 
-_ARRAY = ord("A")
-_BINARY = ord("x")
-_BOOL = ord("t")
-_DECIMAL_KIND = ord("D")
-_STRING = ord("S")
-_TABLE = ord("F")
-_TIMESTAMP_KIND = ord("T")
+_ARRAY: Final = ord("A")
+_BINARY: Final = ord("x")
+_BOOL: Final = ord("t")
+_DECIMAL_KIND: Final = ord("D")
+_STRING: Final = ord("S")
+_TABLE: Final = ord("F")
+_TIMESTAMP_KIND: Final = ord("T")
 
 
 def read_table(data: bytes, at: int, end: int) -> tuple[dict[str, Value], int]:
