@@ -306,8 +306,10 @@ class Decoder:
         return self._next_by_frames()
 
     def _next_publish(self, at: int, channel: int, size: int) -> Publish | None:
-        """Return the publish that begins at `at` if all of it is there in one piece of body; None if not, or if it is
-        malformed: then its frames will tell."""
+        """Return the publish that begins at `at` if all of it is there and its body is one frame.
+
+        None says that it is not like that, or that something is wrong with it: going frame by frame will tell.
+        """
         buffer = self._buffer
         available = len(buffer)
         frame_max = self.frame_max or available
