@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.load import Dialect, Plan, Telesto, ThorBang, generate_elsewhere
-from flyball.server.connection import Connection
+from flyball.server.connection import RequestConnection
 from flyball.server.node import running
 from flyball.server.settings import load_settings
 
@@ -37,13 +37,13 @@ class RequestCounter:
         self.count = 0
 
     def install(self) -> None:
-        finish: Callable[..., None] = Connection.finish
+        finish: Callable[..., None] = RequestConnection.finish
 
-        def counted(connection: Connection, *arguments: Any) -> None:
+        def counted(connection: RequestConnection, *arguments: Any) -> None:
             self.count += 1
             finish(connection, *arguments)
 
-        Connection.finish = counted  # type: ignore[assignment, method-assign]
+        RequestConnection.finish = counted  # type: ignore[assignment, method-assign]
 
 
 async def measure(store: str, protocol: str, seconds: float, counter: RequestCounter) -> tuple[float, float]:

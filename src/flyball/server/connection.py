@@ -117,7 +117,7 @@ class Hub:
 
 
 class Connection(asyncio.Protocol, abc.ABC):
-    """One peer. A protocol's session derives from it and says how to decode, handle and refuse."""
+    """One peer. A protocol's session derives from it and says what to do with the bytes."""
 
     PROTOCOL: ClassVar[Protocol]
 
@@ -126,6 +126,7 @@ class Connection(asyncio.Protocol, abc.ABC):
         self.broker = hub.broker
         self.client_id = 0
         self.in_flight = 0
+        """How many requests are under way."""
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -144,20 +145,8 @@ class Connection(asyncio.Protocol, abc.ABC):
         """Take in bytes. Raises ProtocolError if they exceed a limit."""
 
     @abc.abstractmethod
-    def decode(self) -> object | None:
-        """Return the next request that is complete, None if there is none. Raises ProtocolError."""
-
-    @abc.abstractmethod
-    def handle(self, parsed: Any, request: Span) -> None:
-        """Carry out what `decode` has returned. A RequestError is told to the peer with `refuse`."""
-
-    @abc.abstractmethod
-    def refuse(self, request: Span, error: FlyballError) -> None:
-        """Answer a request with an error."""
-
-    def new_request(self) -> Span:
-        """Return what notes the next request; a protocol may have one of its own."""
-        return Span()
+    def pump(self, mark_ns: int) -> None:
+        """Carry out what is complete of the bytes fed, as far as there is room. It is `mark_ns` now."""
 
     def stop_waiting(self) -> None:
         """Answer requests that wait for something to happen: the node stops."""
@@ -243,45 +232,6 @@ class Connection(asyncio.Protocol, abc.ABC):
             self._transport.close()
             self._limit_stall()
 
-    def pump(self, mark_ns: int) -> None:
-        """Carry out the requests that are complete, as far as there is room. It is `mark_ns` now.
-
-        For the trace, a request's parsing begins there or where the request before it was handed on.
-        """
-        recorder = self.hub.recorder
-        while not self._must_wait():
-            try:
-                parsed = self.decode()
-            except ProtocolError as error:
-                self.close(str(error))
-                return
-            if parsed is None:
-                self._set_reading(True)
-                if self._has_heard_all:
-                    self._close_if_done()
-                return
-            request = self.new_request()
-            self.in_flight += 1
-            if recorder is None:
-                pass
-            elif recorder.skip:
-                recorder.skip -= 1
-            elif weight := recorder.weigh(mark_ns):
-                request.weight = weight
-                request.protocol = self.PROTOCOL
-                request.received_ns = self._received_ns
-                request.started_ns = mark_ns
-                request.parsed_ns = time.perf_counter_ns()
-            try:
-                self.handle(parsed, request)
-            except RequestError as error:
-                self.refuse(request, error)
-            if request.started_ns:
-                mark_ns = request.answered_ns
-                if mark_ns == 0:
-                    request.submitted_ns = mark_ns = time.perf_counter_ns()
-        self._set_reading(False)
-
     def hold(self) -> None:
         """Start no further request until `release`: what follows depends on the one under way."""
         self._is_held = True
@@ -307,7 +257,6 @@ class Connection(asyncio.Protocol, abc.ABC):
             self._is_held
             or self._is_write_paused
             or self._out_bytes > WRITE_BUFFER_BYTES
-            or self.in_flight >= MAX_IN_FLIGHT
             or self.hub.is_stopping
             or self.broker.is_congested
         )
@@ -324,17 +273,6 @@ class Connection(asyncio.Protocol, abc.ABC):
             self._transport.pause_reading()
 
     # Answering
-
-    def finish(self, request: Span, data: bytes) -> None:
-        """Answer a request."""
-        self.in_flight -= 1
-        if self._transport is None:
-            return
-        if request.started_ns:
-            request.client_id = self.client_id
-            request.answered_ns = request.answered_ns or time.perf_counter_ns()
-            self._answered.append(request)
-        self.send(data)
 
     def send(self, data: bytes) -> None:
         """Send bytes with the next write."""
@@ -419,6 +357,83 @@ def is_loopback(host: str) -> bool:
         return False
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback
+
+
+class RequestConnection(Connection):
+    """A peer whose protocol has one answer for each request. A session says how to decode, handle and refuse."""
+
+    # What a protocol fills in
+
+    @abc.abstractmethod
+    def decode(self) -> object | None:
+        """Return the next request that is complete, None if there is none. Raises ProtocolError."""
+
+    @abc.abstractmethod
+    def handle(self, parsed: Any, request: Span) -> None:
+        """Carry out what `decode` has returned. A RequestError is told to the peer with `refuse`."""
+
+    @abc.abstractmethod
+    def refuse(self, request: Span, error: FlyballError) -> None:
+        """Answer a request with an error."""
+
+    def new_request(self) -> Span:
+        """Return what notes the next request; a protocol may have one of its own."""
+        return Span()
+
+    # Requests and answers
+
+    def pump(self, mark_ns: int) -> None:
+        """Carry out the requests that are complete, as far as there is room. It is `mark_ns` now.
+
+        For the trace, a request's parsing begins there or where the request before it was handed on.
+        """
+        recorder = self.hub.recorder
+        while not self._must_wait():
+            try:
+                parsed = self.decode()
+            except ProtocolError as error:
+                self.close(str(error))
+                return
+            if parsed is None:
+                self._set_reading(True)
+                if self._has_heard_all:
+                    self._close_if_done()
+                return
+            request = self.new_request()
+            self.in_flight += 1
+            if recorder is None:
+                pass
+            elif recorder.skip:
+                recorder.skip -= 1
+            elif weight := recorder.weigh(mark_ns):
+                request.weight = weight
+                request.protocol = self.PROTOCOL
+                request.received_ns = self._received_ns
+                request.started_ns = mark_ns
+                request.parsed_ns = time.perf_counter_ns()
+            try:
+                self.handle(parsed, request)
+            except RequestError as error:
+                self.refuse(request, error)
+            if request.started_ns:
+                mark_ns = request.answered_ns
+                if mark_ns == 0:
+                    request.submitted_ns = mark_ns = time.perf_counter_ns()
+        self._set_reading(False)
+
+    def finish(self, request: Span, data: bytes) -> None:
+        """Answer a request."""
+        self.in_flight -= 1
+        if self._transport is None:
+            return
+        if request.started_ns:
+            request.client_id = self.client_id
+            request.answered_ns = request.answered_ns or time.perf_counter_ns()
+            self._answered.append(request)
+        self.send(data)
+
+    def _must_wait(self) -> bool:
+        return self.in_flight >= MAX_IN_FLIGHT or super()._must_wait()
 
 
 def result_of(error: FlyballError) -> Result:

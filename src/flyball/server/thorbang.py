@@ -13,7 +13,7 @@ from typing import Any
 
 from flyball.errors import FlyballError, InvalidName, QueueNotFound, RequestError
 from flyball.model import ClientMode, Draft, Message, Order, Selector
-from flyball.server.connection import Connection, Hub, result_of
+from flyball.server.connection import Hub, RequestConnection, result_of
 from flyball.trace.schema import Kind, Protocol, Result
 from flyball.trace.span import Span
 from flyball.wire import thorbang as wire
@@ -30,7 +30,7 @@ class ThorBangRequest(Span):
     answer: bytes | None = None
 
 
-class ThorBangSession(Connection):
+class ThorBangSession(RequestConnection):
     """One connection. It has no identity: sender and receiver are part of each request."""
 
     PROTOCOL = Protocol.THORBANG

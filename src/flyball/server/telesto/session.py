@@ -25,7 +25,7 @@ from flyball.errors import (
 )
 from flyball.model import Client, ClientMode, Message, Order
 from flyball.server.broker import Wait
-from flyball.server.connection import Connection, Hub, result_of
+from flyball.server.connection import Hub, RequestConnection, result_of
 from flyball.trace.schema import Protocol, Result
 from flyball.trace.span import Span
 from flyball.wire import telesto as wire
@@ -73,7 +73,7 @@ States = Mapping[tuple[bool, bool], Table]
 """For each state (is it wide, is it identified) the packets that are allowed, and what they do."""
 
 
-class TelestoSession(Connection):
+class TelestoSession(RequestConnection):
     """One connection: unidentified at first, then one client's; plain at first, and wide if it asks for it."""
 
     PROTOCOL = Protocol.TELESTO
