@@ -15,7 +15,7 @@ import psutil
 def node(store: str, data: Path, extra: list[str]) -> Iterator[tuple[psutil.Process, dict[str, tuple[str, int]]]]:
     """Run `flyball serve` and tell its process and addresses."""
     command = [sys.executable, "-m", "flyball", "serve", "--store", store, "--data", str(data)]
-    command += ["--telesto", "127.0.0.1:0", "--thorbang", "127.0.0.1:0", *extra]
+    command += ["--amqp", "127.0.0.1:0", "--telesto", "127.0.0.1:0", "--thorbang", "127.0.0.1:0", *extra]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     addresses: dict[str, tuple[str, int]] = {}

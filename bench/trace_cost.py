@@ -52,7 +52,8 @@ async def measure(store: str, protocol: str, seconds: float, counter: RequestCou
     dialect: Dialect = of[protocol](5, keeps_messages=store != "null")
     costs: dict[bool, list[float]] = {True: [], False: []}
     with tempfile.TemporaryDirectory(prefix="flyball-bench-") as folder:
-        flags = {"store": store, "data": Path(folder), "telesto": "127.0.0.1:0", "thorbang": "127.0.0.1:0"}
+        listeners = dict.fromkeys(("amqp", "telesto", "thorbang"), "127.0.0.1:0")
+        flags = {"store": store, "data": Path(folder), **listeners}
         async with running(load_settings(flags, {})) as node, asyncio.TaskGroup() as tasks:
             recorder = node.hub.recorder
             plan = Plan(dialect, node.addresses[protocol], CLIENTS, None, 2.0, seconds)

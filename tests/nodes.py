@@ -26,12 +26,15 @@ T = TypeVar("T")
 
 ANSWER_LIMIT_S = 20.0
 
+EPHEMERAL = dict.fromkeys(("amqp", "telesto", "thorbang"), "127.0.0.1:0")
+"""Every listener on a port that the system chooses."""
+
 
 class RunningNode:
     """A node on free ports of the loopback address."""
 
     def __init__(self, data: Path, **flags: object) -> None:
-        defaults = {"data": str(data), "telesto": "127.0.0.1:0", "thorbang": "127.0.0.1:0", "trace": "off"}
+        defaults = {"data": str(data), **EPHEMERAL, "trace": "off"}
         self._settings: ServeSettings = load_settings({**defaults, **flags}, {})
         self._thread = threading.Thread(target=self._main, name="node")
         self._started = threading.Event()
@@ -141,7 +144,7 @@ class ServeProcess:
     """`flyball serve` as a process of its own, on free ports unless told otherwise."""
 
     def __init__(self, data: Path, **flags: object) -> None:
-        settings = {"data": data, "telesto": "127.0.0.1:0", "thorbang": "127.0.0.1:0", "trace": "off", **flags}
+        settings = {"data": data, **EPHEMERAL, "trace": "off", **flags}
         self._command = [sys.executable, "-m", "flyball", "serve"]
         for name, value in settings.items():
             self._command += ["--" + name.replace("_", "-"), str(value)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from flyball.engine.consumer import Consumer
 from flyball.engine.engine import Engine
-from flyball.model import Draft, Message, Snapshot
+from flyball.engine.queue import Delivery
+from flyball.model import Draft, Message, Selector, Snapshot
 
 
 def a_message(
@@ -41,3 +43,17 @@ def put(engine: Engine, queue_id: int, draft: Draft | None = None, now_us: int =
     arrival = engine.put(draft or Draft(b"body"), [queue_id], now_us)
     assert not arrival.deliveries
     return arrival.messages[0]
+
+
+def consume(
+    engine: Engine, queue_id: int, selector: Selector, prefetch: float, owner: object, now_us: int
+) -> tuple[Consumer, list[Delivery]]:
+    """Begin to consume, and take what there is."""
+    consumer = engine.consume(queue_id, selector, prefetch, owner)
+    return consumer, engine.feed(consumer, now_us)
+
+
+def set_prefetch(engine: Engine, consumer: Consumer, prefetch: float, now_us: int) -> list[Delivery]:
+    """Change what a consumer may hold, and let it have that."""
+    engine.set_prefetch(consumer, prefetch)
+    return engine.feed(consumer, now_us)

@@ -18,7 +18,7 @@ from flyball.engine.backlog import Load
 from flyball.engine.engine import Engine
 from flyball.engine.index import Index
 from flyball.model import Draft, Message, Order, Selector
-from tests.engine.messages import an_engine
+from tests.engine.messages import an_engine, consume, set_prefetch
 
 SHORT, LONG = 1_000, 30_000
 FIRST = Selector()
@@ -83,8 +83,8 @@ def work(engine: Engine, queue_id: int, selector: Selector) -> None:
         engine.restore(message, 0)
     for message in kept[20:]:
         engine.settle(message)
-    consumer, _ = engine.consume(queue_id, selector, 20, None, 0)
-    engine.cancel(consumer, 0)
+    consumer, _ = consume(engine, queue_id, selector, 20, None, 0)
+    engine.cancel(consumer)
     engine.requeue(engine.acknowledge(consumer, list(consumer.leases)), 0)
     engine.active_queues(1)
 
@@ -197,9 +197,9 @@ def test_plain_first_in_first_out_makes_no_index(monkeypatch: pytest.MonkeyPatch
         assert isinstance(message, Message)
     engine.restore(kept[3], 0)  # type: ignore[arg-type]
     engine.settle(kept[1])  # type: ignore[arg-type]
-    consumer, deliveries = engine.consume(queue_id, FIRST, 3, None, 0)
+    consumer, deliveries = consume(engine, queue_id, FIRST, 3, None, 0)
     assert [delivery.message.id for delivery in deliveries] == [4, 6, 7]
     engine.requeue(engine.acknowledge(consumer, [6, 4]), 0)
-    engine.set_prefetch(consumer, 100, 0)
+    set_prefetch(engine, consumer, 100, 0)
     assert not len(engine.queue(queue_id))
     engine.expire(10**9)

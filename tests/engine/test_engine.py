@@ -16,7 +16,7 @@ from flyball.errors import (
     QueueNotFound,
 )
 from flyball.model import Client, ClientMode, Draft, Message, Order, Queue, QueueSummary, Selector, Snapshot
-from tests.engine.messages import an_engine, put
+from tests.engine.messages import an_engine, consume, put, set_prefetch
 
 FIRST = Selector()
 
@@ -117,7 +117,7 @@ def test_a_queue_that_must_be_empty_is_not_deleted_while_messages_are_ready_or_o
 
 def test_deleting_a_queue_ends_its_consumers_and_frees_its_memory() -> None:
     engine, queue_id = an_engine()
-    consumer, _ = engine.consume(queue_id, FIRST, 1.5, None, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 1.5, None, 0)
     for _ in range(3):
         engine.put(Draft(b"", sender=1), [queue_id], 0)
     engine.delete_queue(queue_id)
@@ -125,7 +125,7 @@ def test_deleting_a_queue_ends_its_consumers_and_frees_its_memory() -> None:
     assert not consumer.leases
     assert engine.resident_bytes == 0
     assert not engine.has_fractional_consumers
-    assert engine.feed(consumer, 0) == engine.set_prefetch(consumer, 5, 0) == []
+    assert engine.feed(consumer, 0) == set_prefetch(engine, consumer, 5, 0) == []
 
 
 def test_what_was_taken_from_a_deleted_queue_can_still_be_settled_or_restored_in_vain() -> None:
@@ -381,13 +381,13 @@ def test_a_waiting_reader_is_woken_by_a_message_that_comes_back() -> None:
 
 def test_a_reader_that_gave_up_is_not_given_anything() -> None:
     engine, queue_id = an_engine()
-    engine.cancel(engine.wait(queue_id, FIRST, None, 0), 0)
+    engine.cancel(engine.wait(queue_id, FIRST, None, 0))
     put(engine, queue_id)
 
 
 def test_consumers_share_what_arrives_in_turns_up_to_their_prefetch() -> None:
     engine, queue_id = an_engine()
-    consumers = [engine.consume(queue_id, FIRST, 2, None, 0)[0] for _ in range(3)]
+    consumers = [consume(engine, queue_id, FIRST, 2, None, 0)[0] for _ in range(3)]
     for _ in range(8):
         engine.put(Draft(b""), [queue_id], 0)
     assert [list(consumer.leases) for consumer in consumers] == [[1, 4], [2, 5], [3, 6]]
@@ -396,7 +396,7 @@ def test_consumers_share_what_arrives_in_turns_up_to_their_prefetch() -> None:
 
 def test_a_settled_lease_makes_room_for_the_next() -> None:
     engine, queue_id = an_engine()
-    consumer, _ = engine.consume(queue_id, FIRST, 1, None, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 1, None, 0)
     for _ in range(2):
         engine.put(Draft(b""), [queue_id], 0)
     (message,) = engine.acknowledge(consumer, [1, 1])
@@ -406,7 +406,7 @@ def test_a_settled_lease_makes_room_for_the_next() -> None:
 
 def test_settling_what_is_not_leased_changes_nothing() -> None:
     engine, queue_id = an_engine()
-    consumer, _ = engine.consume(queue_id, FIRST, 1, None, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 1, None, 0)
     engine.put(Draft(b""), [queue_id], 0)
     with pytest.raises(LeaseNotFound):
         engine.acknowledge(consumer, [1, 2])
@@ -417,8 +417,8 @@ def test_a_requeued_message_returns_to_its_old_place_and_remembers_its_delivery(
     engine, queue_id = an_engine()
     for _ in range(3):
         put(engine, queue_id)
-    consumer, _ = engine.consume(queue_id, FIRST, 2, None, 0)
-    engine.cancel(consumer, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 2, None, 0)
+    engine.cancel(consumer)
     assert engine.requeue(engine.acknowledge(consumer, [2, 1]), 0) == []
     taken = [take(engine, queue_id) for _ in range(3)]
     assert [(message.id, message.delivery_count) for message in taken] == [(1, 1), (2, 1), (3, 0)]
@@ -426,22 +426,22 @@ def test_a_requeued_message_returns_to_its_old_place_and_remembers_its_delivery(
 
 def test_a_cancelled_consumer_is_sent_no_more_but_may_settle_what_it_has() -> None:
     engine, queue_id = an_engine()
-    consumer, _ = engine.consume(queue_id, FIRST, 5, None, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 5, None, 0)
     engine.put(Draft(b""), [queue_id], 0)
-    engine.cancel(consumer, 0)
+    engine.cancel(consumer)
     put(engine, queue_id)
-    assert engine.feed(consumer, 0) == engine.set_prefetch(consumer, 9, 0) == []
+    assert engine.feed(consumer, 0) == set_prefetch(engine, consumer, 9, 0) == []
     engine.settle(engine.acknowledge(consumer, [1])[0])
     assert len(engine.queue(queue_id)) == 1
 
 
 def test_a_larger_prefetch_takes_effect_at_once() -> None:
     engine, queue_id = an_engine()
-    consumer, _ = engine.consume(queue_id, FIRST, 0, None, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 0, None, 0)
     for _ in range(5):
         put(engine, queue_id)
-    assert [delivery.message.id for delivery in engine.set_prefetch(consumer, 3, 0)] == [1, 2, 3]
-    assert engine.set_prefetch(consumer, 1, 0) == []
+    assert [delivery.message.id for delivery in set_prefetch(engine, consumer, 3, 0)] == [1, 2, 3]
+    assert set_prefetch(engine, consumer, 1, 0) == []
     assert len(consumer.leases) == 3
     engine.settle(engine.acknowledge(consumer, [1])[0])
     assert engine.feed(consumer, 0) == []
@@ -449,17 +449,17 @@ def test_a_larger_prefetch_takes_effect_at_once() -> None:
 
 def test_a_smaller_prefetch_holds_for_the_next_arrival() -> None:
     engine, queue_id = an_engine()
-    consumer, _ = engine.consume(queue_id, FIRST, 5, None, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 5, None, 0)
     engine.put(Draft(b""), [queue_id], 0)
-    engine.set_prefetch(consumer, 1, 0)
+    set_prefetch(engine, consumer, 1, 0)
     put(engine, queue_id)
 
 
 def test_a_prefetch_that_makes_no_sense_leaves_the_old_one() -> None:
     engine, queue_id = an_engine()
-    consumer, _ = engine.consume(queue_id, FIRST, 2.5, None, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 2.5, None, 0)
     with pytest.raises(ValueError, match="prefetch"):
-        engine.set_prefetch(consumer, -1, 0)
+        set_prefetch(engine, consumer, -1, 0)
     assert consumer.credit.prefetch == 2.5
     assert engine.has_fractional_consumers
 
@@ -468,7 +468,7 @@ def test_a_fractional_prefetch_lets_a_message_go_in_its_share_of_the_slots() -> 
     engine, queue_id = an_engine()
     for _ in range(1000):
         put(engine, queue_id)
-    consumer, _ = engine.consume(queue_id, FIRST, 0.25, None, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 0.25, None, 0)
     assert engine.has_fractional_consumers
     delivered = 0
     for slot in range(1000):
@@ -478,13 +478,13 @@ def test_a_fractional_prefetch_lets_a_message_go_in_its_share_of_the_slots() -> 
         for message in engine.acknowledge(consumer, list(consumer.leases)):
             engine.settle(message)
     assert delivered == 250
-    engine.set_prefetch(consumer, 2, 0)
+    set_prefetch(engine, consumer, 2, 0)
     assert not engine.has_fractional_consumers
 
 
 def test_a_fractional_consumer_whose_slot_is_over_gets_nothing_until_the_next() -> None:
     engine, queue_id = an_engine()
-    consumer, _ = engine.consume(queue_id, FIRST, 0.5, None, SLOT_US)
+    consumer, _ = consume(engine, queue_id, FIRST, 0.5, None, SLOT_US)
     put(engine, queue_id, now_us=2 * SLOT_US)
     (delivery,) = engine.tick(3 * SLOT_US)
     assert delivery.consumer is consumer

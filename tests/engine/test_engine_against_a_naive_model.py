@@ -26,6 +26,7 @@ from flyball.engine.engine import Engine
 from flyball.engine.index import Key, Shape
 from flyball.engine.queue import Delivery, WorkingQueue
 from flyball.model import Draft, Message, Order, Selector, Snapshot
+from tests.engine.messages import consume, set_prefetch
 
 LIMIT_BYTES = 3000
 """Room for four messages or so."""
@@ -319,7 +320,7 @@ class EngineAndModel(RuleBasedStateMachine):
 
     @rule(pick=picks, selector=selectors, prefetch=prefetches)
     def consume(self, pick: int, selector: Selector, prefetch: float) -> None:
-        consumer, deliveries = self.engine.consume(self._queue_id(pick), selector, prefetch, self, self.now)
+        consumer, deliveries = consume(self.engine, self._queue_id(pick), selector, prefetch, self, self.now)
         self.consumers[consumer.id] = consumer
         self.check_deliveries(deliveries)
 
@@ -328,13 +329,13 @@ class EngineAndModel(RuleBasedStateMachine):
     def set_prefetch(self, pick: int, prefetch: float) -> None:
         consumer = self._consumer(pick)
         if not consumer.takes:
-            self.check_deliveries(self.engine.set_prefetch(consumer, prefetch, self.now))
+            self.check_deliveries(set_prefetch(self.engine, consumer, prefetch, self.now))
 
     @precondition(lambda self: self.consumers)
     @rule(pick=picks)
     def cancel(self, pick: int) -> None:
         consumer = self._consumer(pick)
-        self.engine.cancel(consumer, self.now)
+        self.engine.cancel(consumer)
         if not consumer.leases:
             del self.consumers[consumer.id]
 
@@ -426,7 +427,7 @@ class EngineAndModel(RuleBasedStateMachine):
         if not hasattr(self, "engine"):
             return
         for consumer in list(self.consumers.values()):
-            self.engine.cancel(consumer, self.now)
+            self.engine.cancel(consumer)
             messages = self.engine.acknowledge(consumer, list(consumer.leases))
             for message in messages:
                 self.known[message.id].is_ready = True

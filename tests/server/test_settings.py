@@ -71,6 +71,17 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         [store]
         location = "memory"
         time_limit_s = 2.5
+        [amqp]
+        address = "off"
+        tls_address = "[::1]:1"
+        heartbeat_s = 30
+        channel_max = 31
+        frame_max_bytes = "1MiB"
+        consumer_timeout_s = 32
+        [tls]
+        cert = "c"
+        key = "k"
+        ca = "a"
         [telesto]
         address = "off"
         time_order = "oldest"
@@ -100,6 +111,15 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         "data": Path("d"),
         "store": {"kind": "memory", "url": ""},
         "store_time_limit_s": 2.5,
+        "amqp": None,
+        "amqps": Address("::1", 1),
+        "amqp_heartbeat_s": 30,
+        "amqp_channel_max": 31,
+        "amqp_frame_max_bytes": 2**20,
+        "amqp_consumer_timeout_s": 32,
+        "tls_cert": Path("c"),
+        "tls_key": Path("k"),
+        "tls_ca": Path("a"),
         "telesto": None,
         "telesto_time_order": "oldest",
         "telesto_frame_max_bytes": 2**20,

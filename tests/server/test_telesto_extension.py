@@ -58,11 +58,7 @@ def test_whatever_fits_into_a_put_fits_into_the_answers(start_memory_node: Calla
     node = start_memory_node(telesto_frame_max_bytes="10000")
     peer = wide(node)
     queue_id = peer.create_queue()
-    client_id = thorbang(node).ask("CREATECLIENT,other")[0]
-    for size in (9950, 9950):
-        text = "x" * size
-        assert thorbang(node).ask(f"MSG,-1,{client_id},{queue_id},1,0,{text}") == ["FAIL UNKNOWN -1"]
-        assert peer.refusal(wire.Put(1, [queue_id], [WireDraft(b"x" * (size - 10))])) == ErrorCode.LIMIT_EXCEEDED
+    assert peer.refusal(wire.Put(1, [queue_id], [WireDraft(b"x" * 9940)])) == ErrorCode.LIMIT_EXCEEDED
     largest = b"x" * (10_000 - 128)
     for _ in range(3):
         peer.put(queue_id, largest)
@@ -70,6 +66,19 @@ def test_whatever_fits_into_a_put_fits_into_the_answers(start_memory_node: Calla
     assert peer.take(queue_id, wait_ms=LONG_MS) == [largest]
     peer.consume(queue_id)
     assert peer.next_delivery().record.body == largest
+
+
+def test_a_message_of_another_protocol_that_fits_into_no_frame_stays_and_ends_the_consumer(
+    start_memory_node: Callable[..., RunningNode],
+) -> None:
+    node = start_memory_node(telesto_frame_max_bytes="10000")
+    peer = wide(node)
+    queue_id = peer.create_queue()
+    client_id = thorbang(node).ask("CREATECLIENT,other")[0]
+    assert thorbang(node).ask(f"MSG,-1,{client_id},{queue_id},1,0,{'x' * 9950}") == ["OK"]
+    consumer_id = peer.consume(queue_id)
+    assert peer.refusal(wire.Take(1, queue_id, WireSelector(), 1, 0)) == ErrorCode.LIMIT_EXCEEDED
+    assert peer.ended_consumers == [consumer_id]
 
 
 def test_a_read_only_client_may_not_put(memory_node: RunningNode) -> None:

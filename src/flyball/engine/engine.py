@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 
 from flyball.engine.backlog import Load, Need
 from flyball.engine.consumer import Consumer, SharedWindow
-from flyball.engine.credit import Credit
+from flyball.engine.credit import UNLIMITED, Credit
 from flyball.engine.queue import Delivery, WorkingQueue
 from flyball.engine.traits import Traits
 from flyball.errors import (
@@ -387,13 +387,12 @@ class Engine:
         selector: Selector,
         prefetch: float,
         owner: object,
-        now_us: int,
         *,
         keeps_none: bool = False,
         priority: int = 0,
         shared: SharedWindow | None = None,
-    ) -> tuple[Consumer, list[Delivery]]:
-        """Let `owner` be sent messages as they come, each leased until it is settled.
+    ) -> Consumer:
+        """Let `owner` be sent messages as they come, each leased until it is settled. `feed` gives it the first.
 
         With `keeps_none` each is out without a lease and must be settled at once.
         """
@@ -409,7 +408,7 @@ class Engine:
             shared=shared,
         )
         self._admit(working, consumer)
-        return consumer, working.feed(consumer, now_us)
+        return consumer
 
     def wait(self, queue_id: int, selector: Selector, owner: object, now_us: int) -> Consumer:
         """Let `owner` be given the next message that fits, taken out. Nothing fits now, or it is not in memory."""
@@ -420,34 +419,26 @@ class Engine:
             raise AssertionError("wait is for when take has found nothing")
         return consumer
 
-    def set_prefetch(self, consumer: Consumer, prefetch: float, now_us: int) -> list[Delivery]:
-        """Change the consumer's credit, at once: more messages may come; those it has it keeps."""
+    def set_prefetch(self, consumer: Consumer, prefetch: float) -> None:
+        """Change the consumer's credit, at once: `feed` gives it what it may have now; what it has it keeps."""
         consumer.credit = Credit(prefetch)
         self._fractional.pop(consumer.id, None)
-        working = self._queues.get(consumer.queue_id)
-        if working is None or consumer.is_cancelled:
-            return []
-        if consumer.credit.is_fractional:
+        if consumer.credit.is_fractional and not consumer.is_cancelled and consumer.queue_id in self._queues:
             self._fractional[consumer.id] = consumer
-        return working.feed(consumer, now_us)
 
-    def cancel(self, consumer: Consumer, now_us: int) -> list[Delivery]:
-        """Send the consumer no more. What it holds it may still settle. Return what its successor gets."""
+    def cancel(self, consumer: Consumer) -> Consumer | None:
+        """Send the consumer no more; what it holds it may still settle. Return who is to be fed in its place."""
         consumer.is_cancelled = True
         self._fractional.pop(consumer.id, None)
         working = self._queues.get(consumer.queue_id)
-        successor = None if working is None else working.dismiss(consumer)
-        return [] if working is None or successor is None else working.feed(successor, now_us)
+        return None if working is None else working.dismiss(consumer)
 
     def pause(self, consumer: Consumer) -> None:
-        """Send the consumer no more until `resume`: its owner cannot take it at present."""
+        """Send the consumer no more, until it is no longer paused and `feed` is called."""
+        consumer.is_paused = True
         working = self._queues.get(consumer.queue_id)
         if working is not None:
-            working.pause(consumer)
-
-    def resume(self, consumer: Consumer, now_us: int) -> list[Delivery]:
-        consumer.is_paused = False
-        return self.feed(consumer, now_us)
+            working.stop_waiting(consumer)
 
     def acknowledge(self, consumer: Consumer, message_ids: Sequence[int]) -> list[Message]:
         """End the leases; return the messages, which `settle` or `restore` must follow. All or none."""
@@ -476,10 +467,10 @@ class Engine:
             for delivery in self._queues[queue_id].requeue(returned, now_us)
         ]
 
-    def feed(self, consumer: Consumer, now_us: int) -> list[Delivery]:
-        """Give the consumer what its credit allows: after it settled something."""
+    def feed(self, consumer: Consumer, now_us: int, most: int = UNLIMITED) -> list[Delivery]:
+        """Give the consumer what its credit allows, up to so many: after it came or settled something."""
         working = self._queues.get(consumer.queue_id)
-        return [] if working is None or consumer.is_cancelled else working.feed(consumer, now_us)
+        return [] if working is None or consumer.is_cancelled else working.feed(consumer, now_us, most)
 
     @property
     def has_fractional_consumers(self) -> bool:

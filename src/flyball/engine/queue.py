@@ -13,6 +13,7 @@ from itertools import islice
 
 from flyball.engine.backlog import IndexedBacklog, Load, Need, PlainBacklog, evictable
 from flyball.engine.consumer import Consumer, Line
+from flyball.engine.credit import UNLIMITED
 from flyball.engine.index import ARRIVAL, Shape
 from flyball.engine.traits import Traits
 from flyball.model import Message, Queue, QueueSummary, Selector
@@ -236,12 +237,14 @@ class WorkingQueue:
                         self._hungry.join(consumer)
         return deliveries
 
-    def feed(self, consumer: Consumer, now_us: int) -> list[Delivery]:
-        """Give a consumer what it wants, as far as there is something."""
+    def feed(self, consumer: Consumer, now_us: int, most: int = UNLIMITED) -> list[Delivery]:
+        """Give a consumer what it wants, as far as there is something and up to so many."""
         deliveries: list[Delivery] = []
         delivery = self._give(consumer, now_us)
         while delivery is not None:
             deliveries.append(delivery)
+            if len(deliveries) == most:
+                break
             delivery = self._give(consumer, now_us)
         return deliveries
 
@@ -261,7 +264,7 @@ class WorkingQueue:
 
     def dismiss(self, consumer: Consumer) -> Consumer | None:
         """Let the consumer wait for nothing more; return the one that is active in its place, if any."""
-        self._stop_waiting(consumer)
+        self.stop_waiting(consumer)
         self.consumers.pop(consumer.id, None)
         if self.active is not consumer:
             return None
@@ -270,11 +273,6 @@ class WorkingQueue:
         if self.active is not None:
             self.active.is_standby = False
         return self.active
-
-    def pause(self, consumer: Consumer) -> None:
-        """Give the consumer nothing until `feed`, when it is no longer paused."""
-        consumer.is_paused = True
-        self._stop_waiting(consumer)
 
     def loaded(self, load: Load, messages: Sequence[Message]) -> list[Message]:
         """Take in some of what was asked for; return what is new in memory. Without any, all are lost."""
@@ -358,11 +356,11 @@ class WorkingQueue:
     def _give(self, consumer: Consumer, now_us: int) -> Delivery | None:
         """Give a consumer one message, or let it wait if it wants one and there is none."""
         if not consumer.wants(now_us):
-            self._stop_waiting(consumer)
+            self.stop_waiting(consumer)
             return None
         found = self.first(consumer.selector, now_us)
         if isinstance(found, Message):
-            self._stop_waiting(consumer)
+            self.stop_waiting(consumer)
             self.take_out(found)
             return self._hand_over(consumer, found)
         if found is None:
@@ -373,7 +371,8 @@ class WorkingQueue:
             self._blocked[consumer.id] = (consumer, found)
         return None
 
-    def _stop_waiting(self, consumer: Consumer) -> None:
+    def stop_waiting(self, consumer: Consumer) -> None:
+        """Take the consumer out of the lines of those who wait for a message or for the store."""
         self._hungry.leave(consumer)
         if self._blocked:
             self._blocked.pop(consumer.id, None)

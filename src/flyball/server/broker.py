@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from flyball.engine.consumer import Consumer
+from flyball.engine.consumer import Consumer, SharedWindow
 from flyball.engine.credit import SLOT_US
 from flyball.engine.engine import Engine
 from flyball.engine.queue import Delivery, WorkingQueue
@@ -36,6 +36,9 @@ ID_BLOCK = 1_000_000
 
 CONGESTED_BYTES = 32 * 1024 * 1024
 """When so much waits for the store, sessions stop reading. A change counts 200 bytes beside its body."""
+
+FEED_AT_ONCE = 200
+"""So many messages of a backlog are given to a consumer before others have their turn."""
 
 Accepts = Callable[[Message], bool]
 
@@ -148,6 +151,14 @@ class Broker:
     def is_congested(self) -> bool:
         """Whether so much waits for the store that nothing more should be let in."""
         return self.journal.pending_bytes > CONGESTED_BYTES
+
+    @property
+    def has_message_ids(self) -> bool:
+        """Whether there are numbers for new messages, so many that nobody has to ask again soon."""
+        left = self.engine.message_ids_left
+        if left < ID_BLOCK // 2:
+            self._reserve_ids()
+        return left > ID_BLOCK // 10
 
     async def start(self) -> None:
         """Reserve message ids and learn which stored messages will expire."""
@@ -363,6 +374,18 @@ class Broker:
                 queue_id, message, partial(self.take, queue_id, selector, done, accepts), partial(done, None)
             )
 
+    def take_out(self, queue_id: int, selector: Selector, done: TakeDone) -> None:
+        """Take the first message that fits out of its queue; `settle` or `give_back` must follow."""
+        message = self.engine.take(queue_id, selector, self.now_us())
+        if message is None or isinstance(message, Message):
+            if self.engine.has_expired:
+                self.expire()
+            done(message, None)
+        else:
+            self._reader.fetch(
+                queue_id, message, partial(self.take_out, queue_id, selector, done), partial(done, None)
+            )
+
     def peek(self, queue_id: int, selector: Selector, done: TakeDone) -> None:
         message = self.engine.peek(queue_id, selector, self.now_us())
         if message is None or isinstance(message, Message):
@@ -421,32 +444,43 @@ class Broker:
     # Consumers
 
     def consume(
-        self, queue_id: int, selector: Selector, prefetch: float, owner: Receiver, begun: Callable[[Consumer], None]
+        self,
+        queue_id: int,
+        selector: Selector,
+        prefetch: float,
+        owner: Receiver,
+        begun: Callable[[Consumer], None],
+        *,
+        keeps_none: bool = False,
+        priority: int = 0,
+        shared: SharedWindow | None = None,
     ) -> None:
         """Let the owner be sent messages, and tell it its consumer before the first one comes."""
-        consumer, deliveries = self.engine.consume(queue_id, selector, prefetch, owner, self.now_us())
+        consumer = self.engine.consume(
+            queue_id, selector, prefetch, owner, keeps_none=keeps_none, priority=priority, shared=shared
+        )
         begun(consumer)
-        self._dispatch(deliveries)
-        self._reader.serve(queue_id)
+        self._feed(consumer)
         self._tick_if_needed()
 
     def set_prefetch(self, consumer: Consumer, prefetch: float) -> None:
-        self._dispatch(self.engine.set_prefetch(consumer, prefetch, self.now_us()))
-        self._reader.serve(consumer.queue_id)
+        self.engine.set_prefetch(consumer, prefetch)
+        self._feed(consumer)
         self._tick_if_needed()
 
     def cancel(self, consumer: Consumer) -> None:
         """Send the consumer no more; what it holds it may still settle."""
-        self._dispatch(self.engine.cancel(consumer, self.now_us()))
-        self._reader.serve(consumer.queue_id)
+        successor = self.engine.cancel(consumer)
+        if successor is not None:
+            self._feed(successor)
 
     def pause(self, consumer: Consumer) -> None:
         """Send the consumer no more until `resume`: its peer does not read."""
         self.engine.pause(consumer)
 
     def resume(self, consumer: Consumer) -> None:
-        self._dispatch(self.engine.resume(consumer, self.now_us()))
-        self._reader.serve(consumer.queue_id)
+        consumer.is_paused = False
+        self._feed(consumer)
 
     def acknowledge(self, consumer: Consumer, message_ids: Sequence[int], done: Done) -> None:
         """The messages are dealt with: remove them, and let the consumer have more."""
@@ -515,8 +549,13 @@ class Broker:
             owner.deliver(delivery.consumer, delivery.message)  # type: ignore[attr-defined]
 
     def _feed(self, consumer: Consumer) -> None:
-        self._dispatch(self.engine.feed(consumer, self.now_us()))
-        self._reader.serve(consumer.queue_id)
+        """Let the consumer have what it wants, a part at a time: others want their turn."""
+        deliveries = self.engine.feed(consumer, self.now_us(), FEED_AT_ONCE)
+        self._dispatch(deliveries)
+        if len(deliveries) == FEED_AT_ONCE:
+            asyncio.get_running_loop().call_soon(self._feed, consumer)
+        else:
+            self._reader.serve(consumer.queue_id)
 
     def _tick_if_needed(self) -> None:
         if self._ticking is None and self.engine.has_fractional_consumers:

@@ -9,18 +9,22 @@ import logging
 import resource
 import signal
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
 import flyball
-from flyball.errors import StoreError
+from flyball.errors import SettingsError, StoreError
 from flyball.model import Order
 from flyball.server import telesto
+from flyball.server.amqp import AmqpContext, AmqpSession, AmqpSettings
 from flyball.server.authority import Authority
 from flyball.server.broker import Broker
 from flyball.server.connection import Connection, Hub, is_loopback
 from flyball.server.logs import configure_logging
 from flyball.server.settings import Address, ServeSettings
 from flyball.server.thorbang import ThorBangSession
+from flyball.server.topology import Topology
 from flyball.store.interface import Store
 from flyball.store.memory import MemoryStore
 from flyball.store.null import NullStore
@@ -91,10 +95,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[Node]:
             snapshot,
             time_limit_s=settings.store_time_limit_s,
             resident_limit_bytes=settings.resident_bytes,
-            # What comes in through one protocol must be able to go out through another.
-            max_message_bytes=min(
-                settings.max_message_bytes, settings.telesto_frame_max_bytes - telesto.MESSAGE_FRAME_BYTES
-            ),
+            max_message_bytes=settings.max_message_bytes,
             tasks=tasks,
         )
         await broker.start()
@@ -102,17 +103,18 @@ async def running(settings: ServeSettings) -> AsyncIterator[Node]:
         housekeeping = tasks.create_task(_keep_house(broker))
         authority = Authority(broker.journal, snapshot.definitions, loopback_users=settings.loopback_users)
         await authority.start()
+        topology = Topology(broker, authority, snapshot.definitions)
+        amqp_context = AmqpContext(topology, _amqp_settings(settings))
+        broker.watch_expiries()
         recorder = _recorder(settings)
         hub = Hub(broker, authority, recorder, settings.max_connections, tasks)
         servers: list[asyncio.Server] = []
         try:
             addresses: dict[str, Address] = {}
-            for name, wanted, factory in _listeners(settings, hub):
-                if wanted is None:
-                    continue
-                server = await _listen(name, wanted, factory)
+            for listener in _listeners(settings, hub, amqp_context):
+                server = await _listen(listener)
                 servers.append(server)
-                addresses[name] = _address_of(server.sockets[0])
+                addresses[listener.name] = _address_of(server.sockets[0])
             if recorder is not None:
                 recorder.start()
             yield Node(hub, addresses)
@@ -158,23 +160,78 @@ async def _open_store(settings: ServeSettings) -> AsyncIterator[Store]:
         await other.close()
 
 
-def _listeners(settings: ServeSettings, hub: Hub) -> list[tuple[str, Address | None, Callable[[], Connection]]]:
+@dataclass(slots=True, frozen=True)
+class Listener:
+    """A place where clients connect, and what serves them."""
+
+    name: str
+    address: Address
+    factory: Callable[[], Connection]
+    tls: ssl.SSLContext | None = None
+    knows_passwords: bool = False
+
+
+def _listeners(settings: ServeSettings, hub: Hub, amqp_context: AmqpContext) -> list[Listener]:
     time_order = Order.NEWEST if settings.telesto_time_order == "newest" else Order.OLDEST
-    return [
-        (
-            "telesto",
-            settings.telesto,
-            lambda: telesto.new_session(hub, time_order, settings.telesto_frame_max_bytes),
-        ),
-        ("thorbang", settings.thorbang, lambda: ThorBangSession(hub, settings.thorbang_max_request_bytes)),
-    ]
+    found: list[Listener] = []
+    if settings.amqp is not None:
+        found.append(Listener("amqp", settings.amqp, lambda: AmqpSession(hub, amqp_context), knows_passwords=True))
+    if settings.amqps is not None:
+        tls = _tls_context(settings)
+        found.append(Listener("amqps", settings.amqps, lambda: AmqpSession(hub, amqp_context), tls, True))
+    if settings.telesto is not None:
+        found.append(
+            Listener(
+                "telesto",
+                settings.telesto,
+                lambda: telesto.new_session(hub, time_order, settings.telesto_frame_max_bytes),
+            )
+        )
+    if settings.thorbang is not None:
+        found.append(
+            Listener("thorbang", settings.thorbang, lambda: ThorBangSession(hub, settings.thorbang_max_request_bytes))
+        )
+    return found
 
 
-async def _listen(name: str, address: Address, factory: Callable[[], Connection]) -> asyncio.Server:
-    if not is_loopback(address.host):
-        log.warning("%s listens on %s and knows no passwords: everybody who reaches it may use it", name, address)
+def _amqp_settings(settings: ServeSettings) -> AmqpSettings:
+    return AmqpSettings(
+        channel_max=settings.amqp_channel_max,
+        frame_max_bytes=settings.amqp_frame_max_bytes,
+        heartbeat_s=settings.amqp_heartbeat_s,
+        max_message_bytes=settings.max_message_bytes,
+        consumer_timeout_s=settings.amqp_consumer_timeout_s,
+    )
+
+
+def _tls_context(settings: ServeSettings) -> ssl.SSLContext:
+    """Return what TLS listeners need. Raises SettingsError, which names the file that is missing or wrong."""
+    if settings.tls_cert is None:
+        raise SettingsError("--tls-cert", "is missing; --amqps needs a certificate")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError("--tls-cert", f"cannot be used with its key: {error}") from error
+    if settings.tls_ca is not None:
+        try:
+            context.load_verify_locations(settings.tls_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise SettingsError("--tls-ca", f"cannot be read: {error}") from error
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+async def _listen(listener: Listener) -> asyncio.Server:
+    if not listener.knows_passwords and not is_loopback(listener.address.host):
+        log.warning(
+            "%s listens on %s and knows no passwords: everybody who reaches it may use it",
+            listener.name,
+            listener.address,
+        )
     loop = asyncio.get_running_loop()
-    return await loop.create_server(factory, address.host, address.port, backlog=LISTEN_BACKLOG)
+    host, port = listener.address
+    return await loop.create_server(listener.factory, host, port, backlog=LISTEN_BACKLOG, ssl=listener.tls)
 
 
 def _address_of(listening: socket.socket) -> Address:

@@ -106,6 +106,7 @@ def _read_names(value: object) -> object:
 Listener = Annotated[Address | None, BeforeValidator(_read_listener), Form("ADDRESS|off")]
 Store = Annotated[StoreChoice, BeforeValidator(_read_store), Form("embedded|memory|null|URL")]
 Names = Annotated[tuple[str, ...], BeforeValidator(_read_names), Form("NAME,...|none")]
+OptionalFile = Annotated[Path | None, Form("FILE")]
 Switch = Annotated[bool, Form("on|off")]
 Size = Annotated[ByteSize, Field(gt=0), Form("BYTES")]
 FrameSize = Annotated[ByteSize, Field(ge=4096, lt=2**31), Form("BYTES")]
@@ -140,6 +141,25 @@ class ServeSettings(BaseModel):
     )
     store_time_limit_s: Seconds = option(
         10, "How long a request waits for the store before it fails.", key="store.time_limit_s"
+    )
+    amqp: Listener = option("127.0.0.1:5672", "Where clients of AMQP 0-9-1 connect.", key="amqp.address")
+    amqps: Listener = option("off", "Where clients of AMQP 0-9-1 over TLS connect.", key="amqp.tls_address")
+    amqp_heartbeat_s: Annotated[int, Field(ge=0, le=65535), Form("SECONDS")] = option(
+        60, "How often AMQP clients are asked to show that they are alive; 0 is never.", key="amqp.heartbeat_s"
+    )
+    amqp_channel_max: Annotated[int, Field(gt=0, le=65535), Form("COUNT")] = option(
+        2047, "Most channels of an AMQP connection.", key="amqp.channel_max"
+    )
+    amqp_frame_max_bytes: FrameSize = option("128KiB", "Longest frame of AMQP.", key="amqp.frame_max_bytes")
+    amqp_consumer_timeout_s: Seconds = option(
+        1800,
+        "How long an AMQP consumer may keep a message without acknowledging it.",
+        key="amqp.consumer_timeout_s",
+    )
+    tls_cert: OptionalFile = option(None, "Certificate of the node, with its chain, for TLS.", key="tls.cert")
+    tls_key: OptionalFile = option(None, "Private key of the certificate.", key="tls.key")
+    tls_ca: OptionalFile = option(
+        None, "Certificates whose clients are trusted: with it every TLS client must show one.", key="tls.ca"
     )
     telesto: Listener = option(
         "127.0.0.1:9001", "Where clients of the Telesto protocol connect.", key="telesto.address"

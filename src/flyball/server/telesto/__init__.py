@@ -5,11 +5,10 @@ from __future__ import annotations
 from flyball.model import Order
 from flyball.server.connection import Hub
 from flyball.server.telesto import extension, plain
-from flyball.server.telesto.extension import MESSAGE_FRAME_BYTES
 from flyball.server.telesto.session import States, Table, TelestoSession
 from flyball.wire import telesto as wire
 
-__all__ = ["MESSAGE_FRAME_BYTES", "STATES", "new_session"]
+__all__ = ["STATES", "new_session"]
 
 _QUEUES: Table = {
     wire.CreateQueue: plain.create_queue,

@@ -13,7 +13,7 @@ from flyball.model import ClientMode, Draft, Message, Order, Selector
 from flyball.server import management
 from flyball.server.status import status_of
 from flyball.server.telesto import plain
-from flyball.server.telesto.session import Refusal, TelestoRequest, TelestoSession, record_of
+from flyball.server.telesto.session import RECORD_BYTES, Refusal, TelestoRequest, TelestoSession, record_of
 from flyball.trace.schema import Kind, Result
 from flyball.wire import telesto as wire
 
@@ -27,12 +27,6 @@ MOST_LEASED = 65_535
 
 MOST_COPIES = 100_000
 """Drafts times queues of one Put."""
-
-_RECORD_BYTES = 64
-"""A little more than a record takes beside its body and properties."""
-
-MESSAGE_FRAME_BYTES = 2 * _RECORD_BYTES
-"""What a frame with one message takes beside that message's body and properties, at most."""
 
 MOST_CONSUMERS = 1000
 """So many consumers may one connection have."""
@@ -85,7 +79,10 @@ def put(session: TelestoSession, packet: wire.Put, request: TelestoRequest) -> N
         if not broker.engine.has_queue(queue_id):
             raise QueueNotFound(queue_id)
     for draft in packet.drafts:
-        broker.check_size(len(draft.body) + len(draft.properties))
+        size_bytes = len(draft.body) + len(draft.properties)
+        broker.check_size(size_bytes)
+        if size_bytes > session.message_max_bytes:
+            raise InvalidBody(f"a message of {size_bytes} bytes exceeds {session.message_max_bytes}")
     copies = len(packet.queue_ids) * len(packet.drafts)
     if copies > MOST_COPIES:
         raise InvalidBody(f"a request may store {MOST_COPIES} messages, not {copies}")
@@ -182,7 +179,7 @@ class _Take:
         self._error: FlyballError | None = None
         self._under_way = 0
         self._is_exhausted = False
-        self._room_bytes = session.frame_max - _RECORD_BYTES
+        self._room_bytes = session.frame_max - RECORD_BYTES
 
     def next(self) -> None:
         """Start removing messages; they are committed together."""
@@ -201,7 +198,7 @@ class _Take:
 
     def _accepts(self, message: Message) -> bool:
         """Leave for the next answer what does not fit into this one's frame."""
-        size = len(message.body) + len(message.properties) + _RECORD_BYTES
+        size = len(message.body) + len(message.properties) + RECORD_BYTES
         if size > self._room_bytes:
             self._is_exhausted = True
             return False
@@ -285,9 +282,9 @@ def list_messages(session: TelestoSession, packet: wire.ListMessages, request: T
             session.refuse(request, error)
             return
         records = []
-        room_bytes = session.frame_max - _RECORD_BYTES
+        room_bytes = session.frame_max - RECORD_BYTES
         for message in messages:
-            room_bytes -= len(message.body) + len(message.properties) + _RECORD_BYTES
+            room_bytes -= len(message.body) + len(message.properties) + RECORD_BYTES
             if room_bytes < 0:
                 break
             records.append(record_of(message))

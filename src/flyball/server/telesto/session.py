@@ -31,6 +31,9 @@ from flyball.trace.span import Span
 from flyball.wire import telesto as wire
 from flyball.wire.telesto import ErrorCode
 
+RECORD_BYTES = 64
+"""A little more than a record takes beside its body and properties."""
+
 _LOW_31_BITS = 2**31 - 1
 
 _MAX_DETAILS_LENGTH = 1000
@@ -115,6 +118,11 @@ class TelestoSession(RequestConnection):
         """The longest answer, in bytes."""
         return self.frame_max if self.is_wide else wire.PLAIN_FRAME_MAX
 
+    @property
+    def message_max_bytes(self) -> int:
+        """How long body and properties of a message may be to fit into a frame."""
+        return self.frame_max - 2 * RECORD_BYTES
+
     def identify(self, client: Client) -> None:
         """From now on the connection is this client's."""
         self.client_id = client.id
@@ -171,7 +179,16 @@ class TelestoSession(RequestConnection):
     # Consumers
 
     def deliver(self, consumer: Consumer, message: Message) -> None:
-        """Send a message that is leased to one of the connection's consumers."""
+        """Send a message that is leased to one of the connection's consumers.
+
+        A message of another protocol may not fit into a frame: it goes back, and the consumer ends.
+        """
+        if consumer.is_cancelled and consumer.id not in self.consumers:
+            return
+        if len(message.body) + len(message.properties) > self.message_max_bytes:
+            self.broker.end(consumer)
+            self.queue_deleted(consumer)
+            return
         self.note_delivery(message)
         self.send(wire.encode_deliver(consumer.id, record_of(message)))
 

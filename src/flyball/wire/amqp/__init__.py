@@ -24,6 +24,7 @@ from flyball.wire.amqp.codec import (
 from flyball.wire.amqp.fields import (
     AmqpError,
     reply_text,
+    write_longstr,
 )
 from flyball.wire.amqp.methods import (
     METHODS,
@@ -221,6 +222,7 @@ __all__ = [
     "read_value",
     "reply_text",
     "split_table",
+    "write_longstr",
     "write_origin",
     "write_table",
     "write_value",

@@ -192,7 +192,7 @@ def _read_flags(data: bytes) -> int:
 class Essentials:
     """What a broker has to know of a message's properties. Shared between messages: not to be changed."""
 
-    __slots__ = ("expiration", "headers", "persistent", "priority", "reply_to", "user_id")
+    __slots__ = ("expiration", "headers", "is_plain", "persistent", "priority", "reply_to", "user_id")
 
     def __init__(
         self,
@@ -209,6 +209,8 @@ class Essentials:
         self.user_id = user_id
         self.reply_to = reply_to
         self.headers = headers
+        self.is_plain = expiration is None and user_id is None and reply_to is None and headers is None
+        """Whether there is nothing but persistence and priority."""
 
 
 _TRANSIENT: Final = Essentials(False, 0, None, None, None, None)

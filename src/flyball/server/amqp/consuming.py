@@ -1,0 +1,299 @@
+"""The consuming side of a channel: consumers, deliveries and what becomes of them."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from flyball.engine.consumer import Consumer, SharedWindow
+from flyball.engine.queue import WorkingQueue
+from flyball.model import Message
+from flyball.server.amqp.presentation import present, with_delivery_count
+from flyball.server.amqp.replies import refusal
+from flyball.wire.amqp import BasicCancel, ReplyCode, delivery_prefix, encode_delivery, encode_get_ok
+
+if TYPE_CHECKING:
+    from flyball.server.amqp.channel import Channel
+
+UNLIMITED = float("inf")
+
+Lease = tuple[Consumer | None, Message]
+"""What was delivered and to whom; a message that was asked for with basic.get has no consumer."""
+
+
+class AmqpConsumer:
+    """A consumer with its tag. The engine knows it as the owner of its own kind of consumer."""
+
+    __slots__ = ("_channel", "_prefix", "_queue_name", "counts_deliveries", "engine_consumer", "no_ack", "tag")
+
+    def __init__(self, channel: Channel, tag: str, working: WorkingQueue, *, no_ack: bool) -> None:
+        self._channel = channel
+        self._prefix = delivery_prefix(tag)
+        self._queue_name = working.queue.name
+        self.counts_deliveries = working.traits.is_quorum
+        self.tag = tag
+        self.no_ack = no_ack
+        self.engine_consumer: Consumer | None = None
+
+    def deliver(self, consumer: Consumer, message: Message) -> None:
+        """Send a message; without acknowledgements it is dealt with at once."""
+        channel = self._channel
+        deliveries = channel.deliveries
+        tag = deliveries.last_tag = deliveries.last_tag + 1
+        origin, properties = message.origin, message.properties
+        if not origin:
+            origin, properties = present(message, self._queue_name)
+        if self.counts_deliveries and message.delivery_count:
+            properties = with_delivery_count(properties, message.delivery_count)
+        session = channel.session
+        session.note_delivery(message)
+        session.send_delivery(
+            encode_delivery(
+                channel.number,
+                self._prefix,
+                tag,
+                message.delivery_count > 0,
+                origin,
+                properties,
+                message.body,
+                session.frame_max,
+            )
+        )
+        if self.no_ack:
+            session.broker.settle(message)
+        else:
+            deliveries.unsettled[tag] = (consumer, message)
+
+    def queue_deleted(self, consumer: Consumer) -> None:
+        """Tell the peer, if it understands, that it has one consumer less."""
+        self._channel.deliveries.consumers.pop(self.tag, None)
+        session = self._channel.session
+        if session.understands("consumer_cancel_notify") and not self._channel.is_closing:
+            session.send(BasicCancel(self._channel.number, self.tag, True).encode())
+
+
+class Deliveries:
+    """The consumers of a channel and what it has not settled."""
+
+    __slots__ = ("_channel", "consumers", "last_tag", "prefetch", "unsettled", "window")
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self.consumers: dict[str, AmqpConsumer] = {}
+        self.unsettled: dict[int, Lease] = {}
+        """By delivery tag, in the order of delivery."""
+        self.last_tag = 0
+        self.prefetch: float = UNLIMITED
+        """The window of each consumer that comes."""
+        self.window = SharedWindow()
+
+    # Consumers
+
+    def consume(
+        self,
+        working: WorkingQueue,
+        tag: str,
+        *,
+        no_ack: bool,
+        priority: int,
+        prefetch: float | None,
+        begun: Callable[[AmqpConsumer], None],
+    ) -> AmqpConsumer:
+        """Begin to send what the queue has; `begun` is called before the first message goes."""
+        session = self._channel.session
+        consumer = AmqpConsumer(self._channel, tag, working, no_ack=no_ack)
+
+        def started(engine_consumer: Consumer) -> None:
+            consumer.engine_consumer = engine_consumer
+            self.consumers[tag] = consumer
+            engine_consumer.is_paused = session.is_choked
+            begun(consumer)
+
+        wanted = self.prefetch if prefetch is None else prefetch
+        session.broker.consume(
+            working.queue.id,
+            working.traits.selector,
+            UNLIMITED if no_ack else wanted,
+            consumer,
+            started,
+            keeps_none=no_ack,
+            priority=priority,
+            shared=None if no_ack else self.window,
+        )
+        return consumer
+
+    def cancel(self, tag: str) -> AmqpConsumer | None:
+        """Send no more to a consumer; what it was sent may still be settled."""
+        consumer = self.consumers.pop(tag, None)
+        if consumer is not None and consumer.engine_consumer is not None:
+            self._channel.session.broker.cancel(consumer.engine_consumer)
+        return consumer
+
+    def set_prefetch(self, prefetch: float) -> None:
+        """Change the window of each consumer, of those that run too."""
+        self.prefetch = prefetch
+        broker = self._channel.session.broker
+        for consumer in list(self.consumers.values()):
+            if consumer.engine_consumer is not None and not consumer.no_ack:
+                broker.set_prefetch(consumer.engine_consumer, prefetch)
+
+    def set_shared_prefetch(self, limit: int) -> None:
+        """Change the window that all consumers of the channel share."""
+        self.window.limit = limit
+        self._feed_all()
+
+    def choke(self) -> None:
+        """The peer does not read: nothing more for its consumers."""
+        for consumer in self.consumers.values():
+            if consumer.engine_consumer is not None:
+                self._channel.session.broker.pause(consumer.engine_consumer)
+
+    def breathe(self) -> None:
+        for consumer in list(self.consumers.values()):
+            if consumer.engine_consumer is not None:
+                self._channel.session.broker.resume(consumer.engine_consumer)
+
+    # basic.get
+
+    def hand_over(self, working: WorkingQueue, message: Message, *, no_ack: bool) -> None:
+        """Answer a basic.get with a message that was taken out."""
+        session = self._channel.session
+        self.last_tag += 1
+        origin, properties = message.origin, message.properties
+        if not origin:
+            origin, properties = present(message, working.queue.name)
+        if working.traits.is_quorum:
+            properties = with_delivery_count(properties, message.delivery_count)
+        session.note_delivery(message)
+        session.send(
+            encode_get_ok(
+                self._channel.number,
+                self.last_tag,
+                message.delivery_count > 0,
+                len(working),
+                origin,
+                properties,
+                message.body,
+                session.frame_max,
+            )
+        )
+        if no_ack:
+            session.broker.settle(message)
+        else:
+            self.unsettled[self.last_tag] = (None, message)
+
+    # Settling
+
+    def acknowledge(self, tag: int, multiple: bool) -> None:
+        """The peer has dealt with a delivery, or with all up to it."""
+        if not multiple:
+            lease = self.unsettled.pop(tag, None)
+            if lease is None:
+                raise _unknown(tag)
+            consumer, message = lease
+            broker = self._channel.session.broker
+            if consumer is None:
+                broker.settle(message)
+                return
+            broker.engine.release_lease(consumer, message.id)
+            broker.settle(message)
+            if self.window.limit:
+                self._feed_all()
+            else:
+                broker.feed(consumer)
+            return
+        leases = self._take(tag)
+        self._release(leases)
+        for _, message in leases:
+            self._channel.session.broker.settle(message)
+        self._feed(leases)
+
+    def reject(self, tag: int, multiple: bool, requeue: bool) -> None:
+        """The peer does not want a delivery, or none up to it: they go back, or are dead."""
+        leases = self._take(tag) if multiple else self._take_one(tag)
+        self._release(leases)
+        messages = [message for _, message in leases]
+        broker = self._channel.session.broker
+        if requeue:
+            broker.give_back(messages)
+        else:
+            for message in messages:
+                working = broker.engine.find_working(message.queue_id)
+                if working is not None:
+                    broker.bury(working, message, "rejected")
+        self._feed(leases)
+
+    def recover(self) -> None:
+        """All that is not settled goes back and may come again."""
+        leases = list(self.unsettled.values())
+        self.unsettled.clear()
+        self._release(leases)
+        self._channel.session.broker.give_back([message for _, message in leases])
+        self._feed(leases)
+
+    def end(self) -> list[AmqpConsumer]:
+        """The channel is over: its consumers, which are returned, get no more; what is not settled goes back."""
+        ended = list(self.consumers.values())
+        for consumer in ended:
+            self.cancel(consumer.tag)
+        self.recover()
+        return ended
+
+    # Inside
+
+    def _take_one(self, tag: int) -> list[Lease]:
+        lease = self.unsettled.pop(tag, None)
+        if lease is None:
+            raise _unknown(tag)
+        return [lease]
+
+    def _take(self, tag: int) -> list[Lease]:
+        """Take out all leases up to a tag, which must be one of them; up to the last for 0."""
+        if tag == 0:
+            leases = list(self.unsettled.values())
+            self.unsettled.clear()
+            return leases
+        if tag not in self.unsettled:
+            raise _unknown(tag)
+        tags: list[int] = []
+        for earlier in self.unsettled:
+            if earlier > tag:
+                break
+            tags.append(earlier)
+        return [self.unsettled.pop(earlier) for earlier in tags]
+
+    def _release(self, leases: Iterable[Lease]) -> None:
+        engine = self._channel.session.broker.engine
+        for consumer, message in leases:
+            if consumer is not None and message.id in consumer.leases:
+                engine.release_lease(consumer, message.id)
+
+    def _feed(self, leases: Sequence[Lease]) -> None:
+        if self.window.limit:
+            self._feed_all()
+            return
+        broker = self._channel.session.broker
+        for consumer in {id(consumer): consumer for consumer, _ in leases}.values():
+            if consumer is not None:
+                broker.feed(consumer)
+
+    def _feed_all(self) -> None:
+        broker = self._channel.session.broker
+        for consumer in list(self.consumers.values()):
+            if consumer.engine_consumer is not None:
+                broker.feed(consumer.engine_consumer)
+
+
+def new_tag() -> str:
+    """Return a consumer tag that nobody else has."""
+    return "amq.ctag-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+
+
+def new_queue_name() -> str:
+    return "amq.gen-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+
+
+def _unknown(tag: int) -> Exception:
+    return refusal(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")

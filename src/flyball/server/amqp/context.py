@@ -1,0 +1,91 @@
+"""What all AMQP connections of a node share: its virtual hosts, its flow, its limits, and who waits for replies."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import flyball
+from flyball.server.amqp.dead_letters import DeadLetters
+from flyball.server.amqp.flow import Flow
+from flyball.server.amqp.intake import Intake
+from flyball.server.topology import Topology
+from flyball.wire.amqp import Value, delivery_prefix, encode_delivery
+
+if TYPE_CHECKING:
+    from flyball.server.amqp.channel import Channel
+
+REPLY_TO = "amq.rabbitmq.reply-to"
+
+
+@dataclass(slots=True, frozen=True)
+class AmqpSettings:
+    """What AMQP connections are told and held to."""
+
+    channel_max: int
+    frame_max_bytes: int
+    heartbeat_s: int
+    max_message_bytes: int
+    consumer_timeout_s: float
+
+
+class AmqpContext:
+    """One for a node."""
+
+    def __init__(self, topology: Topology, settings: AmqpSettings) -> None:
+        self.topology = topology
+        self.settings = settings
+        self.intake = Intake(topology.broker)
+        self.flow = Flow(topology.broker)
+        self.replies: dict[str, Channel] = {}
+        """The channels that wait for direct replies, by the name that stands for each."""
+        topology.broker.on_dead = DeadLetters(topology, self.intake).publish
+        self.server_properties: dict[str, Value] = {
+            "product": "Flyball",
+            "version": flyball.__version__,
+            "platform": "Python",
+            "information": "A message broker that governs itself",
+            "capabilities": dict.fromkeys(_CAPABILITIES, True),
+        }
+
+    def new_reply_name(self, channel: Channel) -> str:
+        """Return a name for direct replies to the channel, which nobody can guess."""
+        token = base64.urlsafe_b64encode(secrets.token_bytes(24)).decode().rstrip("=")
+        name = f"{REPLY_TO}.{token}"
+        self.replies[name] = channel
+        return name
+
+    def reply(self, name: str, origin: bytes, properties: bytes, body: bytes) -> None:
+        """Hand a direct reply to the channel that waits for it, if it still does."""
+        channel = self.replies.get(name)
+        if channel is None or channel.is_closing:
+            return
+        session = channel.session
+        channel.deliveries.last_tag += 1
+        session.send_delivery(
+            encode_delivery(
+                channel.number,
+                delivery_prefix(channel.reply_tag),
+                channel.deliveries.last_tag,
+                False,
+                origin,
+                properties,
+                body,
+                session.frame_max,
+            )
+        )
+
+
+_CAPABILITIES = (
+    "publisher_confirms",
+    "exchange_exchange_bindings",
+    "basic.nack",
+    "consumer_cancel_notify",
+    "connection.blocked",
+    "consumer_priorities",
+    "authentication_failure_close",
+    "per_consumer_qos",
+    "direct_reply_to",
+)

@@ -1,0 +1,92 @@
+"""Where messages enter queues: a message for some queues becomes one in each, with its priority and time to live.
+
+Publishers and dead letters come through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flyball.engine.queue import WorkingQueue
+from flyball.model import Message
+from flyball.server.broker import Broker
+
+
+class Intake:
+    """Puts messages into queues, as far as those take them."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._engine = broker.engine
+
+    def put(
+        self,
+        targets: Sequence[WorkingQueue],
+        body: bytes,
+        properties: bytes,
+        origin: bytes,
+        persistent: bool,
+        priority: int,
+        ttl_us: int | None,
+    ) -> list[WorkingQueue]:
+        """Put a message into each of the queues; return those that are full and refuse it."""
+        broker = self._broker
+        engine = self._engine
+        now_us = broker.now_us()
+        refused: list[WorkingQueue] = []
+        for working in targets:
+            queue = working.queue
+            traits = working.traits
+            expires_us = None if ttl_us is None else now_us + ttl_us
+            kept_priority = priority
+            if not traits.is_plain:
+                if traits.rejects and working.is_full_for(len(body)):
+                    refused.append(working)
+                    if traits.overflow == "reject-publish-dlx":
+                        self._bury_refused(working, body, properties, origin, persistent, priority, now_us)
+                    continue
+                if traits.message_ttl_us is not None:
+                    latest_us = now_us + traits.message_ttl_us
+                    expires_us = latest_us if expires_us is None else min(expires_us, latest_us)
+                if traits.max_priority:
+                    kept_priority = min(priority, traits.max_priority)
+            message = Message(
+                engine.use_message_id(),
+                queue.id,
+                body,
+                None,
+                None,
+                None,
+                kept_priority,
+                now_us,
+                expires_us,
+                properties,
+                persistent and queue.durable and not queue.exclusive,
+                origin,
+            )
+            broker.accept(working, message)
+        if ttl_us is not None:
+            broker.watch_expiries()
+        return refused
+
+    def _bury_refused(
+        self,
+        working: WorkingQueue,
+        body: bytes,
+        properties: bytes,
+        origin: bytes,
+        persistent: bool,
+        priority: int,
+        now_us: int,
+    ) -> None:
+        message = Message(
+            self._engine.use_message_id(),
+            working.queue.id,
+            body,
+            priority=priority,
+            arrived_us=now_us,
+            properties=properties,
+            persistent=persistent,
+            origin=origin,
+        )
+        self._broker.on_dead(working, message, "maxlen")

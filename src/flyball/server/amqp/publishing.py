@@ -1,0 +1,382 @@
+"""The publishing side of a channel: routes, returns, confirms and transactions.
+
+The path of most messages is short: a route and properties that were seen before, and a queue without limits. What
+a message may ask for beyond that (copies, an expiration, a direct reply) is looked at apart.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flyball.engine.access import Action
+from flyball.engine.queue import WorkingQueue
+from flyball.errors import ReservedName, StoreError
+from flyball.server.amqp.replies import refusal
+from flyball.wire.amqp import (
+    EMPTY_TABLE,
+    Essentials,
+    Properties,
+    Publish,
+    ReplyCode,
+    encode_ack,
+    encode_nack,
+    encode_return,
+    essentials,
+    join_table,
+    read_origin,
+    read_table,
+    read_value,
+    split_table,
+)
+
+if TYPE_CHECKING:
+    from flyball.server.amqp.channel import Channel
+
+NO_ROUTE = "NO_ROUTE"
+REPLY_TO = "amq.rabbitmq.reply-to"
+_MAX_EXPIRATION_MS = 2**62 // 1000
+_NO_HEADERS: Mapping[str, Any] = {}
+_MAX_REMEMBERED = 1000
+
+
+class Route:
+    """Where messages of an origin go, as long as `version` is the present one."""
+
+    __slots__ = ("exchange", "is_fixed", "routing_key", "targets", "version")
+
+    def __init__(
+        self, version: int, exchange: str, routing_key: str, targets: Sequence[WorkingQueue], is_fixed: bool
+    ) -> None:
+        self.version = version
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.targets = targets
+        self.is_fixed = is_fixed
+        """Whether nothing but the routing key decides."""
+
+
+class Content:
+    """A message that is routed and checked, ready to be put into its queues."""
+
+    __slots__ = ("body", "mandatory", "origin", "persistent", "priority", "properties", "targets", "ttl_us")
+
+    def __init__(
+        self,
+        targets: Sequence[WorkingQueue],
+        publish: Publish,
+        found: Essentials,
+        properties: bytes,
+        ttl_us: int | None,
+    ) -> None:
+        self.targets = targets
+        self.body = publish.body
+        self.properties = properties
+        self.origin = publish.origin
+        self.mandatory = publish.mandatory
+        self.persistent = found.persistent
+        self.priority = found.priority
+        self.ttl_us = ttl_us
+
+
+class Batch:
+    """Waits for one commit on behalf of all messages that a channel has put into it."""
+
+    __slots__ = ("_publisher", "last")
+
+    def __init__(self, publisher: Publisher, last: int) -> None:
+        self._publisher = publisher
+        self.last = last
+        """The number of the last message."""
+
+    def committed(self) -> None:
+        self._publisher.confirm_up_to(self.last)
+
+    def failed(self, error: StoreError) -> None:
+        self._publisher.refuse_up_to(self.last)
+
+
+class Publisher:
+    """Takes what a channel publishes."""
+
+    __slots__ = (
+        "_awaiting",
+        "_batch",
+        "_batch_number",
+        "_channel",
+        "_confirmed",
+        "_essentials",
+        "_intake",
+        "_is_due",
+        "_journal",
+        "_refused",
+        "_routes",
+        "_topology",
+        "_vhost",
+        "is_confirming",
+        "published",
+        "transaction",
+    )
+
+    def __init__(self, channel: Channel) -> None:
+        context = channel.session.context
+        self._channel = channel
+        self._topology = context.topology
+        self._intake = context.intake
+        self._journal = channel.session.broker.journal
+        self._vhost = channel.session.vhost
+        self._routes = channel.session.routes
+        self._essentials: dict[bytes, Essentials] = {}
+        self.is_confirming = False
+        self.published = 0
+        """How many messages were published since confirms were asked for."""
+        self._awaiting: deque[int] = deque()
+        """The numbers of messages whose commit is awaited."""
+        self._confirmed: list[int] = []
+        self._refused: list[int] = []
+        self._is_due = False
+        self._batch: Batch | None = None
+        self._batch_number = -1
+        self.transaction: list[Content] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether confirms are owed."""
+        return bool(self._awaiting or self._confirmed or self._refused)
+
+    def publish(self, publish: Publish) -> None:
+        """Take a message. Raises AmqpError or a RequestError that ends the channel."""
+        topology = self._topology
+        route = self._routes.get(publish.origin)
+        if route is None or route.version != topology.version:
+            route = self._find_route(publish.origin)
+        properties = publish.properties
+        found = self._essentials.get(properties)
+        if found is None:
+            found = self._read(properties)
+        targets = route.targets
+        ttl_us: int | None = None
+        if publish.immediate or not (route.is_fixed and found.is_plain):
+            targets, properties, ttl_us = self._look_closer(publish, route, found)
+        if self.transaction is not None:
+            self.transaction.append(Content(targets, publish, found, properties, ttl_us))
+            return
+        refused: Sequence[WorkingQueue] = ()
+        if targets:
+            refused = self._intake.put(
+                targets, publish.body, properties, publish.origin, found.persistent, found.priority, ttl_us
+            )
+        elif publish.mandatory:
+            self._return(publish.origin, properties, publish.body)
+        if self.is_confirming:
+            self.published += 1
+            self._expect_confirm(self.published, targets, found.persistent, refused)
+
+    # Routes
+
+    def _find_route(self, origin: bytes) -> Route:
+        session = self._channel.session
+        exchange_name, routing_key = read_origin(origin)
+        router = self._topology.router(self._vhost)
+        exchange = router.get(exchange_name)
+        session.check(Action.WRITE, exchange_name, f"exchange '{exchange_name or 'amq.default'}'")
+        if exchange.internal:
+            raise ReservedName(f"cannot publish to internal exchange '{exchange_name}' in vhost '{self._vhost}'")
+        is_fixed = router.is_plain(exchange_name) and not (not exchange_name and routing_key.startswith(REPLY_TO))
+        targets = (
+            self._topology.route(self._vhost, exchange_name, [routing_key], lambda: _NO_HEADERS) if is_fixed else ()
+        )
+        route = Route(self._topology.version, exchange_name, routing_key, targets, is_fixed)
+        if len(self._routes) >= _MAX_REMEMBERED:
+            self._routes.clear()
+        self._routes[origin] = route
+        return route
+
+    def _read(self, properties: bytes) -> Essentials:
+        found = essentials(properties)
+        if len(self._essentials) >= _MAX_REMEMBERED:
+            self._essentials.clear()
+        self._essentials[properties] = found
+        return found
+
+    def _look_closer(
+        self, publish: Publish, route: Route, found: Essentials
+    ) -> tuple[Sequence[WorkingQueue], bytes, int | None]:
+        """Return targets, properties and time to live of a message that asks for more than most."""
+        if publish.immediate:
+            raise refusal(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
+        self._check_user(found)
+        ttl_us = _time_to_live_us(found.expiration)
+        properties = publish.properties
+        if found.reply_to == REPLY_TO:
+            properties = self._with_reply_name(properties)
+        if not route.exchange and route.routing_key.startswith(REPLY_TO):
+            self._channel.session.context.reply(route.routing_key, publish.origin, properties, publish.body)
+            return (), properties, ttl_us
+        routing_keys = [route.routing_key]
+        if found.headers is not None:
+            headers = split_table(found.headers)
+            for name in ("CC", "BCC"):
+                routing_keys += _keys_in(headers, name)
+            if "BCC" in headers:
+                properties = _without_header(properties, headers, "BCC")
+        if route.is_fixed and len(routing_keys) == 1:
+            return route.targets, properties, ttl_us
+        table = found.headers or EMPTY_TABLE
+
+        def decoded_headers() -> Mapping[str, Any]:
+            return read_table(table, 0, len(table))[0]
+
+        return self._topology.route(self._vhost, route.exchange, routing_keys, decoded_headers), properties, ttl_us
+
+    def _check_user(self, found: Essentials) -> None:
+        user = self._channel.session.user
+        if found.user_id is not None and found.user_id != user.name and "impersonator" not in user.tags:
+            raise refusal(
+                ReplyCode.PRECONDITION_FAILED,
+                f"user_id property set to '{found.user_id}' but authenticated user was '{user.name}'",
+            )
+
+    def _with_reply_name(self, properties: bytes) -> bytes:
+        name = self._channel.reply_name
+        if name is None:
+            raise refusal(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist")
+        decoded = Properties.decode(properties)
+        decoded.reply_to = name
+        return decoded.encode()
+
+    def _return(self, origin: bytes, properties: bytes, body: bytes) -> None:
+        session = self._channel.session
+        session.send(
+            encode_return(
+                self._channel.number, ReplyCode.NO_ROUTE, NO_ROUTE, origin, properties, body, session.frame_max
+            )
+        )
+
+    # Confirms
+
+    def _expect_confirm(
+        self, number: int, targets: Sequence[WorkingQueue], persistent: bool, refused: Sequence[WorkingQueue]
+    ) -> None:
+        if refused:
+            self._refused.append(number)
+            self._make_due()
+        elif persistent and _any_durable(targets):
+            self._awaiting.append(number)
+            journal = self._journal
+            if self._batch is None or self._batch_number != journal.batch_number:
+                self._batch = Batch(self, number)
+                self._batch_number = journal.batch_number
+                journal.mark(self._batch)
+            else:
+                self._batch.last = number
+        else:
+            self._confirmed.append(number)
+            self._make_due()
+
+    def confirm_up_to(self, last: int) -> None:
+        """Everything up to that number is in the store."""
+        awaiting = self._awaiting
+        while awaiting and awaiting[0] <= last:
+            self._confirmed.append(awaiting.popleft())
+        self._make_due()
+
+    def refuse_up_to(self, last: int) -> None:
+        """The store has refused what came up to that number, for good."""
+        awaiting = self._awaiting
+        while awaiting and awaiting[0] <= last:
+            self._refused.append(awaiting.popleft())
+        self._make_due()
+
+    def _make_due(self) -> None:
+        """Confirm with the next write: by then there may be more."""
+        if not self._is_due:
+            self._is_due = True
+            self._channel.session.confirm_soon(self)
+
+    def send_confirms(self) -> None:
+        """Tell the peer what is confirmed: in one go what lies before all that is not."""
+        self._is_due = False
+        channel = self._channel
+        confirmed, self._confirmed = self._confirmed, []
+        refused, self._refused = self._refused, []
+        if channel.is_closing:
+            return
+        session = channel.session
+        for number in refused:
+            session.send(encode_nack(channel.number, number, multiple=False))
+        if not confirmed:
+            return
+        if len(confirmed) == 1:
+            session.send(encode_ack(channel.number, confirmed[0], multiple=False))
+            return
+        first_awaited = min(self._awaiting[0] if self._awaiting else self.published + 1, *refused, self.published + 1)
+        confirmed.sort()
+        together = [number for number in confirmed if number < first_awaited]
+        if together:
+            session.send(encode_ack(channel.number, together[-1], multiple=len(together) > 1))
+        for number in confirmed[len(together) :]:
+            session.send(encode_ack(channel.number, number, multiple=False))
+
+    # Transactions
+
+    def commit(self) -> None:
+        """Put what the transaction holds into its queues; the caller waits for the store."""
+        assert self.transaction is not None
+        contents, self.transaction = self.transaction, []
+        for content in contents:
+            if content.targets:
+                self._intake.put(
+                    [working for working in content.targets if self._topology.engine.has_queue(working.queue.id)],
+                    content.body,
+                    content.properties,
+                    content.origin,
+                    content.persistent,
+                    content.priority,
+                    content.ttl_us,
+                )
+            elif content.mandatory:
+                self._return(content.origin, content.properties, content.body)
+
+
+def _any_durable(targets: Sequence[WorkingQueue]) -> bool:
+    return any(working.queue.durable and not working.queue.exclusive for working in targets)
+
+
+def _time_to_live_us(expiration: str | None) -> int | None:
+    if expiration is None:
+        return None
+    digits = len(expiration) - len(expiration.lstrip("0123456789"))
+    if expiration[:1] == "-" and expiration[1:].isdecimal():
+        problem = f"{{value_negative,{expiration}}}"
+    elif not digits:
+        problem = "no_integer"
+    elif digits < len(expiration):
+        problem = f'{{leftover_string,"{expiration[digits:]}"}}'
+    elif len(expiration) > 20 or int(expiration) > _MAX_EXPIRATION_MS:
+        problem = f"{{value_too_large,{expiration}}}"
+    else:
+        return int(expiration) * 1000
+    raise refusal(ReplyCode.PRECONDITION_FAILED, f"invalid expiration '{expiration}': {problem}")
+
+
+def _keys_in(headers: Mapping[str, bytes], name: str) -> list[str]:
+    """Return the routing keys that a header lists."""
+    raw = headers.get(name)
+    if raw is None:
+        return []
+    if raw[:1] != b"A":
+        kind = {b"S": "longstr", b"F": "table", b"t": "bool", b"V": "void"}.get(raw[:1], "signedint")
+        raise refusal(
+            ReplyCode.PRECONDITION_FAILED, f'invalid message: {{unacceptable_type_in_header,"{name}",{kind}}}'
+        )
+    keys = read_value(raw)
+    assert isinstance(keys, list), "an array was read"
+    return [key for key in keys if isinstance(key, str)]
+
+
+def _without_header(properties: bytes, headers: Mapping[str, bytes], name: str) -> bytes:
+    decoded = Properties.decode(properties)
+    decoded.headers = join_table({key: value for key, value in headers.items() if key != name})
+    return decoded.encode()

@@ -1,0 +1,48 @@
+"""How AMQP tells errors: which code each fact has. The code decides whether the channel or the connection ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flyball import errors
+from flyball.wire.amqp import AmqpError, Method, ReplyCode
+
+CODES: Mapping[type[errors.FlyballError], ReplyCode] = {
+    errors.QueueNotFound: ReplyCode.NOT_FOUND,
+    errors.ExchangeNotFound: ReplyCode.NOT_FOUND,
+    errors.VhostNotFound: ReplyCode.NOT_ALLOWED,
+    errors.QueueLocked: ReplyCode.RESOURCE_LOCKED,
+    errors.UnlikeDeclared: ReplyCode.PRECONDITION_FAILED,
+    errors.InvalidArgument: ReplyCode.PRECONDITION_FAILED,
+    errors.InvalidBody: ReplyCode.PRECONDITION_FAILED,
+    errors.InvalidName: ReplyCode.PRECONDITION_FAILED,
+    errors.QueueInUse: ReplyCode.PRECONDITION_FAILED,
+    errors.QueueNotEmpty: ReplyCode.PRECONDITION_FAILED,
+    errors.ExchangeInUse: ReplyCode.PRECONDITION_FAILED,
+    errors.ReservedName: ReplyCode.ACCESS_REFUSED,
+    errors.ConsumerRefused: ReplyCode.ACCESS_REFUSED,
+    errors.NotPermitted: ReplyCode.ACCESS_REFUSED,
+    errors.UnknownExchangeType: ReplyCode.COMMAND_INVALID,
+    errors.StoreError: ReplyCode.INTERNAL_ERROR,
+}
+
+
+def reply_of(error: errors.FlyballError, class_id: int, method_id: int) -> AmqpError:
+    """Return the error as AMQP tells it, caused by that method."""
+    if isinstance(error, AmqpError):
+        if not error.class_id:
+            error.class_id, error.method_id = class_id, method_id
+        return error
+    code = next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), ReplyCode.INTERNAL_ERROR)
+    return AmqpError(code, str(error), class_id, method_id)
+
+
+def refusal(code: ReplyCode, text: str, method: Method | None = None) -> AmqpError:
+    """Return an error to raise, caused by the method if one is given."""
+    if method is None:
+        return AmqpError(code, text)
+    return AmqpError(code, text, method.CLASS_ID, method.METHOD_ID)
+
+
+def not_allowed(method: Method) -> AmqpError:
+    return refusal(ReplyCode.COMMAND_INVALID, "unimplemented method", method)

@@ -1,0 +1,520 @@
+"""One AMQP connection: the handshake, its channels, heartbeats and its end.
+
+Which command may come in which state is a table; what a command on a channel does is the channel's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flyball.engine.access import Action
+from flyball.errors import FlyballError, NotPermitted
+from flyball.model import User
+from flyball.server.amqp.channel import Channel
+from flyball.server.amqp.context import AmqpContext
+from flyball.server.amqp.publishing import Publisher, Route
+from flyball.server.amqp.replies import refusal, reply_of
+from flyball.server.amqp.sasl import Credentials, read_response
+from flyball.server.connection import WRITE_BUFFER_BYTES, Connection, Hub
+from flyball.trace.schema import Protocol
+from flyball.wire import amqp
+from flyball.wire.amqp import CHANNEL_ERRORS, AmqpError, Command, Decoder, Method, Publish, ReplyCode, reply_text
+
+log = logging.getLogger("flyball.server")
+
+HANDSHAKE_S = 10.0
+"""A peer that is not through with the handshake by then is disconnected."""
+
+SILENT_CLOSE_S = 3.0
+"""A peer that fails before it is let in hears nothing for so long: guessing passwords shall be slow."""
+
+CREDIT = 64
+"""So many messages a peer may publish before the flow is looked at again."""
+
+MAX_UNREAD_BYTES = 16 * 1024 * 1024
+"""A peer that leaves so much unread is not listened to either."""
+
+
+class State(enum.Enum):
+    """How far a connection has come."""
+
+    HEADER = "header"
+    STARTING = "starting"
+    TUNING = "tuning"
+    OPENING = "opening"
+    RUNNING = "running"
+    CLOSING = "closing"
+    """We have told the peer to close and wait for its answer."""
+    FAILED = "failed"
+    """It will be closed without a word."""
+
+
+_NOBODY = User("")
+
+
+class AmqpSession(Connection):
+    """A peer that speaks AMQP 0-9-1."""
+
+    PROTOCOL = Protocol.AMQP
+
+    def __init__(self, hub: Hub, context: AmqpContext) -> None:
+        super().__init__(hub)
+        self.context = context
+        self.state = State.HEADER
+        self.user = _NOBODY
+        self.vhost = ""
+        self.frame_max = context.settings.frame_max_bytes
+        self.channel_max = context.settings.channel_max
+        self.routes: dict[bytes, Route] = {}
+        self.is_choked = False
+        """Whether the peer has so much to read that its consumers get nothing."""
+        self.is_blocked = False
+        """Whether the peer has been told that it cannot publish at present."""
+        self.has_published = False
+        self._channels: dict[int, Channel] = {}
+        self._decoder = Decoder(amqp.HANDSHAKE_FRAME_MAX, context.settings.max_message_bytes)
+        self._capabilities: Mapping[str, Any] = {}
+        self._credit = 0
+        self._due: list[Publisher] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._heartbeat_s = 0.0
+        self._has_sent = False
+        self._has_heard = False
+        self._missed = 0
+
+    # Life
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self in self.hub.connections:
+            self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._hang_up)
+
+    @property
+    def is_gone(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    @property
+    def is_busy(self) -> bool:
+        return super().is_busy or any(channel.publisher.is_busy for channel in self._channels.values())
+
+    def understands(self, capability: str) -> bool:
+        """Whether the peer has told that it can do that."""
+        return self._capabilities.get(capability) is True
+
+    def check(self, action: Action, name: str, what: str) -> None:
+        """Raise NotPermitted unless the user may do that to the queue or exchange of that name."""
+        if not self.hub.authority.access.may(self.user.name, self.vhost, action, name):
+            raise NotPermitted(f"access to {what} in vhost '{self.vhost}' refused for user '{self.user.name}'")
+
+    def disconnect(self) -> None:
+        """Tell the peer that the node stops."""
+        if self.state is State.RUNNING and not self.is_gone:
+            text = reply_text(ReplyCode.CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'")
+            self.send(amqp.ConnectionClose(0, ReplyCode.CONNECTION_FORCED, text, 0, 0).encode())
+            self.flush()
+        super().disconnect()
+
+    def ended(self) -> None:
+        self._set_timer(None, 0)
+        self.context.flow.forget(self)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Give back what the channels hold, and what was this connection's own."""
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.is_closing = True
+            channel.end()
+        if self.vhost:
+            self.context.topology.delete_owned(self)
+
+    # Reading
+
+    def feed(self, data: bytes) -> None:
+        self._has_heard = True
+        self._decoder.feed(data)
+
+    def pump(self, mark_ns: int) -> None:
+        """Carry out the commands that are complete, as far as there is room."""
+        next_command = self._decoder.next_command
+        channels = self._channels
+        while not (self._is_held or self.hub.is_stopping or self._is_deaf()):
+            if self._credit <= 0 and self.has_published and not self._refill():
+                break
+            try:
+                command = next_command()
+            except AmqpError as error:
+                self._fail_all(error)
+                return
+            if command is None:
+                self._set_reading(True)
+                if self._has_heard_all:
+                    self._close_if_done()
+                return
+            if type(command) is Publish:
+                channel = channels.get(command.channel)
+                if channel is None or channel.is_closing or self.state is not State.RUNNING:
+                    self._take(command)
+                    channels = self._channels
+                    continue
+                self._credit -= 1
+                self.has_published = True
+                try:
+                    channel.publisher.publish(command)
+                except FlyballError as error:
+                    self.fail(
+                        command.channel, reply_of(error, amqp.BasicPublish.CLASS_ID, amqp.BasicPublish.METHOD_ID)
+                    )
+            else:
+                self._take(command)
+                channels = self._channels
+        self._set_reading(False)
+
+    def _is_deaf(self) -> bool:
+        if self.state is State.FAILED:
+            return True
+        if not self._is_write_paused or self._transport is None:
+            return False
+        return self._transport.get_write_buffer_size() > MAX_UNREAD_BYTES
+
+    def _refill(self) -> bool:
+        """Ask for leave to publish more. False if the connection has to wait."""
+        self._credit = self.context.flow.grant(self, CREDIT)
+        return self._credit > 0
+
+    def _take(self, command: Command) -> None:
+        """Carry out a command that is not a message on an open channel."""
+        try:
+            if isinstance(command, amqp.Heartbeat):
+                return
+            if self.state is not State.RUNNING:
+                self._take_in_handshake(command)
+            elif isinstance(command, amqp.Oversized):
+                self._refuse_oversized(command)
+            elif isinstance(command, Method) and command.channel == 0:
+                handler = _ON_CONNECTION.get(type(command))
+                if handler is None:
+                    raise refusal(ReplyCode.CHANNEL_ERROR, "unexpected method in connection state running", command)
+                handler(self, command)
+            elif isinstance(command, Method | Publish):
+                self._take_on_channel(command)
+        except FlyballError as error:
+            class_id, method_id = _ids_of(command)
+            self.fail(getattr(command, "channel", 0), reply_of(error, class_id, method_id))
+
+    def _take_on_channel(self, command: Method | Publish) -> None:
+        number = command.channel
+        channel = self._channels.get(number)
+        if isinstance(command, amqp.ChannelOpen):
+            self._open_channel(command)
+        elif channel is None:
+            raise AmqpError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
+        elif isinstance(command, amqp.ChannelClose):
+            del self._channels[number]
+            if not channel.is_closing:
+                channel.is_closing = True
+                channel.end()
+            self.send(amqp.ChannelCloseOk(number).encode())
+        elif isinstance(command, amqp.ChannelCloseOk):
+            if channel.is_closing:
+                del self._channels[number]
+        elif not channel.is_closing and isinstance(command, Method):
+            channel.handle(command)
+
+    def _open_channel(self, method: amqp.ChannelOpen) -> None:
+        if method.channel in self._channels:
+            raise refusal(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen", method)
+        if len(self._channels) >= self.channel_max:
+            limit = self.channel_max
+            raise AmqpError(
+                ReplyCode.NOT_ALLOWED,
+                f"number of channels opened ({limit}) has reached the negotiated channel_max ({limit})",
+            )
+        self._channels[method.channel] = Channel(self, method.channel)
+        self.send(amqp.ChannelOpenOk(method.channel).encode())
+
+    def _refuse_oversized(self, content: amqp.Oversized) -> None:
+        most = self.context.settings.max_message_bytes
+        raise AmqpError(
+            ReplyCode.PRECONDITION_FAILED,
+            f"message size {content.size} is larger than max size {most}",
+            amqp.BasicPublish.CLASS_ID,
+            amqp.BasicPublish.METHOD_ID,
+        )
+
+    # Failing
+
+    def fail(self, number: int, error: AmqpError) -> None:
+        """End the channel or the connection, whichever the error says."""
+        channel = self._channels.get(number)
+        if error.code not in CHANNEL_ERRORS or channel is None or self.state is not State.RUNNING:
+            self._fail_all(error)
+            return
+        if channel.is_closing:
+            return
+        text = reply_text(error.code, error.text)
+        log.info("channel %d of %s closed: %s", number, self.peer, text)
+        channel.is_closing = True
+        self.send(amqp.ChannelClose(number, error.code, text, error.class_id, error.method_id).encode())
+        channel.end()
+
+    def _fail_all(self, error: AmqpError) -> None:
+        """End the connection: with a word if the peer has been let in, else silently and late."""
+        text = reply_text(error.code, error.text)
+        log.warning("closed amqp connection of %s: %s", self.peer, text)
+        if self.state in (State.RUNNING, State.OPENING):
+            self.state = State.CLOSING
+            self.send(amqp.ConnectionClose(0, error.code, text, error.class_id, error.method_id).encode())
+            self._let_go()
+            self._set_timer(self._hang_up, HANDSHAKE_S)
+        elif self.state is not State.CLOSING:
+            self._close_silently()
+
+    def _close_silently(self) -> None:
+        self.state = State.FAILED
+        self._set_timer(self._hang_up, SILENT_CLOSE_S)
+
+    def _hang_up(self) -> None:
+        if self._transport is not None:
+            self.flush()
+            self._transport.close()
+            self._limit_stall()
+
+    # The handshake
+
+    def _take_in_handshake(self, command: Command) -> None:
+        if self.state is State.CLOSING:
+            if isinstance(command, amqp.ConnectionCloseOk):
+                self._hang_up()
+            elif isinstance(command, amqp.ConnectionClose):
+                self.send(amqp.ConnectionCloseOk(0).encode())
+            return
+        if self.state is State.FAILED:
+            return
+        handler = _IN_HANDSHAKE.get((self.state, type(command)))
+        if handler is not None and getattr(command, "channel", 0) == 0:
+            handler(self, command)
+        elif isinstance(command, Method) and command.channel == 0:
+            raise refusal(
+                ReplyCode.CHANNEL_ERROR, f"unexpected method in connection state {self.state.value}", command
+            )
+        else:
+            raise AmqpError(ReplyCode.UNEXPECTED_FRAME, f"unexpected frame in connection state {self.state.value}")
+
+    def _on_header(self, header: amqp.ProtocolHeader) -> None:
+        if header.raw not in _HEADERS:
+            # The answer to a header that we do not speak is the one that we do.
+            self.send(amqp.PROTOCOL_HEADER)
+            self._hang_up()
+            return
+        self.state = State.STARTING
+        self.send(
+            amqp.ConnectionStart(
+                0, 0, 9, self.context.server_properties, self._mechanisms.encode(), b"en_US"
+            ).encode()
+        )
+
+    @property
+    def _mechanisms(self) -> str:
+        return "PLAIN AMQPLAIN" if self._certificate_name is None else "PLAIN AMQPLAIN EXTERNAL"
+
+    @property
+    def _certificate_name(self) -> str | None:
+        """The common name of the peer's certificate, if it has shown one that we trust."""
+        certificate = self._transport.get_extra_info("peercert") if self._transport is not None else None
+        for part in (certificate or {}).get("subject", ()):
+            for name, value in part:
+                if name == "commonName":
+                    return str(value)
+        return None
+
+    def _on_start_ok(self, method: amqp.ConnectionStartOk) -> None:
+        capabilities = method.client_properties.get("capabilities")
+        if isinstance(capabilities, dict):
+            self._capabilities = capabilities
+        mechanism = method.mechanism
+        if mechanism not in self._mechanisms.split():
+            raise AmqpError(ReplyCode.ACCESS_REFUSED, f"no mechanism {mechanism!r}")
+        self.state = State.TUNING
+        self.hold()
+        if mechanism == "EXTERNAL":
+            name = self._certificate_name
+            assert name is not None, "EXTERNAL is offered to those who have one"
+            user = self.hub.authority.authenticate_certificate(name, self.peer_is_loopback)
+            self._logged_in(user, mechanism)
+        else:
+            self.hub.spawn(self._log_in(read_response(mechanism, method.response), mechanism))
+
+    async def _log_in(self, credentials: Credentials | None, mechanism: str) -> None:
+        if credentials is None:
+            self._close_silently()
+            self.release()
+            return
+        user = await self.hub.authority.authenticate(credentials.name, credentials.password, self.peer_is_loopback)
+        self._logged_in(user, mechanism)
+
+    def _logged_in(self, user: User | None, mechanism: str) -> None:
+        if self.is_gone:
+            return
+        if user is None:
+            log.warning("refused %s: its %s login is not right", self.peer, mechanism)
+            if self.understands("authentication_failure_close"):
+                text = reply_text(
+                    ReplyCode.ACCESS_REFUSED,
+                    f"Login was refused using authentication mechanism {mechanism}."
+                    " For details see the broker logfile.",
+                )
+                self.send(amqp.ConnectionClose(0, ReplyCode.ACCESS_REFUSED, text, 0, 0).encode())
+            self._close_silently()
+        else:
+            self.user = user
+            settings = self.context.settings
+            self.send(
+                amqp.ConnectionTune(0, settings.channel_max, settings.frame_max_bytes, settings.heartbeat_s).encode()
+            )
+        self.release()
+
+    def _on_tune_ok(self, method: amqp.ConnectionTuneOk) -> None:
+        settings = self.context.settings
+        if not 0 < method.channel_max <= settings.channel_max:
+            raise AmqpError(ReplyCode.NOT_ALLOWED, f"channel_max {method.channel_max} is not negotiable")
+        if not amqp.FRAME_MIN_SIZE <= method.frame_max <= settings.frame_max_bytes:
+            raise AmqpError(ReplyCode.NOT_ALLOWED, f"frame_max {method.frame_max} is not negotiable")
+        self.channel_max = method.channel_max
+        self.frame_max = self._decoder.frame_max = method.frame_max
+        self._heartbeat_s = float(method.heartbeat)
+        self.state = State.OPENING
+
+    def _on_open(self, method: amqp.ConnectionOpen) -> None:
+        vhost = method.virtual_host
+        access = self.hub.authority.access
+        if not access.has_vhost(vhost):
+            raise refusal(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found", method)
+        if not access.may_enter(self.user.name, vhost):
+            raise refusal(
+                ReplyCode.NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{self.user.name}'", method
+            )
+        self.vhost = vhost
+        self.state = State.RUNNING
+        self.send(amqp.ConnectionOpenOk(0).encode())
+        self._set_timer(self._beat if self._heartbeat_s else None, self._heartbeat_s / 2)
+
+    # While it runs
+
+    def _on_close(self, method: amqp.ConnectionClose) -> None:
+        self._let_go()
+        self.state = State.CLOSING
+        self.send(amqp.ConnectionCloseOk(0).encode())
+        self._set_timer(self._hang_up, HANDSHAKE_S)
+
+    def _on_update_secret(self, method: amqp.ConnectionUpdateSecret) -> None:
+        """A password does not expire, so that a new one is only noted. It is not checked, as with RabbitMQ."""
+        self.send(amqp.ConnectionUpdateSecretOk(0).encode())
+
+    def block(self, reason: str) -> None:
+        """Tell the peer, if it understands, that it cannot publish at present."""
+        if not self.is_blocked and self.state is State.RUNNING:
+            self.is_blocked = True
+            if self.understands("connection.blocked"):
+                self.send(amqp.ConnectionBlocked(0, reason).encode())
+
+    def unblock(self) -> None:
+        if self.is_blocked:
+            self.is_blocked = False
+            if self.understands("connection.blocked"):
+                self.send(amqp.ConnectionUnblocked(0).encode())
+
+    # Heartbeats
+
+    def _set_timer(self, action: Callable[[], None] | None, delay_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if action is None else asyncio.get_running_loop().call_later(delay_s, action)
+
+    def _beat(self) -> None:
+        """Twice in an interval: show that we are here, and see that the peer is. It may be silent for two."""
+        if not self._has_sent:
+            self.send(amqp.HEARTBEAT)
+        self._has_sent = False
+        # While we do not read we cannot hear.
+        self._missed = 0 if self._has_heard or not self._is_reading else self._missed + 1
+        self._has_heard = False
+        if self._missed >= 4:
+            log.warning("dropped %s: no heartbeat for %.0f s", self.peer, 2 * self._heartbeat_s)
+            if self._transport is not None:
+                self._transport.abort()
+            return
+        self._set_timer(self._beat, self._heartbeat_s / 2)
+
+    # Writing
+
+    def send_delivery(self, data: bytes) -> None:
+        """Send a message; if much is to be sent already, no more are taken out of queues for now."""
+        self.send(data)
+        if self._out_bytes > WRITE_BUFFER_BYTES and not self.is_choked:
+            self._choke()
+
+    def confirm_soon(self, publisher: Publisher) -> None:
+        """Send the publisher's confirms with the next write."""
+        if not self._due and not self._out:
+            self.hub.mark_dirty(self)
+        self._due.append(publisher)
+
+    def flush(self) -> None:
+        if self._due:
+            due, self._due = self._due, []
+            for publisher in due:
+                publisher.send_confirms()
+        if self._out:
+            self._has_sent = True
+        super().flush()
+        if self.is_choked and not self._is_write_paused:
+            self._breathe()
+
+    def pause_writing(self) -> None:
+        self._is_write_paused = True
+        self._limit_stall()
+        self._choke()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.is_choked:
+            self._breathe()
+
+    def _choke(self) -> None:
+        self.is_choked = True
+        for channel in self._channels.values():
+            channel.deliveries.choke()
+
+    def _breathe(self) -> None:
+        self.is_choked = False
+        for channel in list(self._channels.values()):
+            channel.deliveries.breathe()
+
+
+_HEADERS = (amqp.PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09", b"AMQP\x01\x01\x09\x01", b"AMQP\x01\x01\x08\x00")
+"""What RabbitMQ accepts: clients of 0-9 and 0-8 say it in other ways."""
+
+_IN_HANDSHAKE: Mapping[tuple[State, type[Any]], Callable[[AmqpSession, Any], None]] = {
+    (State.HEADER, amqp.ProtocolHeader): AmqpSession._on_header,
+    (State.STARTING, amqp.ConnectionStartOk): AmqpSession._on_start_ok,
+    (State.TUNING, amqp.ConnectionTuneOk): AmqpSession._on_tune_ok,
+    (State.OPENING, amqp.ConnectionOpen): AmqpSession._on_open,
+}
+
+_ON_CONNECTION: Mapping[type[Method], Callable[[AmqpSession, Any], None]] = {
+    amqp.ConnectionClose: AmqpSession._on_close,
+    amqp.ConnectionUpdateSecret: AmqpSession._on_update_secret,
+}
+
+
+def _ids_of(command: Command) -> tuple[int, int]:
+    if isinstance(command, Method):
+        return command.CLASS_ID, command.METHOD_ID
+    if isinstance(command, Publish | amqp.Oversized):
+        return amqp.BasicPublish.CLASS_ID, amqp.BasicPublish.METHOD_ID
+    return 0, 0

@@ -1,0 +1,406 @@
+"""Virtual hosts at work: exchanges, bindings and AMQP's queues, declared, changed and made durable.
+
+The engine and its routers decide, the journal keeps. Who may do what is asked elsewhere; nothing here knows a wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flyball.engine.policies import effective
+from flyball.engine.queue import WorkingQueue
+from flyball.engine.routing import Removal, Router
+from flyball.engine.traits import Traits, check_alike, check_declaration
+from flyball.errors import (
+    ConsumerRefused,
+    FlyballError,
+    QueueInUse,
+    QueueLocked,
+    QueueNotEmpty,
+    QueueNotFound,
+    RequestError,
+    ReservedName,
+)
+from flyball.model import Binding, Definition, Destination, Exchange, Queue
+from flyball.server.authority import Authority
+from flyball.server.broker import Broker
+from flyball.server.pending import Changing, Done
+from flyball.store.interface import DefinitionDeleted, DefinitionPut
+
+log = logging.getLogger(__name__)
+
+_EXCHANGE, _BINDING = "exchange", "binding"
+_RESERVED_PREFIX = "amq."
+
+Headers = Callable[[], Mapping[str, Any]]
+
+
+@dataclass(slots=True)
+class Usage:
+    """Who has a queue for himself, and when it goes if nobody uses it."""
+
+    owner: object | None = None
+    """The connection that declared it exclusively."""
+    exclusive_consumer: object | None = None
+    expiry: asyncio.TimerHandle | None = None
+
+
+class Topology:
+    """The exchanges, bindings and queues of all virtual hosts."""
+
+    def __init__(self, broker: Broker, authority: Authority, definitions: Iterable[Definition]) -> None:
+        self.broker = broker
+        self.engine = broker.engine
+        self.authority = authority
+        self._version = 0
+        self._routers: dict[str, Router] = {}
+        self._usage: dict[int, Usage] = {}
+        self._kept_bindings: set[str] = set()
+        """The keys of those that the store has."""
+        for vhost in authority.access.vhosts:
+            self._routers[vhost] = Router(vhost)
+        self._load(definitions)
+        broker.on_queue_created = self._queue_created
+        broker.on_queue_deleted = self._queue_deleted
+        authority.on_policies_changed = self._apply_policies
+        authority.on_vhost_deleted = self._vhost_deleted
+        for working in self.engine.queues:
+            working.traits = self._traits(working.queue)
+            self._set_expiry(working)
+
+    @property
+    def version(self) -> int:
+        """Changes whenever a message may be routed, or allowed, differently than before."""
+        return self._version + self.authority.access.version
+
+    def router(self, vhost: str) -> Router:
+        """Return the exchanges and bindings of a virtual host; they begin with the first who asks."""
+        router = self._routers.get(vhost)
+        if router is None:
+            self.authority.access.check_vhost(vhost)
+            router = self._routers[vhost] = Router(vhost)
+        return router
+
+    # Exchanges and bindings
+
+    def declare_exchange(self, exchange: Exchange, done: Done) -> None:
+        """Declare an exchange, or see that it is as declared."""
+        router = self.router(exchange.vhost)
+        if not router.declare(exchange):
+            done(None)
+            return
+        self._apply_policy_to_exchange(router, exchange)
+        self._version += 1
+        if not exchange.durable:
+            done(None)
+            return
+
+        def undo() -> None:
+            if router.find(exchange.name) is exchange:
+                self._removed(router.delete(exchange.name))
+
+        self.broker.journal.change(DefinitionPut(_of_exchange(exchange)), Changing(done, undo))
+
+    def delete_exchange(self, vhost: str, name: str, done: Done, *, if_unused: bool) -> None:
+        self._removed(self.router(vhost).delete(name, if_unused=if_unused))
+        self._when_kept(done)
+
+    def bind(self, binding: Binding, done: Done) -> None:
+        """Bind a queue, which exists, or an exchange to an exchange."""
+        router = self.router(binding.vhost)
+        if not router.bind(binding):
+            done(None)
+            return
+        self._version += 1
+        if not self._is_durable(router, binding):
+            done(None)
+            return
+
+        def undo() -> None:
+            self._removed(router.unbind(binding))
+
+        definition = _of_binding(binding)
+        self._kept_bindings.add(definition.key)
+        self.broker.journal.change(DefinitionPut(definition), Changing(done, undo))
+
+    def unbind(self, binding: Binding, done: Done) -> None:
+        self._removed(self.router(binding.vhost).unbind(binding))
+        self._when_kept(done)
+
+    def route(self, vhost: str, exchange: str, routing_keys: Sequence[str], headers: Headers) -> list[WorkingQueue]:
+        """Return the queues that get a message, each once. Raises ExchangeNotFound."""
+        router = self.router(vhost)
+        if len(routing_keys) == 1:
+            names = router.route(exchange, routing_keys[0], headers)
+        else:
+            names = router.route_keys(exchange, routing_keys, headers)
+        found = [self.engine.find_queue(name, vhost) for name in names]
+        return [working for working in found if working is not None]
+
+    # Queues
+
+    def queue(self, vhost: str, name: str, owner: object) -> WorkingQueue:
+        """Return a queue that the owner may use. Raises QueueNotFound, QueueLocked."""
+        working = self.engine.find_queue(name, vhost)
+        if working is None:
+            raise QueueNotFound(name, vhost)
+        if working.queue.exclusive and self._usage_of(working).owner is not owner:
+            raise QueueLocked(name, vhost)
+        return working
+
+    def declare_queue(self, declared: Queue, owner: object, done: Callable[[FlyballError | None], None]) -> None:
+        """Declare a queue, or see that it is as declared. The id of `declared` is not looked at."""
+        existing = self.engine.find_queue(declared.name, declared.vhost)
+        if existing is not None:
+            self.queue(declared.vhost, declared.name, owner)
+            if existing.queue.exclusive != declared.exclusive:
+                raise QueueLocked(declared.name, declared.vhost)
+            check_declaration(declared)
+            check_alike(existing.queue, declared)
+            self.touch(existing)
+            done(None)
+            return
+        check_declaration(declared)
+        queue = self.engine.create_queue(
+            declared.name,
+            declared.vhost,
+            durable=declared.durable,
+            exclusive=declared.exclusive,
+            auto_delete=declared.auto_delete,
+            arguments=declared.arguments,
+            traits=self._traits(declared),
+        )
+        self._version += 1
+        working = self.engine.queue(queue.id)
+        if queue.exclusive:
+            self._usage_of(working).owner = owner
+        self._set_expiry(working)
+        self.broker.store_queue(queue, done)
+
+    def delete_queue(self, working: WorkingQueue, done: Done, *, if_unused: bool, if_empty: bool) -> None:
+        queue = working.queue
+        if if_unused and working.consumers:
+            raise QueueInUse(queue.name, queue.vhost)
+        if if_empty and len(working):
+            raise QueueNotEmpty(queue.name, queue.vhost)
+        self.broker.delete_queue(queue.id, done)
+
+    def delete_owned(self, owner: object) -> None:
+        """The owner of exclusive queues is gone: so are they."""
+        for queue_id, usage in list(self._usage.items()):
+            if usage.owner is owner:
+                self.broker.delete_queue(queue_id, _nobody_asks)
+
+    def touch(self, working: WorkingQueue) -> None:
+        """Somebody uses the queue: it expires later."""
+        if working.traits.expires_us is not None:
+            self._set_expiry(working)
+
+    def check_consumer(self, working: WorkingQueue, *, exclusive: bool) -> None:
+        """Raise ConsumerRefused if a consumer may not come: it, or another one, is to be alone."""
+        traits = working.traits
+        if traits.is_quorum:
+            return
+        is_taken = self._usage_of(working).exclusive_consumer is not None
+        if is_taken or (exclusive and (working.consumers or traits.single_active_consumer)):
+            raise ConsumerRefused(working.queue.name, working.queue.vhost)
+
+    def consumer_added(self, working: WorkingQueue, consumer: object, *, exclusive: bool) -> None:
+        """Note a consumer that has come."""
+        usage = self._usage_of(working)
+        if exclusive and not working.traits.is_quorum:
+            usage.exclusive_consumer = consumer
+        if usage.expiry is not None:
+            usage.expiry.cancel()
+            usage.expiry = None
+
+    def consumer_gone(self, queue_id: int, consumer: object) -> None:
+        """A consumer has been cancelled: an auto-delete queue that had it as its last goes too."""
+        working = self.engine.find_working(queue_id)
+        usage = self._usage.get(queue_id)
+        if working is None or usage is None:
+            return
+        if usage.exclusive_consumer is consumer:
+            usage.exclusive_consumer = None
+        if working.consumers:
+            return
+        if working.queue.auto_delete:
+            self.broker.delete_queue(queue_id, _nobody_asks)
+        else:
+            self._set_expiry(working)
+
+    # Inside
+
+    def _usage_of(self, working: WorkingQueue) -> Usage:
+        usage = self._usage.get(working.queue.id)
+        if usage is None:
+            usage = self._usage[working.queue.id] = Usage()
+        return usage
+
+    def _set_expiry(self, working: WorkingQueue) -> None:
+        """Let the queue go when nobody has used it for its time, counted from now."""
+        expires_us = working.traits.expires_us
+        usage = self._usage.get(working.queue.id)
+        if usage is not None and usage.expiry is not None:
+            usage.expiry.cancel()
+            usage.expiry = None
+        if expires_us is not None and not working.consumers:
+            loop = asyncio.get_running_loop()
+            self._usage_of(working).expiry = loop.call_later(expires_us / 1e6, self._expire_queue, working.queue.id)
+
+    def _expire_queue(self, queue_id: int) -> None:
+        working = self.engine.find_working(queue_id)
+        if working is not None and not working.consumers:
+            self.broker.delete_queue(queue_id, _nobody_asks)
+
+    def _queue_created(self, queue: Queue) -> None:
+        """Another protocol has created a queue: policies apply to it, and messages find it."""
+        self.engine.queue(queue.id).traits = self._traits(queue)
+        self._version += 1
+
+    def _queue_deleted(self, queue: Queue) -> None:
+        self._version += 1
+        usage = self._usage.pop(queue.id, None)
+        if usage is not None and usage.expiry is not None:
+            usage.expiry.cancel()
+        router = self._routers.get(queue.vhost)
+        if router is not None:
+            self._removed(router.drop_queue(queue.name))
+
+    def _removed(self, removal: Removal) -> None:
+        """Keep it that exchanges and bindings are gone."""
+        self._version += 1
+        for binding in removal.bindings:
+            key = _key_of_binding(binding)
+            if key in self._kept_bindings:
+                self._kept_bindings.remove(key)
+                self.broker.journal.change(DefinitionDeleted(_BINDING, key), None)
+        for exchange in removal.exchanges:
+            if exchange.durable:
+                self.broker.journal.change(DefinitionDeleted(_EXCHANGE, _key(exchange.vhost, exchange.name)), None)
+
+    def _when_kept(self, done: Done) -> None:
+        self.broker.journal.mark(Changing(done, lambda: None))
+
+    def _is_durable(self, router: Router, binding: Binding) -> bool:
+        """Whether both ends will be there after a restart."""
+        if not router.get(binding.source).durable:
+            return False
+        if binding.kind is Destination.EXCHANGE:
+            return router.get(binding.destination).durable
+        working = self.engine.find_queue(binding.destination, binding.vhost)
+        return working is not None and working.queue.durable and not working.queue.exclusive
+
+    # Policies and virtual hosts
+
+    def _traits(self, queue: Queue) -> Traits:
+        policy = self.authority.policies.for_queue(queue.vhost, queue.name)
+        return Traits.of(effective(queue.arguments, None if policy is None else policy.definition))
+
+    def _apply_policy_to_exchange(self, router: Router, exchange: Exchange) -> None:
+        policy = self.authority.policies.for_exchange(exchange.vhost, exchange.name)
+        router.set_policy_arguments(exchange.name, {} if policy is None else policy.definition)
+
+    def _apply_policies(self, vhost: str) -> None:
+        self._version += 1
+        router = self.router(vhost)
+        for exchange in router.exchanges:
+            self._apply_policy_to_exchange(router, exchange)
+        for working in self.engine.queues:
+            if working.queue.vhost == vhost:
+                working.traits = self._traits(working.queue)
+                self._set_expiry(working)
+                if not working.traits.rejects:
+                    self.broker.enforce_limits(working)
+
+    def _vhost_deleted(self, vhost: str) -> None:
+        for working in self.engine.queues:
+            if working.queue.vhost == vhost:
+                self.broker.delete_queue(working.queue.id, _nobody_asks)
+        router = self._routers.pop(vhost, None)
+        if router is not None:
+            removal = Removal()
+            for exchange in router.exchanges:
+                if not exchange.name.startswith(_RESERVED_PREFIX) and exchange.name:
+                    removal.exchanges.append(exchange)
+            removal.bindings.extend(router.bindings())
+            self._removed(removal)
+
+    def _load(self, definitions: Iterable[Definition]) -> None:
+        found = list(definitions)
+        readers: tuple[tuple[str, Callable[[Mapping[str, Any]], None]], ...] = (
+            (_EXCHANGE, self._load_exchange),
+            (_BINDING, self._load_binding),
+        )
+        for kind, read in readers:
+            for definition in found:
+                if definition.kind == kind:
+                    try:
+                        read(definition.value)
+                    except RequestError as error:
+                        # A crash between two deletions may leave what hangs on nothing.
+                        log.error("ignored the stored %s %s: %s", kind, definition.key, error)
+
+    def _load_exchange(self, value: Mapping[str, Any]) -> None:
+        exchange = Exchange(**value)
+        router = self.router(exchange.vhost)
+        router.declare(exchange)
+        self._apply_policy_to_exchange(router, exchange)
+
+    def _load_binding(self, value: Mapping[str, Any]) -> None:
+        binding = Binding(**{**value, "kind": Destination(value["kind"])})
+        if binding.kind is Destination.QUEUE and self.engine.find_queue(binding.destination, binding.vhost) is None:
+            raise QueueNotFound(binding.destination, binding.vhost)
+        self.router(binding.vhost).bind(binding)
+        self._kept_bindings.add(_key_of_binding(binding))
+
+
+def check_queue_name(name: str) -> None:
+    """Raise ReservedName for a name that only the broker may give to a new queue."""
+    if name.startswith(_RESERVED_PREFIX):
+        raise ReservedName(f"queue name '{name}' contains reserved prefix 'amq.*'")
+
+
+def _nobody_asks(error: FlyballError | None) -> None:
+    """Something went because of something else; if the store is away, it goes there later."""
+
+
+def _key(*parts: object) -> str:
+    """Return a text for several, whatever characters are in them."""
+    return json.dumps(parts, ensure_ascii=False, default=repr, sort_keys=True)
+
+
+def _of_exchange(exchange: Exchange) -> Definition:
+    value = {
+        "name": exchange.name,
+        "type": exchange.type,
+        "vhost": exchange.vhost,
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": dict(exchange.arguments),
+    }
+    return Definition(_EXCHANGE, _key(exchange.vhost, exchange.name), value)
+
+
+def _key_of_binding(binding: Binding) -> str:
+    return _key(
+        binding.vhost, binding.source, binding.kind, binding.destination, binding.routing_key, binding.arguments
+    )
+
+
+def _of_binding(binding: Binding) -> Definition:
+    value = {
+        "source": binding.source,
+        "destination": binding.destination,
+        "kind": str(binding.kind),
+        "routing_key": binding.routing_key,
+        "arguments": dict(binding.arguments),
+        "vhost": binding.vhost,
+    }
+    return Definition(_BINDING, _key_of_binding(binding), value)
