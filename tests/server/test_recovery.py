@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from flyball.server.broker import Wait
@@ -19,8 +18,8 @@ from flyball.server.telesto.session import TelestoSession
 from flyball.store.postgres.store import PostgresStore
 from flyball.wire import telesto as wire
 from flyball.wire.telesto import ErrorCode
-from tests.nodes import RunningNode, ServeProcess
-from tests.server.chaos import Chaos, drain, postgres_processes, postmaster_pid
+from tests.nodes import ANSWER_LIMIT_S, RunningNode, ServeProcess
+from tests.server.chaos import Chaos, drain, postgres_processes
 from tests.server.peers import TelestoPeer, ThorBangPeer
 
 TIME_LIMIT_S = 1.0
@@ -107,7 +106,11 @@ def test_a_killed_postgresql_is_brought_back_while_requests_wait_for_it(tmp_path
         thorbang = ThorBangPeer(node.connect("thorbang"))
         client_id, queue_id = thorbang.set_up()
         for number in range(3):
-            os.kill(postmaster_pid(tmp_path), signal.SIGKILL)
+            postmaster, *backends = postgres_processes(tmp_path)
+            postmaster.kill()
+            # A backend that has not noticed yet may still commit, before there is another postmaster to kill.
+            _, left = psutil.wait_procs(backends, timeout=ANSWER_LIMIT_S)
+            assert left == []
             assert thorbang.ask(f"MSG,-1,{client_id},{queue_id},1,0,{number}", "CREATEQUEUE,more")[0] == "OK"
         assert drain(node, queue_id) == ["0", "1", "2"]
         code, complaints = node.stop()
