@@ -25,6 +25,45 @@ install_packages() {
         die "$missing missing, and apt-get could not install it"
 }
 
+# Print Debian's packages that the tests need and that are not there: other brokers, other clients, a compiler for the load.
+missing_test_packages() {
+    local need
+    for need in rabbitmq-server=/usr/lib/rabbitmq/bin/rabbitmq-server amqp-tools=amqp-publish nodejs=node npm=npm \
+        gcc=gcc make=make pkg-config=pkg-config; do
+        command -v "${need#*=}" >/dev/null || echo "${need%=*}"
+    done
+    if ! pkg-config --exists librabbitmq 2>/dev/null; then
+        echo librabbitmq-dev libc6-dev
+    fi
+}
+
+# Make sure that the tests find what they need beside Python. No broker is started by its installation: the tests
+# start their own.
+prepare_tests() {
+    local packages policy=/usr/sbin/policy-rc.d status=0
+    mapfile -t packages < <(missing_test_packages | tr ' ' '\n')
+    if [[ ${#packages[@]} == 0 ]]; then
+        return
+    fi
+    if [[ $EUID != 0 ]] || ! command -v apt-get >/dev/null; then
+        install_packages "What the tests need is" "${packages[@]}"
+    fi
+    if [[ -e $policy ]]; then
+        mv "$policy" "$policy.before-flyball"
+    fi
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod +x "$policy"
+    # In a subshell, since a failure exits: the policy has to be put back in any case.
+    (install_packages "What the tests need is" "${packages[@]}") || status=$?
+    rm -f "$policy"
+    if [[ -e $policy.before-flyball ]]; then
+        mv "$policy.before-flyball" "$policy"
+    fi
+    if [[ $status != 0 ]]; then
+        exit "$status"
+    fi
+}
+
 # Print a Python that is new enough and can make virtual environments. 3.11 first: constraints.txt is tested with it.
 find_python() {
     local name

@@ -1,0 +1,186 @@
+"""The brokers that the same tests run against: RabbitMQ, which is right by definition, and Flyball."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from bench.rabbitmq import RabbitMq, rabbitmq
+
+COMMAND_LIMIT_S = 60.0
+
+
+class Broker(Protocol):
+    """A running broker with an AMQP listener and the user guest, and how it is administered."""
+
+    name: str
+    host: str
+    port: int
+
+    def url(self, user: str = "guest", password: str = "guest", vhost: str = "/") -> str: ...
+
+    def set_policy(
+        self,
+        name: str,
+        pattern: str,
+        definition: Mapping[str, Any],
+        vhost: str = "/",
+        apply_to: str = "all",
+        priority: int = 0,
+    ) -> None: ...
+
+    def clear_policy(self, name: str, vhost: str = "/") -> None: ...
+
+    def add_user(self, name: str, password: str, tags: tuple[str, ...] = ()) -> None: ...
+
+    def add_vhost(self, name: str) -> None: ...
+
+    def set_permission(
+        self, user: str, vhost: str = "/", configure: str = ".*", write: str = ".*", read: str = ".*"
+    ) -> None: ...
+
+
+class RabbitMqBroker:
+    """RabbitMQ, administered through its HTTP API."""
+
+    name = "rabbitmq"
+
+    def __init__(self, node: RabbitMq) -> None:
+        self._node = node
+        self.host = node.host
+        self.port = node.port
+
+    def url(self, user: str = "guest", password: str = "guest", vhost: str = "/") -> str:
+        return amqp_url(self, user, password, vhost)
+
+    def set_policy(
+        self,
+        name: str,
+        pattern: str,
+        definition: Mapping[str, Any],
+        vhost: str = "/",
+        apply_to: str = "all",
+        priority: int = 0,
+    ) -> None:
+        body = {"pattern": pattern, "definition": definition, "apply-to": apply_to, "priority": priority}
+        self._node.api("PUT", f"/policies/{_part(vhost)}/{_part(name)}", body)
+
+    def clear_policy(self, name: str, vhost: str = "/") -> None:
+        self._node.api("DELETE", f"/policies/{_part(vhost)}/{_part(name)}")
+
+    def add_user(self, name: str, password: str, tags: tuple[str, ...] = ()) -> None:
+        self._node.api("PUT", f"/users/{_part(name)}", {"password": password, "tags": ",".join(tags)})
+
+    def add_vhost(self, name: str) -> None:
+        self._node.api("PUT", f"/vhosts/{_part(name)}")
+
+    def set_permission(
+        self, user: str, vhost: str = "/", configure: str = ".*", write: str = ".*", read: str = ".*"
+    ) -> None:
+        body = {"configure": configure, "write": write, "read": read}
+        self._node.api("PUT", f"/permissions/{_part(vhost)}/{_part(user)}", body)
+
+
+class FlyballBroker:
+    """A Flyball node in a process of its own, administered with its command line."""
+
+    name = "flyball"
+
+    def __init__(self, amqp: str, server: str) -> None:
+        self.host, _, port = amqp.rpartition(":")
+        self.port = int(port)
+        self._server = server
+
+    def url(self, user: str = "guest", password: str = "guest", vhost: str = "/") -> str:
+        return amqp_url(self, user, password, vhost)
+
+    def set_policy(
+        self,
+        name: str,
+        pattern: str,
+        definition: Mapping[str, Any],
+        vhost: str = "/",
+        apply_to: str = "all",
+        priority: int = 0,
+    ) -> None:
+        options = ["--vhost", vhost, "--apply-to", apply_to, "--priority", str(priority)]
+        self._run("policy", "set", name, pattern, json.dumps(definition), *options)
+
+    def clear_policy(self, name: str, vhost: str = "/") -> None:
+        self._run("policy", "clear", name, "--vhost", vhost)
+
+    def add_user(self, name: str, password: str, tags: tuple[str, ...] = ()) -> None:
+        with TemporaryDirectory() as folder:
+            file = Path(folder, "password")
+            file.write_text(password)
+            self._run("user", "add", name, "--password-file", str(file), *(f"--tag={tag}" for tag in tags))
+
+    def add_vhost(self, name: str) -> None:
+        self._run("vhost", "add", name)
+
+    def set_permission(
+        self, user: str, vhost: str = "/", configure: str = ".*", write: str = ".*", read: str = ".*"
+    ) -> None:
+        patterns = [f"--configure={configure}", f"--write={write}", f"--read={read}"]
+        self._run("permission", "set", user, "--vhost", vhost, *patterns)
+
+    def _run(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "flyball", *arguments, "--server", self._server]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=COMMAND_LIMIT_S, check=False, env=_environment()
+        )
+        assert done.returncode == 0, f"{' '.join(arguments)}: {done.stderr}"
+
+
+@contextmanager
+def rabbitmq_broker(folder: Path) -> Iterator[Broker]:
+    """Run RabbitMQ."""
+    with rabbitmq(folder) as node:
+        yield RabbitMqBroker(node)
+
+
+@contextmanager
+def flyball_broker(folder: Path, *options: str) -> Iterator[Broker]:
+    """Run a Flyball node on its embedded PostgreSQL, with further options of `flyball serve`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "flyball", "serve", "--store", "embedded", "--data", str(folder / "data")]
+    command += ["--amqp", "127.0.0.1:0", "--telesto", "127.0.0.1:0", "--thorbang", "off", "--trace", "off", *options]
+    # A file, since nobody reads a pipe during the tests and a full one would stop the node.
+    log = folder / "log"
+    with log.open("w") as complaints:
+        node = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True, env=_environment())
+    assert node.stdout is not None
+    try:
+        addresses: dict[str, str] = {}
+        for line in node.stdout:
+            protocol, _, address = line.strip().partition(" on ")
+            if address:
+                addresses[protocol] = address
+            if line.startswith("ready"):
+                break
+        assert "amqp" in addresses, f"no AMQP listener: {log.read_text()}"
+        yield FlyballBroker(addresses["amqp"], addresses["telesto"])
+    finally:
+        node.terminate()
+        node.communicate()
+
+
+def amqp_url(broker: Broker, user: str, password: str, vhost: str) -> str:
+    """Return the address of a virtual host, as clients want it."""
+    return f"amqp://{_part(user)}:{_part(password)}@{broker.host}:{broker.port}/{_part(vhost)}"
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("FLYBALL_")}
