@@ -164,14 +164,21 @@ class Peer:
             body += part.payload
         return Content(method, header.payload, body)
 
-    def expect_end(self) -> None:
-        """Read until the broker closes the socket, and nothing but heartbeats may come before."""
+    def read_to_end(self) -> list[Frame]:
+        """Return all but heartbeats that comes before the broker closes the socket."""
+        frames: list[Frame] = []
         while True:
             try:
                 got = self.read_frame()
             except ConnectionEnded:
-                return
-            assert got.kind == HEARTBEAT, f"got {got}"
+                return frames
+            if got.kind != HEARTBEAT:
+                frames.append(got)
+
+    def expect_end(self) -> None:
+        """Read until the broker closes the socket, and nothing but heartbeats may come before."""
+        rest = self.read_to_end()
+        assert rest == []
 
     # Dialogues
 
