@@ -40,28 +40,30 @@ missing_test_packages() {
 # Make sure that the tests find what they need beside Python. No broker is started by its installation: the tests
 # start their own.
 prepare_tests() {
-    local packages policy=/usr/sbin/policy-rc.d status=0
+    local packages
     mapfile -t packages < <(missing_test_packages | tr ' ' '\n')
     if [[ ${#packages[@]} == 0 ]]; then
         return
     fi
-    if [[ $EUID != 0 ]] || ! command -v apt-get >/dev/null; then
+    (
+        if [[ $EUID == 0 ]] && command -v apt-get >/dev/null; then
+            forbid_services
+        fi
         install_packages "What the tests need is" "${packages[@]}"
-    fi
+    ) || exit
+}
+
+# Let Debian's packages start no service until this shell ends.
+forbid_services() {
+    local policy=/usr/sbin/policy-rc.d
     if [[ -e $policy ]]; then
         mv "$policy" "$policy.before-flyball"
+        trap "mv '$policy.before-flyball' '$policy'" EXIT
+    else
+        trap "rm -f '$policy'" EXIT
     fi
     printf '#!/bin/sh\nexit 101\n' >"$policy"
     chmod +x "$policy"
-    # In a subshell, since a failure exits: the policy has to be put back in any case.
-    (install_packages "What the tests need is" "${packages[@]}") || status=$?
-    rm -f "$policy"
-    if [[ -e $policy.before-flyball ]]; then
-        mv "$policy.before-flyball" "$policy"
-    fi
-    if [[ $status != 0 ]]; then
-        exit "$status"
-    fi
 }
 
 # Print a Python that is new enough and can make virtual environments. 3.11 first: constraints.txt is tested with it.

@@ -157,12 +157,13 @@ class Peer:
         header = self.read_frame()
         assert (header.kind, header.channel) == (HEADER, channel)
         (size,) = struct.unpack_from(">Q", header.payload, 4)
-        body = b""
-        while len(body) < size:
+        parts: list[bytes] = []
+        while size > 0:
             part = self.read_frame()
             assert (part.kind, part.channel) == (BODY, channel)
-            body += part.payload
-        return Content(method, header.payload, body)
+            parts.append(part.payload)
+            size -= len(part.payload)
+        return Content(method, header.payload, b"".join(parts))
 
     def read_to_end(self) -> list[Frame]:
         """Return all but heartbeats that comes before the broker closes the socket."""

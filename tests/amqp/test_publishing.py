@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from pika import spec
 
-from tests.amqp.peer import Content, Peer
+from tests.amqp.peer import BODY, HEADER, Content, Peer
 
 NewName = Callable[[], str]
 NewPeer = Callable[[], Peer]
 FRAME_PAYLOAD = 131072 - 8
+LARGEST = 128 * 1024 * 1024
 
 
 def declare(peer: Peer, name: str, **arguments: Any) -> None:
@@ -425,6 +426,29 @@ def test_bodies_of_any_size_arrive_as_they_were(peer: Peer, name: str, size: int
     peer.publish_bytes(spec.Basic.Publish(routing_key=name), b"\0\0", parts)
 
     assert get(peer, name).body == body
+
+
+def send_large(peer: Peer, name: str, size: int) -> None:
+    """Publish a body of so many zeros, which need not be in memory at once."""
+    peer.send(spec.Basic.Publish(routing_key=name))
+    peer.send_frame(HEADER, 1, struct.pack(">HHQ", spec.Basic.INDEX, 0, size) + b"\0\0")
+    whole, rest = divmod(size, FRAME_PAYLOAD)
+    for length in [FRAME_PAYLOAD] * whole + [rest]:
+        peer.send_frame(BODY, 1, bytes(length))
+
+
+def test_a_body_may_have_128_mib(peer: Peer, name: str) -> None:
+    declare(peer, name)
+    send_large(peer, name, LARGEST)
+
+    assert get(peer, name).body == bytes(LARGEST)
+
+
+def test_a_larger_body_is_refused(peer: Peer, name: str) -> None:
+    send_large(peer, name, LARGEST + 1)
+
+    text = f"PRECONDITION_FAILED - message size {LARGEST + 1} is larger than configured max size {LARGEST}"
+    peer.expect_channel_close(406, text, spec.Basic.Publish)
 
 
 def test_a_body_may_be_cut_anywhere(peer: Peer, name: str) -> None:
