@@ -267,7 +267,7 @@ def method_bytes(method: Any) -> bytes:
 
 def start_ok(properties: dict[str, Any], mechanism: str, response: bytes, locale: str = "en_US") -> Any:
     return spec.Connection.StartOk(
-        client_properties=properties, mechanism=mechanism, response=response.decode("latin-1"), locale=locale
+        client_properties=properties, mechanism=mechanism, response=response, locale=locale
     )
 
 

@@ -85,6 +85,15 @@ def test_amqplain_is_accepted_for_logging_in(new_peer: NewPeer) -> None:
     peer.ask(spec.Connection.Open(virtual_host="/"), spec.Connection.OpenOk, 0)
 
 
+def test_names_and_passwords_are_utf_8(broker: Broker, new_peer: NewPeer, name: str) -> None:
+    user, password, vhost = f"{name}-Zoë", "pässwörd: /?", f"{name}/ü"
+    broker.add_user(user, password)
+    broker.add_vhost(vhost)
+    broker.set_permission(user, vhost)
+
+    new_peer().open(user, password, vhost)
+
+
 @pytest.mark.parametrize("user", ["guest", "nobody-of-this-name"])
 def test_a_failed_login_is_told_to_a_client_that_can_hear_it(new_peer: NewPeer, user: str) -> None:
     peer = new_peer()
@@ -229,6 +238,59 @@ def test_a_frame_above_frame_max_is_refused_by_its_header_alone(new_peer: NewPee
     peer.send_bytes(struct.pack(">BHI", BODY, 1, frame_max + 1))
 
     peer.expect_connection_close(501, "FRAME_ERROR - ")
+
+
+def test_bytes_may_come_one_at_a_time(peer: Peer, name: str) -> None:
+    sent = method_frame(spec.Queue.Declare(queue=name, exclusive=True))
+    for i in range(len(sent)):
+        peer.send_bytes(sent[i : i + 1])
+
+    assert peer.expect(spec.Queue.DeclareOk).queue == name
+
+
+def test_a_client_need_not_wait_for_answers_which_come_in_the_order_of_its_questions(
+    new_peer: NewPeer, name: str
+) -> None:
+    peer = new_peer().open(channels=0)
+    questions = [
+        spec.Channel.Open(),
+        spec.Queue.Declare(queue=name, exclusive=True),
+        spec.Queue.Bind(queue=name, exchange="amq.direct", routing_key=name),
+        spec.Exchange.Declare(exchange="amq.direct", passive=True),
+        spec.Basic.Get(queue=name),
+        spec.Queue.Purge(queue=name),
+        spec.Confirm.Select(),
+        spec.Basic.Recover(requeue=True),
+        spec.Queue.Delete(queue=name),
+        closing_channel(),
+    ]
+    answers = [
+        spec.Channel.OpenOk,
+        spec.Queue.DeclareOk,
+        spec.Queue.BindOk,
+        spec.Exchange.DeclareOk,
+        spec.Basic.GetEmpty,
+        spec.Queue.PurgeOk,
+        spec.Confirm.SelectOk,
+        spec.Basic.RecoverOk,
+        spec.Queue.DeleteOk,
+        spec.Channel.CloseOk,
+    ]
+
+    peer.send_bytes(b"".join(method_frame(question) for question in questions))
+
+    assert [type(peer.read_frame().method) for _ in answers] == answers
+
+
+def test_what_is_reserved_is_ignored(new_peer: NewPeer, name: str) -> None:
+    peer = new_peer()
+    peer.log_in()
+    peer.tune()
+    opening = spec.Connection.Open(virtual_host="/", capabilities="anything", insist=True)
+    peer.ask(opening, spec.Connection.OpenOk, 0)
+    peer.ask(spec.Channel.Open(out_of_band="anything"), spec.Channel.OpenOk)
+
+    peer.ask(spec.Queue.Declare(ticket=77, queue=name, exclusive=True), spec.Queue.DeclareOk)
 
 
 # Virtual hosts
