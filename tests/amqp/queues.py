@@ -64,7 +64,7 @@ class Consumer:
         return self.texts
 
     def settle(self) -> list[str]:
-        """Return the texts of all that the broker has to deliver by now, given what this connection knows."""
+        """Return the texts of all so far, after the broker had an occasion to deliver more if it wanted to."""
         # The queue answers after it has delivered; what it delivered the channel sends before its next answer.
         for _ in range(3):
             self.channel.queue_declare(self.queue, passive=True)
@@ -117,10 +117,16 @@ def declare_dead_letters(channel: Any) -> tuple[str, str]:
 
 
 def publish(channel: Any, queue: str, *bodies: str, **properties: Any) -> None:
-    """Publish the bodies to the queue; they have arrived there on return."""
+    """Publish the bodies to the queue, on a channel of its own; they have arrived there on return.
+
+    Raises NackError if one was refused.
+    """
+    # Without confirms a message is not there yet when RabbitMQ answers a passive declare that was sent after it.
+    publishing = channel.connection.channel()
+    publishing.confirm_delivery()
     for body in bodies:
-        channel.basic_publish("", queue, body.encode(), pika.BasicProperties(**properties))
-    count(channel, queue)
+        publishing.basic_publish("", queue, body.encode(), pika.BasicProperties(**properties))
+    publishing.close()
 
 
 def count(channel: Any, queue: str) -> int:
