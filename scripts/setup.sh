@@ -66,6 +66,19 @@ forbid_services() {
     chmod +x "$policy"
 }
 
+# Make sure that the tests with Node find their client library.
+prepare_node() {
+    local folder="$root/tests/amqp/clients" stamp
+    stamp="$folder/node_modules/flyball-stamp"
+    if cmp --silent "$folder/package.json" "$stamp"; then
+        return
+    fi
+    say "installing what the tests with Node need"
+    npm install --prefix "$folder" --no-package-lock --no-audit --no-fund --silent >&2 ||
+        die "npm could not install what the tests with Node need"
+    cp "$folder/package.json" "$stamp"
+}
+
 # Print a Python that is new enough and can make virtual environments. 3.11 first: constraints.txt is tested with it.
 find_python() {
     local name

@@ -1,0 +1,1 @@
+"""Other people's client libraries, used as their users use them, against RabbitMQ and Flyball."""
