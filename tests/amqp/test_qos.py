@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.amqp.queues import Consumer, connection_closed, declare, publish, take
+from tests.amqp.queues import Consumer, connection_closed, declare, publish, take, wait_until
 
 Connect = Callable[..., Any]
 
@@ -59,9 +59,7 @@ def test_a_global_limit_is_shared_by_the_channel(consuming: Any, queue: str) -> 
     first.wait_for(3)
     assert first.settle() + second.settle() == ["0", "1", "2"]
     consuming.basic_ack(0, multiple=True)
-    consuming.connection.process_data_events(0)
-    second.wait_for(1)
-    first.wait_for(5)
+    wait_until(consuming, lambda: len(first.texts + second.texts) >= 6, lambda: f"got {first.texts} {second.texts}")
     assert sorted(first.settle() + second.settle()) == list("012345")
 
 
