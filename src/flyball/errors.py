@@ -119,7 +119,7 @@ class UnknownExchangeType(RequestError):
     """An exchange was declared of a type that there is not."""
 
     def __init__(self, exchange_type: str) -> None:
-        super().__init__(f"unknown exchange type '{exchange_type}'")
+        super().__init__(f"{'unknown' if exchange_type else 'invalid'} exchange type '{exchange_type}'")
         self.exchange_type = exchange_type
 
 

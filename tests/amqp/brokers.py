@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 from urllib.parse import quote
 
 from bench.rabbitmq import RabbitMq, rabbitmq
 
-COMMAND_LIMIT_S = 60.0
+from flyball.client.sync import Client
 
 
 class Broker(Protocol):
@@ -111,33 +109,36 @@ class FlyballBroker:
         apply_to: str = "all",
         priority: int = 0,
     ) -> None:
-        options = ["--vhost", vhost, "--apply-to", apply_to, "--priority", str(priority)]
-        self._run("policy", "set", name, pattern, json.dumps(definition), *options)
+        self._manage(
+            "policy.set",
+            name=name,
+            pattern=pattern,
+            definition=dict(definition),
+            vhost=vhost,
+            apply_to=apply_to,
+            priority=priority,
+        )
 
     def clear_policy(self, name: str, vhost: str = "/") -> None:
-        self._run("policy", "clear", name, "--vhost", vhost)
+        self._manage("policy.clear", name=name, vhost=vhost)
 
     def add_user(self, name: str, password: str, tags: tuple[str, ...] = ()) -> None:
-        with TemporaryDirectory() as folder:
-            file = Path(folder, "password")
-            file.write_text(password)
-            self._run("user", "add", name, "--password-file", str(file), *(f"--tag={tag}" for tag in tags))
+        if any(user["name"] == name for user in self._manage("user.list")):
+            self._manage("user.delete", name=name)
+        self._manage("user.add", name=name, password=password, tags=list(tags))
 
     def add_vhost(self, name: str) -> None:
-        self._run("vhost", "add", name)
+        if all(vhost["name"] != name for vhost in self._manage("vhost.list")):
+            self._manage("vhost.add", name=name)
 
     def set_permission(
         self, user: str, vhost: str = "/", configure: str = ".*", write: str = ".*", read: str = ".*"
     ) -> None:
-        patterns = [f"--configure={configure}", f"--write={write}", f"--read={read}"]
-        self._run("permission", "set", user, "--vhost", vhost, *patterns)
+        self._manage("permission.set", user=user, vhost=vhost, configure=configure, write=write, read=read)
 
-    def _run(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "flyball", *arguments, "--server", self._server]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=COMMAND_LIMIT_S, check=False, env=_environment()
-        )
-        assert done.returncode == 0, f"{' '.join(arguments)}: {done.stderr}"
+    def _manage(self, command: str, **arguments: Any) -> Any:
+        with Client.connect(self._server) as client:
+            return client.manage(command, **arguments)
 
 
 @contextmanager

@@ -310,12 +310,10 @@ def test_a_publish_that_almost_repeats_the_last_is_read_for_itself() -> None:
         (frame(1, 1, b"\0\x46\0\x0a"), ReplyCode.NOT_IMPLEMENTED, (70, 10)),
         (BasicDeliver(1, "c", 1, False, "", "q").encode(), ReplyCode.COMMAND_INVALID, (60, 60)),
         (ConnectionCloseOk(1).encode(), ReplyCode.COMMAND_INVALID, (10, 51)),
-        (method_of(0), ReplyCode.CHANNEL_ERROR, (60, 40)),
-        (publish(b"body", 0), ReplyCode.CHANNEL_ERROR, (60, 40)),
-        (encode_ack(0, 1, False), ReplyCode.CHANNEL_ERROR, (60, 80)),
-        (frame(1, 1, b"\0\x3c\0\x50\0"), ReplyCode.SYNTAX_ERROR, (60, 80)),
-        (frame(1, 1, b"\0\x3c\0\x28\0\0\x01x\x09key\0"), ReplyCode.SYNTAX_ERROR, (60, 40)),
-        (frame(1, 1, b"\0\x3c\0\x28\0\0\x01x\x02key\0"), ReplyCode.SYNTAX_ERROR, (60, 40)),
+        (publish(b"body", 0), ReplyCode.UNEXPECTED_FRAME, (0, 0)),
+        (frame(1, 1, b"\0\x3c\0\x50\0"), ReplyCode.FRAME_ERROR, (60, 80)),
+        (frame(1, 1, b"\0\x3c\0\x28\0\0\x01x\x09key\0"), ReplyCode.FRAME_ERROR, (60, 40)),
+        (frame(1, 1, b"\0\x3c\0\x28\0\0\x01x\x02key\0"), ReplyCode.FRAME_ERROR, (60, 40)),
         (publish(b"body")[:-1] + b"\xcd", ReplyCode.FRAME_ERROR, (0, 0)),
         (publish(b"body") * 3 + publish(b"body")[:-1] + b"\xcd", ReplyCode.FRAME_ERROR, (0, 0)),
         (encode_ack(1, 1, False)[:-1] + b"\xcf", ReplyCode.FRAME_ERROR, (0, 0)),
@@ -333,7 +331,7 @@ def test_a_malformed_publish_in_front_of_its_content_is_refused() -> None:
     content = encode_content(1, PERSISTENT, b"body", FRAME_MAX)
     for fields in (b"\x01x\x09key\0", b"\x01x\x02key\0", b"\xffx\x03key\0", b"\x01x\x03key", b"", b"\0"):
         error = error_of(publish(b"body") + frame(1, 1, b"\0\x3c\0\x28\0\0" + fields) + content)
-        assert error.code == ReplyCode.SYNTAX_ERROR
+        assert error.code == ReplyCode.FRAME_ERROR
 
 
 def test_a_frame_above_frame_max_is_refused_by_its_header() -> None:
@@ -479,7 +477,11 @@ def test_a_client_does_not_take_what_only_clients_send() -> None:
 def test_an_origin_is_exactly_two_short_strings(origin: bytes) -> None:
     with pytest.raises(AmqpError):
         read_origin(origin)
-    assert read_origin(write_origin("\udcff", "é")) == ("\udcff", "é")
+    assert read_origin(write_origin("è", "é")) == ("è", "é")
+
+
+def test_the_session_hears_of_methods_that_are_not_for_channel_0() -> None:
+    assert commands_of(encode_ack(0, 1, False)) == [BasicAck(0, 1, False)]
 
 
 SESSION = b"".join(

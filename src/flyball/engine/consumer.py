@@ -85,6 +85,11 @@ class Consumer:
         self.turn = 0
         """When it joined the line of those who found nothing to take; 0 while it does not stand there."""
 
+    def release(self, message_id: int) -> None:
+        """End the lease of a message, if there is one."""
+        if self.leases.pop(message_id, None) is not None and self.shared is not None:
+            self.shared.held -= 1
+
     def wants(self, now_us: int) -> bool:
         return (
             len(self.leases) < self.credit.window(now_us)

@@ -222,7 +222,8 @@ class Engine:
         working.out.clear()
         for consumer in working.consumers.values():
             consumer.is_cancelled = True
-            consumer.leases.clear()
+            for message_id in list(consumer.leases):
+                consumer.release(message_id)
             self._fractional.pop(consumer.id, None)
         return working
 
@@ -445,13 +446,10 @@ class Engine:
         for message_id in message_ids:
             if message_id not in consumer.leases:
                 raise LeaseNotFound(message_id)
-        return [self.release_lease(consumer, message_id) for message_id in dict.fromkeys(message_ids)]
-
-    def release_lease(self, consumer: Consumer, message_id: int) -> Message:
-        """End one lease, which the consumer has; return the message, which `settle` or `restore` must follow."""
-        if consumer.shared is not None:
-            consumer.shared.held -= 1
-        return consumer.leases.pop(message_id)
+        messages = [consumer.leases[message_id] for message_id in dict.fromkeys(message_ids)]
+        for message in messages:
+            consumer.release(message.id)
+        return messages
 
     def requeue(self, messages: Iterable[Message], now_us: int) -> list[Delivery]:
         """Bring messages whose leases ended back to their old places; each counts as delivered once more."""

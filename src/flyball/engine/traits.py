@@ -11,8 +11,8 @@ from flyball.errors import InvalidArgument, UnlikeDeclared
 from flyball.model import Arguments, Order, Queue, Selector
 
 MAX_PRIORITY = 255
-_MAX_MS = 2**62 // 1000
-"""Times in milliseconds are shorter, so that a moment in microseconds fits into 64 bits."""
+MAX_MS = 100 * 365 * 86400 * 1000
+"""The longest time that a message or queue may be given: a hundred years."""
 
 _OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 _TYPES = ("classic", "quorum")
@@ -93,7 +93,15 @@ def _integer(least: int = 0, most: int | None = None) -> _Check:
             return f"{{value_{'negative' if value < 0 else 'zero'},{value}}}"
         if most is not None and value > most:
             return f"{{max_value_exceeded,{value}}}"
-        return f"{{value_too_large,{value}}}" if value > _MAX_MS else None
+        return None
+
+    return check
+
+
+def _time(least: int = 0) -> _Check:
+    def check(value: Any) -> str | None:
+        problem = _integer(least)(value)
+        return problem or (f"{{value_too_large,{value}}}" if value > MAX_MS else None)
 
     return check
 
@@ -125,8 +133,8 @@ def _queue_type(value: Any) -> str | None:
 
 _CHECKS: dict[str, _Check] = {
     "x-queue-type": _queue_type,
-    "x-expires": _integer(least=1),
-    "x-message-ttl": _integer(),
+    "x-expires": _time(least=1),
+    "x-message-ttl": _time(),
     "x-dead-letter-exchange": _text,
     "x-dead-letter-routing-key": _text,
     "x-max-length": _integer(),

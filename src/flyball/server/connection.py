@@ -151,6 +151,9 @@ class Connection(asyncio.Protocol, abc.ABC):
     def stop_waiting(self) -> None:
         """Answer requests that wait for something to happen: the node stops."""
 
+    def tick(self, now_s: float) -> None:
+        """Called about once a second."""
+
     def ended(self) -> None:
         """The connection is gone: let go of what it held."""
 

@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -100,7 +101,6 @@ async def running(settings: ServeSettings) -> AsyncIterator[Node]:
         )
         await broker.start()
         tasks.create_task(broker.journal.run())
-        housekeeping = tasks.create_task(_keep_house(broker))
         authority = Authority(broker.journal, snapshot.definitions, loopback_users=settings.loopback_users)
         await authority.start()
         topology = Topology(broker, authority, snapshot.definitions)
@@ -108,6 +108,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[Node]:
         broker.watch_expiries()
         recorder = _recorder(settings)
         hub = Hub(broker, authority, recorder, settings.max_connections, tasks)
+        housekeeping = tasks.create_task(_keep_house(hub))
         servers: list[asyncio.Server] = []
         try:
             addresses: dict[str, Address] = {}
@@ -262,10 +263,13 @@ async def _finish(hub: Hub, limit_s: float) -> None:
         connection.disconnect()
 
 
-async def _keep_house(broker: Broker) -> None:
+async def _keep_house(hub: Hub) -> None:
     """Remove what deleted queues have left, then what is past its time, again and again."""
     with contextlib.suppress(StoreError):
-        await broker.store.sweep_orphans()
+        await hub.broker.store.sweep_orphans()
     while True:
         await asyncio.sleep(HOUSEKEEPING_S)
-        broker.expire()
+        hub.broker.expire()
+        now_s = time.monotonic()
+        for connection in list(hub.connections):
+            connection.tick(now_s)

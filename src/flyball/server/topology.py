@@ -160,7 +160,6 @@ class Topology:
             self.queue(declared.vhost, declared.name, owner)
             if existing.queue.exclusive != declared.exclusive:
                 raise QueueLocked(declared.name, declared.vhost)
-            check_declaration(declared)
             check_alike(existing.queue, declared)
             self.touch(existing)
             done(None)

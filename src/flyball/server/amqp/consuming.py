@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from flyball.engine.consumer import Consumer, SharedWindow
 from flyball.engine.queue import WorkingQueue
 from flyball.model import Message
 from flyball.server.amqp.presentation import present, with_delivery_count
-from flyball.server.amqp.replies import refusal
+from flyball.server.amqp.replies import Refusal
 from flyball.wire.amqp import BasicCancel, ReplyCode, delivery_prefix, encode_delivery, encode_get_ok
 
 if TYPE_CHECKING:
@@ -71,13 +72,13 @@ class AmqpConsumer:
         self._channel.deliveries.consumers.pop(self.tag, None)
         session = self._channel.session
         if session.understands("consumer_cancel_notify") and not self._channel.is_closing:
-            session.send(BasicCancel(self._channel.number, self.tag, True).encode())
+            session.send_after_answer(BasicCancel(self._channel.number, self.tag, True).encode())
 
 
 class Deliveries:
     """The consumers of a channel and what it has not settled."""
 
-    __slots__ = ("_channel", "consumers", "last_tag", "prefetch", "unsettled", "window")
+    __slots__ = ("_channel", "_checks", "consumers", "last_tag", "prefetch", "unsettled", "window")
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -88,6 +89,19 @@ class Deliveries:
         self.prefetch: float = UNLIMITED
         """The window of each consumer that comes."""
         self.window = SharedWindow()
+        self._checks: deque[tuple[float, int]] = deque()
+        """When somebody looked, and what had been delivered by then."""
+
+    def is_overdue(self, now_s: float, limit_s: float) -> bool:
+        """Whether something is unsettled for longer than the limit, as far as one can tell who looks now and then."""
+        if not self.unsettled:
+            self._checks.clear()
+            return False
+        oldest = next(iter(self.unsettled))
+        self._checks.append((now_s, self.last_tag))
+        while self._checks[0][1] < oldest:
+            self._checks.popleft()
+        return now_s - self._checks[0][0] >= limit_s
 
     # Consumers
 
@@ -197,7 +211,7 @@ class Deliveries:
             if consumer is None:
                 broker.settle(message)
                 return
-            broker.engine.release_lease(consumer, message.id)
+            consumer.release(message.id)
             broker.settle(message)
             if self.window.limit:
                 self._feed_all()
@@ -265,10 +279,9 @@ class Deliveries:
         return [self.unsettled.pop(earlier) for earlier in tags]
 
     def _release(self, leases: Iterable[Lease]) -> None:
-        engine = self._channel.session.broker.engine
         for consumer, message in leases:
-            if consumer is not None and message.id in consumer.leases:
-                engine.release_lease(consumer, message.id)
+            if consumer is not None:
+                consumer.release(message.id)
 
     def _feed(self, leases: Sequence[Lease]) -> None:
         if self.window.limit:
@@ -296,4 +309,4 @@ def new_queue_name() -> str:
 
 
 def _unknown(tag: int) -> Exception:
-    return refusal(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+    return Refusal(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")

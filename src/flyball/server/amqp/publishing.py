@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from flyball.engine.access import Action
 from flyball.engine.queue import WorkingQueue
+from flyball.engine.traits import MAX_MS
 from flyball.errors import ReservedName, StoreError
-from flyball.server.amqp.replies import refusal
+from flyball.server.amqp.replies import Refusal
 from flyball.wire.amqp import (
     EMPTY_TABLE,
     Essentials,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 NO_ROUTE = "NO_ROUTE"
 REPLY_TO = "amq.rabbitmq.reply-to"
-_MAX_EXPIRATION_MS = 2**62 // 1000
 _NO_HEADERS: Mapping[str, Any] = {}
 _MAX_REMEMBERED = 1000
 
@@ -179,8 +179,8 @@ class Publisher:
         session = self._channel.session
         exchange_name, routing_key = read_origin(origin)
         router = self._topology.router(self._vhost)
-        exchange = router.get(exchange_name)
         session.check(Action.WRITE, exchange_name, f"exchange '{exchange_name or 'amq.default'}'")
+        exchange = router.get(exchange_name)
         if exchange.internal:
             raise ReservedName(f"cannot publish to internal exchange '{exchange_name}' in vhost '{self._vhost}'")
         is_fixed = router.is_plain(exchange_name) and not (not exchange_name and routing_key.startswith(REPLY_TO))
@@ -205,7 +205,7 @@ class Publisher:
     ) -> tuple[Sequence[WorkingQueue], bytes, int | None]:
         """Return targets, properties and time to live of a message that asks for more than most."""
         if publish.immediate:
-            raise refusal(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
+            raise Refusal(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
         self._check_user(found)
         ttl_us = _time_to_live_us(found.expiration)
         properties = publish.properties
@@ -233,7 +233,7 @@ class Publisher:
     def _check_user(self, found: Essentials) -> None:
         user = self._channel.session.user
         if found.user_id is not None and found.user_id != user.name and "impersonator" not in user.tags:
-            raise refusal(
+            raise Refusal(
                 ReplyCode.PRECONDITION_FAILED,
                 f"user_id property set to '{found.user_id}' but authenticated user was '{user.name}'",
             )
@@ -241,7 +241,7 @@ class Publisher:
     def _with_reply_name(self, properties: bytes) -> bytes:
         name = self._channel.reply_name
         if name is None:
-            raise refusal(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist")
+            raise Refusal(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist")
         decoded = Properties.decode(properties)
         decoded.reply_to = name
         return decoded.encode()
@@ -354,11 +354,11 @@ def _time_to_live_us(expiration: str | None) -> int | None:
         problem = "no_integer"
     elif digits < len(expiration):
         problem = f'{{leftover_string,"{expiration[digits:]}"}}'
-    elif len(expiration) > 20 or int(expiration) > _MAX_EXPIRATION_MS:
+    elif len(expiration) > 20 or int(expiration) > MAX_MS:
         problem = f"{{value_too_large,{expiration}}}"
     else:
         return int(expiration) * 1000
-    raise refusal(ReplyCode.PRECONDITION_FAILED, f"invalid expiration '{expiration}': {problem}")
+    raise Refusal(ReplyCode.PRECONDITION_FAILED, f"invalid expiration '{expiration}': {problem}")
 
 
 def _keys_in(headers: Mapping[str, bytes], name: str) -> list[str]:
@@ -368,7 +368,7 @@ def _keys_in(headers: Mapping[str, bytes], name: str) -> list[str]:
         return []
     if raw[:1] != b"A":
         kind = {b"S": "longstr", b"F": "table", b"t": "bool", b"V": "void"}.get(raw[:1], "signedint")
-        raise refusal(
+        raise Refusal(
             ReplyCode.PRECONDITION_FAILED, f'invalid message: {{unacceptable_type_in_header,"{name}",{kind}}}'
         )
     keys = read_value(raw)

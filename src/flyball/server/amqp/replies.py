@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flyball import errors
-from flyball.wire.amqp import AmqpError, Method, ReplyCode
+from flyball.wire.amqp import AmqpError, ReplyCode
 
 CODES: Mapping[type[errors.FlyballError], ReplyCode] = {
     errors.QueueNotFound: ReplyCode.NOT_FOUND,
@@ -27,22 +27,15 @@ CODES: Mapping[type[errors.FlyballError], ReplyCode] = {
 }
 
 
+class Refusal(AmqpError):
+    """An error that has the ids of whatever method it is met in."""
+
+
 def reply_of(error: errors.FlyballError, class_id: int, method_id: int) -> AmqpError:
     """Return the error as AMQP tells it, caused by that method."""
     if isinstance(error, AmqpError):
-        if not error.class_id:
+        if isinstance(error, Refusal):
             error.class_id, error.method_id = class_id, method_id
         return error
     code = next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), ReplyCode.INTERNAL_ERROR)
     return AmqpError(code, str(error), class_id, method_id)
-
-
-def refusal(code: ReplyCode, text: str, method: Method | None = None) -> AmqpError:
-    """Return an error to raise, caused by the method if one is given."""
-    if method is None:
-        return AmqpError(code, text)
-    return AmqpError(code, text, method.CLASS_ID, method.METHOD_ID)
-
-
-def not_allowed(method: Method) -> AmqpError:
-    return refusal(ReplyCode.COMMAND_INVALID, "unimplemented method", method)

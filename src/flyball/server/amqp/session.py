@@ -17,7 +17,7 @@ from flyball.model import User
 from flyball.server.amqp.channel import Channel
 from flyball.server.amqp.context import AmqpContext
 from flyball.server.amqp.publishing import Publisher, Route
-from flyball.server.amqp.replies import refusal, reply_of
+from flyball.server.amqp.replies import Refusal, reply_of
 from flyball.server.amqp.sasl import Credentials, read_response
 from flyball.server.connection import WRITE_BUFFER_BYTES, Connection, Hub
 from flyball.trace.schema import Protocol
@@ -85,6 +85,12 @@ class AmqpSession(Connection):
         self._has_sent = False
         self._has_heard = False
         self._missed = 0
+        self.is_answering = False
+        """Whether an answer is due, and things wait for it to go first."""
+        self._after_answer: list[bytes] = []
+        self._next_check_s = 0.0
+        self._is_lost = False
+        """Whether the bytes made no sense: what comes after them cannot be read."""
 
     # Life
 
@@ -136,10 +142,15 @@ class AmqpSession(Connection):
 
     def feed(self, data: bytes) -> None:
         self._has_heard = True
-        self._decoder.feed(data)
+        if not self._is_lost:
+            self._decoder.feed(data)
+        elif _CLOSE_OK in data:
+            self._hang_up()
 
     def pump(self, mark_ns: int) -> None:
         """Carry out the commands that are complete, as far as there is room."""
+        if self._is_lost:
+            return
         next_command = self._decoder.next_command
         channels = self._channels
         while not (self._is_held or self.hub.is_stopping or self._is_deaf()):
@@ -148,6 +159,7 @@ class AmqpSession(Connection):
             try:
                 command = next_command()
             except AmqpError as error:
+                self._is_lost = True
                 self._fail_all(error)
                 return
             if command is None:
@@ -198,7 +210,7 @@ class AmqpSession(Connection):
             elif isinstance(command, Method) and command.channel == 0:
                 handler = _ON_CONNECTION.get(type(command))
                 if handler is None:
-                    raise refusal(ReplyCode.CHANNEL_ERROR, "unexpected method in connection state running", command)
+                    raise Refusal(ReplyCode.CHANNEL_ERROR, "unexpected method in connection state running")
                 handler(self, command)
             elif isinstance(command, Method | Publish):
                 self._take_on_channel(command)
@@ -212,22 +224,22 @@ class AmqpSession(Connection):
         if isinstance(command, amqp.ChannelOpen):
             self._open_channel(command)
         elif channel is None:
-            raise AmqpError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
+            raise Refusal(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
         elif isinstance(command, amqp.ChannelClose):
-            del self._channels[number]
             if not channel.is_closing:
+                del self._channels[number]
                 channel.is_closing = True
                 channel.end()
+            # If we have closed it too, it is over with the answer to that.
             self.send(amqp.ChannelCloseOk(number).encode())
-        elif isinstance(command, amqp.ChannelCloseOk):
-            if channel.is_closing:
-                del self._channels[number]
+        elif isinstance(command, amqp.ChannelCloseOk) and channel.is_closing:
+            del self._channels[number]
         elif not channel.is_closing and isinstance(command, Method):
             channel.handle(command)
 
     def _open_channel(self, method: amqp.ChannelOpen) -> None:
         if method.channel in self._channels:
-            raise refusal(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen", method)
+            raise Refusal(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
         if len(self._channels) >= self.channel_max:
             limit = self.channel_max
             raise AmqpError(
@@ -241,7 +253,7 @@ class AmqpSession(Connection):
         most = self.context.settings.max_message_bytes
         raise AmqpError(
             ReplyCode.PRECONDITION_FAILED,
-            f"message size {content.size} is larger than max size {most}",
+            f"message size {content.size} is larger than configured max size {most}",
             amqp.BasicPublish.CLASS_ID,
             amqp.BasicPublish.METHOD_ID,
         )
@@ -270,7 +282,7 @@ class AmqpSession(Connection):
             self.state = State.CLOSING
             self.send(amqp.ConnectionClose(0, error.code, text, error.class_id, error.method_id).encode())
             self._let_go()
-            self._set_timer(self._hang_up, HANDSHAKE_S)
+            self._set_timer(self._hang_up, SILENT_CLOSE_S if self._is_lost else HANDSHAKE_S)
         elif self.state is not State.CLOSING:
             self._close_silently()
 
@@ -299,9 +311,7 @@ class AmqpSession(Connection):
         if handler is not None and getattr(command, "channel", 0) == 0:
             handler(self, command)
         elif isinstance(command, Method) and command.channel == 0:
-            raise refusal(
-                ReplyCode.CHANNEL_ERROR, f"unexpected method in connection state {self.state.value}", command
-            )
+            raise Refusal(ReplyCode.CHANNEL_ERROR, f"unexpected method in connection state {self.state.value}")
         else:
             raise AmqpError(ReplyCode.UNEXPECTED_FRAME, f"unexpected frame in connection state {self.state.value}")
 
@@ -393,11 +403,9 @@ class AmqpSession(Connection):
         vhost = method.virtual_host
         access = self.hub.authority.access
         if not access.has_vhost(vhost):
-            raise refusal(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found", method)
+            raise Refusal(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
         if not access.may_enter(self.user.name, vhost):
-            raise refusal(
-                ReplyCode.NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{self.user.name}'", method
-            )
+            raise Refusal(ReplyCode.NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{self.user.name}'")
         self.vhost = vhost
         self.state = State.RUNNING
         self.send(amqp.ConnectionOpenOk(0).encode())
@@ -458,6 +466,36 @@ class AmqpSession(Connection):
         if self._out_bytes > WRITE_BUFFER_BYTES and not self.is_choked:
             self._choke()
 
+    def send_after_answer(self, data: bytes) -> None:
+        """Send bytes; if an answer is due on which they are a consequence, after that."""
+        if self.is_answering:
+            self._after_answer.append(data)
+        else:
+            self.send(data)
+
+    def answered(self) -> None:
+        """The answer that was due is on its way."""
+        self.is_answering = False
+        if self._after_answer:
+            later, self._after_answer = self._after_answer, []
+            for data in later:
+                self.send(data)
+
+    def tick(self, now_s: float) -> None:
+        """Close channels whose consumers keep messages for too long."""
+        limit_s = self.context.settings.consumer_timeout_s
+        if now_s < self._next_check_s:
+            return
+        self._next_check_s = now_s + limit_s / 10
+        for number, channel in list(self._channels.items()):
+            if not channel.is_closing and channel.deliveries.is_overdue(now_s, limit_s):
+                text = (
+                    f"delivery acknowledgement on channel {number} timed out. Timeout value used:"
+                    f" {limit_s * 1000:.0f} ms. This timeout value can be configured, see consumers doc guide to"
+                    " learn more"
+                )
+                self.fail(number, AmqpError(ReplyCode.PRECONDITION_FAILED, text))
+
     def confirm_soon(self, publisher: Publisher) -> None:
         """Send the publisher's confirms with the next write."""
         if not self._due and not self._out:
@@ -498,6 +536,8 @@ class AmqpSession(Connection):
 
 _HEADERS = (amqp.PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09", b"AMQP\x01\x01\x09\x01", b"AMQP\x01\x01\x08\x00")
 """What RabbitMQ accepts: clients of 0-9 and 0-8 say it in other ways."""
+
+_CLOSE_OK = amqp.ConnectionCloseOk(0).encode()
 
 _IN_HANDSHAKE: Mapping[tuple[State, type[Any]], Callable[[AmqpSession, Any], None]] = {
     (State.HEADER, amqp.ProtocolHeader): AmqpSession._on_header,

@@ -427,26 +427,24 @@ class Decoder:
         content = self._contents.get(channel)
         if content is not None:
             raise _unexpected_frame(content)
-        parse = self._parsers.get(key)
-        if parse is None:
-            if key in METHODS:
-                raise AmqpError(ReplyCode.COMMAND_INVALID, "unimplemented method", class_id, method_id)
+        if key not in METHODS:
             text = f"unknown method {method_id} of class {class_id}"
             raise AmqpError(ReplyCode.NOT_IMPLEMENTED, text, class_id, method_id)
-        if channel == 0 and class_id != _CONNECTION:
-            raise AmqpError(ReplyCode.CHANNEL_ERROR, "unexpected method on channel 0", class_id, method_id)
-        if channel != 0 and class_id == _CONNECTION:
+        # On channel 0 the session has something to say to methods that are not for it.
+        parse = METHODS[key].parse if channel == 0 else self._parsers.get(key)
+        if parse is None or (channel != 0 and class_id == _CONNECTION):
             raise AmqpError(ReplyCode.COMMAND_INVALID, "unimplemented method", class_id, method_id)
         try:
-            if key == _PUBLISH:
+            if key == _PUBLISH and channel != 0:
                 self._begin_content(channel, _parse_publish(channel, self._buffer, at + _KEY.size, end))
                 return None
             method = parse(channel, self._buffer, at + _KEY.size, end)
         except AmqpError as error:
-            error.class_id = class_id
-            error.method_id = method_id
+            if error.code is ReplyCode.SYNTAX_ERROR:
+                # RabbitMQ tells arguments that make no sense from frames that make none by the ids alone.
+                raise AmqpError(ReplyCode.FRAME_ERROR, f"cannot decode: {error.text}", class_id, method_id) from None
             raise
-        if isinstance(method, BasicDeliver | BasicReturn | BasicGetOk):
+        if channel != 0 and isinstance(method, BasicDeliver | BasicReturn | BasicGetOk):
             self._begin_content(channel, method)
             return None
         return method

@@ -91,10 +91,19 @@ def skip_shortstr(data: bytes, at: int, end: int) -> int:
     return at + 1 + data[at]
 
 
-def read_shortstr(data: bytes, at: int, end: int) -> tuple[str, int]:
+def read_loose_shortstr(data: bytes, at: int, end: int) -> tuple[str, int]:
     """Return the short string at `at` and where it ends. Octets that are no UTF-8 become lone surrogates."""
     stop = skip_shortstr(data, at, end)
     return data[at + 1 : stop].decode("utf-8", "surrogateescape"), stop
+
+
+def read_shortstr(data: bytes, at: int, end: int) -> tuple[str, int]:
+    """Return the short string at `at`, which has to be UTF-8, and where it ends."""
+    stop = skip_shortstr(data, at, end)
+    try:
+        return data[at + 1 : stop].decode(), stop
+    except UnicodeDecodeError:
+        raise AmqpError(ReplyCode.FRAME_ERROR, "Malformed UTF-8 in shortstr") from None
 
 
 def write_shortstr(text: str) -> bytes:

@@ -11,9 +11,9 @@ from typing import Final
 from flyball.wire.amqp.fields import (
     finish,
     read_longlong,
+    read_loose_shortstr,
     read_octet,
     read_short,
-    read_shortstr,
     skip_longstr,
     syntax_error,
     write_shortstr,
@@ -101,9 +101,9 @@ class Properties:
         self = Properties()
         at = 2
         if flags & CONTENT_TYPE:
-            self.content_type, at = read_shortstr(data, at, end)
+            self.content_type, at = read_loose_shortstr(data, at, end)
         if flags & CONTENT_ENCODING:
-            self.content_encoding, at = read_shortstr(data, at, end)
+            self.content_encoding, at = read_loose_shortstr(data, at, end)
         if flags & HEADERS:
             stop = skip_longstr(data, at, end)
             check_table(data, at, stop)
@@ -116,24 +116,24 @@ class Properties:
             self.priority = read_octet(data, at, end)
             at += 1
         if flags & CORRELATION_ID:
-            self.correlation_id, at = read_shortstr(data, at, end)
+            self.correlation_id, at = read_loose_shortstr(data, at, end)
         if flags & REPLY_TO:
-            self.reply_to, at = read_shortstr(data, at, end)
+            self.reply_to, at = read_loose_shortstr(data, at, end)
         if flags & EXPIRATION:
-            self.expiration, at = read_shortstr(data, at, end)
+            self.expiration, at = read_loose_shortstr(data, at, end)
         if flags & MESSAGE_ID:
-            self.message_id, at = read_shortstr(data, at, end)
+            self.message_id, at = read_loose_shortstr(data, at, end)
         if flags & TIMESTAMP:
             self.timestamp = read_longlong(data, at, end)
             at += 8
         if flags & TYPE:
-            self.type, at = read_shortstr(data, at, end)
+            self.type, at = read_loose_shortstr(data, at, end)
         if flags & USER_ID:
-            self.user_id, at = read_shortstr(data, at, end)
+            self.user_id, at = read_loose_shortstr(data, at, end)
         if flags & APP_ID:
-            self.app_id, at = read_shortstr(data, at, end)
+            self.app_id, at = read_loose_shortstr(data, at, end)
         if flags & CLUSTER_ID:
-            self.cluster_id, at = read_shortstr(data, at, end)
+            self.cluster_id, at = read_loose_shortstr(data, at, end)
         finish(at, end)
         return self
 
@@ -268,9 +268,9 @@ def _essentials(data: bytes) -> Essentials:
     if flags & CORRELATION_ID:
         at += 1 + data[at]
     if flags & REPLY_TO:
-        reply_to, at = read_shortstr(data, at, end)
+        reply_to, at = read_loose_shortstr(data, at, end)
     if flags & EXPIRATION:
-        expiration, at = read_shortstr(data, at, end)
+        expiration, at = read_loose_shortstr(data, at, end)
     if flags & MESSAGE_ID:
         at += 1 + data[at]
     if flags & TIMESTAMP:
@@ -278,7 +278,7 @@ def _essentials(data: bytes) -> Essentials:
     if flags & TYPE:
         at += 1 + data[at]
     if flags & USER_ID:
-        user_id, at = read_shortstr(data, at, end)
+        user_id, at = read_loose_shortstr(data, at, end)
     if flags & APP_ID:
         at += 1 + data[at]
     if flags & CLUSTER_ID:

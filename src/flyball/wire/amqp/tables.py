@@ -14,8 +14,8 @@ from typing import Final, TypeAlias
 
 from flyball.wire.amqp.fields import (
     read_long,
+    read_loose_shortstr,
     read_octet,
-    read_shortstr,
     skip_longstr,
     skip_shortstr,
     syntax_error,
@@ -116,7 +116,7 @@ def split_table(data: bytes) -> dict[str, bytes]:
     at = 4
     end = len(data)
     while at < end:
-        name, start = read_shortstr(data, at, end)
+        name, start = read_loose_shortstr(data, at, end)
         at = _skip_value(data, start, end, 0)
         if name not in fields:
             fields[name] = data[start:at]
@@ -199,7 +199,7 @@ def _read_table(data: bytes, at: int, end: int, depth: int) -> tuple[dict[str, V
     at += 4
     table: dict[str, Value] = {}
     while at < stop:
-        name, at = read_shortstr(data, at, stop)
+        name, at = read_loose_shortstr(data, at, stop)
         value, at = _read_value(data, at, stop, depth)
         if name not in table:
             table[name] = value
