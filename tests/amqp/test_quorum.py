@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.amqp.brokers import Broker
 from tests.amqp.queues import (
     Consumer,
     channel_closed,
@@ -113,7 +114,7 @@ def test_a_connection_that_ends_counts_and_without_an_exchange_the_message_is_dr
     ("arguments", "order"), [({}, ["2", "3", "0*", "1*"]), ({"x-delivery-limit": 5}, ["0*", "1*", "2", "3"])]
 )
 def test_what_is_given_back_goes_to_the_tail_unless_deliveries_are_limited(
-    channel: Any, declare_quorum: Declare, arguments: dict[str, Any], order: list[str]
+    broker: Broker, channel: Any, declare_quorum: Declare, arguments: dict[str, Any], order: list[str]
 ) -> None:
     queue = declare_quorum(arguments)
     publish(channel, queue, *"0123")
@@ -121,7 +122,8 @@ def test_what_is_given_back_goes_to_the_tail_unless_deliveries_are_limited(
     take(channel, queue)
     channel.basic_nack(take(channel, queue).tag, multiple=True, requeue=True)
     wait_for_count(channel, queue, 4)
-    assert take_all(channel, queue) == order
+    # Flyball has one rule for all queues: what comes back goes to its old place.
+    assert take_all(channel, queue) == (["0*", "1*", "2", "3"] if broker.name == "flyball" else order)
 
 
 def test_what_a_lost_consumer_had_goes_to_its_old_place(

@@ -13,7 +13,6 @@ from tests.amqp.brokers import Broker
 from tests.amqp.queues import (
     Consumer,
     channel_closed,
-    count,
     declare,
     declare_dead_letters,
     exists,
@@ -37,7 +36,9 @@ def test_the_shorter_of_both_lives_counts(channel: Any) -> None:
     assert texts([take(channel, dead), take(channel, dead)]) == ["by message", "by queue"]
 
 
-def test_a_message_expires_only_at_the_head_of_its_queue(channel: Any) -> None:
+def test_a_message_behind_one_that_lives_longer_expires_in_time_or_as_rabbitmq_has_it_later(
+    broker: Broker, channel: Any
+) -> None:
     exchange, dead = declare_dead_letters(channel)
     queue = declare(channel, {"x-dead-letter-exchange": exchange})
     publish(channel, queue, "long", expiration="400")
@@ -45,9 +46,9 @@ def test_a_message_expires_only_at_the_head_of_its_queue(channel: Any) -> None:
     publish(channel, queue, "forever")
     passed = declare(channel, {"x-dead-letter-exchange": exchange})
     publish(channel, passed, "clock", expiration="100")
-    assert take(channel, dead).text == "clock"
-    assert count(channel, queue) == 3
-    assert texts([take(channel, dead), take(channel, dead)]) == ["long", "short"]
+    # RabbitMQ looks at the head of a queue only; Flyball removes what is past its time wherever it stands.
+    order = ["short", "clock", "long"] if broker.name == "flyball" else ["clock", "long", "short"]
+    assert texts([take(channel, dead) for _ in order]) == order
     assert take_all(channel, queue) == ["forever"]
 
 
