@@ -551,8 +551,8 @@ class Engine:
                 wanted -= freed
                 if wanted <= 0:
                     return
-        # Little could be evicted: it is not worth trying again for every message.
-        self._eviction_pause_bytes = share // 2
+        # Little could be evicted: it is not worth looking at all of them again for every message.
+        self._eviction_pause_bytes = max(share // 2, self.resident_bytes // 8)
 
 
 def _check_name(name: str) -> None:

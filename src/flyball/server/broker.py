@@ -37,7 +37,7 @@ ID_BLOCK = 1_000_000
 CONGESTED_BYTES = 32 * 1024 * 1024
 """When so much waits for the store, sessions stop reading. A change counts 200 bytes beside its body."""
 
-FEED_AT_ONCE = 200
+FEED_AT_ONCE = 1000
 """So many messages of a backlog are given to a consumer before others have their turn."""
 
 Accepts = Callable[[Message], bool]

@@ -74,6 +74,10 @@ class Hub:
         for task in self._under_way:
             task.cancel()
 
+    def next_turn(self, connection: Connection) -> None:
+        """Let the connection go on in the next turn of the loop: others want theirs."""
+        self._loop.call_soon(connection.go_on)
+
     def mark_dirty(self, connection: Connection) -> None:
         """The connection has something to send: it goes out once in this turn of the loop."""
         if not self._dirty:

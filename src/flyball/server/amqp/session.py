@@ -32,8 +32,8 @@ HANDSHAKE_S = 10.0
 SILENT_CLOSE_S = 3.0
 """A peer that fails before it is let in hears nothing for so long: guessing passwords shall be slow."""
 
-CREDIT = 64
-"""So many messages a peer may publish before the flow is looked at again."""
+CREDIT = 128
+"""So many messages a peer may publish in a turn of the loop, before others have theirs and the flow is looked at."""
 
 MAX_UNREAD_BYTES = 16 * 1024 * 1024
 """A peer that leaves so much unread is not listened to either."""
@@ -153,8 +153,12 @@ class AmqpSession(Connection):
             return
         next_command = self._decoder.next_command
         channels = self._channels
+        if self._credit <= 0 and self.has_published and not self._refill():
+            self._set_reading(False)
+            return
         while not (self._is_held or self.hub.is_stopping or self._is_deaf()):
-            if self._credit <= 0 and self.has_published and not self._refill():
+            if self._credit < 0:
+                self.hub.next_turn(self)
                 break
             try:
                 command = next_command()
