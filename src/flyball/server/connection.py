@@ -396,6 +396,8 @@ class RequestConnection(Connection):
         """
         recorder = self.hub.recorder
         while not self._must_wait():
+            if recorder is not None and not recorder.skip:
+                mark_ns = time.perf_counter_ns()
             try:
                 parsed = self.decode()
             except ProtocolError as error:
@@ -422,10 +424,8 @@ class RequestConnection(Connection):
                 self.handle(parsed, request)
             except RequestError as error:
                 self.refuse(request, error)
-            if request.started_ns:
-                mark_ns = request.answered_ns
-                if mark_ns == 0:
-                    request.submitted_ns = mark_ns = time.perf_counter_ns()
+            if request.started_ns and request.answered_ns == 0:
+                request.submitted_ns = time.perf_counter_ns()
         self._set_reading(False)
 
     def finish(self, request: Span, data: bytes) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from flyball.server.amqp.context import AmqpContext
 from flyball.server.amqp.publishing import Publisher, Route
 from flyball.server.amqp.replies import Refusal, reply_of
 from flyball.server.amqp.sasl import Credentials, read_response
+from flyball.server.amqp.tracing import TracedCommand
 from flyball.server.connection import WRITE_BUFFER_BYTES, Connection, Hub
 from flyball.trace.schema import Protocol
 from flyball.wire import amqp
@@ -153,6 +155,7 @@ class AmqpSession(Connection):
             return
         next_command = self._decoder.next_command
         channels = self._channels
+        recorder = self.hub.recorder
         if self._credit <= 0 and self.has_published and not self._refill():
             self._set_reading(False)
             return
@@ -160,6 +163,8 @@ class AmqpSession(Connection):
             if self._credit < 0:
                 self.hub.next_turn(self)
                 break
+            if recorder is not None and not recorder.skip:
+                mark_ns = time.perf_counter_ns()
             try:
                 command = next_command()
             except AmqpError as error:
@@ -171,11 +176,17 @@ class AmqpSession(Connection):
                 if self._has_heard_all:
                     self._close_if_done()
                 return
+            traced: TracedCommand | None = None
+            if recorder is None:
+                pass
+            elif recorder.skip:
+                recorder.skip -= 1
+            elif weight := recorder.weigh(mark_ns):
+                traced = TracedCommand(recorder, weight, command, self._received_ns, mark_ns)
             if type(command) is Publish:
                 channel = channels.get(command.channel)
                 if channel is None or channel.is_closing or self.state is not State.RUNNING:
                     self._take(command)
-                    channels = self._channels
                     continue
                 self._credit -= 1
                 self.has_published = True
@@ -188,7 +199,14 @@ class AmqpSession(Connection):
             else:
                 self._take(command)
                 channels = self._channels
+            if traced is not None:
+                traced.handled(self.broker.journal, self._queue_id_of(command))
         self._set_reading(False)
+
+    def _queue_id_of(self, command: Command) -> int:
+        """Return the first queue that a message went to, for the trace; 0 if there is none."""
+        route = self.routes.get(command.origin) if isinstance(command, Publish) else None
+        return route.targets[0].queue.id if route is not None and route.targets else 0
 
     def _is_deaf(self) -> bool:
         if self.state is State.FAILED:
