@@ -292,7 +292,7 @@ class Engine:
                 now_us,
                 draft.expires_us,
                 draft.properties,
-                draft.persistent and working.queue.durable,
+                draft.persistent and working.is_stored,
                 draft.origin,
             )
             arrival.messages.append(message)

@@ -45,6 +45,7 @@ class WorkingQueue:
         "addressed",
         "consumers",
         "generation",
+        "is_stored",
         "last_message_id",
         "out",
         "queue",
@@ -57,6 +58,8 @@ class WorkingQueue:
         """Messages that are dropped because their time is up are added to `expired`."""
         self._expired = expired
         self.queue: Queue = summary.queue
+        self.is_stored = summary.queue.durable and not summary.queue.exclusive
+        """Whether the store knows the queue: only there can its messages be kept."""
         self._backlog: PlainBacklog | IndexedBacklog
         if summary.message_count:
             self._backlog = IndexedBacklog(absent=summary.message_count)

@@ -187,7 +187,7 @@ class Broker:
 
     def store_queue(self, queue: Queue, done: Done) -> None:
         """Make a queue durable that the engine has just created, if it is to be."""
-        if not queue.durable or queue.exclusive:
+        if not self.engine.queue(queue.id).is_stored:
             done(None)
             return
 
@@ -200,7 +200,7 @@ class Broker:
     def delete_queue(self, queue_id: int, done: Done, *, only_empty: bool = False) -> None:
         """Remove the queue and its messages; done when nothing of it can come back."""
         working = self._forget_queue(queue_id, only_empty=only_empty)
-        if not working.queue.durable or working.queue.exclusive:
+        if not working.is_stored:
             done(None)
             return
 
@@ -303,6 +303,8 @@ class Broker:
             else:
                 back.append(message)
         self._dispatch(self.engine.requeue(back, self.now_us()))
+        if self.engine.has_expired:
+            self.expire()
         for queue_id in {message.queue_id for message in back}:
             working = self.engine.find_working(queue_id)
             if working is not None:
@@ -552,6 +554,8 @@ class Broker:
         """Let the consumer have what it wants, a part at a time: others want their turn."""
         deliveries = self.engine.feed(consumer, self.now_us(), FEED_AT_ONCE)
         self._dispatch(deliveries)
+        if self.engine.has_expired:
+            self.expire()
         if len(deliveries) == FEED_AT_ONCE:
             asyncio.get_running_loop().call_soon(self._feed, consumer)
         else:

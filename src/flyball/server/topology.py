@@ -60,6 +60,8 @@ class Topology:
         self._version = 0
         self._routers: dict[str, Router] = {}
         self._usage: dict[int, Usage] = {}
+        self._owned: dict[object, set[int]] = {}
+        """The exclusive queues of each connection."""
         self._kept_bindings: set[str] = set()
         """The keys of those that the store has."""
         for vhost in authority.access.vhosts:
@@ -178,6 +180,7 @@ class Topology:
         working = self.engine.queue(queue.id)
         if queue.exclusive:
             self._usage_of(working).owner = owner
+            self._owned.setdefault(owner, set()).add(queue.id)
         self._set_expiry(working)
         self.broker.store_queue(queue, done)
 
@@ -191,8 +194,8 @@ class Topology:
 
     def delete_owned(self, owner: object) -> None:
         """The owner of exclusive queues is gone: so are they."""
-        for queue_id, usage in list(self._usage.items()):
-            if usage.owner is owner:
+        for queue_id in self._owned.pop(owner, set()):
+            if self.engine.has_queue(queue_id):
                 self.broker.delete_queue(queue_id, _nobody_asks)
 
     def touch(self, working: WorkingQueue) -> None:
@@ -265,8 +268,11 @@ class Topology:
     def _queue_deleted(self, queue: Queue) -> None:
         self._version += 1
         usage = self._usage.pop(queue.id, None)
-        if usage is not None and usage.expiry is not None:
-            usage.expiry.cancel()
+        if usage is not None:
+            if usage.expiry is not None:
+                usage.expiry.cancel()
+            if usage.owner in self._owned:
+                self._owned[usage.owner].discard(queue.id)
         router = self._routers.get(queue.vhost)
         if router is not None:
             self._removed(router.drop_queue(queue.name))
@@ -293,7 +299,7 @@ class Topology:
         if binding.kind is Destination.EXCHANGE:
             return router.get(binding.destination).durable
         working = self.engine.find_queue(binding.destination, binding.vhost)
-        return working is not None and working.queue.durable and not working.queue.exclusive
+        return working is not None and working.is_stored
 
     # Policies and virtual hosts
 

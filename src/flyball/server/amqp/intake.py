@@ -32,10 +32,11 @@ class Intake:
         """Put a message into each of the queues; return those that are full and refuse it."""
         broker = self._broker
         engine = self._engine
+        if not engine.keeps_messages:
+            return []
         now_us = broker.now_us()
         refused: list[WorkingQueue] = []
         for working in targets:
-            queue = working.queue
             traits = working.traits
             expires_us = None if ttl_us is None else now_us + ttl_us
             kept_priority = priority
@@ -52,7 +53,7 @@ class Intake:
                     kept_priority = min(priority, traits.max_priority)
             message = Message(
                 engine.use_message_id(),
-                queue.id,
+                working.queue.id,
                 body,
                 None,
                 None,
@@ -61,7 +62,7 @@ class Intake:
                 now_us,
                 expires_us,
                 properties,
-                persistent and queue.durable and not queue.exclusive,
+                persistent and working.is_stored,
                 origin,
             )
             broker.accept(working, message)

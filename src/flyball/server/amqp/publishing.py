@@ -40,6 +40,9 @@ REPLY_TO = "amq.rabbitmq.reply-to"
 _NO_HEADERS: Mapping[str, Any] = {}
 _MAX_REMEMBERED = 1000
 
+MANY_TARGETS = 500
+"""A message for more queues than this counts as all that a publisher may send in a turn."""
+
 
 class Route:
     """Where messages of an origin go, as long as `version` is the present one."""
@@ -169,6 +172,8 @@ class Publisher:
             )
         elif publish.mandatory:
             self._return(publish.origin, properties, publish.body)
+        if len(targets) > MANY_TARGETS:
+            self._channel.session.end_turn()
         if self.is_confirming:
             self.published += 1
             self._expect_confirm(self.published, targets, found.persistent, refused)
@@ -262,7 +267,7 @@ class Publisher:
         if refused:
             self._refused.append(number)
             self._make_due()
-        elif persistent and _any_durable(targets):
+        elif persistent and (targets[0].is_stored if len(targets) == 1 else _any_stored(targets)):
             self._awaiting.append(number)
             journal = self._journal
             if self._batch is None or self._batch_number != journal.batch_number:
@@ -340,8 +345,8 @@ class Publisher:
                 self._return(content.origin, content.properties, content.body)
 
 
-def _any_durable(targets: Sequence[WorkingQueue]) -> bool:
-    return any(working.queue.durable and not working.queue.exclusive for working in targets)
+def _any_stored(targets: Sequence[WorkingQueue]) -> bool:
+    return any(working.is_stored for working in targets)
 
 
 def _time_to_live_us(expiration: str | None) -> int | None:

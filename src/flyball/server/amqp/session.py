@@ -215,6 +215,10 @@ class AmqpSession(Connection):
             return False
         return self._transport.get_write_buffer_size() > MAX_UNREAD_BYTES
 
+    def end_turn(self) -> None:
+        """Let others have their turn before the next message is taken."""
+        self._credit = -1
+
     def _refill(self) -> bool:
         """Ask for leave to publish more. False if the connection has to wait."""
         self._credit = self.context.flow.grant(self, CREDIT)
