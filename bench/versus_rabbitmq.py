@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, astuple, dataclass
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -45,6 +46,8 @@ QUIET_CORES = 0.1
 QUIET_LIMIT_S = 6.0
 BUSY_CORES = 0.3
 """From so much other work on, a measurement is doubtful: writing to disk alone costs the kernel some."""
+GROWING_RATIO = 1.1
+"""A queue that gets so much more than it delivers is not in a steady state."""
 SETTLED_RATIO = 0.005
 SETTLE_LIMIT_S = 20.0
 WARM_UP_CONNECTIONS = 50
@@ -58,6 +61,7 @@ class Outcome:
 
     figures: dict[str, float]
     cores: Cores | None = None
+    remark: str = ""
 
 
 @dataclass(slots=True, frozen=True)
@@ -94,7 +98,9 @@ def rate(*arguments: str) -> Measure:
 
     def measure(bench: Bench, broker: Broker) -> Outcome:
         run = generate(bench.program, broker, arguments, bench.warm_up_s, bench.seconds)
-        return Outcome({"messages/s": run.report["delivered_per_s"]}, run.cores)
+        published, delivered = run.report["published_per_s"], run.report["delivered_per_s"]
+        remark = f"{published:,.0f} messages/s came in" if published > GROWING_RATIO * delivered else ""
+        return Outcome({"messages/s": delivered}, run.cores, remark)
 
     return measure
 
@@ -205,8 +211,17 @@ def start_rabbitmq(folder: Path) -> Iterator[Broker]:
         yield Broker(f"amqp://guest:guest@{running.host}:{running.port}", running.process)
 
 
-def flyball_on(python: str) -> Contender:
-    """Return a contender that runs the Flyball of an interpreter; its name says whether it is compiled."""
+def flyballs_on(pythons: list[str]) -> list[Contender]:
+    """Return contenders that run the Flyball of each interpreter."""
+    builds = [build_of(python) for python in pythons]
+    return [
+        Contender(name if builds.count(name) == 1 else f"{name}, {python}", partial(start_flyball, python))
+        for name, python in zip(builds, pythons, strict=True)
+    ]
+
+
+def build_of(python: str) -> str:
+    """Return whether the interpreter's Flyball is compiled. Raises LoadFailed if it has none."""
     question = "import flyball.engine.queue as module; print(module.__file__)"
     try:
         answer = subprocess.run(
@@ -214,15 +229,14 @@ def flyball_on(python: str) -> Contender:
         )
     except (OSError, subprocess.CalledProcessError) as error:
         raise LoadFailed(f"{python} cannot run Flyball: {getattr(error, 'stderr', None) or error}") from error
-    build_name = "pure Python" if answer.stdout.strip().endswith(".py") else "compiled"
+    return "pure Python" if answer.stdout.strip().endswith(".py") else "compiled"
 
-    @contextmanager
-    def start(folder: Path) -> Iterator[Broker]:
-        with node("embedded", folder, ["--trace", "on"], python) as (process, addresses):
-            host, port = addresses["amqp"]
-            yield Broker(f"amqp://guest:guest@{host}:{port}", process)
 
-    return Contender(build_name, start)
+@contextmanager
+def start_flyball(python: str, folder: Path) -> Iterator[Broker]:
+    with node("embedded", folder, ["--trace", "on"], python) as (process, addresses):
+        host, port = addresses["amqp"]
+        yield Broker(f"amqp://guest:guest@{host}:{port}", process)
 
 
 def wait_until_quiet() -> None:
@@ -285,6 +299,14 @@ def compare(line: Line, flyball_build: str, rivals: list[Outcome], ours: list[Ou
         )
 
 
+def remarks(outcome: Outcome) -> Iterator[str]:
+    """Return what makes a measurement doubtful."""
+    if outcome.remark:
+        yield outcome.remark
+    if outcome.cores is not None and outcome.cores.others > BUSY_CORES:
+        yield f"others used {outcome.cores.others:.0%} of a core"
+
+
 def run_all(
     contenders: list[Contender], chosen: list[Line], bench: Bench, repeat: int, console: Console
 ) -> tuple[dict[tuple[str, str], list[Outcome]], int]:
@@ -304,9 +326,8 @@ def run_all(
                 console.print(f"FAILED: {line.name} with {contender.name}: {error}", style="bold red", markup=False)
             else:
                 found[line.name, contender.name].append(outcome)
-                if outcome.cores is not None and outcome.cores.others > BUSY_CORES:
-                    busy = f"{line.name} with {contender.name}: others used {outcome.cores.others:.0%} of a core"
-                    console.print(f"doubtful: {busy}", style="yellow", markup=False)
+                for remark in remarks(outcome):
+                    console.print(f"{line.name} with {contender.name}: {remark}", style="yellow", markup=False)
             progress.advance(task)
     return found, failures
 
@@ -326,7 +347,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="flyball-bench-") as folder:
         try:
             bench = Bench(build(options.amqpload.resolve(), Path(folder)), options.warm_up, options.seconds)
-            flyballs = [flyball_on(python) for python in options.flyball_python or [sys.executable]]
+            flyballs = flyballs_on(list(dict.fromkeys(options.flyball_python or [sys.executable])))
         except LoadFailed as error:
             raise SystemExit(str(error)) from error
         rival = Contender("RabbitMQ", start_rabbitmq)
