@@ -1,6 +1,6 @@
 """Flyball and RabbitMQ side by side: rates, latencies and memory of both under the same load, and their ratios.
 
-    python -m bench.versus_rabbitmq                                      # everything, about 45 minutes
+    python -m bench.versus_rabbitmq                                      # everything, about 40 minutes
     python -m bench.versus_rabbitmq --lines 'durable-*,transient' --repeat 3 --seconds 5
     python -m bench.versus_rabbitmq --flyball-python PYTHON --flyball-python COMPILED/bin/python
 
