@@ -1,0 +1,57 @@
+"""The proportional-integral law: from an error now and its past to an action within limits.
+
+Knows no clock, no sensor and no actuator: a test is a list of numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Between what an actuator can act."""
+
+    lowest: float
+    highest: float
+
+    def clamp(self, wanted: float) -> float:
+        return min(max(wanted, self.lowest), self.highest)
+
+
+@dataclass(frozen=True, slots=True)
+class PiState:
+    """What the law remembers between two steps."""
+
+    integral: float
+    at: float
+    """When the last step was, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class PiLaw:
+    """action = feedforward + kp * error + integral of ki_per_s * error, within limits.
+
+    The integral stands still while it could only do harm: where the action is at a limit and the error pushes it
+    further, so that the way back begins at once, and while the loop is open, that is, when nobody uses all that the
+    action allows.
+    """
+
+    setpoint: float
+    kp: float
+    ki_per_s: float
+    limits: Limits
+
+    def step(
+        self, state: PiState, measurement: float, now: float, *, feedforward: float = 0.0, is_open: bool = False
+    ) -> tuple[PiState, float]:
+        """Return the next state and the action to take until the next step."""
+        error = self.setpoint - measurement
+        integral = state.integral
+        if not is_open:
+            integral += self.ki_per_s * error * (now - state.at)
+        wanted = feedforward + self.kp * error + integral
+        action = self.limits.clamp(wanted)
+        if (wanted - action) * self.ki_per_s * error > 0:
+            integral = state.integral
+        return PiState(integral, now), action
