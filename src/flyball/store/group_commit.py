@@ -223,6 +223,9 @@ class GroupCommit:
         self.rows_appended = 0
         self.rows_removed = 0
         self.last_commit_s = 0.0
+        self.last_commit_bytes = 0
+        self.bytes_committed = 0
+        """How much of `pending_bytes` was ever written, or refused by the store."""
         self.failing_since: float | None = None
         """When the store stopped answering, by the clock; None while all is well."""
 
@@ -411,12 +414,14 @@ class GroupCommit:
             self.rows_appended += len(batch.appended)
             self.rows_removed += len(batch.removed)
             self.last_commit_s = now - began
+            self.last_commit_bytes = flight.cost_bytes
         if self.failing_since is not None:
             log.warning("commits work again after %.1f s", now - self.failing_since)
             self.failing_since = None
         for message in batch.appended:
             message.stored = True
         self._flight = None
+        self.bytes_committed += flight.cost_bytes
         if flight.undone_appends or flight.undone_removes:
             self._take_back(flight, now)
         for waiters in (flight.waiters(), flight.settled, flight.marks):
@@ -442,6 +447,7 @@ class GroupCommit:
         log.error("the store refuses a batch of %d operations: %s", flight.count, error)
         self.failures += 1
         self._flight = None
+        self.bytes_committed += flight.cost_bytes
         for waiter in flight.waiters():
             waiter.failed(error)
         self._answer_settled(flight)
