@@ -34,8 +34,9 @@ from flyball.store.interface import (
 ID_BLOCK = 1_000_000
 """So many message ids are reserved in the store at a time."""
 
-CONGESTED_BYTES = 32 * 1024 * 1024
-"""When so much waits for the store, sessions stop reading. A change counts 200 bytes beside its body."""
+CONGESTED_BYTES = 8 * 1024 * 1024
+"""When so much waits for the store, sessions stop reading or slow their peers down. A change counts 200 bytes beside
+its body. With more, commits would not be faster, only later."""
 
 FEED_AT_ONCE = 1000
 """So many messages of a backlog are given to a consumer before others have their turn."""

@@ -12,7 +12,7 @@ import ipaddress
 import logging
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, cast
 
 from flyball.errors import FlyballError, ProtocolError, RequestError, StoreError
@@ -55,6 +55,8 @@ class Hub:
         self.max_connections = max_connections
         self.connections: set[Connection] = set()
         self.stalled: set[Connection] = set()
+        self.reports: dict[str, Callable[[], Any]] = {}
+        """What further parts of the node tell of themselves, by the name that it has in the node's status."""
         self.is_stopping = False
         self._tasks = tasks
         self._under_way: set[asyncio.Task[None]] = set()
@@ -89,9 +91,11 @@ class Hub:
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
             connection.flush()
-        if self.stalled and not self.broker.is_congested:
+        if self.stalled:
+            is_congested = self.broker.is_congested
             for connection in list(self.stalled):
-                connection.go_on()
+                if not (is_congested and connection.HEEDS_CONGESTION):
+                    connection.go_on()
         if self.is_stopping:
             self._check_idle()
 
@@ -124,6 +128,9 @@ class Connection(asyncio.Protocol, abc.ABC):
     """One peer. A protocol's session derives from it and says what to do with the bytes."""
 
     PROTOCOL: ClassVar[Protocol]
+
+    HEEDS_CONGESTION: ClassVar[bool] = True
+    """Whether it waits while too much waits for the store; else it has a finer measure."""
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub

@@ -108,6 +108,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[Node]:
         broker.watch_expiries()
         recorder = _recorder(settings)
         hub = Hub(broker, authority, recorder, settings.max_connections, tasks)
+        hub.reports["flow"] = amqp_context.flow.report
         housekeeping = tasks.create_task(_keep_house(hub))
         servers: list[asyncio.Server] = []
         try:
@@ -202,6 +203,7 @@ def _amqp_settings(settings: ServeSettings) -> AmqpSettings:
         heartbeat_s=settings.amqp_heartbeat_s,
         max_message_bytes=settings.max_message_bytes,
         consumer_timeout_s=settings.amqp_consumer_timeout_s,
+        memory_bytes=settings.memory_bytes,
     )
 
 

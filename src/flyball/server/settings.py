@@ -186,6 +186,11 @@ class ServeSettings(BaseModel):
         "Memory for the bodies of waiting messages; more are left in the store.",
         key="limits.resident_bytes",
     )
+    memory_bytes: Size = option(
+        "1GiB",
+        "Memory for waiting messages that cannot be left in the store: AMQP publishers are slowed as it fills.",
+        key="limits.memory_bytes",
+    )
     trace: Switch = option("on", "Whether to record what requests cost.", key="trace.enabled")
     trace_sample_ratio: Ratio = option(1.0, "Part of the requests that is recorded.", key="trace.sample_ratio")
     trace_most_per_s: Count = option(

@@ -35,6 +35,7 @@ def status_of(hub: Hub) -> dict[str, Any]:
             "pending_count": broker.journal.pending_count,
             "pending_bytes": broker.journal.pending_bytes,
         },
+        **{name: report() for name, report in hub.reports.items()},
         "trace": None if recorder is None else {"dropped": recorder.dropped, "failures": recorder.failures},
         "queues": [
             {

@@ -29,6 +29,7 @@ class AmqpSettings:
     heartbeat_s: int
     max_message_bytes: int
     consumer_timeout_s: float
+    memory_bytes: int
 
 
 class AmqpContext:
@@ -38,7 +39,7 @@ class AmqpContext:
         self.topology = topology
         self.settings = settings
         self.intake = Intake(topology.broker)
-        self.flow = Flow(topology.broker)
+        self.flow = Flow(topology.broker, settings.memory_bytes)
         self.replies: dict[str, Channel] = {}
         """The channels that wait for direct replies, by the name that stands for each."""
         topology.broker.on_dead = DeadLetters(topology, self.intake).publish

@@ -1,26 +1,234 @@
-"""How much publishers may send: their credit."""
+"""How much publishers may send: their credit.
+
+While nothing is scarce a publisher gets credit for the asking, and no clock runs. Under pressure a rate is decided
+every 20 ms (see `governor`), and what it allows is handed out in turn: a publisher that has used its share waits in
+line with the message that it wanted to publish next, and its connection is not read. Only a message needs credit:
+what else comes on a connection, as the acknowledgements of a consumer, is not held back.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
 
-from flyball.server.broker import Broker
+from flyball.server.amqp.governor import JOURNAL_KI_PER_S, JOURNAL_KP, MEMORY_KP, SAMPLE_S, Tank
+from flyball.server.broker import CONGESTED_BYTES, Broker
 
 if TYPE_CHECKING:
     from flyball.server.amqp.session import AmqpSession
+
+log = logging.getLogger("flyball.server")
+
+MIN_SHARE_BYTES = 2048
+"""Less is not handed out at a time: it would cost more than it is worth."""
+
+BLOCK_AFTER_S = 1.0
+"""Publishers that could not send anything for so long are told."""
+
+CALM_SAMPLES = 10
+"""After so many samples without pressure in which nobody had to wait, everybody sends freely again."""
+
+NO_STORE = "the store does not keep up"
+NO_MEMORY = "low on memory"
 
 
 class Flow:
     """Gives publishers leave to send."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, memory_bytes: int) -> None:
+        """`memory_bytes` is the memory for messages that cannot be left to the store."""
         self._broker = broker
+        self._journal = Tank(NO_STORE, CONGESTED_BYTES, JOURNAL_KP, JOURNAL_KI_PER_S)
+        self._memory = Tank(NO_MEMORY, memory_bytes, MEMORY_KP)
+        self._timer: asyncio.TimerHandle | None = None
+        """Runs only under pressure."""
+        self._line: dict[AmqpSession, None] = {}
+        """Who waits, longest first."""
+        self._holders: set[AmqpSession] = set()
+        """Who may have credit left."""
+        self._blocked: set[AmqpSession] = set()
+        self._share = 0
+        """What the one whose turn it is gets; 0 while it is nobody's turn."""
+        self._is_serving_soon = False
+        self._has_kept_waiting = False
+        """Whether somebody had to wait since the last sample."""
+        self._calm = 0
+        self._still_since: float | None = None
+        """Since when nobody may send anything."""
+
+    # For sessions
 
     def grant(self, session: AmqpSession, wanted: int) -> int:
-        """Return how many messages the connection may publish before it asks again; 0 if it has to wait."""
-        if self._broker.is_congested or not self._broker.has_message_ids:
-            return 0
-        return wanted
+        """Return how many bytes the connection may publish before it asks again; 0 if it has to wait.
+
+        The last message may exceed them. Who has to wait is called back with `go_on`. A credit under pressure is good
+        until the next sample only.
+        """
+        if self._timer is None:
+            if not self._is_scarce():
+                self._holders.add(session)
+                return wanted
+            self._begin()
+        if self._share or (not self._line and self._room_bytes() > 0):
+            share, self._share = self._share or self._fair_share(), 0
+            self._holders.add(session)
+            return min(wanted, share)
+        self._line[session] = None
+        self._has_kept_waiting = True
+        if self._still_for(BLOCK_AFTER_S):
+            self._block(session)
+        self._serve_soon()
+        return 0
 
     def forget(self, session: AmqpSession) -> None:
         """The connection is gone."""
+        self._line.pop(session, None)
+        self._holders.discard(session)
+        self._blocked.discard(session)
+
+    # For those who want to know
+
+    def report(self) -> dict[str, Any]:
+        """Return the loops' state as plain values."""
+        return {
+            "under_pressure": self._timer is not None,
+            "waiting_connections": len(self._line),
+            "blocked_connections": len(self._blocked),
+            "commit_queue": self._report_of(self._journal, self._broker.journal.pending_bytes),
+            "memory": self._report_of(self._memory, self._unpageable_bytes),
+        }
+
+    def _report_of(self, tank: Tank, level_bytes: int) -> dict[str, Any]:
+        is_limited = self._timer is not None
+        return {
+            "setpoint_bytes": tank.setpoint_bytes,
+            "level_bytes": level_bytes,
+            "fill_ratio": round(level_bytes / tank.setpoint_bytes, 4),
+            "drain_bytes_per_s": round(tank.drain_per_s) if is_limited else None,
+            "rate_bytes_per_s": round(tank.rate_per_s) if is_limited else None,
+        }
+
+    # Sensors
+
+    @property
+    def _unpageable_bytes(self) -> int:
+        """How much memory the messages take beyond what the store can take over."""
+        engine = self._broker.engine
+        return max(0, engine.resident_bytes - (engine.resident_limit_bytes or 0))
+
+    def _is_scarce(self) -> bool:
+        return (
+            self._journal.is_pressed(self._broker.journal.pending_bytes)
+            or self._memory.is_pressed(self._unpageable_bytes)
+            or not self._broker.has_message_ids
+        )
+
+    def _room_bytes(self) -> float:
+        journal = self._broker.journal
+        if not self._broker.has_message_ids:
+            return 0.0
+        return min(
+            self._journal.room_bytes(journal.pending_bytes, journal.bytes_committed),
+            self._memory.room_bytes(self._unpageable_bytes, 0),
+        )
+
+    # Under pressure
+
+    def _begin(self) -> None:
+        """Something becomes scarce: take back what was given freely, and let the loops run."""
+        journal = self._broker.journal
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        drain_per_s = journal.last_commit_bytes / journal.last_commit_s if journal.last_commit_s > 0 else 0.0
+        self._journal.begin(journal.pending_bytes, journal.bytes_committed, drain_per_s, now)
+        self._memory.begin(self._unpageable_bytes, 0, 0.0, now)
+        self._calm = 0
+        self._still_since = None
+        self._revoke()
+        self._timer = loop.call_later(SAMPLE_S, self._tick)
+
+    def _tick(self) -> None:
+        """Decide the next rate, and hand out what it allows."""
+        journal = self._broker.journal
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        is_open = not (self._has_kept_waiting or self._line)
+        self._has_kept_waiting = False
+        self._revoke()
+        self._journal.sample(journal.pending_bytes, journal.bytes_committed, now, is_open=is_open)
+        self._memory.sample(self._unpageable_bytes, 0, now, is_open=is_open)
+        self._calm = 0 if self._is_scarce() or not is_open else self._calm + 1
+        if self._calm >= CALM_SAMPLES:
+            self._timer = None
+            self._journal.rest()
+            self._memory.rest()
+            return
+        self._timer = loop.call_later(SAMPLE_S, self._tick)
+        self._tell_of_standstill(now)
+        self._serve()
+
+    def _revoke(self) -> None:
+        """Take back the credit that was not used."""
+        holders, self._holders = self._holders, set()
+        for session in holders:
+            session.credit = 0
+
+    def _serve(self) -> None:
+        """Let those in line go on, each for its share, while there is room. Who wants more stands in line again."""
+        self._is_serving_soon = False
+        for session in list(self._line):
+            if self._room_bytes() <= 0:
+                return
+            share = self._fair_share()
+            if session in self._line:  # else it has gone meanwhile
+                del self._line[session]
+                self._share = share
+                session.go_on()
+                self._share = 0
+        self._serve_soon()
+
+    def _serve_soon(self) -> None:
+        """Serve those who wait in this sample too if there is room, but not before others have had their turn."""
+        if self._line and not self._is_serving_soon and self._room_bytes() > 0:
+            self._is_serving_soon = True
+            asyncio.get_running_loop().call_soon(self._serve)
+
+    def _fair_share(self) -> int:
+        return max(MIN_SHARE_BYTES, int(self._room_bytes() / max(1, len(self._line))))
+
+    # The last step
+
+    def _still_for(self, seconds: float) -> bool:
+        return self._still_since is not None and asyncio.get_running_loop().time() - self._still_since >= seconds
+
+    def _tell_of_standstill(self, now: float) -> None:
+        if self._reason() is None:
+            self._still_since = None
+            blocked, self._blocked = self._blocked, set()
+            if blocked:
+                log.warning("%d publishing connections may go on", len(blocked))
+            for session in blocked:
+                session.unblock()
+            return
+        if self._still_since is None:
+            self._still_since = now
+        if self._still_for(BLOCK_AFTER_S):
+            for session in self._line:
+                self._block(session)
+
+    def _reason(self) -> str | None:
+        """Return why nobody may send anything; None if that is not so."""
+        if self._memory.rate_per_s <= 0:
+            return self._memory.reason
+        if self._journal.rate_per_s <= 0 or not self._broker.has_message_ids:
+            return self._journal.reason
+        return None
+
+    def _block(self, session: AmqpSession) -> None:
+        if session not in self._blocked:
+            reason = self._reason() or self._journal.reason
+            if not self._blocked:
+                log.warning("publishing connections are blocked: %s", reason)
+            self._blocked.add(session)
+            session.block(reason)

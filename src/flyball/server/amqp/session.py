@@ -34,8 +34,11 @@ HANDSHAKE_S = 10.0
 SILENT_CLOSE_S = 3.0
 """A peer that fails before it is let in hears nothing for so long: guessing passwords shall be slow."""
 
-CREDIT = 128
-"""So many messages a peer may publish in a turn of the loop, before others have theirs and the flow is looked at."""
+CREDIT_BYTES = 64 * 1024
+"""So much a peer may publish in a turn of the loop, before others have theirs and the flow is looked at."""
+
+MESSAGE_COST_BYTES = 200
+"""What a message counts beside its body."""
 
 MAX_UNREAD_BYTES = 16 * 1024 * 1024
 """A peer that leaves so much unread is not listened to either."""
@@ -62,6 +65,7 @@ class AmqpSession(Connection):
     """A peer that speaks AMQP 0-9-1."""
 
     PROTOCOL = Protocol.AMQP
+    HEEDS_CONGESTION = False
 
     def __init__(self, hub: Hub, context: AmqpContext) -> None:
         super().__init__(hub)
@@ -76,11 +80,15 @@ class AmqpSession(Connection):
         """Whether the peer has so much to read that its consumers get nothing."""
         self.is_blocked = False
         """Whether the peer has been told that it cannot publish at present."""
-        self.has_published = False
+        self.credit = 0
+        """So many bytes the peer may publish before the flow is asked again."""
+        self._has_published = False
+        """Whether it has used its turn of the loop for that."""
+        self._parked: Publish | None = None
+        """The message that waits for credit, and with it all that came after it."""
         self._channels: dict[int, Channel] = {}
         self._decoder = Decoder(amqp.HANDSHAKE_FRAME_MAX, context.settings.max_message_bytes)
         self._capabilities: Mapping[str, Any] = {}
-        self._credit = 0
         self._due: list[Publisher] = []
         self._timer: asyncio.TimerHandle | None = None
         self._heartbeat_s = 0.0
@@ -156,21 +164,19 @@ class AmqpSession(Connection):
         next_command = self._decoder.next_command
         channels = self._channels
         recorder = self.hub.recorder
-        if self._credit <= 0 and self.has_published and not self._refill():
-            self._set_reading(False)
-            return
         while not (self._is_held or self.hub.is_stopping or self._is_deaf()):
-            if self._credit < 0:
-                self.hub.next_turn(self)
-                break
             if recorder is not None and not recorder.skip:
                 mark_ns = time.perf_counter_ns()
-            try:
-                command = next_command()
-            except AmqpError as error:
-                self._is_lost = True
-                self._fail_all(error)
-                return
+            command: Command | None = self._parked
+            if command is None:
+                try:
+                    command = next_command()
+                except AmqpError as error:
+                    self._is_lost = True
+                    self._fail_all(error)
+                    return
+            else:
+                self._parked = None
             if command is None:
                 self._set_reading(True)
                 if self._has_heard_all:
@@ -188,8 +194,18 @@ class AmqpSession(Connection):
                 if channel is None or channel.is_closing or self.state is not State.RUNNING:
                     self._take(command)
                     continue
-                self._credit -= 1
-                self.has_published = True
+                if self.credit <= 0:
+                    if self._has_published:
+                        self._has_published = False
+                        self._parked = command
+                        self.hub.next_turn(self)
+                        break
+                    if not self._refill():
+                        self._parked = command
+                        self.stop_reading()
+                        return
+                self._has_published = True
+                self.credit -= len(command.body) + MESSAGE_COST_BYTES
                 try:
                     channel.publisher.publish(command)
                 except FlyballError as error:
@@ -217,12 +233,12 @@ class AmqpSession(Connection):
 
     def end_turn(self) -> None:
         """Let others have their turn before the next message is taken."""
-        self._credit = -1
+        self.credit = 0
 
     def _refill(self) -> bool:
-        """Ask for leave to publish more. False if the connection has to wait."""
-        self._credit = self.context.flow.grant(self, CREDIT)
-        return self._credit > 0
+        """Ask for leave to publish more. False if the connection has to wait until the flow lets it go on."""
+        self.credit = self.context.flow.grant(self, CREDIT_BYTES)
+        return self.credit > 0
 
     def _take(self, command: Command) -> None:
         """Carry out a command that is not a message on an open channel."""
