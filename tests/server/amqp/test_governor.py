@@ -59,6 +59,14 @@ def test_the_more_there_is_the_less_may_come(queue: Tank) -> None:
     assert rates[-1] == 0.0
 
 
+def test_nothing_is_let_in_above_twice_the_setpoint_however_fast_the_store_was(queue: Tank) -> None:
+    queue.begin(2 * SETPOINT - 100, 0, 1e9, 0.0)
+    assert queue.rate_per_s > 0
+    assert queue.room_bytes(2 * SETPOINT - 100, 0) == 100.0
+    queue.sample(2 * SETPOINT, 0, SAMPLE_S, is_open=False)
+    assert queue.rate_per_s == 0.0
+
+
 def test_a_rate_that_is_next_to_nothing_is_none() -> None:
     memory = Tank("low on memory", SETPOINT, MEMORY_KP)
     memory.begin(int(0.999 * SETPOINT), 0, 0.0, 0.0)

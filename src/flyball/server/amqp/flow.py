@@ -23,6 +23,9 @@ log = logging.getLogger("flyball.server")
 MIN_SHARE_BYTES = 2048
 """Less is not handed out at a time: it would cost more than it is worth."""
 
+MAX_DEBT_BYTES = 256 * 1024
+"""So much of a message that exceeded its publisher's share is counted against the next ones."""
+
 BLOCK_AFTER_S = 1.0
 """Publishers that could not send anything for so long are told."""
 
@@ -59,27 +62,30 @@ class Flow:
 
     # For sessions
 
-    def grant(self, session: AmqpSession, wanted: int) -> int:
-        """Return how many bytes the connection may publish before it asks again; 0 if it has to wait.
+    def grant(self, session: AmqpSession, wanted: int) -> bool:
+        """Give credit to a connection that has none: so many bytes at most. False if it has to wait for `go_on`.
 
-        The last message may exceed them. Who has to wait is called back with `go_on`. A credit under pressure is good
-        until the next sample only.
+        Its last message may exceed the credit: under pressure it then gets the less. Such credit is good until the
+        next sample.
         """
         if self._timer is None:
             if not self._is_scarce():
                 self._holders.add(session)
-                return wanted
+                session.credit = wanted
+                return True
             self._begin()
         if self._share or (not self._line and self._room_bytes() > 0):
             share, self._share = self._share or self._fair_share(), 0
-            self._holders.add(session)
-            return min(wanted, share)
+            session.credit = max(session.credit, -MAX_DEBT_BYTES) + min(wanted, share)
+            if session.credit > 0:
+                self._holders.add(session)
+                return True
         self._line[session] = None
         self._has_kept_waiting = True
         if self._still_for(BLOCK_AFTER_S):
             self._block(session)
         self._serve_soon()
-        return 0
+        return False
 
     def forget(self, session: AmqpSession) -> None:
         """The connection is gone."""
@@ -172,7 +178,7 @@ class Flow:
         """Take back the credit that was not used."""
         holders, self._holders = self._holders, set()
         for session in holders:
-            session.credit = 0
+            session.credit = min(session.credit, 0)
 
     def _serve(self) -> None:
         """Let those in line go on, each for its share, while there is room. Who wants more stands in line again."""

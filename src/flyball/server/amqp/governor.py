@@ -38,6 +38,10 @@ MAX_RATE = 4e9
 STANDSTILL_RATIO_PER_S = 0.001
 """A rate that would fill the tank in a thousand seconds or more is none: publishers stand, and should hear why."""
 
+CEILING_RATIO = 2.0
+"""Above this multiple of its setpoint nothing is let in, whatever the rate: a store that has just begun to hang is
+still believed to drain."""
+
 DRAIN_MEMORY_S = 0.5
 """Over about so long the drain is averaged: commits come one by one."""
 
@@ -47,6 +51,7 @@ class Tank:
 
     __slots__ = (
         "_budget_bytes",
+        "_ceiling_bytes",
         "_drained_bytes",
         "_law",
         "_level_bytes",
@@ -61,6 +66,7 @@ class Tank:
         self.reason = reason
         """What a publisher is told that cannot send because of it."""
         self.setpoint_bytes = setpoint_bytes
+        self._ceiling_bytes = CEILING_RATIO * setpoint_bytes
         self._law = PiLaw(setpoint_bytes, kp, ki_per_s, Limits(0.0, MAX_RATE))
         self.drain_per_s = 0.0
         self.rate_per_s = MAX_RATE
@@ -89,7 +95,8 @@ class Tank:
         self._state, rate = self._law.step(
             self._state, level_bytes, now, feedforward=self.drain_per_s, is_open=is_open
         )
-        self.rate_per_s = 0.0 if rate < STANDSTILL_RATIO_PER_S * self.setpoint_bytes else rate
+        is_standstill = rate < STANDSTILL_RATIO_PER_S * self.setpoint_bytes or level_bytes >= self._ceiling_bytes
+        self.rate_per_s = 0.0 if is_standstill else rate
         self._budget_bytes = self.rate_per_s * max(SAMPLE_S, min(elapsed_s, 5 * SAMPLE_S))
         self._level_bytes = level_bytes
         self._drained_bytes = drained_bytes
@@ -102,4 +109,5 @@ class Tank:
         """Return how much may still flow in before the next sample; 0 or less if nothing."""
         if self.rate_per_s <= 0:
             return 0.0
-        return self._budget_bytes - (level_bytes - self._level_bytes) - (drained_bytes - self._drained_bytes)
+        come_bytes = level_bytes - self._level_bytes + drained_bytes - self._drained_bytes
+        return min(self._budget_bytes - come_bytes, self._ceiling_bytes - level_bytes)

@@ -81,7 +81,7 @@ class AmqpSession(Connection):
         self.is_blocked = False
         """Whether the peer has been told that it cannot publish at present."""
         self.credit = 0
-        """So many bytes the peer may publish before the flow is asked again."""
+        """So many bytes the peer may publish before the flow is asked again; below 0 it has published too much."""
         self._has_published = False
         """Whether it has used its turn of the loop for that."""
         self._parked: Publish | None = None
@@ -233,12 +233,11 @@ class AmqpSession(Connection):
 
     def end_turn(self) -> None:
         """Let others have their turn before the next message is taken."""
-        self.credit = 0
+        self.credit = min(self.credit, 0)
 
     def _refill(self) -> bool:
         """Ask for leave to publish more. False if the connection has to wait until the flow lets it go on."""
-        self.credit = self.context.flow.grant(self, CREDIT_BYTES)
-        return self.credit > 0
+        return self.context.flow.grant(self, CREDIT_BYTES)
 
     def _take(self, command: Command) -> None:
         """Carry out a command that is not a message on an open channel."""
