@@ -381,12 +381,12 @@ async def test_a_batch_that_the_store_refuses_fails_and_the_next_goes_on() -> No
 
 async def test_a_large_backlog_goes_out_in_several_batches() -> None:
     async with running() as bench:
-        waiter, body = Answers(), b"x" * 6_000_000
+        waiter, body = Answers(), b"x" * 750_000
         bench.writer.append(message(0), waiter)
         await turns()
         for number in range(1, 6):
             bench.writer.append(message(number, body), waiter)
-        assert bench.writer.pending_bytes > 30_000_000
+        assert bench.writer.pending_bytes > 3_750_000
         sizes = []
         while bench.journal.attempt is not None:
             sizes.append(len(bench.journal.sent().batch.appended))
@@ -562,12 +562,12 @@ async def test_many_changes_go_out_in_several_batches() -> None:
         bench.writer.append(message(1), None)
         await turns()
         first = bench.writer.batch_number
-        for number in range(100_000):
+        for number in range(12_500):
             bench.writer.change(QueueDeleted(number), None)
         assert bench.writer.batch_number == first + 2
         for _ in range(3):
             await bench.journal.sent().succeed()
-        assert bench.journal.changes == [QueueDeleted(number) for number in range(100_000)]
+        assert bench.journal.changes == [QueueDeleted(number) for number in range(12_500)]
 
 
 async def test_stop_commits_what_is_pending_and_may_be_called_twice() -> None:

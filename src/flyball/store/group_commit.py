@@ -30,8 +30,9 @@ log = logging.getLogger(__name__)
 OPERATION_BYTES = 200
 """What an operation counts beside its body: a guess at its memory, and a bound to the rows of a batch."""
 
-MAX_BATCH_BYTES = 16 * 1024 * 1024
-"""A batch that counts so much takes no more: the next ones go into another."""
+MAX_BATCH_BYTES = 2 * 1024 * 1024
+"""A batch that counts so much takes no more: the next ones go into another. Thousands of rows at once are not dearer
+than tens of thousands, and a store that is behind drains in small steps, so that who waits for it can be steered."""
 
 FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 1.0
