@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
@@ -12,13 +14,14 @@ import pytest
 from pika import spec
 
 from flyball.server.amqp.flow import NO_MEMORY, NO_STORE, Flow
-from flyball.server.amqp.session import CREDIT_BYTES, AmqpSession
+from flyball.server.amqp.session import CREDIT_BYTES, LONG_READ_BYTES, AmqpSession
 from flyball.server.broker import Broker
 from flyball.server.node import Node
 from flyball.server.status import status_of
 from flyball.store.interface import Batch
 from flyball.store.memory import MemoryStore
-from tests.amqp.peer import Peer
+from tests.amqp.peer import BODY as BODY_FRAME
+from tests.amqp.peer import HEADER, Peer, frame, method_frame
 from tests.nodes import Gate, RunningNode
 
 SETPOINT_BYTES = 256 * 1024
@@ -226,6 +229,47 @@ def test_transient_messages_that_nobody_takes_stop_their_publisher_at_the_memory
         for _ in range(6_000):
             consumer.expect_content(spec.Basic.Deliver)
         publisher.expect(spec.Connection.Unblocked, 0)
+
+
+# Others
+
+
+def test_a_flood_is_read_once_in_a_turn_of_the_loop_so_that_others_have_theirs(
+    memory_node: RunningNode, connect: Callable[[RunningNode], Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = 0
+    counting = threading.Event()
+    long_reads: list[int] = []
+    feed = AmqpSession.feed
+
+    def note_and_feed(session: AmqpSession, data: bytes) -> None:
+        if len(data) >= LONG_READ_BYTES:
+            long_reads.append(turn)
+        feed(session, data)
+
+    def is_done(node: Node) -> bool:
+        nonlocal turn
+        turn += 1
+        counting.set()
+        return ready(node, "flood") == 200
+
+    monkeypatch.setattr(AmqpSession, "feed", note_and_feed)
+    publisher = connect(memory_node)
+    declare(publisher, "flood")
+    method = method_frame(spec.Basic.Publish(exchange="", routing_key="flood"))
+    header = frame(HEADER, 1, struct.pack(">HHQ", spec.Basic.INDEX, 0, 100_000) + b"\0\0")
+    message = method + header + frame(BODY_FRAME, 1, b"x" * 100_000)
+
+    def send_all_at_once() -> None:
+        counting.wait()
+        publisher.send_bytes(message * 200)
+
+    with ThreadPoolExecutor() as threads:
+        sending = threads.submit(send_all_at_once)
+        memory_node.wait_until(is_done)
+        sending.result()
+    assert long_reads
+    assert len(long_reads) == len(set(long_reads))
 
 
 # Without pressure

@@ -40,6 +40,10 @@ CREDIT_BYTES = 64 * 1024
 MESSAGE_COST_BYTES = 200
 """What a message counts beside its body."""
 
+LONG_READ_BYTES = 128 * 1024
+"""Who sends so much at a time is read once in a turn of the loop: libuv would read up to 32 times, and meanwhile
+nobody else would be served."""
+
 MAX_UNREAD_BYTES = 16 * 1024 * 1024
 """A peer that leaves so much unread is not listened to either."""
 
@@ -149,6 +153,16 @@ class AmqpSession(Connection):
             self.context.topology.delete_owned(self)
 
     # Reading
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if len(data) >= LONG_READ_BYTES and self._is_reading and self._transport is not None:
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._is_reading and not self.is_gone and self._transport is not None:
+            self._transport.resume_reading()
 
     def feed(self, data: bytes) -> None:
         self._has_heard = True
