@@ -95,6 +95,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         max_message_bytes = 5
         max_connections = 6
         resident_bytes = 7
+        memory_bytes = 9
         [trace]
         enabled = false
         sample_ratio = 0.25
@@ -129,6 +130,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         "max_message_bytes": 5,
         "max_connections": 6,
         "resident_bytes": 7,
+        "memory_bytes": 9,
         "trace": False,
         "trace_sample_ratio": 0.25,
         "trace_most_per_s": 8,

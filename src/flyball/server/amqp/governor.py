@@ -11,7 +11,7 @@ one sample old when it is used up, and the commit queue shows the effect with th
 Table 1) give kp = 1 / (c + d) and ki = kp / (4 (c + d)) for a wanted time constant c. With c = 3 d, so c + d = 0.2 s:
 kp = 5 /s and ki = 6.25 /s². The loop then bears six times the gain or the delay before it swings (pi/2 / (kp d) =
 6.3), so a commit may take 0.3 s. A commit takes the level down at once by all that it wrote, which no rate can
-smooth: while the store is the bottleneck the level saws between about 0.6 and 1.3 of its setpoint, commit by commit.
+smooth: while the store is the bottleneck the level saws about its setpoint by the size of a batch, commit by commit.
 """
 
 from __future__ import annotations
