@@ -313,17 +313,21 @@ class DrainingJournal:
         return self.received_bytes - self.bytes_committed
 
 
+class Residents:
+    """The messages in memory."""
+
+    resident_bytes = 0
+    resident_limit_bytes: int | None = None
+
+
 class FloodingBroker:
     """What the flow sees of a broker."""
 
     has_message_ids = True
 
-    class engine:  # noqa: N801
-        resident_bytes = 0
-        resident_limit_bytes = None
-
     def __init__(self, drain_per_s: float) -> None:
         self.journal = DrainingJournal(drain_per_s)
+        self.engine = Residents()
 
 
 class GreedySession:
@@ -361,3 +365,35 @@ def test_publishers_share_what_may_be_sent_whatever_the_size_of_their_messages()
 
     amounts = asyncio.run(publish())
     assert max(amounts) - min(amounts) < 3 * CREDIT_BYTES
+
+
+def test_publishers_and_a_protocol_that_fills_the_commit_queue_by_itself_do_not_keep_each_other_out() -> None:
+    async def publish() -> tuple[int, int]:
+        broker = FloodingBroker(drain_per_s=2e6)
+        flow = Flow(cast(Broker, broker), 2**30)
+        enough = asyncio.Event()
+        session = GreedySession(flow, broker.journal, 700, enough)
+        session.go_on()
+        others_bytes = 0
+        async with asyncio.timeout(20):
+            while not enough.is_set():
+                if broker.journal.pending_bytes <= SETPOINT_BYTES:
+                    broker.journal.received_bytes += 700
+                    others_bytes += 700
+                await asyncio.sleep(0)
+        return session.published_bytes, others_bytes
+
+    published_bytes, others_bytes = asyncio.run(publish())
+    assert 0.1 < published_bytes / (published_bytes + others_bytes) < 0.9
+
+
+@pytest.mark.parametrize(("limit_bytes", "level_bytes"), [(None, 1000), (400, 600), (2000, 0)])
+def test_memory_that_the_store_can_take_over_is_not_scarce(limit_bytes: int | None, level_bytes: int) -> None:
+    async def report() -> dict[str, Any]:
+        broker = FloodingBroker(drain_per_s=2e6)
+        broker.engine.resident_bytes = 1000
+        broker.engine.resident_limit_bytes = limit_bytes
+        return Flow(cast(Broker, broker), 10_000).report()
+
+    memory = asyncio.run(report())["memory"]
+    assert (memory["level_bytes"], memory["fill_ratio"]) == (level_bytes, level_bytes / 10_000)
