@@ -6,7 +6,7 @@ Plain data, known to every layer. Nothing here does I/O, keeps time or knows a p
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,6 +130,10 @@ class Policy:
     priority: int = 0
 
 
+Receipt = tuple[Callable[[int], None], int]
+"""What to call, and with which number."""
+
+
 @dataclass(slots=True)
 class Message:
     """What was published into one queue.
@@ -157,6 +161,8 @@ class Message:
     """How often it was handed to a consumer and came back."""
     stored: bool = False
     """Whether the store has it: set when its commit is through."""
+    receipt: Receipt | None = field(default=None, repr=False, compare=False)
+    """Who wants to know if it is dealt with before it is stored; None from then on."""
 
     @property
     def footprint_bytes(self) -> int:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from flyball.errors import StoreError, StoreUnavailable
 from flyball.model import Message, Queue
-from flyball.store.group_commit import GroupCommit, OutcomeUnknown
+from flyball.store.group_commit import LINGER_S, GroupCommit, OutcomeUnknown
 from flyball.store.interface import Batch, QueueCreated, QueueDeleted
 
 LIMIT_S = 10.0
@@ -230,6 +230,47 @@ async def test_a_remove_of_what_is_in_flight_follows_in_the_next_commit() -> Non
         assert ids(bench.journal.sent()) == ([], [1])
         await bench.journal.sent().succeed()
         assert (waiter.told, bench.journal.contents) == ((2, 0), {})
+
+
+async def deal_with_all_before_they_are_written(bench: Bench) -> None:
+    """Bring it about that messages are removed before they are sent, batch after batch."""
+    for number in range(100, 110):
+        bench.writer.append(message(number), None)
+        assert bench.writer.remove(message(number), None)
+        await bench.clock.advance(LINGER_S)
+
+
+async def test_a_batch_waits_a_little_while_most_messages_need_not_be_written() -> None:
+    async with running() as bench:
+        await deal_with_all_before_they_are_written(bench)
+        bench.writer.append(message(1), None)
+        bench.writer.append(message(2), None)
+        await turns()
+        assert bench.journal.attempts == 0
+        assert bench.writer.remove(message(1), None)
+        await bench.clock.advance(LINGER_S)
+        assert ids(bench.journal.sent()) == ([2], [])
+        assert not bench.writer.remove(message(2), None)
+
+
+async def test_a_batch_that_somebody_waits_for_himself_goes_at_once() -> None:
+    async with running() as bench:
+        await deal_with_all_before_they_are_written(bench)
+        bench.writer.append(message(1), Answers())
+        await turns()
+        assert ids(bench.journal.sent()) == ([1], [])
+
+
+async def test_batches_go_at_once_again_when_messages_have_to_be_written() -> None:
+    async with running() as bench:
+        await deal_with_all_before_they_are_written(bench)
+        for number in range(1, 9):
+            bench.writer.append(message(number), None)
+            await bench.clock.advance(LINGER_S)
+            await bench.journal.sent().succeed()
+        bench.writer.append(message(9), None)
+        await turns()
+        assert ids(bench.journal.sent()) == ([9], [])
 
 
 async def test_a_failed_commit_is_tried_again_with_growing_pauses() -> None:

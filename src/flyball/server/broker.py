@@ -288,8 +288,9 @@ class Broker:
     def settle(self, message: Message) -> None:
         """A message that was taken out or leased is dealt with: it is gone, and soon in the store as well."""
         self.engine.settle(message)
-        if message.persistent:
-            self.journal.remove(message, None)
+        if message.persistent and self.journal.remove(message, None) and message.receipt is not None:
+            tell, number = message.receipt
+            tell(number)
 
     def give_back(self, messages: Sequence[Message]) -> None:
         """Bring back messages whose leases have ended, but for those that have come back too often."""

@@ -34,6 +34,15 @@ MAX_BATCH_BYTES = 2 * 1024 * 1024
 """A batch that counts so much takes no more: the next ones go into another. Thousands of rows at once are not dearer
 than tens of thousands, and a store that is behind drains in small steps, so that who waits for it can be steered."""
 
+LINGER_S = 0.001
+"""While consumers deal with most messages before they are written, a batch waits so long: more of them will be."""
+
+LINGER_FROM_RATIO = 0.5
+"""The part of the messages from which on that is worth it."""
+
+SPARED_WEIGHT = 0.2
+"""How much one batch counts in that part."""
+
 FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 1.0
 
@@ -217,6 +226,9 @@ class GroupCommit:
         self._give_up_at: float | None = None
         self._ended = asyncio.Event()
         self._ended.set()
+        self._spared = 0
+        """How many messages were removed before they were sent, since the last batch."""
+        self._spared_ratio = 0.0
         self.batch_number = 0
         """Another one whenever a new batch opens: what is submitted under one number is committed together."""
         self.commits = 0
@@ -240,8 +252,11 @@ class GroupCommit:
         if cost_bytes > MAX_BATCH_BYTES:
             self._seal()
 
-    def remove(self, message: Message, waiter: Waiter | None) -> None:
-        """Drop a message that was appended. With a waiter it must be whole: a failure writes it again."""
+    def remove(self, message: Message, waiter: Waiter | None) -> bool:
+        """Drop a message that was appended. With a waiter it must be whole: a failure writes it again.
+
+        Return True if it was not sent to the store yet, and so never will be.
+        """
         if not message.stored:
             message_id = message.id
             for gathering in self._waiting:
@@ -249,7 +264,8 @@ class GroupCommit:
                     gathering.cost_bytes -= OPERATION_BYTES + len(gathering.appends.pop(message_id).body)
                     if gathering.append_waiters or waiter is not None:
                         gathering.settle(message_id, waiter)
-                    return
+                    self._spared += 1
+                    return True
         gathering = self._open or self._gather()
         if waiter is not None:
             gathering.remove_waiters[len(gathering.removes)] = waiter
@@ -257,6 +273,7 @@ class GroupCommit:
         gathering.cost_bytes = cost_bytes = gathering.cost_bytes + OPERATION_BYTES
         if cost_bytes > MAX_BATCH_BYTES:
             self._seal()
+        return False
 
     def change(self, change: Change, waiter: Waiter | None) -> None:
         """Store a change of a queue, a client or a definition, before the messages submitted with it."""
@@ -364,12 +381,31 @@ class GroupCommit:
                     return
                 self._work.clear()
                 await self._work.wait()
+            if self._is_worth_lingering():
+                await self._clock.sleep(LINGER_S)
             flight = self._waiting.popleft()
             if flight is self._open:
                 self._seal()
+            self._count_spared(len(flight.appends))
             self._flight = flight
             await self._commit(flight)
             self._flight = None
+
+    def _is_worth_lingering(self) -> bool:
+        """Whether most messages are dealt with before they are written, and nobody waits for this batch himself."""
+        first = self._waiting[0]
+        return (
+            self._spared_ratio > LINGER_FROM_RATIO
+            and first is self._open
+            and not self._stopping
+            and not (first.changes or first.append_waiters or first.remove_waiters)
+        )
+
+    def _count_spared(self, written: int) -> None:
+        """Note how many messages need not be written any more, beside those of the batch that goes now."""
+        spared, self._spared = self._spared, 0
+        if spared or written:
+            self._spared_ratio += SPARED_WEIGHT * (spared / (spared + written) - self._spared_ratio)
 
     async def _commit(self, flight: _Gathering) -> None:
         """Commit until it succeeds, or until the store says that it never will."""
@@ -421,6 +457,7 @@ class GroupCommit:
             self.failing_since = None
         for message in batch.appended:
             message.stored = True
+            message.receipt = None
         self._flight = None
         self.bytes_committed += flight.cost_bytes
         if flight.undone_appends or flight.undone_removes:

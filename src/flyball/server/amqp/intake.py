@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flyball.engine.queue import WorkingQueue
-from flyball.model import Message
+from flyball.model import Message, Receipt
 from flyball.server.broker import Broker
 
 
@@ -28,8 +28,12 @@ class Intake:
         persistent: bool,
         priority: int,
         ttl_us: int | None,
+        receipt: Receipt | None = None,
     ) -> list[WorkingQueue]:
-        """Put a message into each of the queues; return those that are full and refuse it."""
+        """Put a message into each of the queues; return those that are full and refuse it.
+
+        `receipt` is for a message that goes to one queue.
+        """
         broker = self._broker
         engine = self._engine
         if not engine.keeps_messages:
@@ -65,6 +69,7 @@ class Intake:
                 persistent and working.is_stored,
                 origin,
             )
+            message.receipt = receipt
             broker.accept(working, message)
         if ttl_us is not None:
             broker.watch_expiries()

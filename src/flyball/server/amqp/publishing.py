@@ -6,7 +6,6 @@ a message may ask for beyond that (copies, an expiration, a direct reply) is loo
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from flyball.engine.access import Action
 from flyball.engine.queue import WorkingQueue
 from flyball.engine.traits import MAX_MS
 from flyball.errors import ReservedName, StoreError
+from flyball.model import Receipt
 from flyball.server.amqp.replies import Refusal
 from flyball.wire.amqp import (
     EMPTY_TABLE,
@@ -108,6 +108,7 @@ class Publisher:
         "_batch",
         "_batch_number",
         "_channel",
+        "_confirm_one",
         "_confirmed",
         "_essentials",
         "_intake",
@@ -134,8 +135,9 @@ class Publisher:
         self.is_confirming = False
         self.published = 0
         """How many messages were published since confirms were asked for."""
-        self._awaiting: deque[int] = deque()
-        """The numbers of messages whose commit is awaited."""
+        self._awaiting: dict[int, None] = {}
+        """The numbers of messages whose commit is awaited, in their order."""
+        self._confirm_one = self._confirm
         self._confirmed: list[int] = []
         self._refused: list[int] = []
         self._is_due = False
@@ -165,18 +167,38 @@ class Publisher:
         if self.transaction is not None:
             self.transaction.append(Content(targets, publish, found, properties, ttl_us))
             return
-        refused: Sequence[WorkingQueue] = ()
-        if targets:
-            refused = self._intake.put(
-                targets, publish.body, properties, publish.origin, found.persistent, found.priority, ttl_us
-            )
-        elif publish.mandatory:
+        if not targets and publish.mandatory:
             self._return(publish.origin, properties, publish.body)
         if len(targets) > MANY_TARGETS:
             self._channel.session.end_turn()
-        if self.is_confirming:
-            self.published += 1
-            self._expect_confirm(self.published, targets, found.persistent, refused)
+        if not self.is_confirming:
+            self._intake.put(
+                targets, publish.body, properties, publish.origin, found.persistent, found.priority, ttl_us
+            )
+            return
+        self.published = number = self.published + 1
+        receipt: Receipt | None = None
+        awaits = found.persistent and (targets[0].is_stored if len(targets) == 1 else _any_stored(targets))
+        if awaits:
+            self._awaiting[number] = None
+            if len(targets) == 1:
+                receipt = (self._confirm_one, number)
+        refused = self._intake.put(
+            targets, publish.body, properties, publish.origin, found.persistent, found.priority, ttl_us, receipt
+        )
+        if refused:
+            self._awaiting.pop(number, None)
+            self._refused.append(number)
+            self._make_due()
+        elif not awaits:
+            self._confirmed.append(number)
+            self._make_due()
+        elif self._batch is not None and self._batch_number == self._journal.batch_number:
+            self._batch.last = number
+        else:
+            self._batch = Batch(self, number)
+            self._batch_number = self._journal.batch_number
+            self._journal.mark(self._batch)
 
     # Routes
 
@@ -261,38 +283,32 @@ class Publisher:
 
     # Confirms
 
-    def _expect_confirm(
-        self, number: int, targets: Sequence[WorkingQueue], persistent: bool, refused: Sequence[WorkingQueue]
-    ) -> None:
-        if refused:
-            self._refused.append(number)
-            self._make_due()
-        elif persistent and (targets[0].is_stored if len(targets) == 1 else _any_stored(targets)):
-            self._awaiting.append(number)
-            journal = self._journal
-            if self._batch is None or self._batch_number != journal.batch_number:
-                self._batch = Batch(self, number)
-                self._batch_number = journal.batch_number
-                journal.mark(self._batch)
-            else:
-                self._batch.last = number
-        else:
-            self._confirmed.append(number)
-            self._make_due()
-
     def confirm_up_to(self, last: int) -> None:
         """Everything up to that number is in the store."""
-        awaiting = self._awaiting
-        while awaiting and awaiting[0] <= last:
-            self._confirmed.append(awaiting.popleft())
+        self._confirmed += self._take_up_to(last)
         self._make_due()
 
     def refuse_up_to(self, last: int) -> None:
         """The store has refused what came up to that number, for good."""
-        awaiting = self._awaiting
-        while awaiting and awaiting[0] <= last:
-            self._refused.append(awaiting.popleft())
+        self._refused += self._take_up_to(last)
         self._make_due()
+
+    def _confirm(self, number: int) -> None:
+        """A message has been dealt with before it was written."""
+        if number in self._awaiting:
+            del self._awaiting[number]
+            self._confirmed.append(number)
+            self._make_due()
+
+    def _take_up_to(self, last: int) -> list[int]:
+        numbers: list[int] = []
+        for number in self._awaiting:
+            if number > last:
+                break
+            numbers.append(number)
+        for number in numbers:
+            del self._awaiting[number]
+        return numbers
 
     def _make_due(self) -> None:
         """Confirm with the next write: by then there may be more."""
@@ -316,7 +332,7 @@ class Publisher:
         if len(confirmed) == 1:
             session.send(encode_ack(channel.number, confirmed[0], multiple=False))
             return
-        first_awaited = min(self._awaiting[0] if self._awaiting else self.published + 1, *refused, self.published + 1)
+        first_awaited = min(next(iter(self._awaiting), self.published + 1), *refused, self.published + 1)
         confirmed.sort()
         together = [number for number in confirmed if number < first_awaited]
         if together:
