@@ -5,6 +5,7 @@ FlyballError
 │   ├── QueueNotFound
 │   ├── QueueNameTaken
 │   ├── QueueNotEmpty
+│   ├── QueueFull
 │   ├── QueueInUse
 │   ├── ConsumerRefused        somebody consumes it, or wants to, alone
 │   ├── QueueLocked            another connection has it for itself
@@ -76,6 +77,14 @@ class ConsumerRefused(RequestError):
 
     def __init__(self, queue_name: str, vhost: str) -> None:
         super().__init__(f"queue '{queue_name}' in vhost '{vhost}' in exclusive use")
+        self.queue_name = queue_name
+
+
+class QueueFull(RequestError):
+    """A queue holds as much as it may and takes no more."""
+
+    def __init__(self, queue_name: str, vhost: str) -> None:
+        super().__init__(f"queue '{queue_name}' in vhost '{vhost}' is full")
         self.queue_name = queue_name
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pika
 import pytest
 
+from flyball.client import LimitExceeded
 from flyball.client.sync import Client
 from flyball.wire.amqp import Properties
 from tests.nodes import RunningNode
@@ -52,6 +53,22 @@ def test_an_amqp_client_gets_what_another_protocol_has_put_with_what_amqp_has_no
     }
     assert (properties.correlation_id, properties.priority, properties.delivery_mode) == ("42", 9, 2)
     assert properties.timestamp == listed.arrived_us // 1_000_000
+
+
+def test_a_queue_keeps_its_limits_whoever_puts(own_channel: Any, alice: Client) -> None:
+    own_channel.queue_declare("dead", durable=True)
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    own_channel.queue_declare("short", durable=True, arguments={"x-max-length": 1, **dead})
+    own_channel.queue_declare("brief", durable=True, arguments={"x-message-ttl": 0, **dead})
+    own_channel.queue_declare("full", durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    for text in ("a", "b"):
+        alice.put("short", text)
+    alice.put("brief", "c")
+    assert [own_channel.basic_get("dead", auto_ack=True)[2] for _ in range(2)] == [b"a", b"c"]
+    alice.put("full", "d")
+    with pytest.raises(LimitExceeded, match="full"):
+        alice.put("full", "e")
+    assert [message.body for message in alice.read_messages("full")] == [b"d"]
 
 
 @pytest.mark.parametrize(("priority", "shown"), [(-1, None), (0, None), (1, 1), (255, 255), (256, 255)])

@@ -210,6 +210,20 @@ async def test_an_append_and_its_remove_cancel_out_before_they_are_sent() -> Non
         assert waiter.told == (3, 0)
 
 
+async def test_a_message_whose_place_another_takes_is_written_all_the_same() -> None:
+    async with running() as bench:
+        bench.writer.append(message(9), None)
+        await turns()
+        bench.writer.append(message(1), None)
+        bench.writer._seal()
+        bench.writer.append(message(2), None)
+        assert not bench.writer.remove(message(1), None, spare=False)
+        await bench.journal.sent().succeed()
+        assert ids(bench.journal.sent()) == ([1], [])
+        await bench.journal.sent().succeed()
+        assert ids(bench.journal.sent()) == ([2], [1])
+
+
 async def test_where_everything_cancels_out_the_store_is_not_asked() -> None:
     async with running() as bench:
         waiter, first = Answers(), message(1)

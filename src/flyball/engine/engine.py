@@ -281,6 +281,7 @@ class Engine:
             if working is None:
                 arrival.missing.append(queue_id)
                 continue
+            traits = working.traits
             message = Message(
                 self.use_message_id(),
                 queue_id,
@@ -288,9 +289,9 @@ class Engine:
                 draft.sender,
                 draft.receiver,
                 draft.context,
-                draft.priority,
+                draft.priority if traits.is_plain else traits.priority_of(draft.priority),
                 now_us,
-                draft.expires_us,
+                draft.expires_us if traits.is_plain else traits.expiry_of(draft.expires_us, now_us),
                 draft.properties,
                 draft.persistent and working.is_stored,
                 draft.origin,
@@ -551,8 +552,8 @@ class Engine:
                 wanted -= freed
                 if wanted <= 0:
                     return
-        # Little could be evicted: it is not worth looking at all of them again for every message.
-        self._eviction_pause_bytes = max(share // 2, self.resident_bytes // 8)
+        # Little could be evicted: it is not worth trying again for every message.
+        self._eviction_pause_bytes = share // 2
 
 
 def _check_name(name: str) -> None:

@@ -289,6 +289,8 @@ class WorkingQueue:
 
     def evict(self, wanted_bytes: int, keep_bytes: int) -> int:
         """Leave messages that are stored to the store; return how many bytes that freed."""
+        if not self.is_stored:
+            return 0
         chosen = evictable(self._backlog.newest_first(), wanted_bytes, keep_bytes, self._purged_to)
         if chosen:
             self.indexed.evict(chosen)

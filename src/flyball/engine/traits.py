@@ -46,6 +46,17 @@ class Traits:
         """Whether a full queue refuses new messages instead of dropping old ones."""
         return self.overflow != "drop-head"
 
+    def priority_of(self, priority: int) -> int:
+        """Return the priority that a message has here."""
+        return min(priority, self.max_priority) if self.max_priority else priority
+
+    def expiry_of(self, expires_us: int | None, now_us: int) -> int | None:
+        """Return when a message expires here that would expire then elsewhere."""
+        if self.message_ttl_us is None:
+            return expires_us
+        latest_us = now_us + self.message_ttl_us
+        return latest_us if expires_us is None else min(expires_us, latest_us)
+
     @classmethod
     def of(cls, settings: Arguments) -> Traits:
         """Read what holds for a queue, by names without x-. The values have been checked before."""

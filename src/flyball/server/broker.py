@@ -16,7 +16,7 @@ from flyball.engine.consumer import Consumer, SharedWindow
 from flyball.engine.credit import SLOT_US
 from flyball.engine.engine import Engine
 from flyball.engine.queue import Delivery, WorkingQueue
-from flyball.errors import FlyballError, InvalidBody, QueueNotFound, StoreError, StoreUnavailable
+from flyball.errors import FlyballError, InvalidBody, QueueFull, QueueNotFound, StoreError, StoreUnavailable
 from flyball.model import Client, ClientMode, Draft, Message, Queue, Selector, Snapshot
 from flyball.server import clock
 from flyball.server.pending import Changing, Done, PutDone, Putting, TakeDone, Taking, Together
@@ -136,8 +136,11 @@ class Broker:
         """Called whenever less waits for the store."""
         self.on_queue_created: Callable[[Queue], None] = lambda queue: None
         self.on_queue_deleted: Callable[[Queue], None] = lambda queue: None
-        self.on_dead: Callable[[WorkingQueue, Message, str], None] = lambda working, message, reason: None
-        """Called with a message that nobody will get any more, and why, before it is removed."""
+        self.on_dead: Callable[[WorkingQueue, Message, str], bool] = lambda working, message, reason: False
+        """Called with a message that nobody will get any more, and why, before it is removed.
+
+        Says whether another message takes its place.
+        """
         self.journal = GroupCommit(store, time_limit_s=time_limit_s, on_flushed=lambda: self.on_flushed())
         self.max_message_bytes = max_message_bytes
         self._time_limit_s = time_limit_s
@@ -258,6 +261,10 @@ class Broker:
             if ids_left < len(queue_ids):
                 done([], StoreUnavailable("the store has not given out numbers for new messages"))
                 return []
+        for queue_id in queue_ids:
+            working = self.engine.find_working(queue_id)
+            if working is not None and working.traits.rejects and working.is_full_for(len(draft.body)):
+                raise QueueFull(working.queue.name, working.queue.vhost)
         arrival = self.engine.put(draft, queue_ids, self.now_us())
         messages = arrival.messages
         if draft.persistent and messages and self.engine.keeps_messages:
@@ -268,6 +275,12 @@ class Broker:
         else:
             self._dispatch(arrival.deliveries)
             done(messages, None)
+        for queue_id in queue_ids:
+            working = self.engine.find_working(queue_id)
+            if working is not None and not working.traits.is_plain:
+                self._look_after(working)
+        if draft.expires_us is not None:
+            self.watch_expiries()
         return arrival.missing
 
     def check_size(self, size_bytes: int) -> None:
@@ -316,8 +329,12 @@ class Broker:
 
     def bury(self, working: WorkingQueue, message: Message, reason: str) -> None:
         """Nobody will get this message, which is out, any more: it may be published elsewhere, and it is removed."""
-        self.on_dead(working, message, reason)
-        self.settle(message)
+        if self.on_dead(working, message, reason) and message.persistent:
+            # Its publisher must not be told that it is safe before its successor is.
+            self.engine.settle(message)
+            self.journal.remove(message, None, spare=False)
+        else:
+            self.settle(message)
 
     def feed(self, consumer: Consumer) -> None:
         """Let the consumer have more, if it wants and there is something. In the line it is served anyway."""

@@ -252,12 +252,13 @@ class GroupCommit:
         if cost_bytes > MAX_BATCH_BYTES:
             self._seal()
 
-    def remove(self, message: Message, waiter: Waiter | None) -> bool:
+    def remove(self, message: Message, waiter: Waiter | None, *, spare: bool = True) -> bool:
         """Drop a message that was appended. With a waiter it must be whole: a failure writes it again.
 
-        Return True if it was not sent to the store yet, and so never will be.
+        Return True if it was not sent to the store yet, and so never will be. Without `spare` it is written all the
+        same, and removed together with what is submitted now: something takes its place.
         """
-        if not message.stored:
+        if spare and not message.stored:
             message_id = message.id
             for gathering in self._waiting:
                 if message_id in gathering.appends:

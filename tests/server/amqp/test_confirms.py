@@ -46,6 +46,22 @@ def test_a_message_that_is_dealt_with_before_it_is_written_is_confirmed_and_neve
         assert memory_node.call(lambda node: node.hub.broker.journal.rows_appended) == 1
 
 
+def test_a_message_that_dies_unwritten_is_confirmed_when_its_dead_letter_is_safe(
+    gate: Gate, memory_node: RunningNode
+) -> None:
+    with opened(memory_node) as peer:
+        peer.ask(spec.Queue.Declare(queue="dead", durable=True), spec.Queue.DeclareOk)
+        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-message-ttl": 0}
+        peer.ask(spec.Queue.Declare(queue="q", durable=True, arguments=arguments), spec.Queue.DeclareOk)
+        peer.ask(spec.Confirm.Select(), spec.Confirm.SelectOk)
+        gate.close(memory_node)
+        peer.publish(b"body", routing_key="q", properties=PERSISTENT)
+        peer.send(spec.Basic.Get(queue="dead"))
+        assert peer.expect_content(spec.Basic.GetOk).body == b"body"
+        gate.open(memory_node)
+        assert peer.expect(spec.Basic.Ack).delivery_tag == 1
+
+
 def test_confirms_come_together_where_they_can(gate: Gate, memory_node: RunningNode) -> None:
     with opened(memory_node) as peer:
         peer.ask(spec.Queue.Declare(queue="q", durable=True), spec.Queue.DeclareOk)

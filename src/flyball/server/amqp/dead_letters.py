@@ -33,15 +33,15 @@ class DeadLetters:
         self._topology = topology
         self._intake = intake
 
-    def publish(self, working: WorkingQueue, message: Message, reason: str) -> None:
-        """Publish a message that its queue gives up. Without an exchange for it, or a route, it is dropped."""
+    def publish(self, working: WorkingQueue, message: Message, reason: str) -> bool:
+        """Publish a message that its queue gives up. False if there is no exchange or no route for it."""
         traits = working.traits
         exchange = traits.dead_letter_exchange
         if exchange is None:
-            return
+            return False
         queue = working.queue
         if self._topology.router(queue.vhost).find(exchange) is None:
-            return
+            return False
         origin, encoded = message.origin, message.properties
         if not origin:
             origin, encoded = present(message, queue.name)
@@ -73,6 +73,7 @@ class DeadLetters:
             properties.priority or 0,
             None,
         )
+        return bool(targets)
 
 
 def _copies(headers: dict[str, bytes]) -> list[str]:

@@ -50,11 +50,8 @@ class Intake:
                     if traits.overflow == "reject-publish-dlx":
                         self._bury_refused(working, body, properties, origin, persistent, priority, now_us)
                     continue
-                if traits.message_ttl_us is not None:
-                    latest_us = now_us + traits.message_ttl_us
-                    expires_us = latest_us if expires_us is None else min(expires_us, latest_us)
-                if traits.max_priority:
-                    kept_priority = min(priority, traits.max_priority)
+                expires_us = traits.expiry_of(expires_us, now_us)
+                kept_priority = traits.priority_of(priority)
             message = Message(
                 engine.use_message_id(),
                 working.queue.id,

@@ -18,6 +18,7 @@ from flyball.errors import (
     LeaseNotFound,
     NotIdentified,
     NotPermitted,
+    QueueFull,
     QueueNameTaken,
     QueueNotFound,
     RequestError,
@@ -51,6 +52,7 @@ _CODES: dict[type[FlyballError], ErrorCode] = {
 _WIDE_CODES: dict[type[FlyballError], ErrorCode] = _CODES | {
     StoreUnavailable: ErrorCode.STORE_UNAVAILABLE,
     InvalidBody: ErrorCode.LIMIT_EXCEEDED,
+    QueueFull: ErrorCode.LIMIT_EXCEEDED,
     ConsumerNotFound: ErrorCode.CONSUMER_NOT_EXISTING,
     LeaseNotFound: ErrorCode.LEASE_NOT_EXISTING,
 }
