@@ -39,7 +39,11 @@ class Broker(Protocol):
 
     def add_user(self, name: str, password: str, tags: tuple[str, ...] = ()) -> None: ...
 
+    def delete_user(self, name: str) -> None: ...
+
     def add_vhost(self, name: str) -> None: ...
+
+    def delete_vhost(self, name: str) -> None: ...
 
     def set_permission(
         self, user: str, vhost: str = "/", configure: str = ".*", write: str = ".*", read: str = ".*"
@@ -79,6 +83,12 @@ class RabbitMqBroker:
 
     def add_vhost(self, name: str) -> None:
         self._node.api("PUT", f"/vhosts/{_part(name)}")
+
+    def delete_vhost(self, name: str) -> None:
+        self._node.api("DELETE", f"/vhosts/{_part(name)}")
+
+    def delete_user(self, name: str) -> None:
+        self._node.api("DELETE", f"/users/{_part(name)}")
 
     def set_permission(
         self, user: str, vhost: str = "/", configure: str = ".*", write: str = ".*", read: str = ".*"
@@ -130,6 +140,12 @@ class FlyballBroker:
     def add_vhost(self, name: str) -> None:
         if all(vhost["name"] != name for vhost in self._manage("vhost.list")):
             self._manage("vhost.add", name=name)
+
+    def delete_vhost(self, name: str) -> None:
+        self._manage("vhost.delete", name=name)
+
+    def delete_user(self, name: str) -> None:
+        self._manage("user.delete", name=name)
 
     def set_permission(
         self, user: str, vhost: str = "/", configure: str = ".*", write: str = ".*", read: str = ".*"

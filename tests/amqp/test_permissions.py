@@ -231,3 +231,27 @@ def test_a_policy_says_where_dead_letters_go(broker: Broker, peer: Peer, new_nam
     assert (dead.method.consumer_tag, dead.body) == ("dead", b"x")
     assert dead.properties.headers["x-death"][0]["reason"] == "rejected"
     broker.clear_policy(source)
+
+
+# Who is connected when his user or his virtual host goes
+
+
+@pytest.mark.parametrize("gone", ["user", "vhost"])
+def test_whose_user_or_vhost_is_deleted_is_told_and_disconnected(
+    broker: Broker, new_peer: NewPeer, name: str, gone: str
+) -> None:
+    broker.add_user(name, name)
+    broker.add_vhost(name)
+    broker.set_permission(name, name)
+    peer = new_peer().open(name, name, name)
+    peer.ask(spec.Queue.Declare(queue="mine", durable=True), spec.Queue.DeclareOk)
+    other = new_peer().open()
+
+    if gone == "user":
+        broker.delete_user(name)
+    else:
+        broker.delete_vhost(name)
+
+    closed = peer.expect(spec.Connection.Close, 0)
+    assert (closed.reply_code, closed.reply_text) == (320, f"CONNECTION_FORCED - {gone} '{name}' is deleted")
+    other.ask(spec.Queue.Declare(queue=name, exclusive=True), spec.Queue.DeclareOk)

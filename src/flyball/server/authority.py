@@ -49,6 +49,10 @@ class Authority:
         self.policies = Policies()
         self.loopback_users = frozenset(loopback_users)
         """Those who may log in from the node's own machine only."""
+        self.on_user_deleted: Callable[[str], None] = lambda name: None
+        """Called when a user is gone, before that is durable: its connections have to end."""
+        self.on_vhost_closed: Callable[[str], None] = lambda vhost: None
+        """Called when a virtual host is gone, before anything in it: the connections to it have to end."""
         self.on_vhost_deleted: Callable[[str], None] = lambda vhost: None
         """Called when a virtual host is gone, before that is durable: what is in it has to go too."""
         self.on_policies_changed: Callable[[str], None] = lambda vhost: None
@@ -130,6 +134,7 @@ class Authority:
         """Delete the user and its permissions, also if it is the last administrator."""
         permissions = self.access.delete_user(name)
         log.info("user %r deleted", name)
+        self.on_user_deleted(name)
         await self._delete([_of_permission(permission) for permission in permissions], _USER, name)
 
     async def _hash(self, password: str | None) -> str | None:
@@ -140,6 +145,7 @@ class Authority:
             if self.access.find_user(user.name) is user:
                 if before is None:
                     self.access.delete_user(user.name)
+                    self.on_user_deleted(user.name)
                 else:
                     self.access.put_user(before)
 
@@ -155,6 +161,7 @@ class Authority:
             if self.access.has_vhost(vhost):
                 self.access.delete_vhost(vhost)
                 self.policies.delete_vhost(vhost)
+                self.on_vhost_closed(vhost)
                 self.on_vhost_deleted(vhost)
 
         await self._put(_of_vhost(vhost), undo)
@@ -164,6 +171,7 @@ class Authority:
         permissions = self.access.delete_vhost(vhost)
         policies = self.policies.delete_vhost(vhost)
         log.info("vhost %r deleted", vhost)
+        self.on_vhost_closed(vhost)
         self.on_vhost_deleted(vhost)
         gone = [*map(_of_permission, permissions), *map(_of_policy, policies)]
         await self._delete(gone, _VHOST, vhost)

@@ -64,6 +64,8 @@ class Hub:
         self._idle: asyncio.Event = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         broker.on_flushed = self._wake
+        authority.on_user_deleted = self._user_deleted
+        authority.on_vhost_closed = self._vhost_closed
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Start what a session cannot do at once. It ends with the node at the latest."""
@@ -119,6 +121,14 @@ class Hub:
         if self.is_stopping:
             self._check_idle()
 
+    def _user_deleted(self, name: str) -> None:
+        for connection in list(self.connections):
+            connection.user_deleted(name)
+
+    def _vhost_closed(self, vhost: str) -> None:
+        for connection in list(self.connections):
+            connection.vhost_closed(vhost)
+
     def _check_idle(self) -> None:
         if not any(connection.is_busy for connection in self.connections):
             self._idle.set()
@@ -164,6 +174,12 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     def tick(self, now_s: float) -> None:
         """Called about once a second."""
+
+    def user_deleted(self, name: str) -> None:
+        """A user is gone: if it is the peer's, the connection has to end."""
+
+    def vhost_closed(self, vhost: str) -> None:
+        """A virtual host is gone: if the peer is in it, the connection has to end."""
 
     def ended(self) -> None:
         """The connection is gone: let go of what it held."""

@@ -138,6 +138,14 @@ class AmqpSession(Connection):
             self.flush()
         super().disconnect()
 
+    def user_deleted(self, name: str) -> None:
+        if self.user.name == name:
+            self._fail_all(AmqpError(ReplyCode.CONNECTION_FORCED, f"user '{name}' is deleted"))
+
+    def vhost_closed(self, vhost: str) -> None:
+        if self.vhost == vhost:
+            self._fail_all(AmqpError(ReplyCode.CONNECTION_FORCED, f"vhost '{vhost}' is deleted"))
+
     def ended(self) -> None:
         self._set_timer(None, 0)
         self.context.flow.forget(self)
