@@ -181,9 +181,13 @@ class ServeProcess:
                 return
         raise StartFailed(*self.wait())
 
+    def address(self, protocol: str) -> Address:
+        """Where it listens, or did when it ran."""
+        return self._addresses[protocol]
+
     def connect(self, protocol: str) -> socket.socket:
         """Connect to a listener; the connection is closed with this object at the latest."""
-        connection = socket.create_connection(self._addresses[protocol], timeout=ANSWER_LIMIT_S)
+        connection = socket.create_connection(self.address(protocol), timeout=ANSWER_LIMIT_S)
         self._connections.append(connection)
         return connection
 

@@ -547,3 +547,12 @@ def test_memory_is_evicted_again_soon_after_it_could_not_be() -> None:
     for _ in range(4):
         put(engine, queue_id, Draft(b"x" * 100))
     assert engine.resident_bytes <= 64 * 700
+
+
+def test_the_engine_tells_once_in_which_queue_something_is_overdue_that_is_not_in_memory() -> None:
+    summaries = [QueueSummary(Queue(number, str(number)), message_count=1, last_message_id=1) for number in (1, 2)]
+    engine = Engine(Snapshot(queues=summaries, next_queue_id=3))
+    engine.expect_expiries([(100, 1, 1), (200, 2, 2)])
+    assert engine.expire(100) == []
+    assert engine.overdue_queue_ids() == {1}
+    assert engine.overdue_queue_ids() == set()

@@ -79,6 +79,7 @@ class Engine:
         "_next_consumer_id",
         "_next_message_id",
         "_next_queue_id",
+        "_overdue",
         "_queues",
         "_queues_by_name",
         "keeps_messages",
@@ -113,6 +114,7 @@ class Engine:
         """A heap of what was in `_expiring` once."""
         self._expiring: dict[int, Expiry] = {}
         """The messages whose time is not up yet, by their ids."""
+        self._overdue: set[int] = set()
         self._eviction_pause_bytes = 0
         """How much more may come before it is worth trying to evict again."""
 
@@ -367,7 +369,7 @@ class Engine:
     def expire(self, now_us: int) -> list[Message]:
         """Return the messages whose time is up and was not at the last call. Each is gone with `settle`.
 
-        Those in memory are taken out now, the others when they are read.
+        Those in memory are taken out now, the others when they are read: `overdue_queue_ids` tells where.
         """
         while self._expiries and self._expiries[0][0] <= now_us:
             _, queue_id, message_id = heappop(self._expiries)
@@ -377,9 +379,16 @@ class Engine:
             message = None if working is None else working.get(message_id)
             if working is not None and message is not None:
                 working.expire(message)
+            elif working is not None and working.absent:
+                self._overdue.add(queue_id)
         expired = [message for message in self._expired if message.queue_id in self._queues]
         self._expired.clear()
         return expired
+
+    def overdue_queue_ids(self) -> set[int]:
+        """Return the queues where the time of messages that are not in memory is up since the last call."""
+        overdue, self._overdue = self._overdue, set()
+        return overdue
 
     # Consumers
 

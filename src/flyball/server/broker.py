@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from flyball.engine.backlog import Build, Load
 from flyball.engine.consumer import Consumer, SharedWindow
 from flyball.engine.credit import SLOT_US
 from flyball.engine.engine import Engine
@@ -40,6 +41,9 @@ its body. With more, commits would not be faster, only later."""
 
 FEED_AT_ONCE = 1000
 """So many messages of a backlog are given to a consumer before others have their turn."""
+
+RETRY_S = 1.0
+"""After so long what a store that was away could not tell is asked again."""
 
 Accepts = Callable[[Message], bool]
 
@@ -527,6 +531,21 @@ class Broker:
             working = self.engine.find_working(message.queue_id)
             if working is not None:
                 self.bury(working, message, "expired")
+        for queue_id in self.engine.overdue_queue_ids():
+            self._expire_absent(queue_id)
+
+    def _expire_absent(self, queue_id: int) -> None:
+        """Remove what is past its time at the head of a queue and only in the store; further back it can wait."""
+        working = self.engine.find_working(queue_id)
+        if working is None:
+            return
+        found = self.engine.peek(queue_id, working.traits.selector, self.now_us())
+        if self.engine.has_expired:
+            self.expire()
+        if isinstance(found, Load | Build):
+            again = partial(self._expire_absent, queue_id)
+            loop = asyncio.get_running_loop()
+            self._reader.fetch(queue_id, found, again, lambda error: loop.call_later(RETRY_S, again))
 
     def when_durable(self, done: Done) -> None:
         """Call back when everything that was changed before is committed."""
