@@ -354,6 +354,15 @@ async def test_messages_with_an_expiry_are_listed(store: Store) -> None:
     assert sorted(await store.expiring()) == [(40, 1, 3), (50, 1, 1)]
 
 
+async def test_the_bytes_of_a_queue_are_those_of_its_bodies(store: Store) -> None:
+    await with_queue(store)
+    await store.commit(Batch(appended=[Message(1, 1, b"four", properties=b"more"), Message(2, 1, b"x" * 10_000)]))
+    await store.commit(Batch(appended=[Message(3, 1, b"three"), Message(4, 2, b"other")]))
+    assert await store.body_bytes(1, []) == 10_009
+    assert await store.body_bytes(1, [2, 7]) == 9
+    assert await store.body_bytes(99, []) == 0
+
+
 async def test_a_queue_is_emptied_up_to_an_id_except_what_is_kept(store: Store) -> None:
     await with_queue(store)
     await store.commit(Batch(appended=numbered(*range(1, 5001)) + numbered(9000, queue_id=2)))

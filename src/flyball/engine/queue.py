@@ -46,6 +46,7 @@ class WorkingQueue:
         "consumers",
         "generation",
         "is_stored",
+        "knows_bytes",
         "last_message_id",
         "out",
         "queue",
@@ -73,7 +74,9 @@ class WorkingQueue:
         self.last_message_id = summary.last_message_id
         self.traits = Traits()
         self.ready_bytes = 0
-        """What the bodies of the ready messages hold, those that were found at the start not counted."""
+        """What the bodies of the ready messages hold, if it `knows_bytes`."""
+        self.knows_bytes = not summary.message_count
+        """Whether the messages that were found at the start are in `ready_bytes`."""
         self.active: Consumer | None = None
         """The consumer that gets everything, if the queue has but one at a time."""
         self.out: dict[int, Message] = {}
@@ -100,7 +103,7 @@ class WorkingQueue:
     @property
     def absent(self) -> int:
         """How many ready messages are not in memory."""
-        return self._backlog.absent if isinstance(self._backlog, IndexedBacklog) else 0
+        return 0 if isinstance(self._backlog, PlainBacklog) else self._backlog.absent
 
     @property
     def absent_bytes(self) -> int:
@@ -157,6 +160,21 @@ class WorkingQueue:
             traits.max_length_bytes is not None and self.ready_bytes + body_bytes > traits.max_length_bytes
         )
 
+    @property
+    def is_unmeasured(self) -> bool:
+        """Whether its bytes are limited and nobody knows how many there are."""
+        return self.traits.max_length_bytes is not None and not self.knows_bytes
+
+    @property
+    def unstored_bytes(self) -> int:
+        """What the bodies of the ready messages hold that the store does not have."""
+        return sum(len(message.body) for message in self._resident() if not message.stored)
+
+    def learn_bytes(self, ready_bytes: int) -> None:
+        """Take over what the ready messages hold, those included that were found at the start."""
+        self.ready_bytes = ready_bytes
+        self.knows_bytes = True
+
     def admit(self, consumer: Consumer) -> None:
         """Take in a consumer, in the second row if the queue has one active consumer at a time."""
         self.consumers[consumer.id] = consumer
@@ -185,6 +203,9 @@ class WorkingQueue:
                 self._backlog = PlainBacklog()
         self.out[message.id] = message
         self.ready_bytes -= len(message.body)
+        if not self.knows_bytes and not len(self._backlog):
+            self.ready_bytes = 0
+            self.knows_bytes = True
         if message.receiver is not None:
             self._addressed_count -= 1
             left = self.addressed[message.receiver] - 1
@@ -302,6 +323,7 @@ class WorkingQueue:
         self._backlog = PlainBacklog()
         self._purged_to = self.last_message_id
         self.ready_bytes = 0
+        self.knows_bytes = True
         self.addressed = {}
         self._addressed_count = 0
         self.sent = self._sent_of_out()

@@ -357,6 +357,30 @@ class Broker:
                 self._reader.fetch(working.queue.id, found, partial(self.enforce_limits, working), lambda error: None)
                 break
 
+    def enforce_new_limits(self, working: WorkingQueue) -> None:
+        """The queue may hold less than before: drop what is too much."""
+        if working.is_unmeasured:
+            self._spawn(self._measure_and_enforce(working))
+        elif not working.traits.rejects:
+            self.enforce_limits(working)
+
+    async def measure(self, working: WorkingQueue) -> None:
+        """Find out how many bytes a queue holds whose messages were found at the start. Raises StoreError.
+
+        Exact while the queue rests; what comes and goes meanwhile may be counted twice, until the queue is empty.
+        """
+        leaving = [*working.out, *self.journal.removing_ids()]
+        generation, before, unstored = working.generation, working.ready_bytes, working.unstored_bytes
+        stored = await self._reader.until_available(lambda: self.store.body_bytes(working.queue.id, leaving))
+        if working.generation == generation and not working.knows_bytes:
+            working.learn_bytes(stored + unstored + working.ready_bytes - before)
+
+    async def _measure_and_enforce(self, working: WorkingQueue) -> None:
+        with contextlib.suppress(StoreError):
+            await self.measure(working)
+        if not working.traits.rejects:
+            self.enforce_limits(working)
+
     def _look_after(self, working: WorkingQueue) -> None:
         """A message waits in a queue with limits: see that they are kept, now and when its time is up."""
         if working.is_too_long and not working.traits.rejects:
@@ -544,8 +568,11 @@ class Broker:
             self.expire()
         if isinstance(found, Load | Build):
             again = partial(self._expire_absent, queue_id)
-            loop = asyncio.get_running_loop()
-            self._reader.fetch(queue_id, found, again, lambda error: loop.call_later(RETRY_S, again))
+
+            def failed(error: FlyballError) -> None:
+                asyncio.get_running_loop().call_later(RETRY_S, again)
+
+            self._reader.fetch(queue_id, found, again, failed)
 
     def when_durable(self, done: Done) -> None:
         """Call back when everything that was changed before is committed."""

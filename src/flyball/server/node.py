@@ -104,6 +104,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[Node]:
         authority = Authority(broker.journal, snapshot.definitions, loopback_users=settings.loopback_users)
         await authority.start()
         topology = Topology(broker, authority, snapshot.definitions)
+        await topology.start()
         amqp_context = AmqpContext(topology, _amqp_settings(settings))
         broker.watch_expiries()
         recorder = _recorder(settings)

@@ -75,6 +75,12 @@ class Topology:
             working.traits = self._traits(working.queue)
             self._set_expiry(working)
 
+    async def start(self) -> None:
+        """Find out what the queues hold whose bytes are limited. Raises StoreError."""
+        for working in self.engine.queues:
+            if working.is_unmeasured:
+                await self.broker.measure(working)
+
     @property
     def version(self) -> int:
         """Changes whenever a message may be routed, or allowed, differently than before."""
@@ -320,8 +326,7 @@ class Topology:
             if working.queue.vhost == vhost:
                 working.traits = self._traits(working.queue)
                 self._set_expiry(working)
-                if not working.traits.rejects:
-                    self.broker.enforce_limits(working)
+                self.broker.enforce_new_limits(working)
 
     def _vhost_deleted(self, vhost: str) -> None:
         for working in self.engine.queues:

@@ -156,6 +156,10 @@ class Store(Protocol):
         """
         ...
 
+    async def body_bytes(self, queue_id: int, without: Sequence[int]) -> int:
+        """Return how much the bodies of the queue's stored messages hold, but for those with the ids `without`."""
+        ...
+
     async def expiring(self) -> list[tuple[int, int, int]]:
         """Return (expires_us, queue_id, message_id) of every stored message that has an expiry."""
         ...

@@ -108,6 +108,10 @@ class MemoryStore:
                 groups.setdefault(key, []).append(message.id)
         yield IndexPiece([IndexKeys(*key, message_ids) for key, message_ids in groups.items()], up_to_id)
 
+    async def body_bytes(self, queue_id: int, without: Sequence[int]) -> int:
+        left_out = frozenset(without)
+        return sum(len(message.body) for message in self._in_queue(queue_id) if message.id not in left_out)
+
     async def expiring(self) -> list[tuple[int, int, int]]:
         return [
             (message.expires_us, message.queue_id, message.id)

@@ -35,6 +35,9 @@ class NullStore:
     async def index(self, queue_id: int, columns: IndexColumns, up_to_id: int) -> AsyncIterator[IndexPiece]:
         yield IndexPiece([], up_to_id)
 
+    async def body_bytes(self, queue_id: int, without: Sequence[int]) -> int:
+        return 0
+
     async def expiring(self) -> list[tuple[int, int, int]]:
         return []
 

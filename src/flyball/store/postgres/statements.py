@@ -97,6 +97,10 @@ SELECT {_COLUMN_LIST} FROM (
     ) AS next
 ) AS found WHERE row_number = 1 OR so_far_bytes <= $4 ORDER BY id"""
 
+# Reads every row of the queue, but no long body: only queues with a limit on bytes are worth it.
+BODY_BYTES = """
+SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM messages WHERE queue_id = $1 AND id <> ALL($2::bigint[])"""
+
 EXPIRING = """
 SELECT expires_us, queue_id, id FROM messages
 WHERE expires_us IS NOT NULL AND queue_id IN (SELECT id FROM queues)"""

@@ -129,6 +129,11 @@ class PostgresStore:
             after_id = max(row[4][-1] for row in rows)
             yield IndexPiece(keys, after_id)
 
+    async def body_bytes(self, queue_id: int, without: Sequence[int]) -> int:
+        async with self._worker.connection() as connection:
+            found: int = await connection.fetchval(statements.BODY_BYTES, queue_id, without)
+        return found
+
     async def expiring(self) -> list[tuple[int, int, int]]:
         async with self._worker.connection() as connection:
             rows = await connection.fetch(statements.EXPIRING)
