@@ -98,7 +98,9 @@ class StoreReader:
 
     async def _build(self, queue_id: int, build: Build) -> None:
         """Make an index of messages that are in the store, while the queue is in use."""
-        working = self._engine.queue(queue_id)
+        working = self._engine.find_working(queue_id)
+        if working is None:
+            return
         generation, shape = working.generation, build.shape
         working.indexed.begin_index(shape, self._removing_ids().union(working.out))
         try:
