@@ -87,6 +87,14 @@ def test_listing_gives_what_is_in_memory_oldest_first_in_pages() -> None:
     assert [message.id for message in working.oldest(2, 10)] == [3, 4]
 
 
+def test_a_consumer_is_given_at_once_only_what_holds_so_many_bytes() -> None:
+    working, _ = a_queue()
+    fill(working, *(Message(n, 1, b"x" * 10) for n in range(1, 6)))
+    consumer = a_consumer(1, prefetch=5)
+    assert given(working.feed(consumer, 0, most_bytes=25)) == [(1, 1), (1, 2), (1, 3)]
+    assert given(working.feed(consumer, 0, most_bytes=1)) == [(1, 4)]
+
+
 def test_a_consumer_is_given_up_to_its_window() -> None:
     working, _ = a_queue()
     fill(working, *(a_message(n) for n in range(1, 6)))

@@ -475,10 +475,15 @@ class Engine:
             for delivery in self._queues[queue_id].requeue(returned, now_us)
         ]
 
-    def feed(self, consumer: Consumer, now_us: int, most: int = UNLIMITED) -> list[Delivery]:
-        """Give the consumer what its credit allows, up to so many: after it came or settled something."""
+    def feed(
+        self, consumer: Consumer, now_us: int, most: int = UNLIMITED, most_bytes: int = UNLIMITED
+    ) -> list[Delivery]:
+        """Give the consumer what its credit allows, after it came or settled something.
+
+        Up to so many, and until their bodies hold so much.
+        """
         working = self._queues.get(consumer.queue_id)
-        return [] if working is None or consumer.is_cancelled else working.feed(consumer, now_us, most)
+        return [] if working is None or consumer.is_cancelled else working.feed(consumer, now_us, most, most_bytes)
 
     @property
     def has_fractional_consumers(self) -> bool:

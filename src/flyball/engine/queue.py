@@ -261,13 +261,16 @@ class WorkingQueue:
                         self._hungry.join(consumer)
         return deliveries
 
-    def feed(self, consumer: Consumer, now_us: int, most: int = UNLIMITED) -> list[Delivery]:
-        """Give a consumer what it wants, as far as there is something and up to so many."""
+    def feed(
+        self, consumer: Consumer, now_us: int, most: int = UNLIMITED, most_bytes: int = UNLIMITED
+    ) -> list[Delivery]:
+        """Give a consumer what it wants, as far as there is something, up to so many and until they hold so much."""
         deliveries: list[Delivery] = []
         delivery = self._give(consumer, now_us)
         while delivery is not None:
             deliveries.append(delivery)
-            if len(deliveries) == most:
+            most_bytes -= len(delivery.message.body)
+            if len(deliveries) == most or most_bytes <= 0:
                 break
             delivery = self._give(consumer, now_us)
         return deliveries

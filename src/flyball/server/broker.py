@@ -42,6 +42,9 @@ its body. With more, commits would not be faster, only later."""
 FEED_AT_ONCE = 1000
 """So many messages of a backlog are given to a consumer before others have their turn."""
 
+FEED_BYTES = 256 * 1024
+"""With so many bytes of a backlog others have their turn as well, and the consumer may turn out not to read."""
+
 RETRY_S = 1.0
 """After so long what a store that was away could not tell is asked again."""
 
@@ -617,11 +620,11 @@ class Broker:
 
     def _feed(self, consumer: Consumer) -> None:
         """Let the consumer have what it wants, a part at a time: others want their turn."""
-        deliveries = self.engine.feed(consumer, self.now_us(), FEED_AT_ONCE)
+        deliveries = self.engine.feed(consumer, self.now_us(), FEED_AT_ONCE, FEED_BYTES)
         self._dispatch(deliveries)
         if self.engine.has_expired:
             self.expire()
-        if len(deliveries) == FEED_AT_ONCE:
+        if len(deliveries) == FEED_AT_ONCE or _body_bytes(deliveries) >= FEED_BYTES:
             asyncio.get_running_loop().call_soon(self._feed, consumer)
         else:
             self._reader.serve(consumer.queue_id)
@@ -668,3 +671,7 @@ class Broker:
         """Delete what a deleted queue has left in the store. If it fails, the next start does it."""
         with contextlib.suppress(StoreError):
             await self._reader.until_available(lambda: self.store.delete_queue_messages(queue_id, up_to_id, ()))
+
+
+def _body_bytes(deliveries: Sequence[Delivery]) -> int:
+    return sum([len(delivery.message.body) for delivery in deliveries])
