@@ -7,6 +7,7 @@ takes no further methods until then, so that answers keep the order of their que
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -369,7 +370,8 @@ def _consumer_arguments(arguments: Mapping[str, Any], what: str) -> tuple[int, f
     prefetch = arguments.get("x-prefetch")
     if prefetch is None:
         return priority, None
-    is_number = isinstance(prefetch, int | float) and not isinstance(prefetch, bool)
+    # Some clients can write a fraction as a decimal only.
+    is_number = isinstance(prefetch, int | float | Decimal) and not isinstance(prefetch, bool)
     if not is_number or not 0 <= prefetch <= MAX_PREFETCH:
         raise InvalidArgument(f"invalid arg 'x-prefetch' for {what}: expected a number from 0 to {MAX_PREFETCH}")
     return priority, float(prefetch)
