@@ -370,6 +370,12 @@ def test_a_body_above_the_limit_is_told_once_and_skipped() -> None:
     assert decode(PROTOCOL_HEADER + small, max_body_bytes=10)[1:] == [Oversized(1, 11), published(b"x" * 10)]
 
 
+def test_a_skipped_body_may_be_broken_off() -> None:
+    begun = method_of(1) + header(1, MAX_BODY + 1) + frame(3, 1, b"begun")
+    expected = [Oversized(1, MAX_BODY + 1), published(b"after")]
+    assert commands_of(begun + publish(b"after")) == expected
+
+
 def test_a_skipped_body_is_not_kept() -> None:
     size = 20_000_000
     decoder = started(131072)

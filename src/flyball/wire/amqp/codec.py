@@ -426,7 +426,10 @@ class Decoder:
         class_id, method_id = key >> 16, key & 0xFFFF
         content = self._contents.get(channel)
         if content is not None:
-            raise _unexpected_frame(content)
+            if not content.is_skipped:
+                raise _unexpected_frame(content)
+            # A peer that has heard in time that its body is refused need not send the rest.
+            del self._contents[channel]
         if key not in METHODS:
             text = f"unknown method {method_id} of class {class_id}"
             raise AmqpError(ReplyCode.NOT_IMPLEMENTED, text, class_id, method_id)
