@@ -254,7 +254,8 @@ class Connection(asyncio.Protocol, abc.ABC):
         self._has_heard_all = True
         self.ended()
         self._close_if_done()
-        return True
+        # TLS knows no connection that is closed on one side only.
+        return self._transport is not None and self._transport.get_extra_info("sslcontext") is None
 
     def _close_if_done(self) -> None:
         is_done = not self.is_busy and self not in self.hub.stalled

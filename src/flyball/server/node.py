@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import flyball
 from flyball.errors import SettingsError, StoreError
@@ -38,6 +39,9 @@ log = logging.getLogger(__name__)
 HOUSEKEEPING_S = 1.0
 
 LISTEN_BACKLOG = 1024
+
+TLS_HANDSHAKE_S = 10.0
+"""A client that has not agreed on TLS by then is disconnected."""
 
 OTHER_FILES = 100
 """Files that are open beside connections: the store's, the trace's, the log."""
@@ -213,17 +217,27 @@ def _tls_context(settings: ServeSettings) -> ssl.SSLContext:
     if settings.tls_cert is None:
         raise SettingsError("--tls-cert", "is missing; --amqps needs a certificate")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    cert, key = settings.tls_cert, settings.tls_key
+    # What loads a certificate with its key does not tell which of them is wrong.
+    _read_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), "--tls-cert", cert)
     try:
-        context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        raise SettingsError("--tls-cert", f"cannot be used with its key: {error}") from error
+        # Without a password it would ask for one on the terminal.
+        context.load_cert_chain(cert, key, password="")
+    except OSError as error:
+        if key is None:
+            raise SettingsError("--tls-key", f"is missing, and {cert} holds no key that fits: {error}") from error
+        raise SettingsError("--tls-key", f"{key} cannot be used with {cert}: {error}") from error
     if settings.tls_ca is not None:
-        try:
-            context.load_verify_locations(settings.tls_ca)
-        except (OSError, ssl.SSLError) as error:
-            raise SettingsError("--tls-ca", f"cannot be read: {error}") from error
+        _read_certificates(context, "--tls-ca", settings.tls_ca)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def _read_certificates(context: ssl.SSLContext, flag: str, path: Path) -> None:
+    try:
+        context.load_verify_locations(path)
+    except OSError as error:
+        raise SettingsError(flag, f"{path} cannot be used: {error}") from error
 
 
 async def _listen(listener: Listener) -> asyncio.Server:
@@ -235,7 +249,14 @@ async def _listen(listener: Listener) -> asyncio.Server:
         )
     loop = asyncio.get_running_loop()
     host, port = listener.address
-    return await loop.create_server(listener.factory, host, port, backlog=LISTEN_BACKLOG, ssl=listener.tls)
+    return await loop.create_server(
+        listener.factory,
+        host,
+        port,
+        backlog=LISTEN_BACKLOG,
+        ssl=listener.tls,
+        ssl_handshake_timeout=TLS_HANDSHAKE_S if listener.tls is not None else None,
+    )
 
 
 def _address_of(listening: socket.socket) -> Address:
