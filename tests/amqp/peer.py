@@ -4,6 +4,7 @@ back. Methods are encoded and decoded by pika, whose codec is not the one under 
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from collections.abc import Iterable
@@ -82,6 +83,11 @@ class Peer:
     ) -> None:
         self._socket.close()
 
+    def hang_up(self) -> None:
+        """End the connection without a word; whoever reads it learns that."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     # Out
 
     def send_bytes(self, data: bytes) -> None:
@@ -153,7 +159,17 @@ class Peer:
 
     def expect_content(self, kind: Any, channel: int = 1) -> Content:
         """Return the next method, which has to be of this kind, and the message with it."""
-        method = self.expect(kind, channel)
+        return self._content(self.expect(kind, channel), channel)
+
+    def try_content(self, kind: Any, nothing: Any, channel: int = 1) -> Content | None:
+        """Return the next method of the first kind and the message with it, or None if the second kind comes."""
+        method = self.read_frame().method
+        if isinstance(method, nothing):
+            return None
+        assert isinstance(method, kind), f"got {method}"
+        return self._content(method, channel)
+
+    def _content(self, method: Any, channel: int) -> Content:
         header = self.read_frame()
         assert (header.kind, header.channel) == (HEADER, channel)
         (size,) = struct.unpack_from(">Q", header.payload, 4)

@@ -1,5 +1,7 @@
 """Kill the broker, its PostgreSQL, or both, while clients put and pop, and see that every answer was true.
 
+Clients of the research protocols are here; those of AMQP, whose promises are others, work beside them.
+
 A client writes down what it asked for and what was answered. A request that was under way at the kill may have been
 carried out or not; everything else must be found again, once and in order. `tests/server/test_recovery.py` runs a few
 rounds, `python -m bench.chaos` as many as you like.
@@ -21,6 +23,7 @@ import psutil
 
 from flyball.wire import telesto as wire
 from tests.nodes import ServeProcess
+from tests.server.amqp.chaos import Crowd, expect_order
 from tests.server.peers import Closed, TelestoPeer, ThorBangPeer
 
 VICTIMS = ("broker", "postgres", "both")
@@ -181,6 +184,10 @@ class Tally:
     refused: int = 0
     missing: int = 0
     """Messages that are gone although no answer said so: open pops took them."""
+    confirmed: int = 0
+    """What AMQP publishers were promised to be kept."""
+    acknowledged: int = 0
+    dead_letters: int = 0
     restart_s: list[float] = field(default_factory=list)
 
 
@@ -193,6 +200,7 @@ class Chaos:
         self._victims = victims
         self._chance = random.Random(seed)
         self._node = ServeProcess(data, store="embedded", telesto_time_order="oldest", **flags)
+        self._crowd = Crowd(self._node)
         self._gone: set[str] = set()
         """Every body that somebody was given: it must never come again."""
         self.tally = Tally()
@@ -205,6 +213,7 @@ class Chaos:
                 victim = self._victims[number % len(self._victims)]
                 ledgers = self._play(number, victim, queue_ids)
                 self._check(ledgers, queue_ids)
+                self._check_crowd()
                 self.tally.rounds += 1
                 report(f"round {number}, {victim} killed: {self.tally}")
             code, complaints = self._node.stop()
@@ -215,6 +224,7 @@ class Chaos:
         peer = ThorBangPeer(self._node.connect("thorbang"))
         queue_ids = {name: int(peer.ask(f"CREATEQUEUE,{name}")[0]) for name in (POPPED, KEPT)}
         peer.close()
+        self._crowd.set_up()
         return queue_ids
 
     def _play(self, number: int, victim: str, queue_ids: dict[str, int]) -> list[Ledger]:
@@ -224,6 +234,7 @@ class Chaos:
             name = f"{number}.{at}"
             dialect: Dialect = (ThorBang, Telesto)[at % 2](self._node, name, queue_ids)
             clients.append(Client(name, dialect, self._chance.randrange(2**32)))
+        self._crowd.start(number, self._chance)
         # The moment of the kill is the point here, not something to wait for.
         time.sleep(self._chance.uniform(0.05, 0.6))
         if victim in ("postgres", "both"):
@@ -236,6 +247,12 @@ class Chaos:
         else:
             time.sleep(self._chance.uniform(0.05, 0.6))
         return [client.stop() for client in clients]
+
+    def _check_crowd(self) -> None:
+        self._crowd.check()
+        self.tally.confirmed = self._crowd.confirmed
+        self.tally.acknowledged = self._crowd.acknowledged
+        self.tally.dead_letters = self._crowd.dead
 
     def _check(self, ledgers: list[Ledger], queue_ids: dict[str, int]) -> None:
         left = {queue_name: drain(self._node, queue_id) for queue_name, queue_id in queue_ids.items()}
@@ -262,15 +279,6 @@ class Chaos:
         self.tally.puts += sum(len(bodies) for ledger in ledgers for bodies in ledger.put.values())
         self.tally.pops += len(popped)
         self.tally.open_requests += len(perhaps) + open_pops
-
-
-def expect_order(bodies: list[str]) -> None:
-    """What one client has put comes out in the order in which it was put."""
-    last: dict[str, int] = {}
-    for body in bodies:
-        name, number = body.split(" ")
-        assert int(number) > last.get(name, 0), f"{body} came after {name} {last[name]}"
-        last[name] = int(number)
 
 
 def drain(node: ServeProcess, queue_id: int) -> list[str]:

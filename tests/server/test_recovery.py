@@ -38,6 +38,9 @@ def test_every_answer_holds_when_its_giver_is_killed_under_load(victim: str, tmp
     assert tally.rounds == 3
     assert tally.puts > 50
     assert tally.pops > 25
+    assert tally.confirmed > 50
+    assert tally.acknowledged > 25
+    assert tally.dead_letters > 10
 
 
 @pytest.fixture
