@@ -271,7 +271,8 @@ class Broker:
         for queue_id in queue_ids:
             working = self.engine.find_working(queue_id)
             if working is not None and working.traits.rejects and working.is_full_for(len(draft.body)):
-                raise QueueFull(working.queue.name, working.queue.vhost)
+                done([], QueueFull(working.queue.name, working.queue.vhost))
+                return []
         arrival = self.engine.put(draft, queue_ids, self.now_us())
         messages = arrival.messages
         if draft.persistent and messages and self.engine.keeps_messages:

@@ -118,7 +118,8 @@ def get_queues(session: TelestoSession, packet: wire.GetQueues, request: Telesto
 def get_active_queues(session: TelestoSession, packet: wire.GetActiveQueues, request: TelestoRequest) -> None:
     """List a queue once for each message in it that the client may see, in wide frames just once."""
     request.kind = Kind.LOOK_UP
-    active = session.broker.engine.active_queues(session.client_id)
+    found = session.broker.engine.active_queues(session.client_id)
+    active = [(queue, count) for queue, count in found if queue.vhost == DEFAULT_VHOST]
     if not active:
         raise Refusal(ErrorCode.NO_ACTIVE_QUEUES_EXISTING, "there are no messages for this client")
     if session.is_wide:
