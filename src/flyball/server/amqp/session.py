@@ -1,12 +1,11 @@
-"""One AMQP connection: the handshake, its channels, heartbeats and its end.
+"""One AMQP connection: its channels, heartbeats and its end.
 
-Which command may come in which state is a table; what a command on a channel does is the channel's business.
+How it begins is in `handshake`; what a command on a channel does is the channel's business.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -14,12 +13,11 @@ from typing import Any
 
 from flyball.engine.access import Action
 from flyball.errors import FlyballError, NotPermitted
-from flyball.model import User
 from flyball.server.amqp.channel import Channel
 from flyball.server.amqp.context import AmqpContext
+from flyball.server.amqp.handshake import IN_HANDSHAKE, NOBODY, State
 from flyball.server.amqp.publishing import Publisher, Route
 from flyball.server.amqp.replies import Refusal, reply_of
-from flyball.server.amqp.sasl import Credentials, read_response
 from flyball.server.amqp.tracing import TracedCommand
 from flyball.server.connection import WRITE_BUFFER_BYTES, Connection, Hub
 from flyball.trace.schema import Protocol
@@ -48,23 +46,6 @@ MAX_UNREAD_BYTES = 16 * 1024 * 1024
 """A peer that leaves so much unread is not listened to either."""
 
 
-class State(enum.Enum):
-    """How far a connection has come."""
-
-    HEADER = "header"
-    STARTING = "starting"
-    TUNING = "tuning"
-    OPENING = "opening"
-    RUNNING = "running"
-    CLOSING = "closing"
-    """We have told the peer to close and wait for its answer."""
-    FAILED = "failed"
-    """It will be closed without a word."""
-
-
-_NOBODY = User("")
-
-
 class AmqpSession(Connection):
     """A peer that speaks AMQP 0-9-1."""
 
@@ -75,7 +56,7 @@ class AmqpSession(Connection):
         super().__init__(hub)
         self.context = context
         self.state = State.HEADER
-        self.user = _NOBODY
+        self.user = NOBODY
         self.vhost = ""
         self.frame_max = context.settings.frame_max_bytes
         self.channel_max = context.settings.channel_max
@@ -92,7 +73,8 @@ class AmqpSession(Connection):
         """The message that waits for credit, and with it all that came after it."""
         self._channels: dict[int, Channel] = {}
         self._decoder = Decoder(amqp.HANDSHAKE_FRAME_MAX, context.settings.max_message_bytes)
-        self._capabilities: Mapping[str, Any] = {}
+        self.capabilities: Mapping[str, Any] = {}
+        """What the peer says that it can do."""
         self._due: list[Publisher] = []
         self._timer: asyncio.TimerHandle | None = None
         self._heartbeat_s = 0.0
@@ -111,7 +93,7 @@ class AmqpSession(Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if self in self.hub.connections:
-            self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._hang_up)
+            self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.hang_up)
 
     @property
     def is_gone(self) -> bool:
@@ -121,9 +103,19 @@ class AmqpSession(Connection):
     def is_busy(self) -> bool:
         return super().is_busy or any(channel.publisher.is_busy for channel in self._channels.values())
 
+    @property
+    def certificate_name(self) -> str | None:
+        """The common name of the peer's certificate, if it has shown one that we trust."""
+        certificate = self._transport.get_extra_info("peercert") if self._transport is not None else None
+        for part in (certificate or {}).get("subject", ()):
+            for name, value in part:
+                if name == "commonName":
+                    return str(value)
+        return None
+
     def understands(self, capability: str) -> bool:
         """Whether the peer has told that it can do that."""
-        return self._capabilities.get(capability) is True
+        return self.capabilities.get(capability) is True
 
     def check(self, action: Action, name: str, what: str) -> None:
         """Raise NotPermitted unless the user may do that to the queue or exchange of that name."""
@@ -177,7 +169,7 @@ class AmqpSession(Connection):
         if not self._is_lost:
             self._decoder.feed(data)
         elif _CLOSE_OK in data:
-            self._hang_up()
+            self.hang_up()
 
     def pump(self, mark_ns: int) -> None:
         """Carry out the commands that are complete, as far as there is room."""
@@ -345,15 +337,17 @@ class AmqpSession(Connection):
             self.state = State.CLOSING
             self.send(amqp.ConnectionClose(0, error.code, text, error.class_id, error.method_id).encode())
             self._let_go()
-            self._set_timer(self._hang_up, SILENT_CLOSE_S if self._is_lost else HANDSHAKE_S)
+            self._set_timer(self.hang_up, SILENT_CLOSE_S if self._is_lost else HANDSHAKE_S)
         elif self.state is not State.CLOSING:
-            self._close_silently()
+            self.close_silently()
 
-    def _close_silently(self) -> None:
+    def close_silently(self) -> None:
+        """End the connection after a while and without a word."""
         self.state = State.FAILED
-        self._set_timer(self._hang_up, SILENT_CLOSE_S)
+        self._set_timer(self.hang_up, SILENT_CLOSE_S)
 
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
+        """End the connection when what is to be sent is sent."""
         if self._transport is not None:
             self.flush()
             self._transport.close()
@@ -364,13 +358,13 @@ class AmqpSession(Connection):
     def _take_in_handshake(self, command: Command) -> None:
         if self.state is State.CLOSING:
             if isinstance(command, amqp.ConnectionCloseOk):
-                self._hang_up()
+                self.hang_up()
             elif isinstance(command, amqp.ConnectionClose):
                 self.send(amqp.ConnectionCloseOk(0).encode())
             return
         if self.state is State.FAILED:
             return
-        handler = _IN_HANDSHAKE.get((self.state, type(command)))
+        handler = IN_HANDSHAKE.get((self.state, type(command)))
         if handler is not None and getattr(command, "channel", 0) == 0:
             handler(self, command)
         elif isinstance(command, Method) and command.channel == 0:
@@ -378,97 +372,14 @@ class AmqpSession(Connection):
         else:
             raise AmqpError(ReplyCode.UNEXPECTED_FRAME, f"unexpected frame in connection state {self.state.value}")
 
-    def _on_header(self, header: amqp.ProtocolHeader) -> None:
-        if header.raw not in _HEADERS:
-            # The answer to a header that we do not speak is the one that we do.
-            self.send(amqp.PROTOCOL_HEADER)
-            self._hang_up()
-            return
-        self.state = State.STARTING
-        self.send(
-            amqp.ConnectionStart(
-                0, 0, 9, self.context.server_properties, self._mechanisms.encode(), b"en_US"
-            ).encode()
-        )
+    def tuned(self, channel_max: int, frame_max: int, heartbeat_s: int) -> None:
+        """These limits have been agreed on."""
+        self.channel_max = channel_max
+        self.frame_max = self._decoder.frame_max = frame_max
+        self._heartbeat_s = float(heartbeat_s)
 
-    @property
-    def _mechanisms(self) -> str:
-        return "PLAIN AMQPLAIN" if self._certificate_name is None else "PLAIN AMQPLAIN EXTERNAL"
-
-    @property
-    def _certificate_name(self) -> str | None:
-        """The common name of the peer's certificate, if it has shown one that we trust."""
-        certificate = self._transport.get_extra_info("peercert") if self._transport is not None else None
-        for part in (certificate or {}).get("subject", ()):
-            for name, value in part:
-                if name == "commonName":
-                    return str(value)
-        return None
-
-    def _on_start_ok(self, method: amqp.ConnectionStartOk) -> None:
-        capabilities = method.client_properties.get("capabilities")
-        if isinstance(capabilities, dict):
-            self._capabilities = capabilities
-        mechanism = method.mechanism
-        if mechanism not in self._mechanisms.split():
-            raise AmqpError(ReplyCode.ACCESS_REFUSED, f"no mechanism {mechanism!r}")
-        self.state = State.TUNING
-        self.hold()
-        if mechanism == "EXTERNAL":
-            name = self._certificate_name
-            assert name is not None, "EXTERNAL is offered to those who have one"
-            user = self.hub.authority.authenticate_certificate(name, self.peer_is_loopback)
-            self._logged_in(user, mechanism)
-        else:
-            self.hub.spawn(self._log_in(read_response(mechanism, method.response), mechanism))
-
-    async def _log_in(self, credentials: Credentials | None, mechanism: str) -> None:
-        if credentials is None:
-            self._close_silently()
-            self.release()
-            return
-        user = await self.hub.authority.authenticate(credentials.name, credentials.password, self.peer_is_loopback)
-        self._logged_in(user, mechanism)
-
-    def _logged_in(self, user: User | None, mechanism: str) -> None:
-        if self.is_gone:
-            return
-        if user is None:
-            log.warning("refused %s: its %s login is not right", self.peer, mechanism)
-            if self.understands("authentication_failure_close"):
-                text = reply_text(
-                    ReplyCode.ACCESS_REFUSED,
-                    f"Login was refused using authentication mechanism {mechanism}."
-                    " For details see the broker logfile.",
-                )
-                self.send(amqp.ConnectionClose(0, ReplyCode.ACCESS_REFUSED, text, 0, 0).encode())
-            self._close_silently()
-        else:
-            self.user = user
-            settings = self.context.settings
-            self.send(
-                amqp.ConnectionTune(0, settings.channel_max, settings.frame_max_bytes, settings.heartbeat_s).encode()
-            )
-        self.release()
-
-    def _on_tune_ok(self, method: amqp.ConnectionTuneOk) -> None:
-        settings = self.context.settings
-        if not 0 < method.channel_max <= settings.channel_max:
-            raise AmqpError(ReplyCode.NOT_ALLOWED, f"channel_max {method.channel_max} is not negotiable")
-        if not amqp.FRAME_MIN_SIZE <= method.frame_max <= settings.frame_max_bytes:
-            raise AmqpError(ReplyCode.NOT_ALLOWED, f"frame_max {method.frame_max} is not negotiable")
-        self.channel_max = method.channel_max
-        self.frame_max = self._decoder.frame_max = method.frame_max
-        self._heartbeat_s = float(method.heartbeat)
-        self.state = State.OPENING
-
-    def _on_open(self, method: amqp.ConnectionOpen) -> None:
-        vhost = method.virtual_host
-        access = self.hub.authority.access
-        if not access.has_vhost(vhost):
-            raise Refusal(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
-        if not access.may_enter(self.user.name, vhost):
-            raise Refusal(ReplyCode.NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{self.user.name}'")
+    def opened(self, vhost: str) -> None:
+        """The peer has been let in."""
         self.vhost = vhost
         self.state = State.RUNNING
         self.send(amqp.ConnectionOpenOk(0).encode())
@@ -480,7 +391,7 @@ class AmqpSession(Connection):
         self._let_go()
         self.state = State.CLOSING
         self.send(amqp.ConnectionCloseOk(0).encode())
-        self._set_timer(self._hang_up, HANDSHAKE_S)
+        self._set_timer(self.hang_up, HANDSHAKE_S)
 
     def _on_update_secret(self, method: amqp.ConnectionUpdateSecret) -> None:
         """A password does not expire, so that a new one is only noted. It is not checked, as with RabbitMQ."""
@@ -597,17 +508,7 @@ class AmqpSession(Connection):
             channel.deliveries.breathe()
 
 
-_HEADERS = (amqp.PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09", b"AMQP\x01\x01\x09\x01", b"AMQP\x01\x01\x08\x00")
-"""What RabbitMQ accepts: clients of 0-9 and 0-8 say it in other ways."""
-
 _CLOSE_OK = amqp.ConnectionCloseOk(0).encode()
-
-_IN_HANDSHAKE: Mapping[tuple[State, type[Any]], Callable[[AmqpSession, Any], None]] = {
-    (State.HEADER, amqp.ProtocolHeader): AmqpSession._on_header,
-    (State.STARTING, amqp.ConnectionStartOk): AmqpSession._on_start_ok,
-    (State.TUNING, amqp.ConnectionTuneOk): AmqpSession._on_tune_ok,
-    (State.OPENING, amqp.ConnectionOpen): AmqpSession._on_open,
-}
 
 _ON_CONNECTION: Mapping[type[Method], Callable[[AmqpSession, Any], None]] = {
     amqp.ConnectionClose: AmqpSession._on_close,
