@@ -19,6 +19,9 @@ HOT_MODULES = (
     "src/flyball/wire/thorbang/*.py",
     "src/flyball/engine/*.py",
     "src/flyball/engine/routing/*.py",
+    "src/flyball/server/amqp/consuming.py",
+    "src/flyball/server/amqp/intake.py",
+    "src/flyball/server/amqp/publishing.py",
 )
 
 UNCOMPILED = (

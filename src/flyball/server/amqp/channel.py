@@ -19,7 +19,7 @@ from flyball.errors import FlyballError, InvalidArgument, QueueNotFound, Reserve
 from flyball.model import Binding, Destination, Exchange, Message, Queue
 from flyball.server.amqp.consuming import UNLIMITED, AmqpConsumer, Deliveries, new_queue_name, new_tag
 from flyball.server.amqp.publishing import REPLY_TO, Publisher
-from flyball.server.amqp.replies import Refusal, reply_of
+from flyball.server.amqp.replies import refusal, reply_of
 from flyball.server.pending import Changing
 from flyball.server.topology import check_queue_name
 from flyball.wire import amqp
@@ -65,7 +65,7 @@ class Channel:
         """Carry out a method. Raises a FlyballError that ends the channel or the connection."""
         handler = HANDLERS.get(type(method))
         if handler is None:
-            raise Refusal(ReplyCode.COMMAND_INVALID, "unimplemented method")
+            raise refusal(ReplyCode.COMMAND_INVALID, "unimplemented method")
         handler(self, method)
 
     def end(self) -> None:
@@ -89,7 +89,7 @@ class Channel:
         if name:
             return _stripped(name)
         if self.last_queue is None:
-            raise Refusal(ReplyCode.NOT_FOUND, "no previously declared queue")
+            raise refusal(ReplyCode.NOT_FOUND, "no previously declared queue")
         return self.last_queue
 
     def queue(self, name: str) -> WorkingQueue:
@@ -309,7 +309,7 @@ def queue_delete(channel: Channel, method: amqp.QueueDelete) -> None:
     channel.queue(name)
     if working.traits.is_quorum and (method.if_unused or method.if_empty):
         flag = "if-unused" if method.if_unused else "if-empty"
-        raise Refusal(
+        raise refusal(
             ReplyCode.NOT_IMPLEMENTED,
             f"cannot delete {described(name, session.vhost)}. queue.delete operations with {flag} flag set are not"
             " supported by quorum queues",
@@ -328,7 +328,7 @@ def queue_delete(channel: Channel, method: amqp.QueueDelete) -> None:
 
 def basic_qos(channel: Channel, method: amqp.BasicQos) -> None:
     if method.prefetch_size:
-        raise Refusal(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
+        raise refusal(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
     if method.global_:
         channel.deliveries.set_shared_prefetch(method.prefetch_count)
     else:
@@ -340,7 +340,7 @@ def basic_consume(channel: Channel, method: amqp.BasicConsume) -> None:
     session = channel.session
     tag = method.consumer_tag or new_tag()
     if tag in channel.deliveries.consumers or (channel.reply_name is not None and tag == channel.reply_tag):
-        raise Refusal(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+        raise refusal(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
     if method.queue == REPLY_TO:
         _consume_replies(channel, method, tag)
         return
@@ -349,7 +349,7 @@ def basic_consume(channel: Channel, method: amqp.BasicConsume) -> None:
     working = channel.queue(name)
     priority, prefetch = _consumer_arguments(method.arguments, described(name, session.vhost))
     if working.traits.is_quorum and channel.deliveries.window.limit:
-        raise Refusal(ReplyCode.NOT_IMPLEMENTED, f"{described(name, session.vhost)} does not support global qos")
+        raise refusal(ReplyCode.NOT_IMPLEMENTED, f"{described(name, session.vhost)} does not support global qos")
 
     def begun(consumer: AmqpConsumer) -> None:
         channel.reply(amqp.BasicConsumeOk(channel.number, tag), unless=method.no_wait)
@@ -380,9 +380,9 @@ def _consumer_arguments(arguments: Mapping[str, Any], what: str) -> tuple[int, f
 def _consume_replies(channel: Channel, method: amqp.BasicConsume, tag: str) -> None:
     """Begin to receive direct replies."""
     if not method.no_ack:
-        raise Refusal(ReplyCode.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
+        raise refusal(ReplyCode.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
     if channel.reply_name is not None:
-        raise Refusal(ReplyCode.PRECONDITION_FAILED, "reply consumer already set")
+        raise refusal(ReplyCode.PRECONDITION_FAILED, "reply consumer already set")
     channel.reply_tag = tag
     channel.reply_name = channel.session.context.new_reply_name(channel)
     channel.reply(amqp.BasicConsumeOk(channel.number, tag), unless=method.no_wait)
@@ -464,7 +464,7 @@ def basic_recover_async(channel: Channel, method: amqp.BasicRecoverAsync) -> Non
 
 def _recover(channel: Channel, requeue: bool) -> None:
     if not requeue:
-        raise Refusal(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
+        raise refusal(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
     channel.deliveries.recover()
 
 
@@ -473,14 +473,14 @@ def _recover(channel: Channel, requeue: bool) -> None:
 
 def confirm_select(channel: Channel, method: amqp.ConfirmSelect) -> None:
     if channel.settling is not None:
-        raise Refusal(ReplyCode.PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
+        raise refusal(ReplyCode.PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
     channel.publisher.is_confirming = True
     channel.reply(amqp.ConfirmSelectOk(channel.number), unless=method.no_wait)
 
 
 def tx_select(channel: Channel, method: amqp.TxSelect) -> None:
     if channel.publisher.is_confirming:
-        raise Refusal(ReplyCode.PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
+        raise refusal(ReplyCode.PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
     if channel.settling is None:
         channel.settling = []
         channel.publisher.transaction = []
@@ -489,7 +489,7 @@ def tx_select(channel: Channel, method: amqp.TxSelect) -> None:
 
 def tx_commit(channel: Channel, method: amqp.TxCommit) -> None:
     if channel.settling is None:
-        raise Refusal(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
+        raise refusal(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
     channel.publisher.commit()
     settling, channel.settling = channel.settling, []
     for settle in settling:
@@ -504,7 +504,7 @@ def tx_commit(channel: Channel, method: amqp.TxCommit) -> None:
 
 def tx_rollback(channel: Channel, method: amqp.TxRollback) -> None:
     if channel.settling is None:
-        raise Refusal(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
+        raise refusal(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
     channel.publisher.transaction = []
     channel.settling = []
     channel.reply(amqp.TxRollbackOk(channel.number))
@@ -515,7 +515,7 @@ def tx_rollback(channel: Channel, method: amqp.TxRollback) -> None:
 
 def channel_flow(channel: Channel, method: amqp.ChannelFlow) -> None:
     if not method.active:
-        raise Refusal(ReplyCode.NOT_IMPLEMENTED, "active=false")
+        raise refusal(ReplyCode.NOT_IMPLEMENTED, "active=false")
     channel.reply(amqp.ChannelFlowOk(channel.number, True))
 
 

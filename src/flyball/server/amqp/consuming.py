@@ -12,7 +12,7 @@ from flyball.engine.consumer import Consumer, SharedWindow
 from flyball.engine.queue import WorkingQueue
 from flyball.model import Message
 from flyball.server.amqp.presentation import present, with_delivery_count
-from flyball.server.amqp.replies import Refusal
+from flyball.server.amqp.replies import refusal
 from flyball.wire.amqp import BasicCancel, ReplyCode, delivery_prefix, encode_delivery, encode_get_ok
 
 if TYPE_CHECKING:
@@ -309,4 +309,4 @@ def new_queue_name() -> str:
 
 
 def _unknown(tag: int) -> Exception:
-    return Refusal(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+    return refusal(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from flyball.model import User
-from flyball.server.amqp.replies import Refusal
+from flyball.server.amqp.replies import refusal
 from flyball.server.amqp.sasl import Credentials, read_response
 from flyball.wire import amqp
 from flyball.wire.amqp import AmqpError, ReplyCode, reply_text
@@ -89,9 +89,9 @@ def open_vhost(session: AmqpSession, method: amqp.ConnectionOpen) -> None:
     user = session.user.name
     access = session.hub.authority.access
     if not access.has_vhost(vhost):
-        raise Refusal(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
+        raise refusal(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
     if not access.may_enter(user, vhost):
-        raise Refusal(ReplyCode.NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{user}'")
+        raise refusal(ReplyCode.NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{user}'")
     session.opened(vhost)
 
 

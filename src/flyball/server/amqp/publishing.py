@@ -14,7 +14,7 @@ from flyball.engine.queue import WorkingQueue
 from flyball.engine.traits import MAX_MS
 from flyball.errors import ReservedName, StoreError
 from flyball.model import Receipt
-from flyball.server.amqp.replies import Refusal
+from flyball.server.amqp.replies import refusal
 from flyball.wire.amqp import (
     EMPTY_TABLE,
     Essentials,
@@ -232,7 +232,7 @@ class Publisher:
     ) -> tuple[Sequence[WorkingQueue], bytes, int | None]:
         """Return targets, properties and time to live of a message that asks for more than most."""
         if publish.immediate:
-            raise Refusal(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
+            raise refusal(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
         self._check_user(found)
         ttl_us = _time_to_live_us(found.expiration)
         properties = publish.properties
@@ -260,7 +260,7 @@ class Publisher:
     def _check_user(self, found: Essentials) -> None:
         user = self._channel.session.user
         if found.user_id is not None and found.user_id != user.name and "impersonator" not in user.tags:
-            raise Refusal(
+            raise refusal(
                 ReplyCode.PRECONDITION_FAILED,
                 f"user_id property set to '{found.user_id}' but authenticated user was '{user.name}'",
             )
@@ -268,7 +268,7 @@ class Publisher:
     def _with_reply_name(self, properties: bytes) -> bytes:
         name = self._channel.reply_name
         if name is None:
-            raise Refusal(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist")
+            raise refusal(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist")
         decoded = Properties.decode(properties)
         decoded.reply_to = name
         return decoded.encode()
@@ -379,7 +379,7 @@ def _time_to_live_us(expiration: str | None) -> int | None:
         problem = f"{{value_too_large,{expiration}}}"
     else:
         return int(expiration) * 1000
-    raise Refusal(ReplyCode.PRECONDITION_FAILED, f"invalid expiration '{expiration}': {problem}")
+    raise refusal(ReplyCode.PRECONDITION_FAILED, f"invalid expiration '{expiration}': {problem}")
 
 
 def _keys_in(headers: Mapping[str, bytes], name: str) -> list[str]:
@@ -389,7 +389,7 @@ def _keys_in(headers: Mapping[str, bytes], name: str) -> list[str]:
         return []
     if raw[:1] != b"A":
         kind = {b"S": "longstr", b"F": "table", b"t": "bool", b"V": "void"}.get(raw[:1], "signedint")
-        raise Refusal(
+        raise refusal(
             ReplyCode.PRECONDITION_FAILED, f'invalid message: {{unacceptable_type_in_header,"{name}",{kind}}}'
         )
     keys = read_value(raw)

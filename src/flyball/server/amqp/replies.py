@@ -27,14 +27,18 @@ CODES: Mapping[type[errors.FlyballError], ReplyCode] = {
 }
 
 
-class Refusal(AmqpError):
-    """An error that has the ids of whatever method it is met in."""
+_WHATEVER = -1
+
+
+def refusal(code: ReplyCode, text: str) -> AmqpError:
+    """Return an error to raise, which has the ids of whatever method it is met in."""
+    return AmqpError(code, text, _WHATEVER)
 
 
 def reply_of(error: errors.FlyballError, class_id: int, method_id: int) -> AmqpError:
     """Return the error as AMQP tells it, caused by that method."""
     if isinstance(error, AmqpError):
-        if isinstance(error, Refusal):
+        if error.class_id == _WHATEVER:
             error.class_id, error.method_id = class_id, method_id
         return error
     code = next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), ReplyCode.INTERNAL_ERROR)

@@ -17,7 +17,7 @@ from flyball.server.amqp.channel import Channel
 from flyball.server.amqp.context import AmqpContext
 from flyball.server.amqp.handshake import IN_HANDSHAKE, NOBODY, State
 from flyball.server.amqp.publishing import Publisher, Route
-from flyball.server.amqp.replies import Refusal, reply_of
+from flyball.server.amqp.replies import refusal, reply_of
 from flyball.server.amqp.tracing import TracedCommand
 from flyball.server.connection import WRITE_BUFFER_BYTES, Connection, Hub
 from flyball.trace.schema import Protocol
@@ -265,7 +265,7 @@ class AmqpSession(Connection):
             elif isinstance(command, Method) and command.channel == 0:
                 handler = _ON_CONNECTION.get(type(command))
                 if handler is None:
-                    raise Refusal(ReplyCode.CHANNEL_ERROR, "unexpected method in connection state running")
+                    raise refusal(ReplyCode.CHANNEL_ERROR, "unexpected method in connection state running")
                 handler(self, command)
             elif isinstance(command, Method | Publish):
                 self._take_on_channel(command)
@@ -279,7 +279,7 @@ class AmqpSession(Connection):
         if isinstance(command, amqp.ChannelOpen):
             self._open_channel(command)
         elif channel is None:
-            raise Refusal(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
+            raise refusal(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
         elif isinstance(command, amqp.ChannelClose):
             if not channel.is_closing:
                 del self._channels[number]
@@ -294,7 +294,7 @@ class AmqpSession(Connection):
 
     def _open_channel(self, method: amqp.ChannelOpen) -> None:
         if method.channel in self._channels:
-            raise Refusal(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
+            raise refusal(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
         if len(self._channels) >= self.channel_max:
             limit = self.channel_max
             raise AmqpError(
@@ -368,7 +368,7 @@ class AmqpSession(Connection):
         if handler is not None and getattr(command, "channel", 0) == 0:
             handler(self, command)
         elif isinstance(command, Method) and command.channel == 0:
-            raise Refusal(ReplyCode.CHANNEL_ERROR, f"unexpected method in connection state {self.state.value}")
+            raise refusal(ReplyCode.CHANNEL_ERROR, f"unexpected method in connection state {self.state.value}")
         else:
             raise AmqpError(ReplyCode.UNEXPECTED_FRAME, f"unexpected frame in connection state {self.state.value}")
 
