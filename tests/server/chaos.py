@@ -26,7 +26,8 @@ from tests.nodes import ServeProcess
 from tests.server.amqp.chaos import Crowd, expect_order
 from tests.server.peers import Closed, TelestoPeer, ThorBangPeer
 
-VICTIMS = ("broker", "postgres", "both")
+VICTIMS = ("broker", "postgres", "both", "nobody")
+"""Who is killed; with nobody the broker is stopped in good order."""
 
 POPPED = "popped"
 """The queue that all clients put into and pop from."""
@@ -239,7 +240,11 @@ class Chaos:
         time.sleep(self._chance.uniform(0.05, 0.6))
         if victim in ("postgres", "both"):
             os.kill(postmaster_pid(self._data), signal.SIGKILL)
-        if victim in ("broker", "both"):
+        if victim == "nobody":
+            code, complaints = self._node.stop()
+            assert (code, complaints) == (0, ""), complaints
+            self._node.start()
+        elif victim in ("broker", "both"):
             self._node.kill()
             began = time.monotonic()
             self._node.start()
@@ -291,6 +296,19 @@ def drain(node: ServeProcess, queue_id: int) -> list[str]:
         bodies += [body.decode() for body in taken]
     peer.close()
     return bodies
+
+
+def frozen(data: Path) -> Callable[[], None]:
+    """Stop every process of PostgreSQL where it is; return what lets them go on."""
+    processes = postgres_processes(data)
+    for process in processes:
+        process.suspend()
+
+    def go_on() -> None:
+        for process in processes:
+            process.resume()
+
+    return go_on
 
 
 def postmaster_pid(data: Path) -> int:

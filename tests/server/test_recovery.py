@@ -19,7 +19,7 @@ from flyball.store.postgres.store import PostgresStore
 from flyball.wire import telesto as wire
 from flyball.wire.telesto import ErrorCode
 from tests.nodes import ANSWER_LIMIT_S, RunningNode, ServeProcess
-from tests.server.chaos import Chaos, drain, postgres_processes
+from tests.server.chaos import Chaos, drain, frozen, postgres_processes
 from tests.server.peers import TelestoPeer, ThorBangPeer
 
 TIME_LIMIT_S = 1.0
@@ -31,6 +31,7 @@ TIME_LIMIT_S = 1.0
         "broker",
         "postgres",
         "both",
+        "nobody",
     ],
 )
 def test_every_answer_holds_when_its_giver_is_killed_under_load(victim: str, tmp_path: Path) -> None:
@@ -47,19 +48,6 @@ def test_every_answer_holds_when_its_giver_is_killed_under_load(victim: str, tmp
 def node(tmp_path: Path) -> Iterator[ServeProcess]:
     with ServeProcess(tmp_path, store="embedded", store_time_limit_s=TIME_LIMIT_S) as node:
         yield node
-
-
-def frozen(tmp_path: Path) -> Callable[[], None]:
-    """Stop every process of PostgreSQL where it is; return what lets them go on."""
-    processes = postgres_processes(tmp_path)
-    for process in processes:
-        process.suspend()
-
-    def go_on() -> None:
-        for process in processes:
-            process.resume()
-
-    return go_on
 
 
 def test_requests_fail_in_time_while_postgresql_hangs_and_work_again_by_themselves(

@@ -86,6 +86,8 @@ def publish(client: Client) -> None:
             peer.publish(open_bodies[last].encode(), routing_key=QUEUE, properties=PERSISTENT)
         while open_bodies:
             answer = peer.read_frame().method
+            if isinstance(answer, spec.Connection.Close):
+                return
             numbers = [
                 n for n in open_bodies if n == answer.delivery_tag or (answer.multiple and n < answer.delivery_tag)
             ]
@@ -104,7 +106,9 @@ def consume(client: Client) -> None:
     peer.ask(spec.Basic.Qos(prefetch_count=PREFETCH), spec.Basic.QosOk)
     peer.ask(spec.Basic.Consume(queue=QUEUE, consumer_tag="tag"), spec.Basic.ConsumeOk)
     while not client.is_over.is_set():
-        delivery = peer.expect_content(spec.Basic.Deliver)
+        delivery = peer.try_content(spec.Basic.Deliver, spec.Connection.Close)
+        if delivery is None:
+            return
         tag, dice = delivery.method.delivery_tag, client.chance.random()
         if dice < 0.6:
             ledger.acknowledged.add(delivery.body.decode())

@@ -73,9 +73,13 @@ HANDSHAKE = b"".join(
 DECLARING = b"".join(
     method_frame(method)
     for method in (
-        spec.Exchange.Declare(exchange="exchange", type="headers", arguments={"alternate-exchange": "amq.fanout"}),
+        spec.Exchange.Declare(
+            exchange="exchange", type="headers", durable=True, arguments={"alternate-exchange": "amq.fanout"}
+        ),
         spec.Exchange.Declare(exchange="other", type="topic", auto_delete=True),
-        spec.Queue.Declare(queue="queue", arguments={"x-max-length": 10, "x-dead-letter-exchange": "other"}),
+        spec.Queue.Declare(
+            queue="queue", durable=True, arguments={"x-max-length": 10, "x-dead-letter-exchange": "other"}
+        ),
         spec.Queue.Bind(queue="queue", exchange="exchange", routing_key="key", arguments={"x-match": "any", "a": 1}),
         spec.Exchange.Bind(destination="other", source="exchange", routing_key="#"),
         spec.Queue.Unbind(queue="queue", exchange="exchange", routing_key="key"),
@@ -88,7 +92,7 @@ DECLARING = b"".join(
 
 MESSAGES = b"".join(
     [
-        method_frame(spec.Queue.Declare(queue="queue", arguments={"x-max-length": 10})),
+        method_frame(spec.Queue.Declare(queue="queue", durable=True, arguments={"x-max-length": 10})),
         method_frame(spec.Confirm.Select()),
         method_frame(spec.Basic.Publish(routing_key="queue", mandatory=True)) + content(b"body" * 100),
         method_frame(spec.Basic.Publish(exchange="amq.headers", routing_key="key")) + content(b""),
@@ -152,11 +156,18 @@ class GoodClient:
 
 
 @pytest.fixture
-def node(start_memory_node: Callable[..., RunningNode], monkeypatch: pytest.MonkeyPatch) -> RunningNode:
+def node(
+    start_node: Callable[..., RunningNode], new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[RunningNode]:
     # A failed login is slow on purpose, and thousands of them are made here.
     monkeypatch.setattr(session, "SILENT_CLOSE_S", 0.05)
     monkeypatch.setattr(session, "HANDSHAKE_S", 1.0)
-    return start_memory_node(max_message_bytes=MAX_MESSAGE_BYTES, telesto="off", thorbang="off")
+    database = new_database()
+    node = start_node(store=database, max_message_bytes=MAX_MESSAGE_BYTES, telesto="off", thorbang="off")
+    yield node
+    node.stop()
+    # Whatever was declared and published can be read again.
+    start_node(store=database, telesto="off", thorbang="off")
 
 
 @pytest.fixture
@@ -293,13 +304,13 @@ def test_what_is_nested_deeply_ends_well(
     depth: int, opening: bytes, node: RunningNode, good_client: GoodClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = nested(depth, opening)
-    declare = struct.pack(">HHHB", 50, 10, 0, 4) + b"deep" + b"\0" + table
+    declare = struct.pack(">HHHB", 50, 10, 0, 4) + b"deep" + b"\2" + table
     consume = struct.pack(">HHHB", 60, 20, 0, 4) + b"deep" + b"\x03tag\0" + table
     header = struct.pack(">HHQH", 60, 0, 0, 0x2000) + table
     publish = method_frame(spec.Basic.Publish(routing_key="deep")) + frame(HEADER, 1, header)
     to_headers = method_frame(spec.Basic.Publish(exchange="amq.headers")) + frame(HEADER, 1, header)
     bind = struct.pack(">HHHB", 50, 20, 0, 4) + b"deep" + b"\x0bamq.headers" + b"\0\0" + table
-    queue = method_frame(spec.Queue.Declare(queue="deep"))
+    queue = method_frame(spec.Queue.Declare(queue="deep", durable=True))
     bound = queue + method_frame(spec.Queue.Bind(queue="deep", exchange="amq.headers", arguments={"x": "y"}))
     attempts = [frame(METHOD, 1, declare), queue + publish, bound + to_headers, queue + frame(METHOD, 1, bind)]
     attempts += [queue + frame(METHOD, 1, consume)]
