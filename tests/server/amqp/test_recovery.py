@@ -11,14 +11,17 @@ from typing import Any
 
 import pika
 import pytest
-from pika.exceptions import NackError, ProbableAuthenticationError, UnroutableError
+from pika import spec
+from pika.exceptions import ConnectionClosedByBroker, NackError, ProbableAuthenticationError, UnroutableError
 
 from flyball.client.sync import Client
 from flyball.model import Exchange
 from flyball.server.amqp import AmqpSession
 from flyball.server.topology import Topology
+from tests.amqp.peer import Peer
 from tests.amqp.queues import Consumer, channel_closed, count, get, publish, take, take_all, wait_for_count
 from tests.nodes import RunningNode, ServeProcess
+from tests.server.chaos import frozen
 
 OpenChannel = Callable[..., Any]
 
@@ -502,3 +505,90 @@ def test_messages_beyond_memory_expire_on_time(node: Node) -> None:
     keep(channel, "queue", *[large(number) for number in range(150)])
     wait_for_count(channel, "dead", 150)
     assert count(channel, "queue") == 0
+
+
+# A store that is away
+
+
+TIME_LIMIT_S = 1.0
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[ServeProcess]:
+    """A node that waits for its store only a second."""
+    with ServeProcess(tmp_path, store="embedded", store_time_limit_s=TIME_LIMIT_S) as process:
+        yield process
+
+
+def test_confirms_wait_for_a_store_that_is_away_and_nothing_else_does(
+    tmp_path: Path, hasty: ServeProcess, open_channel: OpenChannel
+) -> None:
+    channel = open_channel(hasty)
+    channel.queue_declare("queue", durable=True)
+    with Peer(*hasty.address("amqp")) as publisher:
+        publisher.open()
+        publisher.ask(spec.Confirm.Select(), spec.Confirm.SelectOk)
+        go_on = frozen(tmp_path)
+        try:
+            for body in (b"0", b"1"):
+                publisher.publish(body, routing_key="queue", properties=spec.BasicProperties(delivery_mode=2))
+            with pytest.raises(TimeoutError):
+                publisher.read_frame(timeout_s=2 * TIME_LIMIT_S)
+            # It has arrived all the same, and others are served.
+            publish(channel, "queue", "passing")
+            wait_for_count(channel, "queue", 3)
+        finally:
+            go_on()
+        confirmed = 0
+        while confirmed < 2:
+            confirmed = publisher.expect(spec.Basic.Ack).delivery_tag
+    hasty.kill()
+    hasty.start()
+    assert take_all(open_channel(hasty), "queue") == ["0", "1"]
+
+
+def test_what_is_declared_while_the_store_is_away_fails_and_can_be_declared_again(
+    tmp_path: Path, hasty: ServeProcess, open_channel: OpenChannel
+) -> None:
+    channel, other = open_channel(hasty), open_channel(hasty)
+    go_on = frozen(tmp_path)
+    try:
+        with pytest.raises(ConnectionClosedByBroker) as closed:
+            channel.queue_declare("queue", durable=True)
+        # What does not need the store goes on.
+        other.queue_declare("passing")
+        publish(other, "passing", "body")
+        assert take_all(other, "passing") == ["body"]
+    finally:
+        go_on()
+    assert closed.value.reply_code == 541
+    channel = open_channel(hasty)
+    channel.queue_declare("queue", durable=True)
+    keep(channel, "queue", "body")
+    assert hasty.stop()[0] == 0
+    hasty.start()
+    assert take_all(open_channel(hasty), "queue") == ["body"]
+
+
+def test_consumers_and_gets_wait_for_a_store_that_is_away(
+    tmp_path: Path, hasty: ServeProcess, open_channel: OpenChannel
+) -> None:
+    channel = open_channel(hasty)
+    channel.queue_declare("queue", durable=True)
+    channel.queue_declare("other", durable=True)
+    keep(channel, "queue", "0", "1")
+    keep(channel, "other", "2")
+    assert hasty.stop() == (0, "")
+    hasty.start()
+    channel = open_channel(hasty)
+    getter = Peer(*hasty.address("amqp"))
+    go_on = frozen(tmp_path)
+    try:
+        consumer = Consumer(channel, "queue")
+        assert consumer.settle() == []
+        getter.open().send(spec.Basic.Get(queue="other"))
+    finally:
+        go_on()
+    assert consumer.wait_for(2) == ["0", "1"]
+    assert getter.expect_content(spec.Basic.GetOk).body == b"2"
+    getter.__exit__(None, None, None)
