@@ -7,6 +7,7 @@ from flyball.engine.consumer import Consumer
 from flyball.engine.credit import Credit
 from flyball.engine.index import ARRIVAL
 from flyball.engine.queue import Delivery, WorkingQueue
+from flyball.engine.traits import Traits
 from flyball.model import Message, Order, Queue, QueueSummary, Selector
 from tests.engine.messages import a_message
 
@@ -85,6 +86,23 @@ def test_listing_gives_what_is_in_memory_oldest_first_in_pages() -> None:
     assert [message.id for message in working.oldest(0, 2)] == [1, 2]
     take(working, Selector(order=Order.NEWEST))
     assert [message.id for message in working.oldest(2, 10)] == [3, 4]
+
+
+def test_the_bytes_of_what_was_found_at_the_start_are_unknown_until_told_or_until_the_queue_is_empty() -> None:
+    working = a_recovered_queue(2)
+    working.traits = Traits(max_length_bytes=10)
+    assert working.is_unmeasured
+    working.learn_bytes(8)
+    assert not working.is_unmeasured
+    assert not working.is_too_long
+    fill(working, Message(3, 1, b"more"))
+    assert (working.ready_bytes, working.unstored_bytes, working.is_too_long) == (12, 4, True)
+    emptied = a_recovered_queue(1)
+    need = emptied.first(FIRST, 0)
+    assert isinstance(need, Load)
+    emptied.loaded(need, [Message(1, 1, b"four", stored=True)])
+    take(emptied)
+    assert (emptied.ready_bytes, emptied.knows_bytes) == (0, True)
 
 
 def test_a_consumer_is_given_at_once_only_what_holds_so_many_bytes() -> None:

@@ -22,6 +22,7 @@ from pika.exceptions import AMQPConnectionError, ProbableAuthenticationError
 
 from flyball.server import node as node_module
 from tests.amqp.peer import PROTOCOL_HEADER, Peer
+from tests.amqp.queues import count
 from tests.nodes import RunningNode, ServeProcess, StartFailed
 from tests.server.peers import Closed
 from tests.server.peers import Peer as RawPeer
@@ -219,6 +220,23 @@ def test_a_client_that_never_begins_tls_is_disconnected(
     node = start_memory_node(amqps="127.0.0.1:0", tls_cert=server.cert, tls_key=server.key)
     with socket.create_connection(node.address("amqps"), timeout=20) as connection:
         assert RawPeer(connection).is_closed_by_node()
+
+
+def test_a_peer_that_does_not_read_is_sent_little_over_tls_too(node: RunningNode, authority: Authority) -> None:
+    channel = connected(node, client_tls(authority)).channel()
+    channel.queue_declare("queue", auto_delete=True)
+    for _ in range(200):
+        channel.basic_publish("", "queue", bytes(200_000))
+    while count(channel, "queue") < 200:
+        pass
+    with TlsPeer(node, client_tls(authority)) as peer:
+        peer.open().send(spec.Basic.Consume(queue="queue", consumer_tag="tag", no_ack=True))
+        node.wait_until(lambda node: any(getattr(other, "is_choked", False) for other in node.hub.connections))
+        assert count(channel, "queue") > 150
+        # When it reads, everything comes.
+        peer.expect(spec.Basic.ConsumeOk)
+        assert all(len(peer.expect_content(spec.Basic.Deliver).body) == 200_000 for _ in range(200))
+    channel.connection.close()
 
 
 # Clients with certificates
