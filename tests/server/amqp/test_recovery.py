@@ -570,25 +570,19 @@ def test_what_is_declared_while_the_store_is_away_fails_and_can_be_declared_agai
     assert take_all(open_channel(hasty), "queue") == ["body"]
 
 
-def test_consumers_and_gets_wait_for_a_store_that_is_away(
+def test_a_consumer_waits_for_a_store_that_is_away(
     tmp_path: Path, hasty: ServeProcess, open_channel: OpenChannel
 ) -> None:
     channel = open_channel(hasty)
     channel.queue_declare("queue", durable=True)
-    channel.queue_declare("other", durable=True)
     keep(channel, "queue", "0", "1")
-    keep(channel, "other", "2")
     assert hasty.stop() == (0, "")
     hasty.start()
     channel = open_channel(hasty)
-    getter = Peer(*hasty.address("amqp"))
     go_on = frozen(tmp_path)
     try:
         consumer = Consumer(channel, "queue")
         assert consumer.settle() == []
-        getter.open().send(spec.Basic.Get(queue="other"))
     finally:
         go_on()
     assert consumer.wait_for(2) == ["0", "1"]
-    assert getter.expect_content(spec.Basic.GetOk).body == b"2"
-    getter.__exit__(None, None, None)
