@@ -50,25 +50,29 @@ class StoreReader:
         self._spawn = spawn
         self._dispatch = dispatch
         self._removing_ids = removing_ids
-        self._fetching: dict[int, list[tuple[Callable[[], None], Callable[[FlyballError], None]]]] = {}
+        self._fetching: dict[int, list[_Waiting]] = {}
+        """Who waits for what is being read, by queue."""
 
     def serve(self, queue_id: int) -> None:
         """If consumers of the queue wait for something in the store, get it."""
         if self._engine.has_queue(queue_id):
             need = self._engine.queue(queue_id).need
             if need is not None and queue_id not in self._fetching:
-                self.fetch(queue_id, need, lambda: None, lambda error: None)
+                self._fetching[queue_id] = []
+                self._spawn(self._fetch_now(queue_id, need))
 
     def fetch(
         self, queue_id: int, need: Need, retry: Callable[[], None], fail: Callable[[FlyballError], None]
     ) -> None:
-        """Read what the queue needs from the store, then retry. One read at a time for each queue."""
+        """Read what the queue needs from the store, then retry; fail if that takes longer than the time limit.
+
+        There is one read at a time for each queue.
+        """
         waiting = self._fetching.get(queue_id)
-        if waiting is not None:
-            waiting.append((retry, fail))
-            return
-        self._fetching[queue_id] = [(retry, fail)]
-        self._spawn(self._fetch_now(queue_id, need))
+        if waiting is None:
+            waiting = self._fetching[queue_id] = []
+            self._spawn(self._fetch_now(queue_id, need))
+        waiting.append(_Waiting(retry, fail, self._time_limit_s))
 
     async def _fetch_now(self, queue_id: int, need: Need) -> None:
         error: FlyballError | None = None
@@ -79,11 +83,8 @@ class StoreReader:
                 await self._build(queue_id, need)
         except StoreError as caught:
             error = caught
-        for retry, fail in self._fetching.pop(queue_id):
-            if error is None:
-                retry()
-            else:
-                fail(error)
+        for waiting in self._fetching.pop(queue_id):
+            waiting.end(error)
         if error is None:
             self.serve(queue_id)
         else:
@@ -165,6 +166,29 @@ class StoreReader:
                     raise
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _LAST_RETRY_S)
+
+
+class _Waiting:
+    """Somebody who waits for a read, for so long at most."""
+
+    __slots__ = ("_fail", "_retry", "_timer")
+
+    def __init__(self, retry: Callable[[], None], fail: Callable[[FlyballError], None], limit_s: float) -> None:
+        self._retry = retry
+        self._fail = fail
+        late = StoreUnavailable(f"the store did not answer within {limit_s:g} s")
+        self._timer: asyncio.TimerHandle | None = asyncio.get_running_loop().call_later(limit_s, self.end, late)
+
+    def end(self, error: FlyballError | None) -> None:
+        """The read is done or has failed, or the time is up. Only the first of these counts."""
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        self._timer = None
+        if error is None:
+            self._retry()
+        else:
+            self._fail(error)
 
 
 def _columns(shape: Shape) -> IndexColumns:

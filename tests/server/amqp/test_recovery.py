@@ -586,3 +586,22 @@ def test_a_consumer_waits_for_a_store_that_is_away(
     finally:
         go_on()
     assert consumer.wait_for(2) == ["0", "1"]
+
+
+def test_a_get_that_needs_a_store_that_is_away_fails_in_time(
+    tmp_path: Path, hasty: ServeProcess, open_channel: OpenChannel
+) -> None:
+    channel = open_channel(hasty)
+    channel.queue_declare("queue", durable=True)
+    keep(channel, "queue", "0", "1")
+    assert hasty.stop() == (0, "")
+    hasty.start()
+    channel = open_channel(hasty)
+    go_on = frozen(tmp_path)
+    try:
+        with pytest.raises(ConnectionClosedByBroker) as closed:
+            channel.basic_get("queue")
+    finally:
+        go_on()
+    assert (closed.value.reply_code, "within 1 s" in closed.value.reply_text) == (541, True)
+    assert take_all(open_channel(hasty), "queue") == ["0", "1"]
