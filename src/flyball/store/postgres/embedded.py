@@ -147,8 +147,9 @@ class EmbeddedPostgres:
             try:
                 await self._launch_until_ready()
             except StoreError as error:
-                log.error("%s", error)
-                await asyncio.sleep(RESTART_PAUSE_S)
+                if self._wanted:
+                    log.error("%s", error)
+                    await asyncio.sleep(RESTART_PAUSE_S)
                 continue
             self._restarts += 1
             log.warning("the embedded PostgreSQL runs again")
@@ -285,10 +286,12 @@ class EmbeddedPostgres:
 
     async def _is_ready(self) -> bool:
         """Wait until the server takes connections, or say False when it has exited."""
-        assert self._server is not None
-        while self._server.poll() is None:
+        server = self._server
+        assert server is not None
+        # It may be stopped, and forgotten, meanwhile.
+        while server.poll() is None:
             state = _read_pid_file(self._cluster_dir)
-            if state.ready and state.pid == self._server.pid:
+            if state.ready and state.pid == server.pid:
                 return True
             await asyncio.sleep(POLL_S)
         return False
