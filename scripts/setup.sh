@@ -74,7 +74,7 @@ prepare_node() {
         return
     fi
     say "installing what the tests with Node need"
-    npm install --prefix "$folder" --no-package-lock --no-audit --no-fund --silent >&2 ||
+    npm install --prefix "$folder" --no-package-lock --no-audit --no-fund --loglevel=error >&2 ||
         die "npm could not install what the tests with Node need"
     cp "$folder/package.json" "$stamp"
 }
