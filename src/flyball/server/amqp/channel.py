@@ -18,7 +18,8 @@ from flyball.engine.traits import described
 from flyball.errors import FlyballError, InvalidArgument, QueueNotFound, ReservedName
 from flyball.model import Binding, Destination, Exchange, Message, Queue
 from flyball.server.amqp.consuming import UNLIMITED, AmqpConsumer, Deliveries, new_queue_name, new_tag
-from flyball.server.amqp.publishing import REPLY_TO, Publisher
+from flyball.server.amqp.context import REPLY_TO
+from flyball.server.amqp.publishing import Publisher
 from flyball.server.amqp.replies import refusal, reply_of
 from flyball.server.pending import Changing
 from flyball.server.topology import check_queue_name

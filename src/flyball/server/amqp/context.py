@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flyball.server.amqp.channel import Channel
 
 REPLY_TO = "amq.rabbitmq.reply-to"
+"""Stands for the channel itself where a client asks for direct replies; the names that it gets begin so."""
 
 
 @dataclass(slots=True, frozen=True)

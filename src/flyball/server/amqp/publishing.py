@@ -14,6 +14,7 @@ from flyball.engine.queue import WorkingQueue
 from flyball.engine.traits import MAX_MS
 from flyball.errors import ReservedName, StoreError
 from flyball.model import Receipt
+from flyball.server.amqp.context import REPLY_TO
 from flyball.server.amqp.replies import refusal
 from flyball.wire.amqp import (
     EMPTY_TABLE,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from flyball.server.amqp.channel import Channel
 
 NO_ROUTE = "NO_ROUTE"
-REPLY_TO = "amq.rabbitmq.reply-to"
 _NO_HEADERS: Mapping[str, Any] = {}
 _MAX_REMEMBERED = 1000
 
