@@ -7,10 +7,7 @@ import logging
 import random
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Self
 
 import pytest
 
@@ -18,6 +15,7 @@ from flyball.server.node import Node
 from flyball.wire import telesto as wire
 from flyball.wire.telesto import Outcome, WireDraft, WireMessage, WireSelector
 from tests.nodes import RunningNode
+from tests.server.bystander import Bystander
 from tests.server.peers import Closed, Peer, TelestoPeer, thorbang, wide
 
 SEED = 20260101
@@ -75,45 +73,26 @@ EXTENDED_SESSION = extended(
 )
 
 
-class GoodClient:
-    """Works on beside the bad ones, over both protocols, and notices anything that is not as it should be."""
+class GoodClient(Bystander):
+    """Works over both protocols."""
 
     def __init__(self, node: RunningNode) -> None:
+        super().__init__()
         self._wide = wide(node, "good client")
         self._thorbang = thorbang(node)
         self._queue_id = self._wide.create_queue("good queue")
-        self._is_done = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="good client")
-        self._error: BaseException | None = None
-        self.rounds = 0
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._is_done.set()
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-
-    def _work(self) -> None:
-        try:
-            while not self._is_done.is_set():
-                self._work_once()
-                self.rounds += 1
-        except BaseException as error:
-            self._error = error
-
-    def _work_once(self) -> None:
+    def work_once(self) -> None:
         client_id, queue_id = self._wide.client_id, self._queue_id
         (message_id,) = self._wide.put(queue_id, b"round %d" % self.rounds)
         answer = f"MSG,{client_id},0,{message_id},round {self.rounds}"
         assert self._thorbang.ask(f"POPQ,{client_id},{queue_id},1") == [answer]
         assert self._thorbang.ask(f"MSG,{client_id},{client_id},{queue_id},1,0,back") == ["OK"]
         assert self._wide.take(queue_id) == [b"back"]
+
+    def close(self) -> None:
+        self._wide.close()
+        self._thorbang.close()
 
 
 @pytest.fixture

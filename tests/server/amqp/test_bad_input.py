@@ -7,13 +7,11 @@ import contextlib
 import logging
 import random
 import struct
-import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import psutil
 import pytest
@@ -34,6 +32,7 @@ from tests.amqp.peer import (
     start_ok,
 )
 from tests.nodes import RunningNode, ServeProcess
+from tests.server.bystander import Bystander
 
 SEED = 20260101
 AT_ONCE = 50
@@ -117,42 +116,24 @@ SESSIONS = {"handshake": (b"", HANDSHAKE), "declaring": (HANDSHAKE, DECLARING), 
 """What comes unharmed, and what is damaged."""
 
 
-class GoodClient:
-    """Works on beside the bad ones, and notices anything that is not as it should be."""
+class GoodClient(Bystander):
+    """Publishes and consumes."""
 
     def __init__(self, node: RunningNode) -> None:
+        super().__init__()
         self._peer = Peer(*node.address("amqp")).open()
         self._peer.ask(spec.Queue.Declare(queue="good", exclusive=True), spec.Queue.DeclareOk)
         self._peer.ask(spec.Basic.Consume(queue="good", consumer_tag="good"), spec.Basic.ConsumeOk)
-        self._is_done = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="good client")
-        self._error: BaseException | None = None
-        self.rounds = 0
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+    def work_once(self) -> None:
+        body = b"round %d" % self.rounds
+        self._peer.publish(body, routing_key="good")
+        delivery = self._peer.expect_content(spec.Basic.Deliver)
+        assert delivery.body == body
+        self._peer.send(spec.Basic.Ack(delivery_tag=delivery.method.delivery_tag))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._is_done.set()
-        self._thread.join()
-        self._peer.__exit__(kind, error, trace)
-        if self._error is not None:
-            raise self._error
-
-    def _work(self) -> None:
-        try:
-            while not self._is_done.is_set():
-                body = b"round %d" % self.rounds
-                self._peer.publish(body, routing_key="good")
-                delivery = self._peer.expect_content(spec.Basic.Deliver)
-                assert delivery.body == body
-                self._peer.send(spec.Basic.Ack(delivery_tag=delivery.method.delivery_tag))
-                self.rounds += 1
-        except BaseException as error:
-            self._error = error
+    def close(self) -> None:
+        self._peer.__exit__(None, None, None)
 
 
 @pytest.fixture

@@ -570,15 +570,20 @@ def test_what_is_declared_while_the_store_is_away_fails_and_can_be_declared_agai
     assert take_all(open_channel(hasty), "queue") == ["body"]
 
 
+def channel_to_messages_in_the_store(node: ServeProcess, open_channel: OpenChannel) -> Any:
+    """Leave two messages in a queue that the node has not in memory."""
+    channel = open_channel(node)
+    channel.queue_declare("queue", durable=True)
+    keep(channel, "queue", "0", "1")
+    assert node.stop() == (0, "")
+    node.start()
+    return open_channel(node)
+
+
 def test_a_consumer_waits_for_a_store_that_is_away(
     tmp_path: Path, hasty: ServeProcess, open_channel: OpenChannel
 ) -> None:
-    channel = open_channel(hasty)
-    channel.queue_declare("queue", durable=True)
-    keep(channel, "queue", "0", "1")
-    assert hasty.stop() == (0, "")
-    hasty.start()
-    channel = open_channel(hasty)
+    channel = channel_to_messages_in_the_store(hasty, open_channel)
     go_on = frozen(tmp_path)
     try:
         consumer = Consumer(channel, "queue")
@@ -591,12 +596,7 @@ def test_a_consumer_waits_for_a_store_that_is_away(
 def test_a_get_that_needs_a_store_that_is_away_fails_in_time(
     tmp_path: Path, hasty: ServeProcess, open_channel: OpenChannel
 ) -> None:
-    channel = open_channel(hasty)
-    channel.queue_declare("queue", durable=True)
-    keep(channel, "queue", "0", "1")
-    assert hasty.stop() == (0, "")
-    hasty.start()
-    channel = open_channel(hasty)
+    channel = channel_to_messages_in_the_store(hasty, open_channel)
     go_on = frozen(tmp_path)
     try:
         with pytest.raises(ConnectionClosedByBroker) as closed:
