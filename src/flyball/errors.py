@@ -34,7 +34,9 @@ FlyballError
 ├── StoreError                 our side: the store could not do it
 │   ├── StoreUnavailable       it did not answer in time; the outcome may be unknown
 │   └── StoreMismatch          it holds something this version cannot read
-└── SettingsError              a setting is wrong; the field names it
+├── SettingsError              a setting is wrong; the field names it
+├── LabError                   an experiment cannot be run, or went wrong
+└── PipelineError              the pipeline cannot work with what it was given, or without what it needs
 """
 
 from __future__ import annotations
@@ -277,3 +279,11 @@ class SettingsError(FlyballError):
         super().__init__(f"{place}: {problem}")
         self.place = place
         self.problem = problem
+
+
+class LabError(FlyballError):
+    """An experiment is not well described, or went wrong while it ran."""
+
+
+class PipelineError(FlyballError):
+    """The pipeline was given something that it cannot work with, or lacks something that it needs."""

@@ -1,4 +1,6 @@
-"""What a trace says about one request: the columns and the meaning of their codes.
+"""What a trace says: the columns of its three tables and the meaning of their codes.
+
+Nodes record requests, clients their calls, control loops their samples.
 
 Traces outlive the version that wrote them. New columns and codes are added at the end; a change of meaning is
 a new `SCHEMA_VERSION`. `docs/traces.md` explains the columns to those who read them.
@@ -13,6 +15,8 @@ import pyarrow as pa
 SCHEMA_VERSION = 1
 
 VERSION_KEY = "flyball.schema_version"
+TABLE_KEY = "flyball.table"
+"""Which table a file holds: `requests`, which is also meant where it is missing, `calls` or `samples`."""
 NODE_KEY = "flyball.node"
 SAMPLE_RATIO_KEY = "flyball.sample_ratio"
 DROPPED_KEY = "flyball.dropped"
@@ -88,3 +92,42 @@ SCHEMA = pa.schema(
         pa.field("weight", pa.int64(), nullable=False),
     ]
 )
+
+CALL_SCHEMA = pa.schema(
+    [
+        pa.field("kind", TEXT, nullable=False),
+        pa.field("protocol", TEXT, nullable=False),
+        pa.field("role", TEXT, nullable=False),
+        pa.field("client_id", pa.int64(), nullable=False),
+        pa.field("queue", TEXT, nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("result", TEXT, nullable=False),
+        pa.field("intended_us", pa.int64(), nullable=False),
+        pa.field("late_ns", pa.int64(), nullable=False),
+        pa.field("response_ns", pa.int64(), nullable=False),
+        pa.field("think_ns", pa.int64(), nullable=False),
+        pa.field("message_count", pa.int64(), nullable=False),
+        pa.field("target", TEXT, nullable=False),
+        pa.field("worker", TEXT, nullable=False),
+        pa.field("sequence", pa.int64(), nullable=False),
+        pa.field("weight", pa.int64(), nullable=False),
+    ]
+)
+"""What a client saw of one call: meant for `intended_us`, sent `late_ns` later, answered `response_ns` after that.
+
+So its latency is `late_ns + response_ns`. `think_ns` is how long the client paused before it. A message that came
+unasked is a call of the kind `deliver`: `intended_us` is when its sender meant to send it, and it is never late.
+"""
+
+SAMPLE_SCHEMA = pa.schema(
+    [
+        pa.field("loop", TEXT, nullable=False),
+        pa.field("at_us", pa.int64(), nullable=False),
+        pa.field("sample_time_s", pa.float64(), nullable=False),
+        pa.field("setpoint", pa.float64(), nullable=False),
+        pa.field("measurement", pa.float64(), nullable=False),
+        pa.field("action", pa.float64(), nullable=False),
+        pa.field("sequence", pa.int64(), nullable=False),
+    ]
+)
+"""One step of a control loop: what it wanted, what it measured, what it did."""

@@ -1,0 +1,92 @@
+"""The tables of the pipeline: what traces hold, and what the stages make of them.
+
+The first three are those of `docs/traces.md`, with the column `run` that says which run of an experiment a row
+belongs to: it is empty for traces that belong to none.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import DataType, DoubleType, LongType, StringType, StructField, StructType
+
+from flyball.errors import PipelineError
+
+SCHEMA_VERSION = 1
+"""The version of the trace files that this pipeline reads."""
+
+_TEXT, _WHOLE, _REAL = StringType(), LongType(), DoubleType()
+
+
+def table(**columns: DataType) -> StructType:
+    """Return the schema of a table; no column may be null."""
+    return StructType([StructField(name, kind, nullable=False) for name, kind in columns.items()])
+
+
+REQUESTS = table(
+    run=_TEXT,
+    kind=_TEXT,
+    protocol=_TEXT,
+    client_id=_WHOLE,
+    queue_id=_WHOLE,
+    size_bytes=_WHOLE,
+    result=_TEXT,
+    received_us=_WHOLE,
+    wait_ns=_WHOLE,
+    parse_ns=_WHOLE,
+    engine_ns=_WHOLE,
+    store_ns=_WHOLE,
+    emit_ns=_WHOLE,
+    message_count=_WHOLE,
+    node=_TEXT,
+    sequence=_WHOLE,
+    weight=_WHOLE,
+)
+
+CALLS = table(
+    run=_TEXT,
+    kind=_TEXT,
+    protocol=_TEXT,
+    role=_TEXT,
+    client_id=_WHOLE,
+    queue=_TEXT,
+    size_bytes=_WHOLE,
+    result=_TEXT,
+    intended_us=_WHOLE,
+    late_ns=_WHOLE,
+    response_ns=_WHOLE,
+    think_ns=_WHOLE,
+    message_count=_WHOLE,
+    target=_TEXT,
+    worker=_TEXT,
+    sequence=_WHOLE,
+    weight=_WHOLE,
+)
+
+SAMPLES = table(
+    run=_TEXT,
+    loop=_TEXT,
+    at_us=_WHOLE,
+    sample_time_s=_REAL,
+    setpoint=_REAL,
+    measurement=_REAL,
+    action=_REAL,
+    sequence=_WHOLE,
+)
+
+
+def require(frame: DataFrame, schema: StructType, what: str) -> None:
+    """Raise PipelineError if `frame` lacks columns of `schema` or has them with other types; it names them all."""
+    found = {field.name: field.dataType for field in frame.schema}
+    missing = [field.name for field in schema if field.name not in found]
+    unlike = [
+        f"{field.name} ({found[field.name].simpleString()}, not {field.dataType.simpleString()})"
+        for field in schema
+        if field.name in found and found[field.name] != field.dataType
+    ]
+    problems = []
+    if missing:
+        problems.append(f"lacks {', '.join(missing)}")
+    if unlike:
+        problems.append(f"has other types in {', '.join(unlike)}")
+    if problems:
+        raise PipelineError(f"{what} {' and '.join(problems)}")
