@@ -1,0 +1,163 @@
+"""What a folder of results says about itself: the experiments it holds, and the runs that are complete.
+
+Reads `experiment.json` and `run.json`, which the lab writes. Knows neither Spark nor what the traces say.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from flyball.errors import PipelineError
+
+EXPERIMENT_FILE = "experiment.json"
+RUN_FILE = "run.json"
+VERSION = 1
+
+Factors = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A figure or table that the report of an experiment shows."""
+
+    kind: str
+    """`curve`, `bars`, `over_time`, `histogram`, `breakdown`, `table`, `effects` or `network`."""
+    metric: str = "throughput"
+    request: str = "all"
+    """A kind of request, or `all`."""
+    source: str = "clients"
+    """Who measured it: `clients` or `nodes`."""
+    x: str | None = None
+    """The factor on the horizontal axis."""
+    series: str | None = None
+    """The factor that has a line for each level."""
+    title: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A figure that others have published for one cell of the experiment."""
+
+    label: str
+    metric: str
+    mean: float
+    factors: Factors = field(default_factory=dict)
+    request: str = "all"
+    source: str = "clients"
+    low: float | None = None
+    """Where the 90 % interval begins, as an offset from the mean: negative. None if it is not known."""
+    high: float | None = None
+    """Where it ends, as an offset from the mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """What was to be found out, and how the result is to be shown."""
+
+    name: str
+    title: str = ""
+    about: str = ""
+    source: str = ""
+    """Where it comes from, for example `seed 002, table 8`."""
+    factors: dict[str, list[Any]] = field(default_factory=dict)
+    """The levels of each factor, by its dotted name."""
+    repetitions: int = 1
+    is_quick: bool = False
+    run_count: int = 0
+    views: list[View] = field(default_factory=list)
+    references: list[Reference] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The part of a run that counts, without warm-up and cool-down: microseconds since 1970, UTC."""
+
+    from_us: int
+    until_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One repetition of one cell of an experiment, and what is known about it besides its traces."""
+
+    run: str
+    """Its id: what follows `run=` in the path of its traces."""
+    measured: Measured
+    experiment: str = ""
+    """The name of its experiment."""
+    factors: Factors = field(default_factory=dict)
+    repetition: int = 1
+    seed: int = 0
+    is_quick: bool = False
+    target: dict[str, Any] = field(default_factory=dict)
+    workload: dict[str, Any] = field(default_factory=dict)
+    clients: dict[str, Any] = field(default_factory=dict)
+    nodes: list[dict[str, Any]] = field(default_factory=list)
+    checks: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    started_at: str = ""
+    ended_at: str = ""
+
+    @property
+    def cell(self) -> str:
+        """The text that names its cell in tables."""
+        return cell_of(self.factors)
+
+
+def cell_of(factors: Mapping[str, Any]) -> str:
+    """Return the text that names a cell of an experiment: the same for the same levels in any order."""
+    return json.dumps(dict(factors), sort_keys=True)
+
+
+def read_experiments(folder: Path) -> list[Experiment]:
+    """Return the experiments described in `folder` and below, by name.
+
+    Raises PipelineError, naming the file, if one is no description that this version reads.
+    """
+    return sorted(_read_all(folder, EXPERIMENT_FILE, TypeAdapter(Experiment)), key=lambda found: found.name)
+
+
+def read_runs(folder: Path) -> list[Run]:
+    """Return the complete runs in `folder` and below, by id.
+
+    Raises PipelineError, naming the file, if one is no manifest that this version reads, or an id comes twice.
+    """
+    runs = sorted(_read_all(folder, RUN_FILE, TypeAdapter(Run)), key=lambda found: found.run)
+    for one, other in itertools.pairwise(runs):
+        if one.run == other.run:
+            raise PipelineError(f"{folder} holds two runs {one.run!r}: give their folders one by one")
+    return runs
+
+
+T = TypeVar("T")
+
+
+def _read_all(folder: Path, name: str, kind: TypeAdapter[T]) -> list[T]:
+    return [_read(path, kind) for path in sorted(folder.rglob(name))]
+
+
+def _read(path: Path, kind: TypeAdapter[T]) -> T:
+    try:
+        facts = json.loads(path.read_bytes())
+    except OSError as error:
+        raise PipelineError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise PipelineError(f"{path} is not JSON: {error}") from error
+    if not isinstance(facts, dict):
+        raise PipelineError(f"{path} is not a JSON object")
+    if facts.get("version") != VERSION:
+        raise PipelineError(f"{path} has version {facts.get('version')!r}, this pipeline reads {VERSION}")
+    try:
+        return kind.validate_python(facts)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise PipelineError(f"{path}: {place}: {first['msg']}") from error
