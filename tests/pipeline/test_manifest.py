@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.pipeline.traces import START_US, write_experiment, write_run
 
 from flyball.errors import PipelineError
 from flyball.pipeline.manifest import Measured, Reference, View, cell_of, read_experiments, read_runs
+from tests.pipeline.traces import START_US, write_experiment, write_run
 
 
 def test_experiments_are_found_at_any_depth(tmp_path: Path) -> None:
