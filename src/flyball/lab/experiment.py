@@ -1,0 +1,388 @@
+"""An experiment as a TOML file describes it: what is loaded, how, which factors are varied, how it is shown.
+
+Knows what may be written and where the files lie; it runs nothing and plans nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from flyball.errors import LabError, SettingsError
+from flyball.server.settings import ServeSettings, StoreChoice, load_settings
+
+SHIPPED = Path(__file__).parent / "experiments"
+SECTIONS = ("target", "workload", "clients", "noise", "run")
+"""The parts of a description whose values can be varied."""
+
+OWN_SETTINGS = ("config", "data", "store", "name", "amqp", "amqps", "telesto", "thorbang")
+"""Settings of a node that the lab chooses: a data folder of its own, ports that are free."""
+
+Level = bool | int | float | str | dict[str, Any]
+"""One value of a factor. A table varies several values together: its `label` names it."""
+
+Values = Mapping[str, object]
+"""Values by their dotted names, as in `workload.clients`."""
+
+
+def _check_store(text: str) -> str:
+    StoreChoice.parse(text)
+    return text
+
+
+def _check_host(text: str) -> str:
+    place = urlsplit(text)
+    if place.scheme != "ssh" or not place.hostname:
+        raise ValueError(f"{text!r} is no host: give ssh://user@host:port")
+    return text
+
+
+def _check_address(text: str) -> str:
+    if not re.fullmatch(r"(\[[^\[\]\s]+\]|[^\[\]:\s]+):[0-9]{1,5}", text) or int(text.rpartition(":")[2]) > 65535:
+        raise ValueError(f"{text!r} is not an address: give host:port")
+    return text
+
+
+Host = Annotated[str, AfterValidator(_check_host)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Part(BaseModel):
+    """A part of a description: unknown keys are refused, nothing changes later."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class TargetPart(Part):
+    """What is put under load."""
+
+    kind: Literal["flyball", "rabbitmq", "foreign"] = "flyball"
+    nodes: Count = 1
+    """So many nodes, each with a store of its own; client i goes to node i mod nodes."""
+    store: Annotated[str, AfterValidator(_check_store)] = "embedded"
+    settings: dict[str, Any] = {}
+    """Settings of `flyball serve` by their names; for RabbitMQ lines of its rabbitmq.conf."""
+    hosts: tuple[Host, ...] = ()
+    """Where nodes run, in turn; empty is this machine."""
+    addresses: tuple[Annotated[str, AfterValidator(_check_address)], ...] = ()
+    """Where a foreign server listens: it is not started."""
+    user: str = "guest"
+    password: str = "guest"
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        if (self.kind == "foreign") != bool(self.addresses):
+            raise ValueError("a foreign target, and no other, needs addresses = ['host:port']")
+        if self.kind == "rabbitmq" and (self.nodes != 1 or self.hosts):
+            raise ValueError("RabbitMQ runs as one node on this machine: give neither nodes nor hosts")
+        if self.kind == "foreign" and self.settings:
+            raise ValueError("a foreign target is not started and so takes no settings")
+        if self.kind == "flyball":
+            _check_settings(self.settings)
+        return self
+
+
+def _check_settings(settings: Values) -> None:
+    for name in settings:
+        if name in OWN_SETTINGS:
+            raise ValueError(f"settings.{name}: the lab chooses this itself")
+        if name not in ServeSettings.model_fields:
+            raise ValueError(f"settings.{name}: no such setting{_suggestion(name, list(ServeSettings.model_fields))}")
+    try:
+        load_settings(settings, {})
+    except SettingsError as error:
+        raise ValueError(f"settings: {error}") from None
+
+
+class ClientsPart(Part):
+    """Where the clients run."""
+
+    workers: Annotated[int, Field(ge=0)] = 0
+    """Processes of clients; 0: chosen by the number of clients."""
+    hosts: tuple[Host, ...] = ()
+
+
+class NoisePart(Part):
+    """Busy neighbours while it runs."""
+
+    processes: Annotated[int, Field(ge=0)] = 0
+
+
+class RunPart(Part):
+    """How often and how long."""
+
+    repetitions: Count = 3
+    warm_up_s: Seconds = 5.0
+    length_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
+    cool_down_s: Seconds = 1.0
+    seed: int = 1
+
+
+class View(Part):
+    """How a result is shown."""
+
+    kind: Literal["curve", "bars", "over_time", "histogram", "breakdown", "table", "effects", "network"]
+    metric: str = "throughput"
+    request: str = "all"
+    source: Literal["clients", "nodes"] = "clients"
+    x: str | None = None
+    series: str | None = None
+    title: str = ""
+
+
+class Reference(Part):
+    """A figure that somebody else has measured, to be put beside ours."""
+
+    label: str
+    factors: dict[str, bool | int | float | str] = {}
+    metric: str = "throughput"
+    request: str = "all"
+    source: Literal["clients", "nodes"] = "clients"
+    mean: float
+    low: float | None = None
+    """The lower end of the interval of 90 %, as an offset from the mean."""
+    high: float | None = None
+
+
+class Experiment(Part):
+    """A whole description. `name` and `path` come from where it lies."""
+
+    name: str
+    path: Path
+    title: str
+    about: str = ""
+    source: str = ""
+    target: TargetPart = TargetPart()
+    workload: dict[str, Any]
+    clients: ClientsPart = ClientsPart()
+    noise: NoisePart = NoisePart()
+    run: RunPart = RunPart()
+    sweep: dict[str, Annotated[list[Level], Field(min_length=1)]] = {}
+    quick: dict[str, Any] = {}
+    views: tuple[View, ...] = Field((), alias="view")
+    references: tuple[Reference, ...] = Field((), alias="reference")
+
+    @property
+    def slug(self) -> str:
+        """The name as part of file names and run ids."""
+        return slug_of(self.name)
+
+    def changed(self, values: Values) -> Self:
+        """Return the experiment with other values, by dotted names. Raises LabError that names a wrong one."""
+        document = self.model_dump(by_alias=True)
+        for key, value in values.items():
+            _put(document, key, value, self.path)
+        return self._checked(document)
+
+    def swept(self, sweep: Mapping[str, Sequence[Level]]) -> Self:
+        """Return the experiment with another sweep."""
+        return self._checked({**self.model_dump(by_alias=True), "sweep": sweep})
+
+    def _checked(self, document: dict[str, Any]) -> Self:
+        try:
+            return type(self).model_validate(document)
+        except ValidationError as error:
+            raise _explained(self.path, error) from None
+
+    def cells(self) -> Iterator[dict[str, Level]]:
+        """Yield all combinations of levels; one without factors if nothing is swept."""
+        for levels in itertools.product(*self.sweep.values()):
+            yield dict(zip(self.sweep, levels, strict=True))
+
+    def at(self, cell: Mapping[str, Level]) -> Self:
+        """Return the experiment with the values of a cell."""
+        values: dict[str, object] = {}
+        for factor, level in cell.items():
+            values.update(values_of(factor, level))
+        return self.changed(values)
+
+
+def values_of(factor: str, level: Level) -> dict[str, object]:
+    """Return what a level sets, by dotted names."""
+    if isinstance(level, dict):
+        return {key: value for key, value in _flattened(level) if key != "label"}
+    return {factor: level}
+
+
+def label_of(level: Level) -> bool | int | float | str:
+    """Return what a level is called in results."""
+    if isinstance(level, dict):
+        return str(level["label"])
+    if isinstance(level, str) and "://" in level:
+        return StoreChoice.parse(level).redacted
+    return level
+
+
+def slug_of(text: object) -> str:
+    """Return the text in the characters of run ids."""
+    if isinstance(text, bool):
+        text = "on" if text else "off"
+    return re.sub(r"[^a-z0-9._]+", "-", str(text).lower()).strip("-.") or "x"
+
+
+def load(path: Path, name: str | None = None) -> Experiment:
+    """Read a description. Raises LabError, which names the file and the key to correct."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LabError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise LabError(f"{path}: not a TOML file: {error}") from error
+    for key in ("name", "path", "views", "references"):
+        if key in document:
+            raise LabError(f"{path}: {key}: no such key{_suggestion(key, _keys_of(Experiment))}")
+    document |= {"name": name or path.stem, "path": path}
+    try:
+        document["sweep"] = dict(_flattened(document.get("sweep", {})))
+        experiment = Experiment.model_validate(document)
+    except ValidationError as error:
+        raise _explained(path, error) from None
+    _check(experiment)
+    return experiment
+
+
+def find(name: str) -> Experiment:
+    """Return the experiment of that name, if it is shipped, or in that file. Raises LabError."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        return load(path)
+    shipped = SHIPPED / f"{name}.toml"
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and shipped.is_file():
+        return load(shipped, name)
+    names = [experiment.name for experiment in shipped_experiments()]
+    raise LabError(f"no experiment {name!r}{_suggestion(name, names)}: see `flyball lab list`, or give a .toml file")
+
+
+def shipped_experiments() -> list[Experiment]:
+    """Return the experiments that come with Flyball, by name."""
+    return experiments_in(SHIPPED)
+
+
+def experiments_in(folder: Path) -> list[Experiment]:
+    """Return all experiments in a folder and below it. Their names are their places in it."""
+    if not folder.is_dir():
+        raise LabError(f"{folder} is no folder")
+    paths = sorted(folder.rglob("*.toml"))
+    return [load(path, path.relative_to(folder).with_suffix("").as_posix()) for path in paths]
+
+
+def _check(experiment: Experiment) -> None:
+    """Check what parts of a description say of each other. Raises LabError."""
+    path = experiment.path
+    for factor, levels in experiment.sweep.items():
+        labels = [_label_in(path, factor, level) for level in levels]
+        if len({json.dumps(label) for label in labels}) < len(labels):
+            raise LabError(f"{path}: sweep.{factor}: a level stands there twice")
+    for cell in experiment.cells():
+        experiment.at(cell)
+    for number, view in enumerate(experiment.views, 1):
+        for axis in (view.x, view.series):
+            if axis is not None and axis not in experiment.sweep:
+                raise LabError(f"{path}: view {number}: {_no_factor(axis, experiment)}")
+        if view.kind == "effects" and (not experiment.sweep or any(len(of) != 2 for of in experiment.sweep.values())):
+            raise LabError(f"{path}: view {number}: effects need factors of two levels each")
+    for reference in experiment.references:
+        for factor, level in reference.factors.items():
+            if factor not in experiment.sweep:
+                raise LabError(f"{path}: reference {reference.label!r}: {_no_factor(factor, experiment)}")
+            if level not in map(label_of, experiment.sweep[factor]):
+                raise LabError(f"{path}: reference {reference.label!r}: {level!r} is no level of {factor}")
+    # Both raise for what cannot be set.
+    from_quick = quick_values(experiment)
+    experiment.changed(from_quick).swept(quick_sweep(experiment) or experiment.sweep)
+
+
+def quick_values(experiment: Experiment) -> dict[str, object]:
+    """Return what the description itself wants to be different in a quick run, without the sweep."""
+    values = {key: value for key, value in experiment.quick.items() if key != "sweep"}
+    return dict(_flattened(values))
+
+
+def quick_sweep(experiment: Experiment) -> dict[str, list[Level]] | None:
+    """Return the sweep that the description wants in a quick run, None if it does not say."""
+    if "sweep" not in experiment.quick:
+        return None
+    return dict(_flattened(experiment.quick["sweep"]))
+
+
+def _label_in(path: Path, factor: str, level: Level) -> object:
+    if isinstance(level, dict) and not isinstance(level.get("label"), str):
+        raise LabError(f"{path}: sweep.{factor}: a level that is a table needs a label")
+    return label_of(level)
+
+
+def _no_factor(factor: str, experiment: Experiment) -> str:
+    return f"{factor!r} is not swept{_suggestion(factor, list(experiment.sweep))}"
+
+
+def _flattened(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield values by dotted names, however the file has written them: as tables or with quoted names."""
+    for key, value in document.items():
+        if isinstance(value, dict):
+            yield from _flattened(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _put(document: dict[str, Any], key: str, value: object, path: Path) -> None:
+    section, *inner = key.split(".")
+    if section not in SECTIONS or not inner:
+        close = _suggestion(key, [f"{name}." for name in SECTIONS])
+        raise LabError(f"{path}: {key}: no such value{close}; values are named like workload.clients")
+    place = document[section]
+    for name in inner[:-1]:
+        place = place.setdefault(name, {})
+        if not isinstance(place, dict):
+            raise LabError(f"{path}: {key}: {section}.{name} holds no further values")
+    place[inner[-1]] = value
+
+
+def _explained(path: Path, error: ValidationError) -> LabError:
+    # A misspelt key is also a missing one: say the former.
+    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
+    # People count from 1; and a union's members are no part of the place in the file.
+    parts = [str(part + 1 if isinstance(part, int) else part) for part in first["loc"]]
+    key = ".".join(part for part in parts if not part.startswith(("function-", "dict[", "list[")))
+    if first["type"] == "extra_forbidden":
+        *parents, wrong = [str(part) for part in first["loc"]]
+        known = _keys_of(_part_at(parents))
+        return LabError(f"{path}: {key}: no such key{_suggestion(wrong, known)}")
+    if first["type"] == "missing":
+        return LabError(f"{path}: {key} is missing")
+    cause = first.get("ctx", {}).get("error")
+    problem = str(cause) if isinstance(cause, ValueError) else f"{first['msg']}, not {first['input']!r}"
+    return LabError(f"{path}: {key}: {problem}" if key else f"{path}: {problem}")
+
+
+_PARTS: dict[str, type[Part]] = {
+    "target": TargetPart,
+    "clients": ClientsPart,
+    "noise": NoisePart,
+    "run": RunPart,
+    "view": View,
+    "reference": Reference,
+}
+
+
+def _part_at(parents: list[str]) -> type[Part]:
+    return _PARTS.get(parents[0], Experiment) if parents else Experiment
+
+
+def _keys_of(part: type[Part]) -> list[str]:
+    keys = [info.alias or name for name, info in part.model_fields.items()]
+    return [key for key in keys if part is not Experiment or key not in ("name", "path")]
+
+
+def _suggestion(wrong: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(wrong, known, 1)
+    return f"; did you mean {close[0]}?" if close else ""
