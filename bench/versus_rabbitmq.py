@@ -38,7 +38,7 @@ from rich.table import Table
 
 from bench.amqpload import Broker, Cores, LoadFailed, build, generate, idle_connections
 from bench.nodes import environment_of, node
-from bench.rabbitmq import RabbitMqFailed, rabbitmq
+from flyball.lab.rabbitmq import RabbitMqFailed, rabbitmq
 
 SOURCE = Path(__file__).parents[2] / "shared" / "bench"
 MIB = 2**20

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from bench.rabbitmq import RabbitMq, rabbitmq
-
 from flyball.client.sync import Client
+from flyball.lab.rabbitmq import RabbitMq, rabbitmq
 
 
 class Broker(Protocol):

@@ -269,7 +269,7 @@ def _recorder(settings: ServeSettings) -> Recorder | None:
         return None
     return Recorder(
         settings.data / "traces",
-        socket.gethostname(),
+        settings.name or socket.gethostname(),
         sample_ratio=settings.trace_sample_ratio,
         most_per_s=settings.trace_most_per_s,
         keep_bytes=settings.trace_keep_bytes,

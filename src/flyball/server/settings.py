@@ -107,6 +107,7 @@ Listener = Annotated[Address | None, BeforeValidator(_read_listener), Form("ADDR
 Store = Annotated[StoreChoice, BeforeValidator(_read_store), Form("embedded|memory|null|URL")]
 Names = Annotated[tuple[str, ...], BeforeValidator(_read_names), Form("NAME,...|none")]
 OptionalFile = Annotated[Path | None, Form("FILE")]
+NodeName = Annotated[str | None, Field(pattern=r"^[\w.-]+$"), Form("NAME")]
 Switch = Annotated[bool, Form("on|off")]
 Size = Annotated[ByteSize, Field(gt=0), Form("BYTES")]
 FrameSize = Annotated[ByteSize, Field(ge=4096, lt=2**31), Form("BYTES")]
@@ -133,6 +134,7 @@ class ServeSettings(BaseModel):
     data: Annotated[Path, Form("FOLDER")] = option(
         "./data", "Folder of the embedded store and the traces.", key="data"
     )
+    name: NodeName = option(None, "Name of the node in its traces; the machine's if none is given.", key="name")
     store: Store = option(
         "embedded",
         "What keeps the messages: a PostgreSQL of its own in the data folder, the memory, nothing at all,"
