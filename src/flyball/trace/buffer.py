@@ -1,13 +1,15 @@
-"""A buffer of packed trace records, and the way from there to Arrow columns.
+"""Buffers of packed trace records, and the way from there to Arrow columns.
 
-A record is thirteen machine words: the first holds the three codes, the others one number each. The words live in an
+A record is some machine words: the first holds the codes, the others one number each. The words live in an
 `array`; numpy turns them into columns and computes what lies between the points in time, without a loop in Python.
 """
 
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from array import array
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +35,6 @@ WORD_COLUMNS = (
     "weight",
 )
 WORD_BYTES = 8
-WORDS = RECORD.size // WORD_BYTES
 
 Numbers = npt.NDArray[np.int64]
 
@@ -42,17 +43,19 @@ _PROTOCOLS = names_of(Protocol)
 _RESULTS = names_of(Result)
 
 
-class TraceBuffer:
-    """Room for `capacity` records. One thread packs records in, another takes them out.
+class RecordBuffer(ABC):
+    """Room for `capacity` records of one size. One thread packs records in, another takes them out.
 
     `used_bytes` belongs to the packing thread and grows only after a record is whole; `taken` belongs to the
     other. So the taking thread may take what is there while the buffer is still being filled.
     """
 
-    __slots__ = ("first_sequence", "taken", "used_bytes", "words")
+    __slots__ = ("capacity_bytes", "first_sequence", "record_bytes", "taken", "used_bytes", "words")
 
-    def __init__(self, capacity: int) -> None:
-        self.words = array("q", bytes(capacity * RECORD.size))
+    def __init__(self, capacity: int, record_bytes: int) -> None:
+        self.record_bytes = record_bytes
+        self.capacity_bytes = capacity * record_bytes
+        self.words = array("q", bytes(self.capacity_bytes))
         self.used_bytes = 0
         self.taken = 0
         self.first_sequence = 0
@@ -60,35 +63,52 @@ class TraceBuffer:
     @property
     def waiting(self) -> int:
         """How many records nobody has taken yet."""
-        return self.used_bytes // RECORD.size - self.taken
+        return self.used_bytes // self.record_bytes - self.taken
 
-    def take(self, count: int, node: str, epoch_ns: int) -> pa.RecordBatch:
-        """Return the next `count` of the waiting records as columns, made by `node`.
+    @abstractmethod
+    def take(self, count: int, origin: str, epoch_ns: int) -> pa.RecordBatch:
+        """Return the next `count` of the waiting records as columns, made by `origin`.
 
-        `epoch_ns` is what must be added to their points in time to count from 1970.
+        `epoch_ns` is what must be added to points in time to count from 1970.
         """
-        start = self.taken
-        self.taken = start + count
-        words = np.frombuffer(self.words, np.int64, count * WORDS, start * RECORD.size)
-        by_column = np.ascontiguousarray(words.reshape(count, WORDS).T)
-        codes = by_column[0].view(np.int8).reshape(count, WORD_BYTES)
-        numbers = dict(zip(WORD_COLUMNS, by_column[1:], strict=True))
-        first = self.first_sequence + start
-        columns = {
-            **numbers,
-            **_phases(numbers, epoch_ns),
-            "kind": _texts(codes[:, 0], _KINDS),
-            "protocol": _texts(codes[:, 1], _PROTOCOLS),
-            "result": _texts(codes[:, 2], _RESULTS),
-            "node": _texts(np.zeros(count, np.int8), pa.array([node], pa.string())),
-            "sequence": np.arange(first, first + count),
-        }
-        return pa.RecordBatch.from_arrays([pa.array(columns[name]) for name in SCHEMA.names], schema=SCHEMA)
 
     def clear(self) -> None:
         """Make the buffer empty again. Only when neither thread uses it."""
         self.used_bytes = 0
         self.taken = 0
+
+    def _columns_of(self, count: int) -> tuple[Numbers, range]:
+        """Return the next `count` records, a row for each word of a record, and their sequence numbers."""
+        start = self.taken
+        self.taken = start + count
+        words_each = self.record_bytes // WORD_BYTES
+        words = np.frombuffer(self.words, np.int64, count * words_each, start * self.record_bytes)
+        first = self.first_sequence + start
+        return np.ascontiguousarray(words.reshape(count, words_each).T), range(first, first + count)
+
+
+class TraceBuffer(RecordBuffer):
+    """Records of requests, packed as `RECORD`."""
+
+    __slots__ = ()
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity, RECORD.size)
+
+    def take(self, count: int, origin: str, epoch_ns: int) -> pa.RecordBatch:
+        by_column, sequence = self._columns_of(count)
+        codes = by_column[0].view(np.int8).reshape(count, WORD_BYTES)
+        numbers = dict(zip(WORD_COLUMNS, by_column[1:], strict=True))
+        columns = {
+            **numbers,
+            **_phases(numbers, epoch_ns),
+            "kind": coded(codes[:, 0], _KINDS),
+            "protocol": coded(codes[:, 1], _PROTOCOLS),
+            "result": coded(codes[:, 2], _RESULTS),
+            "node": coded(np.zeros(count, np.int8), pa.array([origin], pa.string())),
+            "sequence": np.arange(sequence.start, sequence.stop),
+        }
+        return pa.RecordBatch.from_arrays([pa.array(columns[name]) for name in SCHEMA.names], schema=SCHEMA)
 
 
 def _phases(at: dict[str, Numbers], epoch_ns: int) -> dict[str, Numbers]:
@@ -104,5 +124,6 @@ def _phases(at: dict[str, Numbers], epoch_ns: int) -> dict[str, Numbers]:
     }
 
 
-def _texts(codes: npt.NDArray[np.int8], texts: pa.Array) -> pa.Array:
+def coded(codes: npt.NDArray[np.integer[Any]], texts: pa.Array) -> pa.Array:
+    """Return the text that each code stands for, as a column."""
     return pa.DictionaryArray.from_arrays(pa.array(codes), texts)

@@ -1,4 +1,4 @@
-"""The trace files of one node: how they are named, closed, and removed when they grow too many.
+"""The trace files of one node or client process: how they are named, closed, and removed when they grow too many.
 
 A file has its final name only when it is complete, because a reader that meets half a file may never look at
 it again. Knows nothing of threads or of requests.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,32 +16,64 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flyball.trace.schema import (
+    CALL_SCHEMA,
     DROPPED_KEY,
     NODE_KEY,
     SAMPLE_RATIO_KEY,
+    SAMPLE_SCHEMA,
     SCHEMA,
     SCHEMA_VERSION,
+    TABLE_KEY,
     VERSION_KEY,
 )
 
-_TEXT_COLUMNS = [field.name for field in SCHEMA if pa.types.is_dictionary(field.type)]
-_DELTA_COLUMNS = {field.name: "DELTA_BINARY_PACKED" for field in SCHEMA if pa.types.is_integer(field.type)}
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One of the tables of a trace: its name, how the names of its files begin, and its columns."""
+
+    name: str
+    prefix: str
+    schema: pa.Schema
+
+
+REQUESTS = Table("requests", "trace", SCHEMA)
+CALLS = Table("calls", "calls", CALL_SCHEMA)
+SAMPLES = Table("samples", "samples", SAMPLE_SCHEMA)
 
 
 class TraceFiles:
-    """Writes records into one open file at a time. Not for use by several threads at once."""
+    """Writes records of one table into one open file at a time. Not for use by several threads at once.
 
-    def __init__(self, folder: Path, node: str, sample_ratio: float, rotate_bytes: int, keep_bytes: int) -> None:
+    `node` is who writes: the name of a node, or of the process of clients or control loops.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        node: str,
+        sample_ratio: float,
+        rotate_bytes: int,
+        keep_bytes: int,
+        table: Table = REQUESTS,
+    ) -> None:
         if not re.fullmatch(r"[\w.-]+", node):
             raise ValueError(f"node name {node!r} cannot be part of a file name")
         self._folder = folder
         self._rotate_bytes = rotate_bytes
         self._keep_bytes = keep_bytes
-        self._name = re.compile(rf"trace-{re.escape(node)}-\d{{8}}T\d{{12}}Z-\d+\.parquet")
-        self._prefix = f"trace-{node}-"
-        self._schema = SCHEMA.with_metadata(
-            {VERSION_KEY: str(SCHEMA_VERSION), NODE_KEY: node, SAMPLE_RATIO_KEY: str(sample_ratio)}
+        self._prefix = f"{table.prefix}-{node}-"
+        self._name = re.compile(rf"{re.escape(self._prefix)}\d{{8}}T\d{{12}}Z-\d+\.parquet")
+        self._schema = table.schema.with_metadata(
+            {
+                VERSION_KEY: str(SCHEMA_VERSION),
+                TABLE_KEY: table.name,
+                NODE_KEY: node,
+                SAMPLE_RATIO_KEY: str(sample_ratio),
+            }
         )
+        self._texts = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
+        self._numbers = [field.name for field in table.schema if pa.types.is_integer(field.type)]
         self._count = 0
         self._path: Path | None = None
         self._sink: pa.NativeFile | None = None
@@ -108,8 +141,8 @@ class TraceFiles:
             self._sink,
             self._schema,
             compression="zstd",
-            use_dictionary=_TEXT_COLUMNS,
-            column_encoding=_DELTA_COLUMNS,
+            use_dictionary=self._texts,
+            column_encoding=dict.fromkeys(self._numbers, "DELTA_BINARY_PACKED"),
         )
         return self._writer
 

@@ -71,6 +71,7 @@ def names_of(codes: type[enum.IntEnum]) -> pa.Array:
 
 
 TEXT = pa.dictionary(pa.int8(), pa.string())
+MANY_TEXTS = pa.dictionary(pa.int16(), pa.string())
 
 SCHEMA = pa.schema(
     [
@@ -99,7 +100,7 @@ CALL_SCHEMA = pa.schema(
         pa.field("protocol", TEXT, nullable=False),
         pa.field("role", TEXT, nullable=False),
         pa.field("client_id", pa.int64(), nullable=False),
-        pa.field("queue", TEXT, nullable=False),
+        pa.field("queue", MANY_TEXTS, nullable=False),
         pa.field("size_bytes", pa.int64(), nullable=False),
         pa.field("result", TEXT, nullable=False),
         pa.field("intended_us", pa.int64(), nullable=False),
