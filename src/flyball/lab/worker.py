@@ -1,0 +1,224 @@
+"""A process of clients: `python -m flyball.lab.worker`. It is told what to do by lines of JSON, and answers so.
+
+It connects its clients, lets them run, and says what they have seen. When stdin closes it ends, so that no worker is
+left behind. Knows nothing of experiments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from flyball.errors import LabError
+from flyball.lab.alarm import Alarm
+from flyball.lab.drivers import Target, connect
+from flyball.lab.workloads import Workload, make_workload
+from flyball.lab.workloads.client import Client, Stage
+from flyball.lab.workloads.workload import first_error
+from flyball.trace.calls import CallWriter
+
+LINE_LIMIT_BYTES = 2**28
+CONNECTING_AT_ONCE = 50
+START_SPREAD_S = 0.1
+"""Clients begin one after the other within this time, so that they do not march in step."""
+
+Say = Callable[[dict[str, Any]], None]
+
+
+class Assignment(BaseModel):
+    """What a worker is told first."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    worker: str
+    workload: dict[str, Any]
+    targets: tuple[Target, ...]
+    clients: tuple[int, ...]
+    set_up: dict[str, Any]
+    seed: int
+    traces: Path
+    report_every_s: float = 1.0
+
+
+class Abandoned(Exception):
+    """Nobody tells this process what to do any more."""
+
+
+class Commands:
+    """The lines that come in."""
+
+    def __init__(self, lines: asyncio.StreamReader) -> None:
+        self._lines = lines
+
+    async def next(self) -> dict[str, Any]:
+        """Return the next line. Raises Abandoned at the end of them."""
+        line = await self._lines.readline()
+        if not line:
+            raise Abandoned
+        command: dict[str, Any] = json.loads(line)
+        return command
+
+    async def expect(self, name: str) -> dict[str, Any]:
+        """Return the next command, which has to be this one."""
+        command = await self.next()
+        if command.get("command") != name:
+            raise LabError(f"expected the command {name}, got {json.dumps(command)}")
+        return command
+
+
+class Worker:
+    """Some of a workload's clients, from connecting to the last line of the traces."""
+
+    def __init__(self, assignment: Assignment, commands: Commands, say: Say) -> None:
+        self._assignment = assignment
+        self._commands = commands
+        self._say = say
+        self._workload: Workload = make_workload(assignment.workload)
+        self._alarm = Alarm()
+        self._writer = CallWriter(assignment.traces, assignment.worker)
+        self._stage = Stage(self._writer, self._alarm)
+        self._clients: list[Client] = []
+        self._running = 0
+        self._cpu_s = 0.0
+
+    async def run(self) -> None:
+        """Do it all. Raises LabError when something is not as it should be, and Abandoned."""
+        self._writer.start()
+        try:
+            await self._connect()
+            self._say({"event": "ready"})
+            start = await self._commands.expect("start")
+            await asyncio.sleep(max(0.0, start["at_us"] / 1e6 - time.time()))
+            began = time.perf_counter()
+            self._cpu_s = time.process_time()
+            self._stage.begin_ns = time.perf_counter_ns()
+            await self._let_clients_run()
+            wall_s = time.perf_counter() - began
+        finally:
+            for client in self._clients:
+                await client.session.close()
+            self._writer.stop()
+            self._alarm.close()
+        self._say(
+            {
+                "event": "done",
+                **self._progress(),
+                "wall_s": wall_s,
+                "dropped": self._writer.dropped,
+                "tally": self._stage.tally.as_dict(),
+            }
+        )
+
+    async def _connect(self) -> None:
+        gate = asyncio.Semaphore(CONNECTING_AT_ONCE)
+
+        async def connect_one(number: int) -> Client:
+            assignment, workload = self._assignment, self._workload
+            target = assignment.targets[number % len(assignment.targets)]
+            async with gate:
+                with _naming(number):
+                    session = await connect(workload.protocol, target)
+                    await session.identify(assignment.set_up["addresses"][str(number)])
+            role = workload.role_of(number)
+            return Client(number, role, session, target.name, assignment.set_up, self._stage, assignment.seed)
+
+        async with asyncio.TaskGroup() as tasks:
+            connecting = [tasks.create_task(connect_one(number)) for number in self._assignment.clients]
+        self._clients = [task.result() for task in connecting]
+
+    async def _let_clients_run(self) -> None:
+        stage, workload = self._stage, self._workload
+        async with asyncio.TaskGroup() as tasks:
+            senders: list[asyncio.Task[None]] = []
+            listeners: list[asyncio.Task[None]] = []
+            for place, client in enumerate(self._clients):
+                delay_s = START_SPREAD_S * place / len(self._clients)
+                group = listeners if workload.listens(client.number) else senders
+                group.append(tasks.create_task(self._behave(client, delay_s)))
+            reporting = tasks.create_task(self._report())
+            await self._commands.expect("stop")
+            stage.stop()
+            await asyncio.gather(*senders)
+            self._say({"event": "stopped", **self._progress()})
+            await self._commands.expect("finish")
+            stage.finish()
+            await asyncio.gather(*listeners)
+            reporting.cancel()
+
+    async def _behave(self, client: Client, delay_s: float) -> None:
+        self._running += 1
+        await client.pause(delay_s)
+        with _naming(client.number):
+            await self._workload.behave(client)
+        self._running -= 1
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(self._assignment.report_every_s)
+            self._say({"event": "progress", **self._progress()})
+
+    def _progress(self) -> dict[str, Any]:
+        counts = self._stage.counts
+        return {
+            "calls": counts.calls,
+            "failed": counts.failed,
+            "sent": counts.sent,
+            "received": counts.received,
+            "running": self._running,
+            "has_stopped": self._stage.stopping,
+            "cpu_s": time.process_time() - self._cpu_s,
+        }
+
+
+@contextlib.contextmanager
+def _naming(number: int) -> Any:
+    """Say which client it was in what goes wrong."""
+    try:
+        yield
+    except LabError as error:
+        raise LabError(f"client {number}: {error}") from error
+
+
+async def serve(commands: Commands, say: Say) -> int:
+    """Be a worker; return the exit code."""
+    try:
+        assignment = Assignment.model_validate(await commands.next())
+        await Worker(assignment, commands, say).run()
+    except (Exception, BaseExceptionGroup) as group:
+        error = first_error(group)
+        if isinstance(error, Abandoned):
+            return 1
+        if not isinstance(error, LabError | ValidationError):
+            traceback.print_exception(group)
+        text = str(error) if isinstance(error, LabError) else f"{type(error).__name__}: {error}"
+        say({"event": "failed", "reason": text})
+        return 1
+    return 0
+
+
+async def _serve_pipes() -> int:
+    lines = asyncio.StreamReader(limit=LINE_LIMIT_BYTES)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    return await serve(Commands(lines), _say_aloud)
+
+
+def _say_aloud(event: dict[str, Any]) -> None:
+    print(json.dumps(event), flush=True)
+
+
+if __name__ == "__main__":
+    code = uvloop.run(_serve_pipes())
+    sys.stdout.flush()
+    # The thread that waits for nothing any more must not keep the process.
+    os._exit(code)

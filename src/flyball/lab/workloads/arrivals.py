@@ -1,0 +1,85 @@
+"""When a client means to send: after a pause that follows the last answer, or by a schedule that waits for nobody.
+
+A schedule counts in arrivals: the k-th of all clients comes when the integral of the rate has reached k. That serves
+constant rates, recorded curves and chance alike. Does no I/O and reads no clock.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class RateCurve:
+    """A rate over time: straight lines between points (seconds, arrivals per second), then the last rate for ever."""
+
+    def __init__(self, points: Sequence[tuple[float, float]]) -> None:
+        self._points = list(points)
+        if self._points[0][0] > 0:
+            self._points.insert(0, (0.0, self._points[0][1]))
+        self._piece = 0
+        self._before = 0.0
+
+    def when(self, count: float) -> float:
+        """Return when so many arrivals have come, in seconds; infinity if never. To be asked with growing counts."""
+        points = self._points
+        while self._piece + 1 < len(points):
+            (start_s, rate), (stop_s, next_rate) = points[self._piece : self._piece + 2]
+            arrivals = (stop_s - start_s) * (rate + next_rate) / 2
+            if count <= self._before + arrivals and arrivals > 0:
+                slope = (next_rate - rate) / (stop_s - start_s)
+                return start_s + _time_of(count - self._before, rate, slope)
+            self._before += arrivals
+            self._piece += 1
+        start_s, rate = points[-1]
+        return start_s + (count - self._before) / rate if rate > 0 else math.inf
+
+
+def _time_of(count: float, rate: float, slope: float) -> float:
+    """Return t with rate * t + slope * t² / 2 = count, in the form that is exact for slopes near 0."""
+    return 2 * count / (rate + math.sqrt(max(0.0, rate * rate + 2 * slope * count)))
+
+
+class Arrivals(Protocol):
+    """Says when a client's next call is meant."""
+
+    is_open: bool
+    """Whether the schedule goes on while an answer is missing."""
+
+    def next_s(self) -> float:
+        """Return the pause before the next call, or if it is open, its time since the start; in seconds."""
+        ...
+
+
+class Thinking:
+    """A closed loop: every call follows the answer of the last one, after a pause."""
+
+    is_open = False
+
+    def __init__(self, think_time_s: float, chance: random.Random | None) -> None:
+        """Pause for that long; with `chance`, exponentially distributed with that mean."""
+        self._think_time_s = think_time_s
+        self._chance = chance
+
+    def next_s(self) -> float:
+        if self._chance is None or self._think_time_s == 0:
+            return self._think_time_s
+        return self._chance.expovariate(1 / self._think_time_s)
+
+
+class Scheduled:
+    """An open loop: one of `clients` that share a rate. They take turns, or with `chance` are Poisson processes."""
+
+    is_open = True
+
+    def __init__(self, curve: RateCurve, number: int, clients: int, chance: random.Random | None) -> None:
+        self._curve = curve
+        self._clients = clients
+        self._chance = chance
+        self._count = number + 1.0 - clients if chance is None else 0.0
+
+    def next_s(self) -> float:
+        self._count += self._clients if self._chance is None else self._chance.expovariate(1 / self._clients)
+        return self._curve.when(self._count)

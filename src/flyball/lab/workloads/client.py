@@ -1,0 +1,199 @@
+"""One client of a workload while it runs: its session, its pace, and what is recorded and counted of its calls.
+
+A workload's `behave` is written against this. Every answer is looked at here: what should not be ends the run.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from flyball.errors import LabError
+from flyball.lab.alarm import Alarm
+from flyball.lab.drivers import QueueRef, Received, Session
+from flyball.lab.tally import Tally
+from flyball.lab.workloads.arrivals import Arrivals
+from flyball.trace.calls import CallWriter
+from flyball.trace.schema import Kind, Result
+
+_PUT, _TAKE, _PEEK, _DELIVER = int(Kind.PUT), int(Kind.TAKE), int(Kind.PEEK), int(Kind.DELIVER)
+_OK, _EMPTY = int(Result.OK), int(Result.EMPTY)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What all clients of a process have done so far. `sent` counts a message from when its put begins."""
+
+    calls: int = 0
+    failed: int = 0
+    sent: int = 0
+    received: int = 0
+
+
+class Stage:
+    """What the clients of a process share: how far the run is, when it began, where records go."""
+
+    def __init__(self, writer: CallWriter, alarm: Alarm) -> None:
+        self.writer = writer
+        self.alarm = alarm
+        self.tally = Tally()
+        self.counts = Counts()
+        self.epoch_ns = time.time_ns() - time.perf_counter_ns()
+        self.begin_ns = 0
+        self.stopping = False
+        self.finishing = False
+
+    def stop(self) -> None:
+        """Let clients that send come to their end."""
+        self.stopping = True
+        self.alarm.wake_all()
+
+    def finish(self) -> None:
+        """Let all clients come to their end."""
+        self.stopping = self.finishing = True
+        self.alarm.wake_all()
+
+
+class Client:
+    """One client. `number` counts the clients of all processes from 0; `random` depends on it and the run's seed."""
+
+    def __init__(
+        self,
+        number: int,
+        role: str,
+        session: Session,
+        target_name: str,
+        set_up: Mapping[str, Any],
+        stage: Stage,
+        seed: int,
+    ) -> None:
+        self.number = number
+        self.role = role
+        self.session = session
+        self.target = target_name
+        self.set_up = set_up
+        self.tally = stage.tally
+        self.counts = stage.counts
+        self.random = random.Random(f"{seed}.{number}")
+        self._stage = stage
+        self._arrivals: Arrivals | None = None
+        self._intended_ns = 0
+        self._answered_ns = 0
+        self._codes = (int(session.protocol), stage.writer.role(role), stage.writer.target(target_name))
+        self._queue_codes: dict[QueueRef, int] = {}
+        self._queues: dict[str, QueueRef] = set_up["queues"][target_name]
+        for name, queue in self._queues.items():
+            self._queue_codes[queue] = stage.writer.queue(name)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the client is to send no more."""
+        return self._stage.stopping
+
+    @property
+    def finishing(self) -> bool:
+        """Whether the client is to end."""
+        return self._stage.finishing
+
+    @property
+    def address(self) -> int:
+        """The address that messages for this client have."""
+        return self.session.address
+
+    def address_of(self, number: int) -> int:
+        """Return the address of another client of the same target."""
+        address: int = self.set_up["addresses"][str(number)]
+        return address
+
+    def queue(self, name: str) -> QueueRef:
+        """Return how this client's target knows the queue that the set-up made under that name."""
+        return self._queues[name]
+
+    def follow(self, arrivals: Arrivals) -> None:
+        """Let `pace` follow these arrivals."""
+        self._arrivals = arrivals
+
+    async def pace(self) -> bool:
+        """Wait until the next call is due; return False if there is to be none, because the run stops."""
+        stage = self._stage
+        if stage.stopping:
+            return False
+        arrivals = self._arrivals
+        if arrivals is None:
+            return True
+        next_s = arrivals.next_s()
+        if arrivals.is_open:
+            if next_s == math.inf:
+                next_s = 1e9
+            self._intended_ns = stage.begin_ns + int(next_s * 1e9)
+            await stage.alarm.until(self._intended_ns)
+        elif next_s > 0:
+            await stage.alarm.until(time.perf_counter_ns() + int(next_s * 1e9))
+        return not stage.stopping
+
+    async def pause(self, seconds: float) -> None:
+        """Wait for so long, or until the run enters its next stage."""
+        await self._stage.alarm.until(time.perf_counter_ns() + int(seconds * 1e9))
+
+    async def put(self, queue: QueueRef, receiver: int, body: bytes, context: int = 0) -> None:
+        """Put a message, and return when the server has confirmed it."""
+        self.counts.sent += 1
+        await self.session.put(queue, receiver, body, context)
+        self._note(_PUT, _OK, queue, len(body), 1)
+
+    async def take(
+        self, queue: QueueRef, context: int = 0, *, from_anyone_to_anyone: bool = False
+    ) -> Received | None:
+        """Take a message, None if there is none; see Session.take."""
+        message = await self.session.take(queue, context, from_anyone_to_anyone=from_anyone_to_anyone)
+        self._note_read(_TAKE, queue, message)
+        return message
+
+    async def peek(self, queue: QueueRef, *, by_time: bool = True) -> Received | None:
+        """Look at a message, None if there is none."""
+        message = await self.session.peek(queue, by_time=by_time)
+        self._note_read(_PEEK, queue, message)
+        return message
+
+    def fail(self, reason: str) -> NoReturn:
+        """End the run: what came back is wrong."""
+        self.counts.failed += 1
+        raise LabError(reason)
+
+    def _note_read(self, kind: int, queue: QueueRef, message: Received | None) -> None:
+        if message is None:
+            self._note(kind, _EMPTY, queue, 0, 0)
+        else:
+            if kind == _TAKE:
+                self.counts.received += 1
+            self._note(kind, _OK, queue, len(message.body), 1)
+
+    def _note(self, kind: int, result: int, queue: QueueRef, size_bytes: int, message_count: int) -> None:
+        session = self.session
+        sent_ns, answered_ns = session.sent_ns, session.answered_ns
+        intended_ns = self._intended_ns or sent_ns
+        before_ns = self._answered_ns or intended_ns
+        self._intended_ns = 0
+        self._answered_ns = answered_ns
+        stage = self._stage
+        stage.counts.calls += 1
+        protocol, role, target = self._codes
+        stage.writer.record(
+            kind,
+            protocol,
+            result,
+            role,
+            target,
+            self._queue_codes[queue],
+            self.number,
+            size_bytes,
+            (intended_ns + stage.epoch_ns) // 1000,
+            sent_ns - intended_ns,
+            answered_ns - sent_ns,
+            intended_ns - before_ns if intended_ns > before_ns else 0,
+            message_count,
+        )
