@@ -5,27 +5,43 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from flyball.errors import LabError
-from flyball.lab.drivers.session import CONNECT_LIMIT_S, NOBODY, Exchange, QueueRef, Received, Session, Target
+from flyball.lab.drivers.amqp import AmqpLink, AmqpSession
+from flyball.lab.drivers.session import CONNECT_LIMIT_S, NOBODY, QueueRef, Received, Session, Target
+from flyball.lab.drivers.telesto import TelestoLink, TelestoSession
 from flyball.lab.drivers.thorbang import ThorBangLink, ThorBangSession
 
-__all__ = ["NOBODY", "PROTOCOLS", "QueueRef", "Received", "Session", "Target", "connect"]
+__all__ = ["NOBODY", "PROTOCOLS", "AmqpSession", "QueueRef", "Received", "Session", "Target", "connect"]
+
+_Link = TypeVar("_Link", bound=asyncio.Protocol)
 
 
-async def _connect_thorbang(target: Target) -> Session:
-    link = ThorBangLink()
-    await _open(target, link)
-    return ThorBangSession(link)
+async def _thorbang(target: Target) -> Session:
+    return ThorBangSession(await _open(target, ThorBangLink))
 
 
-async def _open(target: Target, link: Exchange) -> None:
-    transport, _ = await asyncio.get_running_loop().create_connection(lambda: link, target.host, target.port)
+async def _telesto(target: Target) -> Session:
+    return TelestoSession(await _open(target, TelestoLink), lambda: _open(target, TelestoLink))
+
+
+async def _amqp(target: Target) -> Session:
+    link = await _open(target, AmqpLink)
+    await link.log_in(target)
+    return AmqpSession(link)
+
+
+async def _open(target: Target, make_link: Callable[[], _Link]) -> _Link:
+    transport, link = await asyncio.get_running_loop().create_connection(make_link, target.host, target.port)
     transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return link
 
 
 _CONNECT: dict[str, Callable[[Target], Awaitable[Session]]] = {
-    "thorbang": _connect_thorbang,
+    "thorbang": _thorbang,
+    "telesto": _telesto,
+    "amqp": _amqp,
 }
 
 PROTOCOLS = tuple(_CONNECT)
@@ -38,6 +54,6 @@ async def connect(protocol: str, target: Target) -> Session:
             return await _CONNECT[protocol](target)
     except TimeoutError:
         reason = f"no answer within {CONNECT_LIMIT_S:.0f} s"
-    except OSError as error:
-        reason = error.strerror or str(error)
+    except (OSError, LabError) as error:
+        reason = str(error)
     raise LabError(f"cannot connect to {target.name} on {target.host}:{target.port}: {reason}")

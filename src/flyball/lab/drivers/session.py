@@ -87,12 +87,12 @@ class Session(ABC):
 
     @abstractmethod
     async def take(
-        self, queue: QueueRef, context: int = 0, *, from_anyone_to_anyone: bool = False
+        self, queue: QueueRef, context: int = 0, *, by_time: bool = True, unaddressed: bool = False
     ) -> Received | None:
         """Take a message for this client, None if there is none.
 
         With a context only such a one, where the protocol can. A message to NOBODY in particular is sure to be found
-        only with `from_anyone_to_anyone`.
+        only if `unaddressed`. Without `by_time` it is by priority, where the protocol has that.
         """
 
     async def peek(self, queue: QueueRef, *, by_time: bool = True) -> Received | None:

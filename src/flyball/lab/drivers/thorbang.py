@@ -49,16 +49,12 @@ class ThorBangSession(Session):
             raise wrong(answer[:-1], "MSG")
 
     async def take(
-        self, queue: QueueRef, context: int = 0, *, from_anyone_to_anyone: bool = False
+        self, queue: QueueRef, context: int = 0, *, by_time: bool = True, unaddressed: bool = False
     ) -> Received | None:
-        return await self._read(b"POPQ", queue, by_time=True)
+        return await self._read(b"POPQ", queue, by_time)
 
     async def peek(self, queue: QueueRef, *, by_time: bool = True) -> Received | None:
         return await self._read(b"PEEKQ", queue, by_time)
-
-    async def pop(self, queue: QueueRef, *, by_time: bool) -> Received | None:
-        """Take the oldest message, or the one of the highest priority."""
-        return await self._read(b"POPQ", queue, by_time)
 
     async def close(self) -> None:
         await self._link.close()

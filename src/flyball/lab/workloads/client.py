@@ -146,10 +146,10 @@ class Client:
         self._note(_PUT, _OK, queue, len(body), 1)
 
     async def take(
-        self, queue: QueueRef, context: int = 0, *, from_anyone_to_anyone: bool = False
+        self, queue: QueueRef, context: int = 0, *, by_time: bool = True, unaddressed: bool = False
     ) -> Received | None:
         """Take a message, None if there is none; see Session.take."""
-        message = await self.session.take(queue, context, from_anyone_to_anyone=from_anyone_to_anyone)
+        message = await self.session.take(queue, context, by_time=by_time, unaddressed=unaddressed)
         self._note_read(_TAKE, queue, message)
         return message
 
