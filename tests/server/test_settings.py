@@ -68,6 +68,7 @@ def test_names_are_separated_by_commas_and_none_is_none(text: str, users: tuple[
 def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path) -> None:
     text = """
         data = "d"
+        name = "north-1"
         [store]
         location = "memory"
         time_limit_s = 2.5
@@ -110,6 +111,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
     assert settings.model_dump() == {
         "config": Path(path),
         "data": Path("d"),
+        "name": "north-1",
         "store": {"kind": "memory", "url": ""},
         "store_time_limit_s": 2.5,
         "amqp": None,

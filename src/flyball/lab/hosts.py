@@ -1,0 +1,215 @@
+"""Where commands of the lab run: on this machine, or on another one over ssh.
+
+Knows how to start a process with pipes there and how to get its files, nothing of experiments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.subprocess
+import io
+import os
+import shlex
+import shutil
+import socket
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Protocol
+from urllib.parse import parse_qs, urlsplit
+
+import flyball
+from flyball.errors import LabError
+from flyball.server.connection import is_loopback
+
+CONNECT_LIMIT_S = 10
+COMMAND_LIMIT_S = 60.0
+ABOUT_HOST = "import flyball, time; print(flyball.__version__, time.time())"
+MOST_CLOCK_DIFFERENCE_S = 0.05
+SSH_FAILED = 255
+
+
+class Host(Protocol):
+    """A machine that runs commands for the lab."""
+
+    name: str
+    address: str
+    """Where others reach what listens on it."""
+    listens_on: str
+    """Where servers of others are to listen on it."""
+
+    async def check(self) -> list[str]:
+        """Raise LabError if it cannot be used; return warnings otherwise."""
+        ...
+
+    async def make_folder(self) -> str:
+        """Make an empty folder there and return its path."""
+        ...
+
+    async def start(self, module: str, folder: str, errors: IO[bytes]) -> asyncio.subprocess.Process:
+        """Run a Python module of ours in the folder, with pipes for its input and output.
+
+        The module promises to end when its input does, so that nothing outlives the lab.
+        """
+        ...
+
+    async def fetch(self, folder: str, into: Path) -> None:
+        """Copy what lies in a folder there into one here. A missing folder counts as an empty one."""
+        ...
+
+    async def remove(self, folder: str) -> None:
+        """Remove a folder there with all that is in it."""
+        ...
+
+
+class ThisMachine:
+    """Runs commands as processes of this machine."""
+
+    name = "this machine"
+    address = "127.0.0.1"
+    listens_on = "127.0.0.1"
+
+    async def check(self) -> list[str]:
+        return []
+
+    async def make_folder(self) -> str:
+        return tempfile.mkdtemp(prefix="flyball-lab-")
+
+    async def start(self, module: str, folder: str, errors: IO[bytes]) -> asyncio.subprocess.Process:
+        return await _start([sys.executable, "-m", module], errors, folder)
+
+    async def fetch(self, folder: str, into: Path) -> None:
+        if Path(folder).is_dir():
+            await asyncio.to_thread(shutil.copytree, folder, into, dirs_exist_ok=True)
+
+    async def remove(self, folder: str) -> None:
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+class SshHost:
+    """Runs commands on another machine with the system's ssh, which must not have to ask for anything.
+
+    `ssh://user@host:port?python=...&folder=...&address=...&config=...`: the interpreter that has Flyball there, the
+    folder for temporary files, the address under which clients reach its nodes, and a configuration file for ssh.
+    """
+
+    def __init__(self, url: str) -> None:
+        place = urlsplit(url)
+        try:
+            options = {key: values[-1] for key, values in parse_qs(place.query, strict_parsing=bool(place.query)).items()}
+            port = place.port
+        except ValueError as error:
+            raise LabError(f"{url}: {error}") from None
+        known = ("python", "folder", "address", "config")
+        for key in options:
+            if key not in known:
+                raise LabError(f"{url}: no option {key!r}; there are {', '.join(known)}")
+        if place.scheme != "ssh" or not place.hostname:
+            raise LabError(f"{url}: give ssh://user@host:port")
+        self.name = place.hostname if port is None else f"{place.hostname}:{port}"
+        self.address = options.get("address", place.hostname)
+        self.listens_on = self.address if is_loopback(self.address) else "0.0.0.0"
+        self._python = options.get("python", "python3")
+        self._folder = options.get("folder", "/tmp")
+        self._ssh = ["ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_LIMIT_S}"]
+        self._ssh += ["-o", "ServerAliveInterval=15"]
+        self._ssh += ["-F", options["config"]] if "config" in options else []
+        self._ssh += ["-p", str(port)] if port is not None else []
+        self._ssh += [place.hostname if place.username is None else f"{place.username}@{place.hostname}", "--"]
+
+    async def check(self) -> list[str]:
+        asked_at = time.time()
+        version, _, clock = (await self._run(f"{self._python_command()} -c {shlex.quote(ABOUT_HOST)}")).decode().partition(" ")
+        if version != flyball.__version__:
+            raise LabError(f"{self.name} has flyball {version}, this machine {flyball.__version__}: install the same")
+        # The answer is older than its arrival by an unknown part of the way: only what lies outside is a difference.
+        ahead_s = max(asked_at - float(clock), float(clock) - time.time(), 0.0)
+        if ahead_s > MOST_CLOCK_DIFFERENCE_S:
+            return [f"the clock of {self.name} differs by {ahead_s:.2f} s: times of its traces do too"]
+        return []
+
+    async def make_folder(self) -> str:
+        place = shlex.quote(f"{self._folder}/flyball-lab-XXXXXXXX")
+        return (await self._run(f"mktemp -d {place}")).decode().strip()
+
+    async def start(self, module: str, folder: str, errors: IO[bytes]) -> asyncio.subprocess.Process:
+        command = f"cd {shlex.quote(folder)} && exec {self._python_command()} -m {module}"
+        return await _start([*self._ssh, command], errors)
+
+    async def fetch(self, folder: str, into: Path) -> None:
+        there = shlex.quote(folder)
+        packed = await self._run(f"if [ -d {there} ]; then tar -C {there} -cf - .; fi")
+        if packed:
+            await asyncio.to_thread(_unpack, packed, into)
+
+    async def remove(self, folder: str) -> None:
+        await self._run(f"rm -rf {shlex.quote(folder)}")
+
+    def _python_command(self) -> str:
+        # Without the file that is missing there, the error would be about the shell.
+        return shlex.quote(self._python)
+
+    async def _run(self, command: str) -> bytes:
+        """Run a command of the shell there and return what it prints. Raises LabError."""
+        process = await asyncio.create_subprocess_exec(
+            *self._ssh,
+            command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(COMMAND_LIMIT_S):
+                output, errors = await process.communicate()
+        except TimeoutError:
+            raise LabError(f"{self.name}: no answer to {command!r} in {COMMAND_LIMIT_S:.0f} s") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode != 0:
+            said = errors.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
+            if process.returncode == SSH_FAILED:
+                raise LabError(f"cannot reach {self.name}: {said[-1]}; `ssh` must get there without a question")
+            raise LabError(f"{self.name}: {said[-1]}")
+        return output
+
+
+def host_at(url: str) -> Host:
+    """Return the host with that address."""
+    return SshHost(url)
+
+
+def own_address_towards(host: Host) -> str:
+    """Return the address under which that host reaches this machine."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            # Nothing is sent: it only chooses a way.
+            probe.connect((host.address, 9))
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise LabError(f"no way to {host.name}: {error}") from error
+
+
+async def _start(command: Sequence[str], errors: IO[bytes], folder: str | None = None) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=errors,
+        cwd=folder,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        limit=2**26,
+        # Ctrl-C on the terminal is for the lab, which then ends the others in good order.
+        start_new_session=True,
+    )
+
+
+def _unpack(packed: bytes, into: Path) -> None:
+    into.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(into, filter="data")

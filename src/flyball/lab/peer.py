@@ -1,0 +1,118 @@
+"""A process that works for the lab and speaks JSON lines with it over its standard input and output.
+
+Knows how such a process is told things, watched and ended; not what it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.subprocess
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from flyball.errors import LabError
+from flyball.lab.hosts import Host
+
+SHOWN_LINES = 5
+END_LIMIT_S = 30.0
+
+Event = dict[str, Any]
+
+
+class Peer:
+    """One such process. It is ended when its context is left, whatever has happened."""
+
+    def __init__(self, name: str, host: Host, module: str, folder: str, log: Path) -> None:
+        self.name = name
+        self.host = host
+        self.folder = folder
+        """Where it works, on its host."""
+        self._module = module
+        self._log = log
+        self._process: asyncio.subprocess.Process | None = None
+        self._silence_s: float | None = None
+        self._reading: asyncio.Timeout | None = None
+        self._is_to_end = False
+
+    async def __aenter__(self) -> Self:
+        with self._log.open("wb") as errors:
+            self._process = await self.host.start(self._module, self.folder, errors)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.end()
+
+    def expect_news(self, within_s: float | None) -> None:
+        """Fail from now on when it is silent for so long; None allows any silence."""
+        self._silence_s = within_s
+        if self._reading is not None:
+            self._reading.reschedule(self._deadline())
+
+    def _deadline(self) -> float | None:
+        return None if self._silence_s is None else asyncio.get_running_loop().time() + self._silence_s
+
+    async def tell(self, command: dict[str, object]) -> None:
+        """Send a line. A process that has ended is found by `listen`, not here."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(command).encode() + b"\n")
+            await self._process.stdin.drain()
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+    async def listen(self, handle: Callable[[Event], None]) -> None:
+        """Hand over what it says until it ends in good order. Raises LabError if it fails, falls silent or dies."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        while line := await self._next_line(self._process.stdout):
+            try:
+                event = json.loads(line)
+            except ValueError:
+                raise LabError(f"{self.name} says what is no JSON: {line[:200]!r}") from None
+            if event["event"] == "failed":
+                raise LabError(f"{self.name}: {event['reason']}")
+            handle(event)
+        code = await self._process.wait()
+        if code != 0 or not self._is_to_end:
+            raise LabError(f"{self.name} ended too early with exit code {code}{self._last_words()}")
+
+    async def _next_line(self, output: asyncio.StreamReader) -> bytes:
+        try:
+            async with asyncio.timeout_at(self._deadline()) as self._reading:
+                return await output.readline()
+        except TimeoutError:
+            raise LabError(f"{self.name} has said nothing for {self._silence_s:.1f} s") from None
+        finally:
+            self._reading = None
+
+    def may_end(self) -> None:
+        """From now on it may end by itself."""
+        self._is_to_end = True
+
+    async def end(self) -> None:
+        """Close its input, upon which it ends; if it does not, kill it. May be called twice."""
+        process = self._process
+        if process is None:
+            return
+        self._is_to_end = True
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(END_LIMIT_S):
+                await process.wait()
+        except TimeoutError:
+            pass
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return ": " + " | ".join(lines[-SHOWN_LINES:]) if lines else ""

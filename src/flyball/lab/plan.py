@@ -1,0 +1,192 @@
+"""Which runs an experiment consists of, in which order, how long they take, and how it becomes a quick one.
+
+Plain computation: nothing is run or written here.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flyball.lab.experiment import (
+    Experiment,
+    Level,
+    label_of,
+    quick_sweep,
+    quick_values,
+    slug_of,
+    values_of,
+)
+
+QUICK_S = 60.0
+"""A quick experiment takes about so long in all."""
+QUICK_LEAST_S = 1.5
+QUICK_MOST_S = 10.0
+QUICK_LEVELS = 4
+QUICK_LEVELS_OF_SEVERAL = 3
+QUICK_STORED_MESSAGES = 2_000
+QUICK_MOST_STORED_MESSAGES = 10_000
+"""When the number is itself a factor, its largest level becomes this and the others go down with it."""
+STORED_MESSAGES = "workload.stored_messages"
+
+LONGEST_SLUG = 80
+
+START_S = {"embedded": 4.5, "postgresql": 2.0, "memory": 1.5, "null": 1.5, "rabbitmq": 9.0, "foreign": 0.5}
+"""How long a first node takes to start and stop. Guesses, for the expected time only."""
+FURTHER_NODE_S = {"embedded": 2.5, "postgresql": 0.7, "memory": 0.7, "null": 0.7, "rabbitmq": 0.0, "foreign": 0.0}
+CLIENTS_START_S = 1.5
+STORED_PER_S = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One run: a cell of the experiment, once."""
+
+    run_id: str
+    factors: dict[str, bool | int | float | str]
+    """The levels of the cell, as results name them."""
+    experiment: Experiment
+    """The experiment with the values of the cell."""
+    repetition: int
+    seed: int
+
+    @property
+    def expected_s(self) -> float:
+        run = self.experiment.run
+        return start_s(self.experiment) + run.warm_up_s + run.length_s + run.cool_down_s
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All runs of an experiment, in the order in which they are made."""
+
+    experiment: Experiment
+    runs: tuple[PlannedRun, ...]
+    is_quick: bool
+
+    @property
+    def expected_s(self) -> float:
+        return sum(run.expected_s for run in self.runs)
+
+
+def plan(experiment: Experiment, *, is_quick: bool = False) -> Plan:
+    """Lay out the runs. The same description gives the same plan."""
+    if is_quick:
+        experiment = quickened(experiment)
+    cells = list(experiment.cells())
+    slugs = _cell_slugs(cells)
+    order = random.Random(experiment.run.seed)
+    runs: list[PlannedRun] = []
+    for repetition in range(1, experiment.run.repetitions + 1):
+        # All cells once, in an order of their own, then again: what drifts with time then hits all cells alike.
+        numbers = list(range(len(cells)))
+        order.shuffle(numbers)
+        for number in numbers:
+            runs.append(
+                PlannedRun(
+                    f"{experiment.slug}.{slugs[number]}.r{repetition}",
+                    {factor: label_of(level) for factor, level in cells[number].items()},
+                    experiment.at(cells[number]),
+                    repetition,
+                    order.randrange(2**31),
+                )
+            )
+    return Plan(experiment, tuple(runs), is_quick)
+
+
+def start_s(experiment: Experiment) -> float:
+    """Return about how long it takes until the clients of a run can begin, and to stop all afterwards."""
+    target = experiment.target
+    kind = target.store.partition(":")[0] if target.kind == "flyball" else target.kind
+    kind = "postgresql" if kind == "postgres" else kind
+    stored = experiment.workload.get("stored_messages", 0)
+    stored_s = stored / STORED_PER_S if isinstance(stored, int) else 0.0
+    nodes = target.nodes
+    return START_S[kind] + FURTHER_NODE_S[kind] * (nodes - 1) + CLIENTS_START_S + stored_s * nodes
+
+
+def quickened(experiment: Experiment) -> Experiment:
+    """Return the experiment scaled down to about a minute; what its description wants for this comes first."""
+    wanted = quick_values(experiment)
+    chosen_sweep = quick_sweep(experiment)
+    values: dict[str, object] = {}
+    if _stored(experiment) > QUICK_STORED_MESSAGES:
+        values[STORED_MESSAGES] = QUICK_STORED_MESSAGES
+    values["run.repetitions"] = 2 if any(view.kind == "effects" for view in experiment.views) else 1
+    quick = experiment.changed({**values, **wanted}).swept(chosen_sweep or _fewer_levels(experiment.sweep))
+    overheads_s = [start_s(quick.at(cell)) for cell in quick.cells()]
+    if chosen_sweep is None and sum(overheads_s) * quick.run.repetitions > QUICK_S and len(quick.sweep) > 1:
+        quick = quick.swept({factor: [levels[0], levels[-1]][: len(levels)] for factor, levels in quick.sweep.items()})
+        overheads_s = [start_s(quick.at(cell)) for cell in quick.cells()]
+    run_count = len(overheads_s) * quick.run.repetitions
+    left_s = QUICK_S - sum(overheads_s) * quick.run.repetitions
+    each_s = min(max(left_s / run_count, QUICK_LEAST_S), QUICK_MOST_S)
+    run = experiment.run
+    times = {
+        "run.warm_up_s": round(min(run.warm_up_s, 0.2 * each_s), 2),
+        "run.length_s": round(min(run.length_s, 0.7 * each_s), 2),
+        "run.cool_down_s": round(min(run.cool_down_s, 0.1 * each_s), 2),
+    }
+    return quick.changed({**times, **{key: value for key, value in wanted.items() if key in times}})
+
+
+def _stored(experiment: Experiment) -> int:
+    stored = experiment.workload.get("stored_messages", 0)
+    return stored if isinstance(stored, int) else 0
+
+
+def _fewer_levels(sweep: Mapping[str, list[Level]]) -> dict[str, list[Level]]:
+    most = QUICK_LEVELS if len(sweep) == 1 else QUICK_LEVELS_OF_SEVERAL
+    fewer = {factor: _spread(levels, most) for factor, levels in sweep.items()}
+    if STORED_MESSAGES in fewer:
+        fewer[STORED_MESSAGES] = _fewer_stored(fewer[STORED_MESSAGES])
+    return fewer
+
+
+def _spread(levels: list[Level], most: int) -> list[Level]:
+    """Return the first level, the last, and some between."""
+    if len(levels) <= most:
+        return levels
+    return [levels[round(place * (len(levels) - 1) / (most - 1))] for place in range(most)]
+
+
+def _fewer_stored(levels: list[Level]) -> list[Level]:
+    numbers = [level for level in levels if isinstance(level, int)]
+    largest = max(numbers, default=0)
+    if len(numbers) < len(levels) or largest <= QUICK_MOST_STORED_MESSAGES:
+        return levels
+    scaled = [number * QUICK_MOST_STORED_MESSAGES // largest for number in numbers]
+    return list(dict.fromkeys(scaled))
+
+
+def _cell_slugs(cells: list[dict[str, Level]]) -> list[str]:
+    """Return a name for each cell, of the characters of run ids: readable if that is possible, unique always."""
+    slugs = []
+    for cell in cells:
+        parts = [f"{slug_of(factor.rpartition('.')[2])}-{slug_of(label_of(level))}" for factor, level in cell.items()]
+        slugs.append(".".join(parts) or "only")
+    if len(set(slugs)) < len(slugs) or max(map(len, slugs)) > LONGEST_SLUG:
+        return [f"cell-{number}" for number in range(1, len(cells) + 1)]
+    return slugs
+
+
+def definition_of(laid_out: Plan) -> dict[str, object]:
+    """Return all that makes the results what they are, by dotted names; titles and views are no part of it."""
+    experiment = laid_out.experiment
+    definition: dict[str, object] = {"is_quick": laid_out.is_quick}
+    for section in ("target", "workload", "clients", "noise", "run"):
+        part = getattr(experiment, section)
+        document = dict(part) if isinstance(part, dict) else part.model_dump(mode="json")
+        definition.update({f"{section}.{key}": value for key, value in document.items()})
+    definition.pop("target.password")
+    definition["target.store"] = label_of(experiment.target.store)
+    for factor, levels in experiment.sweep.items():
+        definition[f"sweep.{factor}"] = [
+            {str(label_of(level)): {key: label_of(value) if isinstance(value, str) else value}}
+            for level in levels
+            for key, value in values_of(factor, level).items()
+        ]
+    restored: dict[str, object] = json.loads(json.dumps(definition))
+    return restored

@@ -1,0 +1,144 @@
+"""The folder of an experiment's results: what is complete in it, what belongs to it, what failed.
+
+The pipeline reads it and nothing else of the lab. Knows files, not how runs are made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flyball.errors import LabError
+from flyball.lab.experiment import label_of
+from flyball.lab.plan import Plan, PlannedRun, definition_of
+
+VERSION = 1
+MANIFEST = "run.json"
+DESCRIPTION = "experiment.json"
+DEFINITION = "definition.json"
+"""What the results were made with, to find out whether further ones fit."""
+SHOWN_DIFFERENCES = 3
+
+
+class Results:
+    """The results of one experiment, in a folder of their own below `out`."""
+
+    def __init__(self, out: Path, plan: Plan) -> None:
+        self.folder = out / plan.experiment.slug
+        self._plan = plan
+
+    def open(self, *, is_fresh: bool) -> None:
+        """Make the folder, or go on with what lies in it.
+
+        Raises LabError if that was made in another way; `is_fresh` throws it away.
+        """
+        definition = definition_of(self._plan)
+        if is_fresh:
+            self._throw_away()
+        elif (self.folder / DEFINITION).exists():
+            self._compare(read_json(self.folder / DEFINITION), definition)
+        elif (self.folder / DESCRIPTION).exists():
+            raise LabError(f"{self.folder} holds results that this program did not make: give another --out")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LabError(f"cannot write to {self.folder}: {error.strerror}; give another --out") from error
+        for half_made in self.folder.glob(".run=*"):
+            shutil.rmtree(half_made)
+        write_json(self.folder / DEFINITION, definition)
+        write_json(self.folder / DESCRIPTION, description_of(self._plan))
+
+    def _throw_away(self) -> None:
+        # What is no result of ours stays: an --out may be anything.
+        if (self.folder / DEFINITION).exists():
+            shutil.rmtree(self.folder)
+
+    def _compare(self, theirs: Mapping[str, object], ours: Mapping[str, object]) -> None:
+        differences = [
+            f"{key} was {json.dumps(theirs.get(key))}, now {json.dumps(ours.get(key))}"
+            for key in sorted(theirs.keys() | ours.keys())
+            if theirs.get(key) != ours.get(key)
+        ]
+        if differences:
+            shown = "; ".join(differences[:SHOWN_DIFFERENCES])
+            more = f" and {len(differences) - SHOWN_DIFFERENCES} more" if len(differences) > SHOWN_DIFFERENCES else ""
+            raise LabError(
+                f"{self.folder} holds results of another definition ({shown}{more}): "
+                "give --fresh to throw them away, or another --out"
+            )
+
+    def is_complete(self, run: PlannedRun) -> bool:
+        """Whether the run was made before."""
+        return (self.folder / f"run={run.run_id}" / MANIFEST).exists()
+
+    def begin(self, run: PlannedRun) -> Path:
+        """Return the empty folder in which the run is made; it has its final name only when it is complete."""
+        folder = self.folder / f".run={run.run_id}"
+        for old in (folder, self.folder / f"failed={run.run_id}", self.folder / f"run={run.run_id}"):
+            shutil.rmtree(old, ignore_errors=True)
+        for part in ("traces", "logs"):
+            (folder / part).mkdir(parents=True)
+        return folder
+
+    def complete(self, run: PlannedRun, manifest: Mapping[str, object]) -> Path:
+        """Keep the run."""
+        folder = self.folder / f".run={run.run_id}"
+        write_json(folder / MANIFEST, manifest)
+        return folder.rename(self.folder / f"run={run.run_id}")
+
+    def fail(self, run: PlannedRun, reason: str) -> Path:
+        """Keep what is there of a failed run beside the others, where the pipeline takes it for nothing."""
+        folder = self.folder / f".run={run.run_id}"
+        (folder / "reason.txt").write_text(reason + "\n", encoding="utf-8")
+        shutil.rmtree(folder / "traces", ignore_errors=True)
+        return folder.rename(self.folder / f"failed={run.run_id}")
+
+    def discard(self, run: PlannedRun) -> None:
+        """Throw away what is there of a run that was interrupted."""
+        shutil.rmtree(self.folder / f".run={run.run_id}", ignore_errors=True)
+
+    def manifests(self) -> list[dict[str, Any]]:
+        """Return the manifests of all complete runs of this plan."""
+        return [
+            read_json(self.folder / f"run={run.run_id}" / MANIFEST)
+            for run in sorted(self._plan.runs, key=lambda run: run.run_id)
+            if self.is_complete(run)
+        ]
+
+
+def description_of(plan: Plan) -> dict[str, object]:
+    """Return what the pipeline is to know of an experiment."""
+    experiment = plan.experiment
+    return {
+        "version": VERSION,
+        "name": experiment.name,
+        "title": experiment.title,
+        "about": experiment.about,
+        "source": experiment.source,
+        "factors": {factor: [label_of(level) for level in levels] for factor, levels in experiment.sweep.items()},
+        "repetitions": experiment.run.repetitions,
+        "is_quick": plan.is_quick,
+        "run_count": len(plan.runs),
+        "views": [view.model_dump(exclude_none=True) for view in experiment.views],
+        "references": [reference.model_dump(exclude_none=True) for reference in experiment.references],
+    }
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a file that the lab has written. Raises LabError if it is damaged."""
+    try:
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise LabError(f"cannot read {path}: {error}; give --fresh to throw the results away") from error
+    return document
+
+
+def write_json(path: Path, document: Mapping[str, object]) -> None:
+    """Write a file that is whole or not there."""
+    partial = path.with_name(f".{path.name}")
+    partial.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(partial, path)

@@ -1,0 +1,124 @@
+"""What experiments put under load: nodes of Flyball or RabbitMQ that the lab starts, or servers that already run.
+
+Knows how they are started, asked what they use, and stopped; not what clients do with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from flyball.errors import LabError
+from flyball.lab.experiment import TargetPart
+from flyball.lab.hosts import Host
+from flyball.lab.peer import Event, Peer
+
+START_LIMIT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a node has used since it started."""
+
+    cpu_s: float
+    store_cpu_s: float
+    peak_bytes: int
+
+
+class Node:
+    """One server that clients connect to."""
+
+    def __init__(self, name: str, host: str, ports: dict[str, int], version: str = "") -> None:
+        self.name = name
+        self.host = host
+        self.ports = ports
+        """By protocol; a foreign server has one port, under every name."""
+        self.version = version
+
+    def target(self, protocol: str, user: str, password: str) -> dict[str, object]:
+        """Return what workers are told about it."""
+        if protocol not in self.ports:
+            raise LabError(f"{self.name} does not speak {protocol}, only {', '.join(self.ports)}")
+        place = {"name": self.name, "host": self.host, "port": self.ports[protocol]}
+        return {**place, "user": user, "password": password}
+
+    async def usage(self) -> Usage | None:
+        """Return what it has used, None if nobody can know."""
+        return None
+
+
+class OwnNode(Node):
+    """A node that the lab has started."""
+
+    def __init__(self, peer: Peer, part: TargetPart, listens_on: str, address: str) -> None:
+        super().__init__(peer.name, address, {})
+        self.peer = peer
+        self._part = part
+        self._listens_on = listens_on
+        self._is_ready = asyncio.Event()
+        self._usages: asyncio.Queue[Usage] = asyncio.Queue()
+
+    async def start(self) -> None:
+        """Tell it what to be; it serves on return. Needs somebody who listens to the peer."""
+        self.peer.expect_news(START_LIMIT_S)
+        await self.peer.tell(
+            {
+                "kind": self._part.kind,
+                "name": self.name,
+                "listens_on": self._listens_on,
+                "store": self._part.store,
+                "settings": self._settings(),
+            }
+        )
+        await self._is_ready.wait()
+        self.peer.expect_news(None)
+
+    def _settings(self) -> dict[str, object]:
+        if self._part.kind == "flyball" and self._listens_on != "127.0.0.1":
+            # Clients on other machines are nobody else than those of this experiment.
+            return {"loopback_users": "none", **self._part.settings}
+        return dict(self._part.settings)
+
+    def handle(self, event: Event) -> None:
+        """Take what the process says."""
+        if event["event"] == "ready":
+            self.version = event["version"]
+            self.ports = {protocol: port for protocol, (_, port) in event["addresses"].items()}
+            self._is_ready.set()
+        elif event["event"] == "usage":
+            self._usages.put_nowait(Usage(event["cpu_s"], event["store_cpu_s"], event["peak_bytes"]))
+
+    async def usage(self) -> Usage:
+        await self.peer.tell({"command": "usage"})
+        return await self._usages.get()
+
+    async def stop(self) -> None:
+        """Stop it in good order: its traces are complete afterwards."""
+        await self.peer.end()
+
+    async def collect(self, traces: Path, logs: Path) -> None:
+        """Fetch what it has recorded and logged."""
+        await self.peer.host.fetch(f"{self.peer.folder}/data/traces", traces)
+        for folder in ("logs", "data/log"):
+            await self.peer.host.fetch(f"{self.peer.folder}/{folder}", logs)
+
+
+def foreign_nodes(part: TargetPart) -> list[Node]:
+    """Return servers that somebody else has started."""
+    nodes = []
+    for number, address in enumerate(part.addresses, 1):
+        host, _, port = address.rpartition(":")
+        ports = dict.fromkeys(("thorbang", "telesto", "amqp"), int(port))
+        nodes.append(Node(f"target-{number}", host.strip("[]"), ports))
+    return nodes
+
+
+async def start_peer(
+    running: AsyncExitStack, host: Host, name: str, module: str, logs: Path, folders: list[tuple[Host, str]]
+) -> Peer:
+    """Start a process in a folder of its own, noting the folder for its removal."""
+    folder = await host.make_folder()
+    folders.append((host, folder))
+    return await running.enter_async_context(Peer(name, host, module, folder, logs / f"{name}.err"))

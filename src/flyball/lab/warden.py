@@ -1,0 +1,176 @@
+"""Runs one node for the lab, on whatever machine: `python -m flyball.lab.warden`.
+
+The first line of its standard input says what to run; it tells on its standard output where the node listens, what
+it has used whenever asked, and if it dies. When its input ends, the node is stopped in good order: no node outlives
+the lab. Knows nothing of experiments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import flyball
+from flyball.errors import LabError
+from flyball.lab.rabbitmq import RabbitMqFailed, rabbitmq
+
+SHOWN_LINES = 8
+STOP_LIMIT_S = 60.0
+
+
+class Server:
+    """A node that runs: its process and where it listens."""
+
+    def __init__(self, process: psutil.Process, version: str, addresses: dict[str, tuple[str, int]]) -> None:
+        self.process = process
+        self.version = version
+        self.addresses = addresses
+
+    def usage(self) -> dict[str, object]:
+        """Return the CPU time of the node and of its store, and the most memory that the two had."""
+        own = self.process.cpu_times()
+        store_cpu_s = own.children_user + own.children_system
+        # What the system itself has kept of the node; its store shares memory, which a plain sum would count often.
+        memory_bytes = _peak_bytes(self.process.pid)
+        for child in self.process.children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                # With those that have ended below it, as PostgreSQL's workers do.
+                store_cpu_s += sum(child.cpu_times()[:4])
+                memory_bytes += child.memory_full_info().pss
+        return {"cpu_s": own.user + own.system, "store_cpu_s": store_cpu_s, "peak_bytes": memory_bytes}
+
+
+def _peak_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+@contextmanager
+def _flyball_node(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
+    """Run `flyball serve` on free ports with its data below the folder."""
+    listener = f"{assignment['listens_on']}:0"
+    command = [sys.executable, "-m", "flyball", "serve", "--name", assignment["name"], "--data", str(folder / "data")]
+    for protocol in ("amqp", "telesto", "thorbang"):
+        command += [f"--{protocol}", listener]
+    for name, value in assignment["settings"].items():
+        command += ["--" + name.replace("_", "-"), _flag_text(value)]
+    # By the environment: a store's address may hold a password, and anybody can list processes.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FLYBALL_")}
+    environment["FLYBALL_STORE"] = assignment["store"]
+    log_path = folder / "logs" / f"{assignment['name']}.log"
+    log_path.parent.mkdir(exist_ok=True)
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=environment, text=True
+        )
+        assert process.stdout is not None
+        try:
+            addresses = _read_addresses(process)
+            if addresses is None:
+                process.wait()
+                raise LabError(f"the node does not start: {last_words(folder)}")
+            yield Server(psutil.Process(process.pid), flyball.__version__, addresses)
+        finally:
+            _stop(process)
+            process.stdout.close()
+
+
+def _flag_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _read_addresses(process: subprocess.Popen[str]) -> dict[str, tuple[str, int]] | None:
+    """Return where the node listens once it is ready, None if it ends before."""
+    assert process.stdout is not None
+    addresses: dict[str, tuple[str, int]] = {}
+    for line in process.stdout:
+        name, _, address = line.strip().partition(" on ")
+        if address:
+            host, _, port = address.rpartition(":")
+            addresses[name] = (host.strip("[]"), int(port))
+        if line.startswith("ready"):
+            return addresses
+    return None
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def _rabbitmq_node(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
+    settings = "\n".join(f"{name} = {value}" for name, value in assignment["settings"].items())
+    try:
+        with rabbitmq(folder / "data", settings) as server:
+            yield Server(server.process, server.version, {"amqp": (server.host, server.port)})
+    except RabbitMqFailed as error:
+        raise LabError(str(error)) from error
+
+
+_KINDS = {"flyball": _flyball_node, "rabbitmq": _rabbitmq_node}
+
+
+def last_words(folder: Path) -> str:
+    """Return the last lines of the node's log, in one line."""
+    lines: list[str] = []
+    for path in sorted(folder.glob("logs/*.log")) or sorted(folder.glob("data/log/*.log")):
+        lines += path.read_text(errors="replace").strip().splitlines()
+    return " | ".join(lines[-SHOWN_LINES:]) or "it has logged nothing"
+
+
+def _say(event: str, **facts: object) -> None:
+    # One write: the thread that watches the node speaks too.
+    sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
+    sys.stdout.flush()
+
+
+def _watch(server: Server, folder: Path, is_over: threading.Event) -> None:
+    """Tell when the node ends although nobody has told it to."""
+    with contextlib.suppress(psutil.Error):
+        server.process.wait()
+    if not is_over.is_set():
+        _say("failed", reason=f"the node has died: {last_words(folder)}")
+
+
+def main() -> int:
+    """Run the node that the first line of the input describes until the input ends; return the exit code."""
+    folder = Path.cwd()
+    assignment = json.loads(sys.stdin.readline())
+    is_over = threading.Event()
+    try:
+        with _KINDS[assignment["kind"]](assignment, folder) as server:
+            watch = threading.Thread(target=_watch, args=(server, folder, is_over), daemon=True)
+            watch.start()
+            _say("ready", version=server.version, addresses=server.addresses)
+            for _ in sys.stdin:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    _say("usage", **server.usage())
+            is_over.set()
+    except LabError as error:
+        _say("failed", reason=str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):
+        sys.exit(main())
