@@ -265,6 +265,30 @@ async def test_a_purge_tells_how_many_messages_went(connect: Connect, any_addres
         assert await client.purge(queue) == 0
 
 
+async def test_pages_and_ids_begin_where_one_asks_and_a_removal_ends_there(
+    connect: Connect, any_address: str, unique: Unique
+) -> None:
+    async with connect(any_address, name=unique("alice")) as client:
+        queue = await client.create_queue(unique("orders"))
+        ids = await client.put_many(queue, [f"{number}" for number in range(25)])
+        assert await client.list_ids(queue) == ids
+        assert await client.list_ids(queue.name, after_id=ids[20], most=3) == ids[21:24]
+        page = await client.read_page(queue, after_id=ids[9], most=10)
+        assert [message.text for message in page] == [f"{number}" for number in range(10, 20)]
+        assert await client.read_page(queue, after_id=ids[-1]) == []
+        assert await client.remove_messages(queue, up_to_id=ids[19]) == 20
+        assert await client.remove_messages(queue, up_to_id=ids[19]) == 0
+        assert await client.list_ids(queue) == ids[20:]
+
+
+async def test_a_removal_of_more_than_one_request_holds_is_several(address: str, unique: Unique) -> None:
+    async with Client.connect(address, name=unique("alice")) as client:
+        queue = await client.create_queue(unique("orders"))
+        ids = await client.put_many(queue, ["x"] * 20_001)
+        assert await client.remove_messages(queue, up_to_id=ids[-2]) == 20_000
+        assert await client.list_ids(queue) == ids[-1:]
+
+
 async def test_clients_are_listed_and_removed_by_id_and_by_name(
     connect: Connect, any_address: str, unique: Unique
 ) -> None:
@@ -354,6 +378,9 @@ async def test_a_missing_queue_is_an_error_for_every_operation(
                 client.peek(missing),
                 client.read_messages(missing),
                 client.purge(missing),
+                client.read_page(missing),
+                client.list_ids(missing),
+                client.remove_messages(missing, up_to_id=1),
                 client.delete_queue(missing),
                 client.consume(missing).__aenter__(),
             ):

@@ -117,6 +117,9 @@ async def test_what_telesto_lacks_is_not_supported_and_named(plainly: Plain, uni
         for attempt, feature in (
             (client.peek(queue), "peek"),
             (client.purge(queue), "purge"),
+            (client.read_page(queue), "read_page"),
+            (client.list_ids(queue), "list_ids"),
+            (client.remove_messages(queue, up_to_id=1), "remove_messages"),
             (client.status(), "status"),
             (client.manage("user.list"), "manage"),
             (client.get_clients(), "get_clients"),

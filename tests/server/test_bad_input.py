@@ -70,6 +70,8 @@ EXTENDED_SESSION = extended(
     wire.ListClients(13),
     wire.Purge(14, 2),
     wire.RemoveClient(15, 99),
+    wire.ListIds(16, 1, 0, 10),
+    wire.Remove(17, 1, 5, 10),
 )
 
 

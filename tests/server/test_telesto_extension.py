@@ -449,6 +449,10 @@ def test_a_connection_may_not_have_any_number_of_consumers(
         (wire.Peek(1, 99, WireSelector()), ErrorCode.QUEUE_NOT_EXISTING),
         (wire.ListMessages(1, 99, 0, 1), ErrorCode.QUEUE_NOT_EXISTING),
         (wire.ListMessages(1, 1, 0, -1), ErrorCode.LIMIT_EXCEEDED),
+        (wire.ListIds(1, 99, 0, 1), ErrorCode.QUEUE_NOT_EXISTING),
+        (wire.ListIds(1, 1, 0, 100_001), ErrorCode.LIMIT_EXCEEDED),
+        (wire.Remove(1, 99, 1, 1), ErrorCode.QUEUE_NOT_EXISTING),
+        (wire.Remove(1, 1, 1, 10_001), ErrorCode.LIMIT_EXCEEDED),
         (wire.Consume(1, 99, WireSelector(), 1.0), ErrorCode.QUEUE_NOT_EXISTING),
         (wire.Consume(1, 1, WireSelector(), -1.0), ErrorCode.LIMIT_EXCEEDED),
         (wire.Consume(1, 1, WireSelector(), math.nan), ErrorCode.LIMIT_EXCEEDED),
@@ -491,6 +495,8 @@ def test_what_needs_an_identity_is_refused_without_one(memory_node: RunningNode)
         wire.Put(1, [queue_id], [WireDraft(b"a")]),
         wire.Take(1, queue_id, WireSelector(), 1, 0),
         wire.ListMessages(1, queue_id, 0, 1),
+        wire.ListIds(1, queue_id, 0, 1),
+        wire.Remove(1, queue_id, 1, 1),
         wire.PutMessage(1, WireMessage(0, queue_id, 0, 0, 0, 0, 0, "text"), []),
     ):
         assert peer.refusal(packet) == ErrorCode.UNEXPECTED_PACKET
@@ -524,6 +530,71 @@ def test_a_purge_tells_how_many_went_and_leaves_what_is_leased(start_node: Calla
     peer.get(wire.Success, wire.Cancel(2, consumer_id))
     peer.settle(consumer_id, Outcome.REQUEUE, delivery.record.message_id)
     assert peer.take(queue_id, most=5) == [b"a"]
+
+
+def test_ids_are_told_in_order_and_from_where_one_asks(start_node: Callable[..., RunningNode]) -> None:
+    peer = wide(start_node())
+    queue_id = peer.create_queue()
+    ids = peer.put(queue_id, b"a", b"b", b"c", b"d")
+    assert peer.get(wire.MessageIds, wire.ListIds(1, queue_id, 0, 100)).message_ids == ids
+    assert peer.get(wire.MessageIds, wire.ListIds(2, queue_id, ids[0], 2)).message_ids == ids[1:3]
+    assert peer.get(wire.MessageIds, wire.ListIds(3, queue_id, ids[-1], 2)).message_ids == []
+
+
+def test_ids_are_not_told_before_the_messages_are_committed(gate: Gate, memory_node: RunningNode) -> None:
+    peer = wide(memory_node)
+    queue_id = peer.create_queue()
+    gate.close(memory_node)
+    peer.send(wire.Put(1, [queue_id], [WireDraft(b"a")]), wire.ListIds(2, queue_id, 0, 10), wire.Ping(3))
+    assert peer.receive() == wire.Pong(3)
+    gate.open(memory_node)
+    put, listed = peer.receive(), peer.receive()
+    assert isinstance(put, wire.PutDone)
+    assert listed == wire.MessageIds(2, put.message_ids)
+
+
+def test_a_removal_goes_up_to_an_id_and_leaves_what_is_leased(start_node: Callable[..., RunningNode]) -> None:
+    peer = wide(start_node())
+    queue_id = peer.create_queue()
+    ids = peer.put(queue_id, b"a", b"b", b"c", b"d", b"e")
+    consumer_id = peer.consume(queue_id, prefetch=1)
+    delivery = peer.next_delivery()
+    peer.get(wire.Success, wire.Cancel(1, consumer_id))
+    assert peer.get(wire.Count, wire.Remove(2, queue_id, ids[3], 2)).count == 2
+    assert peer.get(wire.Count, wire.Remove(3, queue_id, ids[3], 2)).count == 1
+    assert peer.get(wire.Count, wire.Remove(4, queue_id, ids[3], 2)).count == 0
+    peer.settle(consumer_id, Outcome.REQUEUE, delivery.record.message_id)
+    assert peer.take(queue_id, most=5) == [b"a", b"e"]
+
+
+def test_a_removal_reaches_messages_that_only_the_store_has_and_outlives_the_node(
+    start_node: Callable[..., RunningNode], new_database: Callable[[], str]
+) -> None:
+    store = new_database()
+    node = start_node(store=store)
+    peer = wide(node)
+    queue_id = peer.create_queue()
+    ids = peer.put(queue_id, *[b"%d" % number for number in range(3000)])
+    for last, left in ((2499, 500), (2998, 1)):
+        node.stop()
+        node = start_node(store=store)
+        peer = wide(node)
+        removed = [peer.get(wire.Count, wire.Remove(1, queue_id, ids[last], 2000)).count for _ in range(2)]
+        assert sum(removed) == len(ids[: last + 1]) - (0 if last == 2499 else 2500)
+        assert len(peer.list(queue_id)) == left
+
+
+def test_a_removal_that_the_store_does_not_answer_fails_in_time_and_leaves_the_messages(
+    gate: Gate, start_memory_node: Callable[..., RunningNode]
+) -> None:
+    node = start_memory_node(store_time_limit_s=0.2)
+    peer = wide(node)
+    queue_id = peer.create_queue()
+    (message_id,) = peer.put(queue_id, b"kept")
+    gate.close(node)
+    assert peer.refusal(wire.Remove(1, queue_id, message_id, 1)) == ErrorCode.STORE_UNAVAILABLE
+    gate.open(node)
+    assert peer.take(queue_id) == [b"kept"]
 
 
 def test_status_and_clients_tell_what_is_there(memory_node: RunningNode) -> None:

@@ -98,6 +98,9 @@ PACKETS: dict[type[t.Packet], st.SearchStrategy[t.Packet]] = {
     t.ConsumerEnded: st.builds(t.ConsumerEnded, ints, ints),
     t.Manage: st.builds(t.Manage, ints, blobs),
     t.Managed: st.builds(t.Managed, ints, blobs),
+    t.ListIds: st.builds(t.ListIds, ints, ints, longs, ints),
+    t.MessageIds: st.builds(t.MessageIds, ints, some_longs),
+    t.Remove: st.builds(t.Remove, ints, ints, longs, ints),
 }
 
 any_packet = st.one_of(list(PACKETS.values()))

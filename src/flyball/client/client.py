@@ -53,6 +53,9 @@ RETRY_DELAY_S = 0.05
 MOST_AT_ONCE = 10_000
 """So many messages can be taken or listed in one request."""
 
+MOST_IDS = 100_000
+"""So many message ids can be listed in one request."""
+
 _MOST_DRAFTS = 1000
 """So many messages are put in one request; a longer batch is several."""
 
@@ -628,6 +631,61 @@ class Client:
             if not found or not self._link.is_wide:
                 return
             after_id = found[-1].id
+
+    async def read_page(
+        self, queue: QueueRef, *, after_id: int = 0, most: int = 1000, time_limit_s: float | None = None
+    ) -> list[ReceivedMessage]:
+        """Return up to `most` messages (10000 at the most) with an id above `after_id`, oldest first.
+
+        Like `read_messages` otherwise. There may be more than were returned: an answer has room for so many bytes.
+        None means that there are no more.
+        """
+        self._link.require_extension("read_page")
+        check_int("most", most, 1, MOST_AT_ONCE)
+        async with self._link.time_limit("read_page", time_limit_s):
+            return await self._page(queue, check_int("after_id", after_id, 0, MAX_LONG), most)
+
+    async def list_ids(
+        self, queue: QueueRef, *, after_id: int = 0, most: int = MOST_IDS, time_limit_s: float | None = None
+    ) -> list[int]:
+        """Return the ids of the messages that `read_page` would return, up to 100000 of them.
+
+        They count up. All messages up to the last of them are committed: whoever reads them again finds the same, as
+        long as nobody removes any and none expires.
+        """
+        self._link.require_extension("list_ids")
+        check_int("after_id", after_id, 0, MAX_LONG)
+        check_int("most", most, 1, MOST_IDS)
+
+        async def list_ids(queue_id: int) -> list[int]:
+            packet = wire.ListIds(0, queue_id, after_id, most)
+            answer = await self._link.exchange(packet, "list_ids", repeatable=True)
+            return expect(answer, wire.MessageIds, _subject(queue)).message_ids
+
+        async with self._link.time_limit("list_ids", time_limit_s):
+            return await self._on_queue(queue, list_ids)
+
+    async def remove_messages(self, queue: QueueRef, *, up_to_id: int, time_limit_s: float | None = None) -> int:
+        """Remove all messages up to an id that nobody has leased; return how many there were.
+
+        On return they are gone for good. After a lost connection it is asked for again, and those that went before
+        are not counted. The time limit is for each 10000.
+        """
+        self._link.require_extension("remove_messages")
+        check_int("up_to_id", up_to_id, 0, MAX_LONG)
+
+        async def remove(queue_id: int) -> int:
+            packet = wire.Remove(0, queue_id, up_to_id, MOST_AT_ONCE)
+            answer = await self._link.exchange(packet, "remove_messages", repeatable=True)
+            return expect(answer, wire.Count, _subject(queue)).count
+
+        total = 0
+        while True:
+            async with self._link.time_limit("remove_messages", time_limit_s):
+                count = await self._on_queue(queue, remove)
+            total += count
+            if count < MOST_AT_ONCE:
+                return total
 
     async def _page(self, queue: QueueRef, after_id: int, most: int) -> list[ReceivedMessage]:
         async def read(queue_id: int) -> list[ReceivedMessage]:

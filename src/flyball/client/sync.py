@@ -16,6 +16,7 @@ from flyball.client.client import (
     DEFAULT_ADDRESS,
     DEFAULT_MAX_PENDING,
     DEFAULT_TIME_LIMIT_S,
+    MOST_IDS,
     ClientRef,
     QueueRef,
 )
@@ -424,3 +425,23 @@ class Client:
     ) -> list[ReceivedMessage]:
         """Return the messages of a queue, whoever they are addressed to, oldest first, without removing them."""
         return self._portal.call(self._client.read_messages(queue, most=most, time_limit_s=time_limit_s))
+
+    def read_page(
+        self, queue: QueueRef, *, after_id: int = 0, most: int = 1000, time_limit_s: float | None = None
+    ) -> list[ReceivedMessage]:
+        """Return up to `most` messages (10000 at the most) with an id above `after_id`, oldest first."""
+        return self._portal.call(
+            self._client.read_page(queue, after_id=after_id, most=most, time_limit_s=time_limit_s)
+        )
+
+    def list_ids(
+        self, queue: QueueRef, *, after_id: int = 0, most: int = MOST_IDS, time_limit_s: float | None = None
+    ) -> list[int]:
+        """Return the ids of the messages that `read_page` would return, up to 100000 of them."""
+        return self._portal.call(
+            self._client.list_ids(queue, after_id=after_id, most=most, time_limit_s=time_limit_s)
+        )
+
+    def remove_messages(self, queue: QueueRef, *, up_to_id: int, time_limit_s: float | None = None) -> int:
+        """Remove all messages up to an id that nobody has leased; return how many there were."""
+        return self._portal.call(self._client.remove_messages(queue, up_to_id=up_to_id, time_limit_s=time_limit_s))

@@ -7,16 +7,21 @@ finds messages through indexes and may leave their bodies to the store.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush, merge
+from itertools import islice
+from operator import attrgetter
 
 from flyball.engine.index import ARRIVAL, Index, Key, Shape
 from flyball.model import Message, Selector
 
 LOAD_AT_ONCE = 1000
 """How many messages are read back from the store together."""
+
+_message_id = attrgetter("id")
 
 ENTRY_BYTES = 40
 """What the place of a message in an index takes: a pointer and an integer."""
@@ -60,6 +65,12 @@ class PlainBacklog:
             return iter(self._ready)
         returned = [message for _, message in sorted(self._returned)]
         return merge(returned, self._ready, key=lambda message: message.id)
+
+    def after(self, message_id: int) -> Iterator[Message]:
+        """Yield the messages with a larger id, oldest first."""
+        if self._returned:
+            return (message for message in self if message.id > message_id)
+        return islice(self._ready, bisect_right(self._ready, message_id, key=_message_id), None)
 
     def newest_first(self) -> Iterator[Message]:
         """Yield the messages, those that came back last."""

@@ -123,9 +123,9 @@ class WorkingQueue:
 
     def oldest(self, after_id: int, limit: int) -> list[Message]:
         """Return the first ready messages in memory with a larger id, oldest first."""
-        later = (message for message in self._resident() if message.id > after_id)
         if isinstance(self._backlog, PlainBacklog):
-            return list(islice(later, limit))
+            return list(islice(self._backlog.after(after_id), limit))
+        later = (message for message in self._resident() if message.id > after_id)
         return nsmallest(limit, later, key=lambda message: message.id)
 
     def get(self, message_id: int) -> Message | None:

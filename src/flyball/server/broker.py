@@ -48,6 +48,9 @@ FEED_BYTES = 256 * 1024
 RETRY_S = 1.0
 """After so long what a store that was away could not tell is asked again."""
 
+_EVERYTHING = Selector()
+"""Oldest first, whoever it is addressed to."""
+
 Accepts = Callable[[Message], bool]
 
 
@@ -255,7 +258,7 @@ class Broker:
             else:
                 done(len(gone), error)
 
-        self._remove_all(gone, removed)
+        self.remove_all(gone, removed)
 
     # Messages
 
@@ -478,6 +481,25 @@ class Broker:
             self.engine.settle(message)
             done(message, None)
 
+    def remove_all(self, messages: Sequence[Message], done: Done) -> None:
+        """Make durable that messages which were taken out are gone."""
+        if not messages:
+            done(None)
+            return
+        together = Together(len(messages), done)
+        for message in messages:
+            self.remove(message, together.one)
+
+    def remove_oldest(
+        self, queue_id: int, up_to_id: int, most: int, done: Callable[[int, FlyballError | None], None]
+    ) -> None:
+        """Remove the ready messages up to an id, oldest first and so many at the most; tell how many went.
+
+        Fewer than `most` means that none is left. What is out is not touched.
+        """
+        self.engine.queue(queue_id)
+        _Removal(self, self._reader, queue_id, up_to_id, most, done).go_on()
+
     def bring_back(self, message: Message) -> None:
         """A message that was taken out could not be handed over: it goes back to its old place."""
         delivery = self.engine.restore(message, self.now_us())
@@ -537,7 +559,7 @@ class Broker:
 
     def acknowledge(self, consumer: Consumer, message_ids: Sequence[int], done: Done) -> None:
         """The messages are dealt with: remove them, and let the consumer have more."""
-        self._remove_all(self.engine.acknowledge(consumer, message_ids), done)
+        self.remove_all(self.engine.acknowledge(consumer, message_ids), done)
         self._feed(consumer)
 
     def requeue(self, consumer: Consumer, message_ids: Sequence[int]) -> None:
@@ -606,14 +628,6 @@ class Broker:
         else:
             done(None)
 
-    def _remove_all(self, messages: Sequence[Message], done: Done) -> None:
-        if not messages:
-            done(None)
-            return
-        together = Together(len(messages), done)
-        for message in messages:
-            self.remove(message, together.one)
-
     def _dispatch(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
             owner = delivery.consumer.owner
@@ -672,6 +686,47 @@ class Broker:
         """Delete what a deleted queue has left in the store. If it fails, the next start does it."""
         with contextlib.suppress(StoreError):
             await self._reader.until_available(lambda: self.store.delete_queue_messages(queue_id, up_to_id, ()))
+
+
+class _Removal:
+    """One removal of the oldest messages of a queue: takes them out, reading from the store what is only there."""
+
+    __slots__ = ("_broker", "_done", "_most", "_queue_id", "_reader", "_taken", "_up_to_id")
+
+    def __init__(
+        self,
+        broker: Broker,
+        reader: StoreReader,
+        queue_id: int,
+        up_to_id: int,
+        most: int,
+        done: Callable[[int, FlyballError | None], None],
+    ) -> None:
+        self._broker = broker
+        self._reader = reader
+        self._queue_id = queue_id
+        self._up_to_id = up_to_id
+        self._most = most
+        self._done = done
+        self._taken: list[Message] = []
+
+    def go_on(self) -> None:
+        engine, now_us = self._broker.engine, self._broker.now_us()
+        while len(self._taken) < self._most:
+            found = engine.peek(self._queue_id, _EVERYTHING, now_us)
+            if isinstance(found, Load | Build):
+                self._reader.fetch(self._queue_id, found, self.go_on, self._end)
+                return
+            if found is None or found.id > self._up_to_id:
+                break
+            engine.take(self._queue_id, _EVERYTHING, now_us)
+            self._taken.append(found)
+        self._end(None)
+
+    def _end(self, error: FlyballError | None) -> None:
+        if self._broker.engine.has_expired:
+            self._broker.expire()
+        self._broker.remove_all(self._taken, lambda failed: self._done(len(self._taken), error or failed))
 
 
 def _body_bytes(deliveries: Sequence[Delivery]) -> int:

@@ -62,6 +62,8 @@ STATES: States = {
         wire.Take: extension.take,
         wire.Peek: extension.peek,
         wire.ListMessages: extension.list_messages,
+        wire.ListIds: extension.list_ids,
+        wire.Remove: extension.remove,
         wire.Consume: extension.consume,
         wire.Prefetch: extension.set_prefetch,
         wire.Cancel: extension.cancel,

@@ -22,6 +22,9 @@ VERSION = 1
 MOST_AT_ONCE = 10_000
 """So many messages may be asked for in one request."""
 
+MOST_IDS = 100_000
+"""So many message ids may be asked for in one request."""
+
 MOST_LEASED = 65_535
 """So many messages may be with one consumer."""
 
@@ -297,6 +300,46 @@ def list_messages(session: TelestoSession, packet: wire.ListMessages, request: T
     session.broker.browse(packet.queue_id, packet.after_id, packet.most, listed)
 
 
+def list_ids(session: TelestoSession, packet: wire.ListIds, request: TelestoRequest) -> None:
+    """Tell which messages there are, when they are committed: what was named once is there after a crash."""
+    request.kind = Kind.LIST
+    request.queue_id = packet.queue_id
+    _check_most(packet.most, MOST_IDS)
+
+    def listed(messages: list[Message], error: FlyballError | None) -> None:
+        if error is not None:
+            session.refuse(request, error)
+            return
+        message_ids = [message.id for message in messages[: (session.frame_max - RECORD_BYTES) // 8]]
+        request.message_count = len(message_ids)
+
+        def committed(error: FlyballError | None) -> None:
+            if error is not None:
+                session.refuse(request, error)
+            else:
+                session.reply(request, wire.MessageIds(packet.packet_id, message_ids))
+
+        session.broker.when_durable(committed)
+
+    session.broker.browse(packet.queue_id, packet.after_id, packet.most, listed)
+
+
+def remove(session: TelestoSession, packet: wire.Remove, request: TelestoRequest) -> None:
+    """Remove the oldest messages up to an id; those that somebody has leased stay his."""
+    request.kind = Kind.PURGE
+    request.queue_id = packet.queue_id
+    _check_most(packet.most)
+
+    def removed(count: int, error: FlyballError | None) -> None:
+        if error is None:
+            request.message_count = count
+            session.reply(request, wire.Count(packet.packet_id, count))
+        else:
+            session.refuse(request, error)
+
+    session.broker.remove_oldest(packet.queue_id, packet.up_to_id, packet.most, removed)
+
+
 # Consumers
 
 
@@ -413,9 +456,9 @@ def _prefetch(prefetch: float) -> float:
     return prefetch
 
 
-def _check_most(most: int) -> None:
-    if not 1 <= most <= MOST_AT_ONCE:
-        raise InvalidBody(f"between 1 and {MOST_AT_ONCE} messages may be asked for, not {most}")
+def _check_most(most: int, limit: int = MOST_AT_ONCE) -> None:
+    if not 1 <= most <= limit:
+        raise InvalidBody(f"between 1 and {limit} messages may be asked for, not {most}")
 
 
 def _consumer(session: TelestoSession, consumer_id: int) -> Consumer:

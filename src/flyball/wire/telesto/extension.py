@@ -455,6 +455,49 @@ class Managed(Packet):
         return cls(packet_id, result)
 
 
+@dataclass(slots=True)
+class ListIds(ListMessages):
+    """Like ListMessages, but only the ids are told, and not before the messages are committed."""
+
+    METHOD: ClassVar[int] = 0x59
+
+
+@dataclass(slots=True)
+class MessageIds(Packet):
+    METHOD: ClassVar[int] = 0x5A
+
+    message_ids: list[int]
+
+    def payload(self) -> bytes:
+        return write_longs(self.message_ids)
+
+    @classmethod
+    def parse(cls, packet_id: int, data: bytes, at: int, end: int) -> Self:
+        message_ids, at = read_longs(data, at, end)
+        finish(at, end)
+        return cls(packet_id, message_ids)
+
+
+@dataclass(slots=True)
+class Remove(Packet):
+    """Remove the oldest messages with an id up to `up_to_id`, `most` of them at the most."""
+
+    METHOD: ClassVar[int] = 0x5B
+
+    queue_id: int
+    up_to_id: int
+    most: int
+
+    def payload(self) -> bytes:
+        return _INT_LONG_INT.pack(self.queue_id, self.up_to_id, self.most)
+
+    @classmethod
+    def parse(cls, packet_id: int, data: bytes, at: int, end: int) -> Self:
+        finish(at + 16, end)
+        queue_id, up_to_id, most = _INT_LONG_INT.unpack_from(data, at)
+        return cls(packet_id, queue_id, up_to_id, most)
+
+
 EXTENSION_PACKETS: tuple[type[Packet], ...] = (
     Welcome,
     Join,
@@ -481,5 +524,8 @@ EXTENSION_PACKETS: tuple[type[Packet], ...] = (
     ConsumerEnded,
     Manage,
     Managed,
+    ListIds,
+    MessageIds,
+    Remove,
 )
 """Every packet of the extension."""
