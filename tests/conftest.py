@@ -1,4 +1,4 @@
-"""What several folders of tests share: one real PostgreSQL, and a database of its own for each test."""
+"""What several folders of tests share: one real PostgreSQL, one Spark, and for each test a part of its own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
@@ -13,6 +14,9 @@ import uvloop
 
 from flyball.store.postgres.embedded import EmbeddedPostgres
 from tests.nodes import Gate, RunningNode
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _database_numbers = itertools.count(1)
 
@@ -77,3 +81,20 @@ def memory_node(start_memory_node: Callable[..., RunningNode]) -> RunningNode:
 def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     """Ask for it before the node: it holds back the commits of memory stores."""
     return Gate(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def spark_process() -> Iterator[SparkSession]:
+    """One Spark for all tests: it takes seconds to start."""
+    # Imported here: most tests need no Spark, and its import takes its time as well.
+    from flyball.pipeline.session import SparkSettings, spark_session
+
+    settings = SparkSettings(master="local[2]", memory="1g", is_brief=True, shuffle_partitions=1)
+    with spark_session(settings) as session:
+        yield session
+
+
+@pytest.fixture
+def spark(spark_process: SparkSession) -> SparkSession:
+    """A session that shares nothing with other tests but the process."""
+    return spark_process.newSession()

@@ -1,0 +1,58 @@
+"""What a stream has read and Spark will not ask for again, removed without waiting for the next batch."""
+
+from __future__ import annotations
+
+import json
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from flyball.client.client import DEFAULT_ADDRESS
+from flyball.errors import PipelineError
+from flyball.spark_source import places
+from flyball.spark_source.connecting import connected
+from flyball.spark_source.options import DEFAULT_CLIENT, Access
+from flyball.spark_source.reader import check_alone
+
+
+def acknowledge(
+    spark: SparkSession, checkpoint: str, *, address: str = DEFAULT_ADDRESS, client: str = DEFAULT_CLIENT
+) -> dict[str, int]:
+    """Remove the messages of all committed batches of a stream in mode consume; return how many went, by queue.
+
+    Spark tells a source that a batch is committed when it plans the next one: after a run with
+    `trigger(availableNow=True)`, or a stop, the messages of the last batch are still in the queue. They would not be
+    read again, and go with the next run. This removes them now. The query must not be running. May be called twice.
+
+    Raises PipelineError if there is no checkpoint of a stream.
+    """
+    access = Access(address, client)
+    ends = _committed(spark, checkpoint)
+    removed: dict[str, int] = {}
+    if ends:
+        with connected(access) as connection:
+            check_alone(connection, list(ends))
+            for queue, up_to_id in ends.items():
+                removed[queue] = connection.remove_messages(queue, up_to_id=up_to_id)
+    return removed
+
+
+def _committed(spark: SparkSession, checkpoint: str) -> dict[str, int]:
+    """Return where the last committed batch has ended in each queue that is consumed."""
+    try:
+        commits = _files(spark, f"{checkpoint}/commits")
+        offsets = _files(spark, f"{checkpoint}/offsets")
+    except AnalysisException:
+        raise PipelineError(f"no checkpoint of a stream at {checkpoint}: give its checkpointLocation") from None
+    ends: dict[str, int] = {}
+    if commits:
+        # A version, Spark's own data, then one line for each source.
+        for line in offsets[max(commits)].splitlines()[2:]:
+            ends |= places.consumed(json.loads(line) if line.startswith("{") else None)
+    return ends
+
+
+def _files(spark: SparkSession, folder: str) -> dict[int, str]:
+    """Return the texts of a checkpoint's files by their numbers, from wherever Spark can read them."""
+    found = spark.read.text(folder, wholetext=True).select("_metadata.file_name", "value").collect()
+    return {int(row["file_name"]): row["value"] for row in found if row["file_name"].isdigit()}

@@ -1,0 +1,103 @@
+"""What a user may say with `.option(...)`, checked before anything is read or written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flyball.client.client import DEFAULT_ADDRESS
+from flyball.errors import FlyballError
+
+DEFAULT_CLIENT = "spark"
+DEFAULT_MAX_ROWS = 1_000_000
+
+PEEK, CONSUME = "peek", "consume"
+
+_COMMON = ("address", "client", "queue")
+_READ = (*_COMMON, "queues", "mode", "partitions", "maxRowsPerBatch")
+_OF_SPARK = frozenset({"checkpointlocation"})
+"""What Spark passes on to every source."""
+
+
+class InvalidOption(FlyballError):
+    """An option, a column or a mode that the source does not have. Nothing was read or written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Which node, and as which client."""
+
+    address: str
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read, and in which parts."""
+
+    access: Access
+    queues: tuple[str, ...]
+    mode: str
+    partitions: int | None
+    """None: so many that each has enough to do."""
+    max_rows_per_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Where to publish."""
+
+    access: Access
+    queue: str | None
+    """None: the column `queue` says it, row by row."""
+
+
+def read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Return what is to be read. Raises InvalidOption."""
+    given = _given(options, _READ)
+    mode = given.get("mode", PEEK)
+    if mode not in (PEEK, CONSUME):
+        raise InvalidOption(f"option 'mode' is {PEEK!r} or {CONSUME!r}, not {mode!r}")
+    return ReadOptions(
+        _access(given),
+        _queues(given),
+        mode,
+        _number(given, "partitions") if "partitions" in given else None,
+        _number(given, "maxRowsPerBatch") if "maxrowsperbatch" in given else DEFAULT_MAX_ROWS,
+    )
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Return where to publish. Raises InvalidOption."""
+    given = _given(options, _COMMON)
+    return WriteOptions(_access(given), given.get("queue"))
+
+
+def _given(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
+    given = {name.lower(): value for name, value in options.items()}
+    unknown = given.keys() - {name.lower() for name in known} - _OF_SPARK
+    if unknown:
+        raise InvalidOption(f"there is no option {min(unknown)!r}; there are {', '.join(known)}")
+    return given
+
+
+def _access(given: Mapping[str, str]) -> Access:
+    return Access(given.get("address", DEFAULT_ADDRESS), given.get("client", DEFAULT_CLIENT))
+
+
+def _queues(given: Mapping[str, str]) -> tuple[str, ...]:
+    if ("queue" in given) == ("queues" in given):
+        raise InvalidOption("say which queue to read: option 'queue', or 'queues' with several names and commas")
+    if "queue" in given:
+        return (given["queue"],)
+    names = [name.strip() for name in given["queues"].split(",") if name.strip()]
+    if not names:
+        raise InvalidOption("option 'queues' names no queue")
+    return tuple(dict.fromkeys(names))
+
+
+def _number(given: Mapping[str, str], name: str) -> int:
+    text = given[name.lower()]
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise InvalidOption(f"option {name!r} is a whole number above 0, not {text!r}")
+    return int(text)

@@ -1,0 +1,169 @@
+"""Reading: ranges of message ids, listed without removing them, so that they can be read again.
+
+A stream in mode consume removes what it has read when Spark says that it will not ask for it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from flyball.client.sync import Client
+from flyball.spark_source import places
+from flyball.spark_source.connecting import SourceFailed, connected, explained, new_client
+from flyball.spark_source.options import CONSUME, Access, ReadOptions
+from flyball.spark_source.plan import Range, ranges, shares
+from flyball.spark_source.rows import record_batch
+
+_PAGE = 10_000
+_IDS_AT_ONCE = 100_000
+_NO_END = 2**63 - 1
+
+
+class BatchReader(DataSourceReader):
+    """What is in the queues when the query is planned."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        with connected(options.access) as client:
+            ids = {queue: ids_between(client, queue, 0, _NO_END, _NO_END) for queue in options.queues}
+        return ranges(dict.fromkeys(options.queues, 0), ids, options.partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(self._options.access, partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What comes into the queues, batch by batch. An offset is the last message id of each queue."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._target: dict[str, int] | None = None
+        self._open_client: Client | None = None
+        self._is_alone = False
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
+        return places.offset(self._options.mode, dict.fromkeys(self._options.queues, 0))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self._options.max_rows_per_batch)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        with explained(self._options.access):
+            client = self._client()
+            self._target = {queue: last_id(client, queue) for queue in self._options.queues}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        starts = self._starts(start)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else _NO_END
+        with explained(self._options.access):
+            if self._options.mode == CONSUME and not self._is_alone:
+                check_alone(self._client(), self._options.queues)
+                self._is_alone = True
+            ids = {
+                queue: ids_between(self._client(), queue, after_id, self._end_of(queue), most)
+                for queue, after_id in starts.items()
+            }
+        given = shares({queue: len(of_queue) for queue, of_queue in ids.items()}, most)
+        if not any(given.values()):
+            return start
+        ends = {queue: ids[queue][given[queue] - 1] if given[queue] else starts[queue] for queue in starts}
+        return places.offset(self._options.mode, ends)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        starts, ends = self._starts(start), places.of(end)
+        with explained(self._options.access):
+            ids = {
+                queue: ids_between(self._client(), queue, after_id, ends.get(queue, after_id), _NO_END)
+                for queue, after_id in starts.items()
+            }
+        return ranges(starts, ids, self._options.partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(self._options.access, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark will not ask for messages up to `end` again."""
+        if self._options.mode == CONSUME:
+            ends = places.of(end)
+            with explained(self._options.access):
+                check_alone(self._client(), self._options.queues)
+                for queue in self._options.queues:
+                    self._client().remove_messages(queue, up_to_id=ends.get(queue, 0))
+
+    def stop(self) -> None:
+        client, self._open_client = self._open_client, None
+        if client is not None:
+            client.close()
+
+    def _starts(self, offset: dict[str, Any]) -> dict[str, int]:
+        """Return where each queue goes on. One that the checkpoint does not know begins with its oldest message."""
+        known = places.of(offset)
+        return {queue: known.get(queue, 0) for queue in self._options.queues}
+
+    def _end_of(self, queue: str) -> int:
+        return _NO_END if self._target is None else self._target[queue]
+
+    def _client(self) -> Client:
+        """Return a client that lives as long as the reader: an idle stream looks for messages all the time."""
+        if self._open_client is None:
+            client = new_client(self._options.access)
+            client.open()
+            self._open_client = client
+        return self._open_client
+
+
+def read_range(access: Access, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a range, a page at a time."""
+    # Spark makes a partition of its own where there is none: an empty queue.
+    if not isinstance(partition, Range):
+        return
+    after_id, left = partition.after_id, partition.count
+    with connected(access) as client:
+        while after_id < partition.up_to_id:
+            page = client.read_page(partition.queue, after_id=after_id, most=max(1, min(_PAGE, left)))
+            messages = [message for message in page if message.id <= partition.up_to_id]
+            if messages:
+                yield record_batch(partition.queue, messages)
+            if not page or len(messages) < len(page):
+                return
+            after_id = page[-1].id
+            left -= len(page)
+
+
+def ids_between(client: Client, queue: str, after_id: int, up_to_id: int, most: int) -> list[int]:
+    """Return the ids of the oldest messages of a queue between two ids, so many at the most."""
+    found: list[int] = []
+    while len(found) < most:
+        ids = client.list_ids(queue, after_id=after_id, most=min(_IDS_AT_ONCE, most - len(found)))
+        found += [message_id for message_id in ids if message_id <= up_to_id]
+        if not ids or ids[-1] >= up_to_id:
+            break
+        after_id = ids[-1]
+    return found
+
+
+def last_id(client: Client, queue: str) -> int:
+    """Return the id of the newest message of a queue, 0 if it is empty."""
+    last = 0
+    while ids := client.list_ids(queue, after_id=last):
+        last = ids[-1]
+    return last
+
+
+def check_alone(client: Client, queues: Sequence[str]) -> None:
+    """Raise SourceFailed if somebody else consumes one of the queues: what he gives back would be removed unread."""
+    names = {client.get_queue_by_name(queue).id: queue for queue in queues}
+    for found in client.status()["queues"]:
+        if found["id"] in names and (found["consumers"] or found["leased"]):
+            raise SourceFailed(
+                f"queue {names[found['id']]!r} is read by others: in mode consume it must be Spark's alone, in mode"
+                " peek it need not"
+            )
