@@ -1,0 +1,183 @@
+"""Cuts an analysis into chapters: one for each experiment, and one for traces that belong to none.
+
+A chapter holds its part of every table, with the cell of each run; it knows nothing of HTML and plots.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from flyball.pipeline.analysis import Analysis
+from flyball.pipeline.manifest import Experiment, Run, cell_of
+from flyball.pipeline.report.words import ALL, cell_name, factor_names
+
+CLIENTS = "clients"
+NODES = "nodes"
+
+_BY_RUN = ("throughput", "histogram", "phases", "measures", "laws")
+_BY_EXPERIMENT = ("cells", "effects", "references")
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One experiment with its runs and its part of the tables."""
+
+    number: int
+    title: str
+    experiment: Experiment | None
+    runs: Sequence[Run]
+    cell_of: Mapping[str, str]
+    """From a run to its cell: the JSON text of its factors."""
+    tables: Mapping[str, pd.DataFrame]
+
+    @property
+    def name(self) -> str:
+        """What the experiment is called on the command line; empty for traces without one."""
+        return self.experiment.name if self.experiment else ""
+
+    @property
+    def anchor(self) -> str:
+        return f"experiment-{self.number}"
+
+    @cached_property
+    def factors(self) -> list[str]:
+        """The factors that differ between the cells, in the experiment's order."""
+        found: dict[str, set[str]] = {name: set() for name in self.experiment.factors} if self.experiment else {}
+        for factors in self.cells.values():
+            for name, value in factors.items():
+                found.setdefault(name, set()).add(json.dumps(value))
+        return [name for name, values in found.items() if len(values) > 1]
+
+    @cached_property
+    def cells(self) -> dict[str, dict[str, Any]]:
+        """The factors of each cell, in the order of the experiment's levels."""
+        texts = set(self.cell_of.values()) | set(self.tables["cells"].get("cell", pd.Series(dtype=str)))
+        parsed = {text: dict(json.loads(text)) for text in texts}
+        return dict(sorted(parsed.items(), key=lambda item: self._place(item[1])))
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Short names of all factors."""
+        return factor_names({name: None for factors in self.cells.values() for name in factors})
+
+    def cell_name(self, cell: str) -> str:
+        """Say what sets this cell apart from the others."""
+        factors = self.cells.get(cell, {})
+        return cell_name({name: factors[name] for name in self.factors if name in factors}, self.names)
+
+    def metric(self, metric: str, source: str, kind: str = ALL) -> pd.DataFrame:
+        """Return the cells' rows of one metric, in the order of the cells."""
+        rows = self.tables["cells"]
+        found = rows[(rows["metric"] == metric) & (rows["source"] == source) & (rows["kind"] == kind)]
+        order = {cell: place for place, cell in enumerate(self.cells)}
+        return found.sort_values("cell", key=lambda cells: cells.map(order))
+
+    def source_of(self, metric: str, wanted: str = CLIENTS) -> str:
+        """Return who measured a metric: the wanted source, or another one if that has nothing to say."""
+        rows = self.tables["cells"]
+        found = sorted(set(rows.loc[rows["metric"] == metric, "source"]))
+        return wanted if wanted in found or not found else str(found[0])
+
+    def kinds(self, metric: str, source: str) -> list[str]:
+        """Return the kinds of requests that a metric is known for, without `all`."""
+        rows = self.tables["cells"]
+        found = rows[(rows["metric"] == metric) & (rows["source"] == source)]
+        return sorted(set(found["kind"]) - {ALL})
+
+    def _place(self, factors: Mapping[str, Any]) -> list[tuple[int, int, float, str]]:
+        return [_rank(self.experiment, name, factors[name]) for name in self._all_factors(factors)]
+
+    def _all_factors(self, factors: Mapping[str, Any]) -> list[str]:
+        named = list(self.experiment.factors) if self.experiment else []
+        return [name for name in named if name in factors] + sorted(set(factors) - set(named))
+
+
+def chapters_of(analysis: Analysis) -> list[Chapter]:
+    """Return a chapter for each experiment, and a last one for runs that belong to none of them."""
+    known = {experiment.name for experiment in analysis.experiments}
+    found: list[Chapter] = []
+    for experiment in analysis.experiments:
+        runs = [run for run in analysis.runs if run.experiment == experiment.name]
+        cells = {run.run: run.cell for run in runs}
+        tables = _tables_of(analysis, cells)
+        for name in _BY_EXPERIMENT:
+            table = _table(analysis, name)
+            tables[name] = table[table["experiment"] == experiment.name] if "experiment" in table else table
+        found.append(Chapter(len(found) + 1, experiment.title or experiment.name, experiment, runs, cells, tables))
+    other_runs = [run for run in analysis.runs if run.experiment not in known]
+    others = _runs_in_tables(analysis) - {run for chapter in found for run in chapter.cell_of}
+    if others:
+        found.append(_chapter_of_traces(analysis, len(found) + 1, sorted(others), other_runs))
+    return found
+
+
+def _chapter_of_traces(analysis: Analysis, number: int, names: list[str], runs: Sequence[Run]) -> Chapter:
+    cells = {name: cell_of({"run": name} if len(names) > 1 else {}) for name in names}
+    tables = _tables_of(analysis, cells)
+    tables["cells"] = _cells_of_measures(tables["measures"])
+    for name in ("effects", "references"):
+        tables[name] = _table(analysis, name).iloc[:0]
+    return Chapter(number, "Traces", None, runs, cells, tables)
+
+
+def _cells_of_measures(measures: pd.DataFrame) -> pd.DataFrame:
+    columns = ["cell", "source", "metric", "kind", "unit", "mean", "half_width", "low", "high"]
+    return measures[columns].assign(experiment="", repetitions=1)
+
+
+def _tables_of(analysis: Analysis, cells: Mapping[str, str]) -> dict[str, pd.DataFrame]:
+    tables = {name: _table(analysis, name) for name in _BY_RUN}
+    mine = {name: table[table["run"].isin(list(cells))] for name, table in tables.items()}
+    return {name: table.assign(cell=table["run"].map(dict(cells))) for name, table in mine.items()}
+
+
+def _runs_in_tables(analysis: Analysis) -> set[str]:
+    return {str(run) for name in ("measures", "throughput") for run in _table(analysis, name)["run"].unique()}
+
+
+def _table(analysis: Analysis, name: str) -> pd.DataFrame:
+    """Return a table of the analysis, or one without rows if the stage that makes it had nothing to work on."""
+    found = analysis.tables.get(name)
+    return pd.DataFrame(columns=list(COLUMNS[name])) if found is None else found
+
+
+def _rank(experiment: Experiment | None, name: str, value: object) -> tuple[int, int, float, str]:
+    """Order levels as the experiment lists them; others by size, then by text."""
+    levels = list(experiment.factors.get(name, ())) if experiment else []
+    if value in levels:
+        return (0, levels.index(value), 0.0, "")
+    if isinstance(value, int | float):
+        return (1, 0, float(value), "")
+    return (2, 0, 0.0, str(value))
+
+
+COLUMNS = {
+    "throughput": ("run", "source", "place", "kind", "queue", "second", "requests", "messages"),
+    "histogram": ("run", "source", "kind", "low_ms", "high_ms", "requests"),
+    "phases": (
+        *("run", "node", "kind", "phase", "requests", "mean_ms", "sd_ms"),
+        *("p5_ms", "p50_ms", "p95_ms", "p99_ms"),
+    ),
+    "measures": (
+        *("run", "source", "metric", "kind", "unit", "n", "mean", "sd", "half_width", "low", "high"),
+        *("p50", "p90", "p95", "p99", "p999", "max"),
+    ),
+    "laws": ("run", "law", "expected", "measured", "error_ratio", "holds", "says"),
+    "cells": (
+        *("experiment", "cell", "source", "metric", "kind", "unit", "repetitions"),
+        *("mean", "half_width", "low", "high"),
+    ),
+    "effects": ("experiment", "metric", "term", "effect", "low", "high", "share_ratio"),
+    "references": (
+        *("experiment", "label", "cell", "source", "metric", "kind", "unit"),
+        *("ours", "ours_low", "ours_high", "theirs", "theirs_low", "theirs_high", "ratio"),
+    ),
+    "quarantine": ("file", "reason", "rows"),
+}
+"""The tables of an analysis that a report reads, and their columns."""

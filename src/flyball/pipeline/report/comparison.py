@@ -1,0 +1,347 @@
+"""The report on two or more analyses side by side: the same cells, and how far each lies from the first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from flyball.errors import PipelineError
+from flyball.pipeline.analysis import Analysis
+from flyball.pipeline.report.chapters import Chapter, chapters_of
+from flyball.pipeline.report.differences import Difference, Estimate, difference, estimate, verdict
+from flyball.pipeline.report.figures import (
+    Figure,
+    Trace,
+    axis,
+    error_bars,
+    level_axis,
+    line,
+    marker,
+    plain,
+    shorts,
+    value_axis,
+)
+from flyball.pipeline.report.markup import Child, Html, element, markup, table
+from flyball.pipeline.report.page import Part, plots, write_page
+from flyball.pipeline.report.sections import fold, settings_facts
+from flyball.pipeline.report.summary import Tile, Caution, show_tiles, show_warnings
+from flyball.pipeline.report.words import (
+    ALL,
+    NOTHING,
+    amount,
+    capital,
+    count_of,
+    level,
+    metric_name,
+    student,
+    unit_of,
+)
+
+METRICS = ("throughput", "messages", "response")
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One cell and metric in one analysis beside the same in the first."""
+
+    cell: str
+    other: str
+    """The name of the analysis."""
+    metric: str
+    found: Difference
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same experiment in all analyses, the first one first."""
+
+    title: str
+    chapters: Mapping[str, Chapter]
+
+    @property
+    def first(self) -> Chapter:
+        return next(iter(self.chapters.values()))
+
+
+def write_comparison(analyses: Mapping[str, Analysis], path: Path) -> None:
+    """Write a comparison of named analyses to `path`: one HTML file; the first of them is what others are held against.
+
+    Raises PipelineError if there are fewer than two, or if they have no experiment in common.
+    """
+    if len(analyses) < 2:
+        raise PipelineError("a comparison needs two or more results: name further ones")
+    pairs = _pairs({name: chapters_of(analysis) for name, analysis in analyses.items()})
+    if not pairs:
+        raise PipelineError(f"{', '.join(analyses)} have no experiment in common: nothing can be compared")
+    shown = [_pair_part(number, pair) for number, pair in enumerate(pairs, start=1)]
+    compared = [one for _, ones in shown for one in ones]
+    title = f"{' beside '.join(analyses)}"
+    parts = [
+        _summary_part(title, analyses, pairs, compared),
+        *(part for part, _ in shown),
+        _settings_part(analyses),
+    ]
+    footer = markup(
+        "Differences are judged by Welch's interval of 90 %: one in ten would be called significant by chance."
+    )
+    write_page(path, f"{title} · Flyball", parts, footer)
+
+
+def _pairs(chapters: Mapping[str, Sequence[Chapter]]) -> list[Pair]:
+    """Return experiments that all have; if they have none in common but one each, these."""
+    by_name = {name: {chapter.name: chapter for chapter in found} for name, found in chapters.items()}
+    first = next(iter(by_name.values()))
+    common = [name for name in first if all(name in found for found in by_name.values())]
+    if common:
+        return [Pair(first[name].title, {key: found[name] for key, found in by_name.items()}) for name in common]
+    if all(len(found) == 1 for found in chapters.values()):
+        alone = {name: found[0] for name, found in chapters.items()}
+        return [Pair(" beside ".join(dict.fromkeys(chapter.title for chapter in alone.values())), alone)]
+    return []
+
+
+def _pair_part(number: int, pair: Pair) -> tuple[Part, list[Compared]]:
+    anchor = f"experiment-{number}"
+    figures: list[Figure] = []
+    tables: list[Html] = []
+    compared: list[Compared] = []
+    for metric in METRICS:
+        rows = {name: _rows(chapter, metric, pair.first.source_of(metric)) for name, chapter in pair.chapters.items()}
+        cells = [cell for cell in pair.first.cells if all(cell in found for found in rows.values())]
+        if not cells:
+            continue
+        ones = _compare(pair, metric, rows, cells)
+        compared += ones
+        figures.append(_overlaid(pair, metric, rows))
+        tables.append(_table(pair, metric, rows, cells, ones))
+    nothing = None if tables else element("p", "No cell was measured in all of them.", class_="note")
+    body = element(
+        "section",
+        element("p", pair.first.name, class_="eyebrow") if pair.first.name else None,
+        element("h2", pair.title),
+        element("p", pair.first.experiment.about, class_="about") if pair.first.experiment else None,
+        plots(figures, anchor),
+        tables,
+        nothing,
+        id=anchor,
+        class_="chapter",
+    )
+    return Part(anchor, pair.title, body), compared
+
+
+def _rows(chapter: Chapter, metric: str, source: str) -> dict[str, pd.Series[Any]]:
+    return {str(row["cell"]): row for _, row in chapter.metric(metric, source, ALL).iterrows()}
+
+
+def _compare(
+    pair: Pair, metric: str, rows: Mapping[str, Mapping[str, pd.Series[Any]]], cells: Sequence[str]
+) -> list[Compared]:
+    first, *others = pair.chapters
+    return [
+        Compared(
+            cell,
+            other,
+            metric,
+            difference(
+                _estimate(pair.chapters[first], rows[first][cell]), _estimate(pair.chapters[other], rows[other][cell])
+            ),
+        )
+        for cell in cells
+        for other in others
+    ]
+
+
+def _estimate(chapter: Chapter, row: pd.Series[Any]) -> Estimate:
+    """Return the estimate of a cell: over its repetitions, or within the run if there is one only."""
+    count = int(row["repetitions"])
+    if count == 1:
+        measures = chapter.tables["measures"]
+        same = (
+            measures["metric"].eq(row["metric"])
+            & measures["source"].eq(row["source"])
+            & measures["kind"].eq(row["kind"])
+        )
+        counts = measures.loc[same & measures["cell"].eq(row["cell"]), "n"]
+        count = int(counts.iloc[0]) if len(counts) else 1
+    return estimate(float(row["mean"]), float(row["half_width"]), count)
+
+
+def _table(
+    pair: Pair,
+    metric: str,
+    rows: Mapping[str, Mapping[str, pd.Series[Any]]],
+    cells: Sequence[str],
+    compared: Sequence[Compared],
+) -> Html:
+    by_place = {(one.cell, one.other): one for one in compared}
+    first, *others = pair.chapters
+    body: list[list[Child]] = []
+    for cell in cells:
+        texts: list[Child] = [pair.first.cell_name(cell), _student(rows[first][cell])]
+        for other in others:
+            one = by_place[cell, other]
+            texts += [
+                _student(rows[other][cell]),
+                f"{amount(one.found.ratio, 3)} ×",
+                _interval(one.found),
+                _words(one),
+            ]
+        body.append(texts)
+    unit = unit_of(metric)
+    head: list[Child] = ["Cell", f"{first} [{unit}]"]
+    for other in others:
+        head += [f"{other} [{unit}]", "Ratio", f"Difference, 90 % [{unit}]", "Verdict"]
+    caption = f"{capital(metric_name(metric))}, beside {first}"
+    return fold(table(caption, head, body), len(body), caption)
+
+
+def _student(row: pd.Series[Any]) -> str:
+    return student(row["mean"], row["half_width"])
+
+
+def _interval(found: Difference) -> str:
+    return f"[{amount(found.low)}, {amount(found.high)}]" if found.is_known else NOTHING
+
+
+def _words(one: Compared) -> Child:
+    says, mood = verdict(one.metric, one.found)
+    return element("span", says, class_=f"{mood}-text") if mood else says
+
+
+def _overlaid(pair: Pair, metric: str, rows: Mapping[str, Mapping[str, pd.Series[Any]]]) -> Figure:
+    chapter = pair.first
+    x = chapter.factors[0] if chapter.factors else None
+    unit = unit_of(metric)
+    data: list[Trace] = []
+    says: list[str] = []
+    for name, found in rows.items():
+        for line_name, points in _lines(chapter, found, x).items():
+            index = len(data)
+            full = f"{name}: {line_name}" if line_name else name
+            data.append(_trace(index, full, [place for place, _ in points], [row for _, row in points], unit, x))
+            says.append(
+                f"{full}: " + ", ".join(f"{amount(row['mean'])} at {level(place)}" for place, row in points[:8])
+            )
+    means = [float(row["mean"]) for found in rows.values() for row in found.values()]
+    levels = list(
+        dict.fromkeys(
+            chapter.cells[cell].get(x) for found in rows.values() for cell in found if cell in chapter.cells
+        )
+    )
+    layout = {
+        "xaxis": level_axis(capital(chapter.names[x]), levels) if x else axis("", type="category"),
+        "yaxis": value_axis(f"{capital(metric_name(metric))} [{unit}]", means, may_be_log=unit == "ms"),
+        "barmode": "group",
+    }
+    title = f"{capital(metric_name(metric))}{f' over {chapter.names[x]}' if x else ''}"
+    note = "Error bars span the 90 % confidence interval."
+    return Figure(title, data, layout, f"{title}, in {unit}. {'; '.join(says)}", note=note)
+
+
+def _lines(
+    chapter: Chapter, rows: Mapping[str, pd.Series[Any]], x: str | None
+) -> dict[str, list[tuple[Any, pd.Series[Any]]]]:
+    found: dict[str, list[tuple[Any, pd.Series[Any]]]] = {}
+    for cell, row in rows.items():
+        factors = chapter.cells.get(cell)
+        if factors is None:
+            continue
+        others = [
+            f"{chapter.names[name]} {level(factors[name])}"
+            for name in chapter.factors
+            if name != x and name in factors
+        ]
+        found.setdefault(", ".join(others), []).append((factors.get(x) if x else "this run", row))
+    return found
+
+
+def _trace(
+    index: int, name: str, places: Sequence[Any], rows: Sequence[pd.Series[Any]], unit: str, x: str | None
+) -> Trace:
+    is_number = all(isinstance(place, int | float) and not isinstance(place, bool) for place in places)
+    common: Trace = {
+        "name": plain(name),
+        "x": list(places) if is_number else [plain(level(place)) for place in places],
+        "y": shorts(row["mean"] for row in rows),
+        "error_y": error_bars(row["half_width"] for row in rows),
+        "hovertemplate": "%{x}: %{y:,.4g} ± %{error_y.array:,.3g} " + unit,
+    }
+    if x is None:
+        return common | {"type": "bar", "marker": {"color": marker(index)["color"]}}
+    return common | {"type": "scatter", "mode": "lines+markers", "line": line(index), "marker": marker(index)}
+
+
+def _summary_part(
+    title: str, analyses: Mapping[str, Analysis], pairs: Sequence[Pair], compared: Sequence[Compared]
+) -> Part:
+    first, *others = analyses
+    lead = f"{capital(count_of(len(pairs), 'experiment'))} that all have in common. {first} is what the others are held against."
+    body = element(
+        "section",
+        element("h1", title),
+        element("p", lead, class_="lead"),
+        show_tiles(_tiles(others, compared)),
+        _warnings(analyses, pairs, compared),
+        id="summary",
+    )
+    return Part("summary", "Summary", body)
+
+
+def _tiles(others: Sequence[str], compared: Sequence[Compared]) -> list[Tile]:
+    tiles = []
+    for other in others:
+        for metric in METRICS:
+            ones = [one for one in compared if one.other == other and one.metric == metric]
+            if not ones:
+                continue
+            moods = [verdict(metric, one.found)[1] for one in ones]
+            ratio = float(pd.Series([one.found.ratio for one in ones]).median())
+            same = len(ones) - moods.count("good") - moods.count("bad")
+            more = f"{moods.count('good')} better, {moods.count('bad')} worse, {same} undecided of {count_of(len(ones), 'cell')}"
+            tiles.append(Tile(f"{capital(metric_name(metric))} of {other}", f"{amount(ratio, 2)} ×", "median", more))
+    return tiles
+
+
+def _warnings(analyses: Mapping[str, Analysis], pairs: Sequence[Pair], compared: Sequence[Compared]) -> Html:
+    found = []
+    alone = sum(not one.found.is_known for one in compared)
+    if alone:
+        found.append(
+            Caution(f"{count_of(alone, 'difference')} cannot be judged: a cell without an interval; repeat its run.")
+        )
+    for name, analysis in analyses.items():
+        slow = [run.run for run in analysis.runs if run.clients.get("are_bottleneck")]
+        if slow:
+            found.append(Caution(f"{name}: in {count_of(len(slow), 'run')} the clients were the bottleneck.", slow))
+        broken = [
+            run.run for run in analysis.runs if any(run.checks.get(key) for key in ("failed", "lost", "doubled"))
+        ]
+        if broken:
+            found.append(Caution(f"{name}: {count_of(len(broken), 'run')} failed the checks.", broken, is_bad=True))
+    quick = {name: {run.is_quick for run in analysis.runs} for name, analysis in analyses.items()}
+    if len({frozenset(kinds) for kinds in quick.values()}) > 1:
+        found.append(Caution("Some were scaled down with --quick and others not: they are not alike."))
+    return show_warnings(found) if found else Html("")
+
+
+def _settings_part(analyses: Mapping[str, Analysis]) -> Part:
+    facts = {name: settings_facts(analysis.runs) for name, analysis in analyses.items()}
+    names = list(dict.fromkeys(key for found in facts.values() for key in found))
+    differ = [key for key in names if len({tuple(found.get(key, ())) for found in facts.values()}) > 1]
+    body: list[list[Child]] = [
+        [key, *("; ".join(found.get(key, [NOTHING])[:20]) for found in facts.values())] for key in differ
+    ]
+    shown = (
+        table("What differs", ["Setting", *analyses], body, numbers_from=len(analyses) + 1)
+        if differ
+        else element("p", "Settings, workloads and versions are the same in all of them.")
+    )
+    return Part(
+        "settings",
+        "What differs",
+        element("section", element("h2", "What differs between them"), shown, id="settings", class_="chapter"),
+    )

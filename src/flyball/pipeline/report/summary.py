@@ -1,0 +1,281 @@
+"""What a reader should know first: the headline numbers, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from flyball.pipeline.analysis import Analysis
+from flyball.pipeline.manifest import Run
+from flyball.pipeline.report.chapters import CLIENTS, NODES, Chapter
+from flyball.pipeline.report.markup import Child, Html, details, element, markup
+from flyball.pipeline.report.words import (
+    ALL,
+    amount,
+    brief,
+    capital,
+    count_of,
+    duration,
+    percent,
+    unit_of,
+    whole,
+)
+
+MOST_NAMED = 100
+"""Runs that a warning names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One headline number."""
+
+    label: str
+    value: str
+    unit: str = ""
+    more: str = ""
+    mood: str = ""
+    """`good` or `bad` if the number is one or the other by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caution:
+    """Something that the reader must know before trusting a number."""
+
+    says: str
+    names: Sequence[str] = ()
+    """The runs that it is about, or further lines."""
+    is_bad: bool = False
+    """Whether results are wrong, and not only to be read with care."""
+
+
+def title_of(chapters: Sequence[Chapter]) -> str:
+    """Return the title of a report: the experiment's, or what its experiments have in common."""
+    experiments = [chapter for chapter in chapters if chapter.experiment]
+    if len(experiments) == 1:
+        return experiments[0].title
+    groups = {chapter.name.partition("/")[0] for chapter in experiments if "/" in chapter.name}
+    if len(groups) == 1 and experiments:
+        group = capital(groups.pop().replace("-", " "))
+        return f"{group}: {count_of(len(experiments), 'experiment')}"
+    return f"{len(experiments)} experiments" if experiments else "What a node recorded"
+
+
+def lead(analysis: Analysis, chapters: Sequence[Chapter]) -> str:
+    """Say in a sentence or two what was run."""
+    kinds = sorted({str(run.target.get("kind", "")) for run in analysis.runs} - {""})
+    protocols = sorted({str(run.workload.get("protocol", "")) for run in analysis.runs} - {""})
+    experiments = [chapter for chapter in chapters if chapter.experiment]
+    if not experiments:
+        return f"Traces of {count_of(len(_traced_runs(chapters)), 'run')} that belong to no experiment."
+    against = f" against {_and(kinds)}" if kinds else ""
+    over = f" over {_and(protocols)}" if protocols else ""
+    days = sorted({run.started_at[:10] for run in analysis.runs if run.started_at})
+    when = f", on {days[0]}" if len(days) == 1 else f", from {days[0]} to {days[-1]}" if days else ""
+    runs = count_of(len(analysis.runs), "run")
+    return f"{capital(count_of(len(experiments), 'experiment'))} in {runs}{against}{over}{when}."
+
+
+def tiles(analysis: Analysis, chapters: Sequence[Chapter]) -> list[Tile]:
+    """Return the headline numbers; those that the data do not give are left out."""
+    found = [_requests(chapters), _best(chapters, "throughput"), _best(chapters, "response"), _measured(analysis)]
+    return [tile for tile in [*found, _messages(analysis.runs), _laws(chapters), _references(chapters)] if tile]
+
+
+def tiles_of(chapter: Chapter) -> list[Tile]:
+    """Return the headline numbers of one experiment."""
+    found = [_best([chapter], "throughput"), _best([chapter], "response"), _laws([chapter]), _references([chapter])]
+    return [tile for tile in found if tile]
+
+
+def warnings(analysis: Analysis, chapters: Sequence[Chapter]) -> list[Caution]:
+    """Return all that is wrong or to be read with care, the worst first."""
+    runs = analysis.runs
+    found = [
+        *_failed_checks(runs),
+        *_missing_runs(chapters),
+        *_quarantined(analysis.tables.get("quarantine")),
+        *_bottlenecks(runs),
+        *_broken_laws(chapters),
+        *_said_by_runs(runs),
+        *_quick(chapters),
+    ]
+    return sorted(found, key=lambda warning: not warning.is_bad)
+
+
+def show_tiles(shown: Sequence[Tile]) -> Html:
+    """Return tiles as a list."""
+    items = [
+        element(
+            "li",
+            element("span", tile.label, class_="label"),
+            element("span", tile.value, [" ", element("small", tile.unit)] if tile.unit else None, class_="value"),
+            element("span", tile.more, class_="more") if tile.more else None,
+            class_=f"tile {tile.mood}".strip(),
+        )
+        for tile in shown
+    ]
+    return element("ul", items, class_="tiles") if items else Html("")
+
+
+def show_warnings(shown: Sequence[Caution]) -> Html:
+    """Return warnings as a list, or a line that says that there is nothing to warn of."""
+    if not shown:
+        return element("p", "Nothing to warn of: all checks passed.", class_="good-text")
+    return element("ul", [_show_warning(warning) for warning in shown], class_="warnings")
+
+
+def _show_warning(warning: Caution) -> Html:
+    names: Child = None
+    if warning.names:
+        more = len(warning.names) - MOST_NAMED
+        named = [*warning.names[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])]
+        names = details("Which?", element("ul", [element("li", name) for name in named]))
+    # Colour is not the only sign.
+    sign = element("strong", "Wrong: " if warning.is_bad else "Note: ")
+    return element("li", markup(sign, warning.says), names, class_="bad" if warning.is_bad else None)
+
+
+def _requests(chapters: Sequence[Chapter]) -> Tile | None:
+    total = 0.0
+    for chapter in chapters:
+        rows = chapter.tables["throughput"]
+        by_source = rows.groupby("source")["requests"].sum()
+        total += float(by_source.get(CLIENTS, by_source.get(NODES, 0)))
+    return Tile("Requests measured", brief(total)) if total else None
+
+
+def _best(chapters: Sequence[Chapter], metric: str) -> Tile | None:
+    """Return the highest throughput or the shortest response, and where it was reached."""
+    candidates = []
+    for chapter in chapters:
+        rows = chapter.metric(metric, chapter.source_of(metric), ALL)
+        rows = rows[rows["mean"].notna()]
+        if not rows.empty:
+            best = rows.loc[rows["mean"].idxmax() if metric == "throughput" else rows["mean"].idxmin()]
+            candidates.append((float(best["mean"]), chapter, best))
+    if not candidates:
+        return None
+    pick: Callable[..., tuple[float, Chapter, pd.Series]] = max if metric == "throughput" else min  # type: ignore[type-arg]
+    mean, chapter, best = pick(candidates, key=lambda candidate: candidate[0])
+    label = "Highest throughput" if metric == "throughput" else "Shortest mean response"
+    where = [chapter.title] if len(chapters) > 1 else []
+    where += [chapter.cell_name(best["cell"])] if chapter.factors else []
+    value = whole(mean) if mean >= 1000 else amount(mean)
+    return Tile(label, value, unit_of(metric, str(best["unit"])), ": ".join(where))
+
+
+def _measured(analysis: Analysis) -> Tile | None:
+    seconds = sum((run.measured.until_us - run.measured.from_us) / 1e6 for run in analysis.runs)
+    return (
+        Tile("Time measured", duration(seconds), more=f"in {count_of(len(analysis.runs), 'run')}")
+        if seconds
+        else None
+    )
+
+
+def _messages(runs: Sequence[Run]) -> Tile | None:
+    checked = [run.checks for run in runs if "lost" in run.checks or "doubled" in run.checks]
+    if not checked:
+        return None
+    lost, doubled = (sum(int(checks.get(name, 0)) for checks in checked) for name in ("lost", "doubled"))
+    more = f"in {count_of(len(checked), 'checked run')}"
+    return Tile("Messages lost or doubled", whole(lost + doubled), "", more, "bad" if lost + doubled else "good")
+
+
+def _laws(chapters: Sequence[Chapter]) -> Tile | None:
+    rows = pd.concat([chapter.tables["laws"][["holds"]] for chapter in chapters])
+    if rows.empty:
+        return None
+    held = int(rows["holds"].astype(bool).sum())
+    return Tile("Operational laws", f"{held} of {len(rows)}", "hold", "", "" if held < len(rows) else "good")
+
+
+def _references(chapters: Sequence[Chapter]) -> Tile | None:
+    """Return how our numbers relate to the seeds', which is the middle of all ratios of throughputs."""
+    rows = pd.concat([chapter.tables["references"] for chapter in chapters])
+    rows = rows[(rows["metric"] == "throughput") & rows["ratio"].notna()]
+    if rows.empty:
+        return None
+    more = f"median of {count_of(len(rows), 'published number')}"
+    return Tile("Throughput beside the seed's", f"{amount(float(rows['ratio'].median()))} ×", "", more)
+
+
+def _failed_checks(runs: Sequence[Run]) -> Iterable[Caution]:
+    words = {
+        "failed": ("failed", "call"),
+        "lost": ("were lost", "message"),
+        "doubled": ("came twice", "message"),
+    }
+    for name, (verb, what) in words.items():
+        bad = {run.run: int(run.checks.get(name, 0)) for run in runs if run.checks.get(name, 0)}
+        if bad:
+            says = f"{count_of(sum(bad.values()), what)} {verb} in {count_of(len(bad), 'run')}."
+            yield Caution(says, [f"{run}: {whole(number)}" for run, number in bad.items()], is_bad=True)
+
+
+def _missing_runs(chapters: Sequence[Chapter]) -> Iterable[Caution]:
+    missing = [
+        (chapter.title, chapter.experiment.run_count - len(chapter.runs))
+        for chapter in chapters
+        if chapter.experiment and chapter.experiment.run_count > len(chapter.runs)
+    ]
+    if missing:
+        total = sum(number for _, number in missing)
+        names = [f"{title}: {count_of(number, 'run')}" for title, number in missing]
+        verb = "is" if total == 1 else "are"
+        yield Caution(f"{count_of(total, 'planned run')} {verb} missing: the results are not complete.", names)
+
+
+def _quarantined(rows: pd.DataFrame | None) -> Iterable[Caution]:
+    if rows is not None and not rows.empty:
+        lost = int(rows["rows"].fillna(0).sum())
+        files = count_of(rows["file"].nunique(), "file")
+        yield Caution(f"{count_of(lost, 'row')} of {files} could not be read and were left out: see the quarantine.")
+
+
+def _bottlenecks(runs: Sequence[Run]) -> Iterable[Caution]:
+    slow = [run for run in runs if run.clients.get("are_bottleneck")]
+    if slow:
+        names = [
+            f"{run.run}: busiest client process at {percent(run.clients.get('busiest_cpu_ratio'))}" for run in slow
+        ]
+        yield Caution(
+            f"In {count_of(len(slow), 'run')} the clients were the bottleneck: "
+            "the target could have done more than was measured.",
+            names,
+        )
+
+
+def _broken_laws(chapters: Sequence[Chapter]) -> Iterable[Caution]:
+    laws = pd.concat([chapter.tables["laws"] for chapter in chapters])
+    broken = laws[~laws["holds"].astype(bool)]
+    for law, rows in broken.groupby("law", sort=False):
+        names = [f"{row['run'] or 'this run'}: {row['says']}" for _, row in rows.iterrows()]
+        number = count_of(rows["run"].nunique(), "run")
+        yield Caution(f"{capital(str(law))} does not hold in {number}: the trace contradicts itself.", names)
+
+
+def _said_by_runs(runs: Sequence[Run]) -> Iterable[Caution]:
+    said: dict[str, list[str]] = {}
+    for run in runs:
+        for text in run.warnings:
+            said.setdefault(text, []).append(run.run)
+    for text, names in said.items():
+        yield Caution(text, names)
+
+
+def _quick(chapters: Sequence[Chapter]) -> Iterable[Caution]:
+    quick = [chapter.title for chapter in chapters if chapter.experiment and chapter.experiment.is_quick]
+    if quick:
+        which = "Every experiment was" if len(quick) == len(chapters) else f"{count_of(len(quick), 'experiment')} ran"
+        yield Caution(f"{which} scaled down with --quick: intervals are wider than those of a full run.", quick)
+
+
+def _traced_runs(chapters: Sequence[Chapter]) -> set[str]:
+    return {run for chapter in chapters for run in chapter.cell_of}
+
+
+def _and(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
