@@ -1,0 +1,212 @@
+"""From files to tables: the one stream of the pipeline.
+
+A stream finds each new file once and remembers it in a checkpoint. Arrow looks at every row, and good files are
+linked into the store as they are: Spark would take many times as long to rewrite them. Statistics are batch functions
+over the store's tables, because a stream would hold back the last seconds of a run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import coalesce, col, lit
+from pyspark.sql.types import (
+    BinaryType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from flyball.errors import PipelineError
+from flyball.pipeline.logs import LOG_NAMES, LogFormat, opener_of
+from flyball.pipeline.manifest import read_runs
+from flyball.pipeline.reading import TRACE_NAMES, open_trace
+from flyball.pipeline.rules import RULES
+from flyball.pipeline.spark_errors import one_line_errors
+from flyball.pipeline.store import Opener, Quarantined, Store, Taken
+
+WINDOWS = StructType(
+    [
+        StructField("run", StringType(), nullable=False),
+        StructField("from_us", LongType(), nullable=False),
+        StructField("until_us", LongType(), nullable=False),
+    ]
+)
+
+_FILES = StructType(
+    [
+        StructField("path", StringType()),
+        StructField("modificationTime", TimestampType()),
+        StructField("length", LongType()),
+        StructField("content", BinaryType()),
+    ]
+)
+"""What Spark tells about files; their content it reads only if asked for."""
+
+_SPARK_TYPES = {pa.string(): StringType(), pa.int64(): LongType(), pa.float64(): DoubleType()}
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """The tables of a store, and what is known about them without reading them."""
+
+    requests: DataFrame
+    calls: DataFrame
+    samples: DataFrame
+    intervals: DataFrame
+    """From the logs of seed 002's servers: what they counted in each interval."""
+    downtimes: DataFrame
+    """From the logs of seed 003: how long workers waited for requests."""
+    windows: DataFrame
+    """run, from_us, until_us: the part of each run that counts."""
+    quarantine: list[Quarantined]
+    """What was left out, and why."""
+    rows: dict[str, int]
+    """Rows of each table that has some."""
+    dropped: int
+    """Records that nodes and clients could not write."""
+
+
+def ingest(spark: SparkSession, source: Path, store: Path, log_format: LogFormat | None = None) -> Ingested:
+    """Take the files in `source` that are new into `store` and open it.
+
+    May be repeated at any time, also after a crash: no file is taken twice. A file that was left out is looked at
+    again when it has changed. Raises PipelineError if there is nothing to take and never was.
+    """
+    if not source.exists():
+        raise PipelineError(f"there is no {source}")
+    place = Store(store)
+    place.create()
+    take_new(spark, source, place, log_format)
+    if not place.taken():
+        raise PipelineError(_nothing_in(source, log_format))
+    return open_store(spark, store)
+
+
+def take_new(spark: SparkSession, source: Path, store: Store, log_format: LogFormat | None = None) -> None:
+    """Take the files in `source` that are new, or whole now. Raises PipelineError if Spark or the disk fail."""
+    source = source.resolve()
+    if source.is_dir():
+        store.copy_manifests(source)
+    with one_line_errors(f"reading {source}"):
+        _retake(store, log_format)
+        _stream(spark, source, store, log_format)
+
+
+def _retake(store: Store, log_format: LogFormat | None) -> None:
+    """Look again at files that were left out and have changed: the stream does not see them a second time."""
+    changed = store.changed()
+    if changed:
+        looks = [(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in changed]
+        store.take(f"again-{_key(repr(looks))}", changed, _opener(log_format))
+
+
+def _stream(spark: SparkSession, source: Path, store: Store, log_format: LogFormat | None) -> None:
+    key = _key(f"{source} {log_format or ''}")
+    files = (
+        spark.readStream.format("binaryFile")
+        .schema(_FILES)
+        .option("recursiveFileLookup", True)
+        .option("pathGlobFilter", LOG_NAMES if log_format else TRACE_NAMES)
+        .load(str(source))
+        .select("path")
+    )
+    query = (
+        files.writeStream.foreachBatch(partial(_take_batch, str(store.folder), key, log_format))
+        .option("checkpointLocation", str(store.checkpoint_of(key)))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+
+
+def _take_batch(folder: str, key: str, log_format: LogFormat | None, files: DataFrame, number: int) -> None:
+    """Take one batch of new files. With Spark Connect this runs where Spark is, so it leaves all it knows on disk."""
+    paths = [Path(url2pathname(urlsplit(row.path).path)) for row in files.collect()]
+    Store(Path(folder)).take(f"{key}-{number}", paths, _opener(log_format))
+
+
+def _opener(log_format: LogFormat | None) -> Opener:
+    return opener_of(log_format) if log_format else open_trace
+
+
+def open_store(spark: SparkSession, store: Path) -> Ingested:
+    """Open what has been ingested. Raises PipelineError if it is no store, or holds no row that can be used."""
+    place = Store(store)
+    place.check()
+    taken = place.taken()
+    rows: dict[str, int] = {}
+    for entry in taken:
+        for table, count in entry.rows.items():
+            rows[table] = rows.get(table, 0) + count
+    quarantine = place.quarantined()
+    if not rows:
+        raise PipelineError(_nothing_usable(place, quarantine))
+    with one_line_errors(f"opening {store}"):
+        tables = {name: _table(spark, place, name) for name in RULES}
+        windows = spark.createDataFrame(_windows(place, taken), WINDOWS)
+    return Ingested(**tables, windows=windows, quarantine=quarantine, rows=rows, dropped=_dropped(taken))
+
+
+def _table(spark: SparkSession, store: Store, name: str) -> DataFrame:
+    fields = [StructField(column, _SPARK_TYPES[kind]) for column, kind in RULES[name].columns.items()]
+    schema = StructType([StructField("run", StringType()), *fields])
+    folder = store.table(name)
+    if folder is None:
+        return spark.createDataFrame([], schema)
+    # Rows without a run lie in a folder that Spark takes for a missing value.
+    run = coalesce(col("run"), lit("")).alias("run")
+    return spark.read.schema(schema).parquet(str(folder)).select(run, *RULES[name].columns)
+
+
+def _windows(store: Store, taken: list[Taken]) -> list[tuple[str, int, int]]:
+    """Return what counts of each run: what the lab says, or else all that was recorded."""
+    windows: dict[str, tuple[int, int]] = {}
+    for entry in taken:
+        if entry.from_us is not None and entry.until_us is not None:
+            first, last = windows.get(entry.run, (entry.from_us, entry.until_us))
+            windows[entry.run] = (min(first, entry.from_us), max(last, entry.until_us + 1))
+    for run in read_runs(store.folder):
+        if run.run in windows and 0 < run.measured.from_us < run.measured.until_us:
+            windows[run.run] = (run.measured.from_us, run.measured.until_us)
+    return [(run, *window) for run, window in sorted(windows.items())]
+
+
+def _dropped(taken: list[Taken]) -> int:
+    """Each file says how many were missing since its writer began, so the last one of each says it all."""
+    most: dict[tuple[str, str], int] = {}
+    for entry in taken:
+        writer = (entry.run, str(Path(entry.source).parent))
+        most[writer] = max(most.get(writer, 0), entry.dropped)
+    return sum(most.values())
+
+
+def _nothing_in(source: Path, log_format: LogFormat | None) -> str:
+    if log_format:
+        return f"no logs in {source}: give a file, or a folder with files named {LOG_NAMES}"
+    return f"no traces in {source}: give a node's data folder or a folder of results of `flyball lab run`"
+
+
+def _nothing_usable(store: Store, quarantine: list[Quarantined]) -> str:
+    if not quarantine:
+        return f"the traces in {store.folder} hold no rows: nothing was asked of the node while it recorded"
+    first = quarantine[0]
+    others = len(quarantine) - 1
+    return f"no trace can be used: {first.file} {first.reason}" + (f", and {others} more" if others else "")
+
+
+def _key(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
