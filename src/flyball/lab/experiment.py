@@ -85,6 +85,8 @@ class TargetPart(Part):
             raise ValueError("a foreign target, and no other, needs addresses = ['host:port']")
         if self.kind == "rabbitmq" and (self.nodes != 1 or self.hosts):
             raise ValueError("RabbitMQ runs as one node on this machine: give neither nodes nor hosts")
+        if self.nodes > 1 and "://" in self.store:
+            raise ValueError("nodes do not share a store: several of them need embedded, memory or null")
         if self.kind == "foreign" and self.settings:
             raise ValueError("a foreign target is not started and so takes no settings")
         if self.kind == "flyball":
@@ -218,7 +220,7 @@ def label_of(level: Level) -> bool | int | float | str:
     """Return what a level is called in results."""
     if isinstance(level, dict):
         return str(level["label"])
-    if isinstance(level, str) and "://" in level:
+    if isinstance(level, str) and level.startswith(("postgresql://", "postgres://")):
         return StoreChoice.parse(level).redacted
     return level
 

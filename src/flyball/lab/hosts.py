@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Protocol
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import flyball
 from flyball.errors import LabError
@@ -82,8 +82,7 @@ class ThisMachine:
         return await _start([sys.executable, "-m", module], errors, folder)
 
     async def fetch(self, folder: str, into: Path) -> None:
-        if Path(folder).is_dir():
-            await asyncio.to_thread(shutil.copytree, folder, into, dirs_exist_ok=True)
+        await asyncio.to_thread(_copy, Path(folder), into)
 
     async def remove(self, folder: str) -> None:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
@@ -99,7 +98,7 @@ class SshHost:
     def __init__(self, url: str) -> None:
         place = urlsplit(url)
         try:
-            options = {key: values[-1] for key, values in parse_qs(place.query, strict_parsing=bool(place.query)).items()}
+            options = dict(parse_qsl(place.query, strict_parsing=bool(place.query)))
             port = place.port
         except ValueError as error:
             raise LabError(f"{url}: {error}") from None
@@ -122,7 +121,8 @@ class SshHost:
 
     async def check(self) -> list[str]:
         asked_at = time.time()
-        version, _, clock = (await self._run(f"{self._python_command()} -c {shlex.quote(ABOUT_HOST)}")).decode().partition(" ")
+        answer = await self._run(f"{shlex.quote(self._python)} -c {shlex.quote(ABOUT_HOST)}")
+        version, _, clock = answer.decode().partition(" ")
         if version != flyball.__version__:
             raise LabError(f"{self.name} has flyball {version}, this machine {flyball.__version__}: install the same")
         # The answer is older than its arrival by an unknown part of the way: only what lies outside is a difference.
@@ -136,7 +136,7 @@ class SshHost:
         return (await self._run(f"mktemp -d {place}")).decode().strip()
 
     async def start(self, module: str, folder: str, errors: IO[bytes]) -> asyncio.subprocess.Process:
-        command = f"cd {shlex.quote(folder)} && exec {self._python_command()} -m {module}"
+        command = f"cd {shlex.quote(folder)} && exec {shlex.quote(self._python)} -m {module}"
         return await _start([*self._ssh, command], errors)
 
     async def fetch(self, folder: str, into: Path) -> None:
@@ -147,10 +147,6 @@ class SshHost:
 
     async def remove(self, folder: str) -> None:
         await self._run(f"rm -rf {shlex.quote(folder)}")
-
-    def _python_command(self) -> str:
-        # Without the file that is missing there, the error would be about the shell.
-        return shlex.quote(self._python)
 
     async def _run(self, command: str) -> bytes:
         """Run a command of the shell there and return what it prints. Raises LabError."""
@@ -207,6 +203,11 @@ async def _start(command: Sequence[str], errors: IO[bytes], folder: str | None =
         # Ctrl-C on the terminal is for the lab, which then ends the others in good order.
         start_new_session=True,
     )
+
+
+def _copy(folder: Path, into: Path) -> None:
+    if folder.is_dir():
+        shutil.copytree(folder, into, dirs_exist_ok=True)
 
 
 def _unpack(packed: bytes, into: Path) -> None:

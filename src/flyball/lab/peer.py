@@ -17,7 +17,8 @@ from flyball.errors import LabError
 from flyball.lab.hosts import Host
 
 SHOWN_LINES = 5
-END_LIMIT_S = 30.0
+END_LIMIT_S = 90.0
+"""Longer than a warden gives its node."""
 
 Event = dict[str, Any]
 

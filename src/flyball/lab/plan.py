@@ -51,6 +51,7 @@ class PlannedRun:
     """The experiment with the values of the cell."""
     repetition: int
     seed: int
+    is_quick: bool
 
     @property
     def expected_s(self) -> float:
@@ -91,6 +92,7 @@ def plan(experiment: Experiment, *, is_quick: bool = False) -> Plan:
                     experiment.at(cells[number]),
                     repetition,
                     order.randrange(2**31),
+                    is_quick,
                 )
             )
     return Plan(experiment, tuple(runs), is_quick)
@@ -118,7 +120,9 @@ def quickened(experiment: Experiment) -> Experiment:
     quick = experiment.changed({**values, **wanted}).swept(chosen_sweep or _fewer_levels(experiment.sweep))
     overheads_s = [start_s(quick.at(cell)) for cell in quick.cells()]
     if chosen_sweep is None and sum(overheads_s) * quick.run.repetitions > QUICK_S and len(quick.sweep) > 1:
-        quick = quick.swept({factor: [levels[0], levels[-1]][: len(levels)] for factor, levels in quick.sweep.items()})
+        quick = quick.swept(
+            {factor: [levels[0], levels[-1]][: len(levels)] for factor, levels in quick.sweep.items()}
+        )
         overheads_s = [start_s(quick.at(cell)) for cell in quick.cells()]
     run_count = len(overheads_s) * quick.run.repetitions
     left_s = QUICK_S - sum(overheads_s) * quick.run.repetitions

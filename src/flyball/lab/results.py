@@ -101,13 +101,9 @@ class Results:
         """Throw away what is there of a run that was interrupted."""
         shutil.rmtree(self.folder / f".run={run.run_id}", ignore_errors=True)
 
-    def manifests(self) -> list[dict[str, Any]]:
-        """Return the manifests of all complete runs of this plan."""
-        return [
-            read_json(self.folder / f"run={run.run_id}" / MANIFEST)
-            for run in sorted(self._plan.runs, key=lambda run: run.run_id)
-            if self.is_complete(run)
-        ]
+    def manifest(self, run: PlannedRun) -> dict[str, Any]:
+        """Return the manifest of a complete run."""
+        return read_json(self.folder / f"run={run.run_id}" / MANIFEST)
 
 
 def description_of(plan: Plan) -> dict[str, object]:

@@ -6,13 +6,10 @@ Knows how they are started, asked what they use, and stopped; not what clients d
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 from flyball.errors import LabError
 from flyball.lab.experiment import TargetPart
-from flyball.lab.hosts import Host
 from flyball.lab.peer import Event, Peer
 
 START_LIMIT_S = 120.0
@@ -98,12 +95,6 @@ class OwnNode(Node):
         """Stop it in good order: its traces are complete afterwards."""
         await self.peer.end()
 
-    async def collect(self, traces: Path, logs: Path) -> None:
-        """Fetch what it has recorded and logged."""
-        await self.peer.host.fetch(f"{self.peer.folder}/data/traces", traces)
-        for folder in ("logs", "data/log"):
-            await self.peer.host.fetch(f"{self.peer.folder}/{folder}", logs)
-
 
 def foreign_nodes(part: TargetPart) -> list[Node]:
     """Return servers that somebody else has started."""
@@ -113,12 +104,3 @@ def foreign_nodes(part: TargetPart) -> list[Node]:
         ports = dict.fromkeys(("thorbang", "telesto", "amqp"), int(port))
         nodes.append(Node(f"target-{number}", host.strip("[]"), ports))
     return nodes
-
-
-async def start_peer(
-    running: AsyncExitStack, host: Host, name: str, module: str, logs: Path, folders: list[tuple[Host, str]]
-) -> Peer:
-    """Start a process in a folder of its own, noting the folder for its removal."""
-    folder = await host.make_folder()
-    folders.append((host, folder))
-    return await running.enter_async_context(Peer(name, host, module, folder, logs / f"{name}.err"))

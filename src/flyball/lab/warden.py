@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,18 @@ SHOWN_LINES = 8
 STOP_LIMIT_S = 60.0
 
 
+Wait = Callable[[], object]
+"""Returns when the node has ended."""
+
+
 class Server:
     """A node that runs: its process and where it listens."""
 
-    def __init__(self, process: psutil.Process, version: str, addresses: dict[str, tuple[str, int]]) -> None:
+    def __init__(
+        self, process: psutil.Process, wait: Wait, version: str, addresses: dict[str, tuple[str, int]]
+    ) -> None:
         self.process = process
+        self.wait = wait
         self.version = version
         self.addresses = addresses
 
@@ -81,7 +88,7 @@ def _flyball_node(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
             if addresses is None:
                 process.wait()
                 raise LabError(f"the node does not start: {last_words(folder)}")
-            yield Server(psutil.Process(process.pid), flyball.__version__, addresses)
+            yield Server(psutil.Process(process.pid), process.wait, flyball.__version__, addresses)
         finally:
             _stop(process)
             process.stdout.close()
@@ -121,7 +128,7 @@ def _rabbitmq_node(assignment: dict[str, Any], folder: Path) -> Iterator[Server]
     settings = "\n".join(f"{name} = {value}" for name, value in assignment["settings"].items())
     try:
         with rabbitmq(folder / "data", settings) as server:
-            yield Server(server.process, server.version, {"amqp": (server.host, server.port)})
+            yield Server(server.process, server.process.wait, server.version, {"amqp": (server.host, server.port)})
     except RabbitMqFailed as error:
         raise LabError(str(error)) from error
 
@@ -146,7 +153,7 @@ def _say(event: str, **facts: object) -> None:
 def _watch(server: Server, folder: Path, is_over: threading.Event) -> None:
     """Tell when the node ends although nobody has told it to."""
     with contextlib.suppress(psutil.Error):
-        server.process.wait()
+        server.wait()
     if not is_over.is_set():
         _say("failed", reason=f"the node has died: {last_words(folder)}")
 

@@ -1,0 +1,469 @@
+"""Makes one run: starts what is put under load and the clients, watches all of them, and collects what they recorded.
+
+Whatever goes wrong while it runs (a process that dies or falls silent, a failed call, a message that is lost or
+comes twice) ends the run at once with a LabError that says what it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import flyball
+from flyball.errors import LabError
+from flyball.lab.drivers import Target
+from flyball.lab.experiment import Experiment, label_of
+from flyball.lab.figures import figures_of
+from flyball.lab.hosts import Host, ThisMachine, host_at, own_address_towards
+from flyball.lab.peer import Event, Peer
+from flyball.lab.plan import PlannedRun
+from flyball.lab.tally import Verdict, judge
+from flyball.lab.targets import Node, OwnNode, Usage, foreign_nodes
+from flyball.lab.workloads import Workload, make_workload
+
+CLIENTS_PER_WORKER = 50
+WORKERS_PER_CORE = 2
+BOTTLENECK_RATIO = 0.85
+"""A worker that is busy for a larger part of the time may be what limits the result."""
+
+CONNECT_LIMIT_S = 120.0
+SILENCE_LIMIT_S = 15.0
+"""Workers tell how they get on every second or more often."""
+DRAIN_IDLE_S = 5.0
+"""When nothing has moved for so long after the senders have stopped, what is missing is lost."""
+BLAME_S = 0.5
+"""When clients fail, the nodes have so long to say that it is because of them."""
+LEAD_S = 0.3
+"""Workers are told to start so long before they do, so that all begin together."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Live:
+    """How a run gets on."""
+
+    stage: str
+    calls_per_s: float
+    calls: int
+    failed: int
+
+
+Tell = Callable[[Live], None]
+
+
+class Worker:
+    """A process of clients, as the runner sees it."""
+
+    def __init__(self, peer: Peer, clients: Sequence[int]) -> None:
+        self.peer = peer
+        self.clients = clients
+        self.counts: Event = {"calls": 0, "failed": 0, "sent": 0, "received": 0, "running": len(clients)}
+        self.is_ready = asyncio.Event()
+        self.has_stopped = asyncio.Event()
+        self.is_done = asyncio.Event()
+        self.outcome: Event = {}
+        self.cpu_samples: list[tuple[float, float]] = []
+        """Times (UTC, in seconds) and the CPU time used until then."""
+
+    def handle(self, event: Event) -> None:
+        """Take what the process says. Raises LabError at a failed call."""
+        kind = event["event"]
+        if kind == "ready":
+            self.is_ready.set()
+            return
+        self.counts |= {key: event[key] for key in self.counts.keys() & event.keys()}
+        if self.counts["failed"]:
+            raise LabError(f"{self.peer.name}: {self.counts['failed']} calls failed")
+        if "cpu_s" in event:
+            self.cpu_samples.append((time.time(), event["cpu_s"]))
+        if kind == "stopped":
+            self.has_stopped.set()
+        elif kind == "done":
+            self.outcome = event
+            self.peer.expect_news(None)
+            self.peer.may_end()
+            self.is_done.set()
+
+    def busy_ratio(self, from_us: int, until_us: int) -> float:
+        """Return which part of the measured time the process was busy, as far as its reports tell."""
+        within = [sample for sample in self.cpu_samples if from_us <= sample[0] * 1e6 <= until_us]
+        if len(within) < 2:
+            within = [self.cpu_samples[0], self.cpu_samples[-1]]
+        (begin_s, begin_cpu_s), (end_s, end_cpu_s) = within[0], within[-1]
+        if end_s > begin_s:
+            return (end_cpu_s - begin_cpu_s) / (end_s - begin_s)
+        return float(self.outcome["cpu_s"] / max(self.outcome["wall_s"], 1e-9))
+
+
+def worker_count(experiment: Experiment, client_count: int, core_count: int) -> int:
+    """Return how many processes the clients are spread over: what is asked for, else one for every 50 of them.
+
+    More than two for each core would only take the time of the nodes. Never more than there are clients.
+    """
+    hosts = max(1, len(experiment.clients.hosts))
+    wanted = experiment.clients.workers
+    if wanted == 0:
+        wanted = min(math.ceil(client_count / CLIENTS_PER_WORKER), WORKERS_PER_CORE * core_count * hosts)
+        wanted = max(wanted, hosts)
+    return max(1, min(wanted, client_count))
+
+
+async def make_run(run: PlannedRun, folder: Path, tell: Tell) -> dict[str, Any]:
+    """Make the run and leave its traces and logs in the folder; return its manifest. Raises LabError if it fails."""
+    made = _Run(run, folder, tell)
+    try:
+        return await made.make()
+    except BaseExceptionGroup as group:
+        raise _first(group) from group
+    finally:
+        # Also after Ctrl-C, which must not leave folders behind.
+        await asyncio.shield(made.clear())
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return what went wrong first; the rest of a group followed from it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = next((one for one in error.exceptions if isinstance(one, LabError)), error.exceptions[0])
+    return error
+
+
+class _Run:
+    """One run while it is made."""
+
+    def __init__(self, run: PlannedRun, folder: Path, tell: Tell) -> None:
+        self._run = run
+        self._experiment = run.experiment
+        self._workload: Workload = make_workload(run.experiment.workload)
+        self._traces = folder / "traces"
+        self._logs = folder / "logs"
+        self._tell = tell
+        self._stage = "starting"
+        self._told = (time.monotonic(), 0)
+        self._nodes: list[Node] = []
+        self._workers: list[Worker] = []
+        self._folders: list[tuple[Host, str]] = []
+        self._warnings: list[str] = []
+        self._moved = asyncio.Event()
+        self._started_at = datetime.now(UTC)
+
+    async def make(self) -> dict[str, Any]:
+        """Do it all. Processes are ended when this returns or raises."""
+        here = ThisMachine()
+        node_hosts = [host_at(url) for url in self._experiment.target.hosts] or [here]
+        client_hosts = [host_at(url) for url in self._experiment.clients.hosts] or [here]
+        for host in dict.fromkeys([*node_hosts, *client_hosts]):
+            self._warnings += await host.check()
+        async with AsyncExitStack() as running:
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    self._say("starting")
+                    # Workers first: they load what they need while the nodes start.
+                    await self._start_workers(client_hosts, running, tasks)
+                    await self._start_nodes(node_hosts, client_hosts, running, tasks)
+                    await self._assign(await self._set_up())
+                    noise = await self._start_noise(node_hosts, running, tasks)
+                    window, usages = await self._let_run()
+                    await asyncio.gather(*(peer.end() for peer in noise))
+                    await self._drain()
+                    await self._finish()
+                    self._say("stopping")
+                    await asyncio.gather(*(node.stop() for node in self._own_nodes()))
+            except BaseException:
+                # What the nodes logged tells why.
+                await running.aclose()
+                await asyncio.shield(self._collect(with_traces=False))
+                raise
+        await self._collect(with_traces=True)
+        return self._manifest(window, usages, self._verdict())
+
+    async def clear(self) -> None:
+        """Remove all folders of processes."""
+        for host, folder in self._folders:
+            await host.remove(folder)
+        self._folders.clear()
+
+    def _own_nodes(self) -> list[OwnNode]:
+        return [node for node in self._nodes if isinstance(node, OwnNode)]
+
+    def _say(self, stage: str) -> None:
+        self._stage = stage
+        self._tell(Live(stage, 0.0, *self._calls()))
+
+    def _calls(self) -> tuple[int, int]:
+        calls = sum(worker.counts["calls"] for worker in self._workers)
+        return calls, sum(worker.counts["failed"] for worker in self._workers)
+
+    async def _peer(self, host: Host, name: str, module: str, running: AsyncExitStack) -> Peer:
+        folder = await host.make_folder()
+        self._folders.append((host, folder))
+        return await running.enter_async_context(Peer(name, host, module, folder, self._logs / f"{name}.err"))
+
+    async def _start_nodes(
+        self, hosts: list[Host], client_hosts: list[Host], running: AsyncExitStack, tasks: asyncio.TaskGroup
+    ) -> None:
+        part = self._experiment.target
+        if part.kind == "foreign":
+            self._nodes += foreign_nodes(part)
+            return
+        for number in range(part.nodes):
+            host = hosts[number % len(hosts)]
+            listens_on, address = host.listens_on, host.address
+            others = [other for other in client_hosts if not isinstance(other, ThisMachine)]
+            if isinstance(host, ThisMachine) and others and part.kind == "flyball":
+                address = own_address_towards(others[0])
+                listens_on = address
+            peer = await self._peer(host, f"node-{number + 1}", "flyball.lab.warden", running)
+            node = OwnNode(peer, part, listens_on, address)
+            tasks.create_task(peer.listen(node.handle))
+            self._nodes.append(node)
+        await asyncio.gather(*(node.start() for node in self._own_nodes()))
+
+    def _targets(self) -> list[dict[str, object]]:
+        part = self._experiment.target
+        return [node.target(self._workload.protocol, part.user, part.password) for node in self._nodes]
+
+    async def _set_up(self) -> dict[str, Any]:
+        self._say("setting up")
+        targets = [Target.model_validate(target) for target in self._targets()]
+        try:
+            return await self._workload.set_up(targets)
+        except (LabError, OSError) as error:
+            await asyncio.sleep(BLAME_S)
+            raise LabError(f"cannot set the workload up: {error}") from error
+
+    async def _start_workers(self, hosts: list[Host], running: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
+        count = worker_count(self._experiment, self._workload.client_count, os.cpu_count() or 1)
+        for number in range(count):
+            host = hosts[number % len(hosts)]
+            peer = await self._peer(host, f"worker-{number + 1}", "flyball.lab.worker", running)
+            worker = Worker(peer, range(number, self._workload.client_count, count))
+            self._workers.append(worker)
+            tasks.create_task(self._listen(worker))
+
+    async def _assign(self, made: dict[str, Any]) -> None:
+        """Tell the workers what to do; on return all clients are connected."""
+        self._say("connecting")
+        for worker in self._workers:
+            worker.peer.expect_news(CONNECT_LIMIT_S)
+            await worker.peer.tell(
+                {
+                    "worker": worker.peer.name,
+                    "workload": self._experiment.workload,
+                    "targets": self._targets(),
+                    "clients": list(worker.clients),
+                    "set_up": made,
+                    "seed": self._run.seed,
+                    "traces": f"{worker.peer.folder}/traces",
+                    "report_every_s": self._report_every_s(),
+                }
+            )
+        await asyncio.gather(*(worker.is_ready.wait() for worker in self._workers))
+
+    async def _listen(self, worker: Worker) -> None:
+        try:
+            await worker.peer.listen(lambda event: self._handle(worker, event))
+        except LabError:
+            await asyncio.sleep(BLAME_S)
+            raise
+
+    def _report_every_s(self) -> float:
+        return min(1.0, self._experiment.run.length_s / 4)
+
+    def _handle(self, worker: Worker, event: Event) -> None:
+        before = dict(worker.counts)
+        worker.handle(event)
+        if worker.counts != before:
+            self._moved.set()
+        told_at, told_calls = self._told
+        now = time.monotonic()
+        if now - told_at >= self._report_every_s():
+            calls, failed = self._calls()
+            self._tell(Live(self._stage, (calls - told_calls) / (now - told_at), calls, failed))
+            self._told = now, calls
+
+    async def _start_noise(self, hosts: list[Host], running: AsyncExitStack, tasks: asyncio.TaskGroup) -> list[Peer]:
+        peers = []
+        for number in range(self._experiment.noise.processes):
+            peer = await self._peer(hosts[number % len(hosts)], f"noise-{number + 1}", "flyball.lab.noise", running)
+            tasks.create_task(peer.listen(lambda event: None))
+            peers.append(peer)
+        return peers
+
+    async def _let_run(self) -> tuple[tuple[int, int], list[tuple[Usage | None, Usage | None]]]:
+        """Let the clients run; return the measured window and what the nodes had used at its two ends."""
+        run = self._experiment.run
+        start_us = _now_us() + int(LEAD_S * 1e6)
+        from_us = start_us + int(run.warm_up_s * 1e6)
+        until_us = from_us + int(run.length_s * 1e6)
+        for worker in self._workers:
+            worker.peer.expect_news(SILENCE_LIMIT_S)
+            await worker.peer.tell({"command": "start", "at_us": start_us})
+        self._say("warming up")
+        await self._pass_until(from_us)
+        before = await self._usages()
+        self._say("measuring")
+        if await self._pass_until(until_us):
+            # All clients have done all that they had to do.
+            until_us = max(_now_us(), from_us + 1)
+        after = await self._usages()
+        self._say("cooling down")
+        await self._pass_until(until_us + int(run.cool_down_s * 1e6))
+        return (from_us, until_us), list(zip(before, after, strict=True))
+
+    async def _pass_until(self, at_us: int) -> bool:
+        """Let the time pass; return early, with True, when no client runs any more."""
+        while any(worker.counts["running"] for worker in self._workers):
+            self._moved.clear()
+            try:
+                async with asyncio.timeout(max(0.0, (at_us - _now_us()) / 1e6)):
+                    await self._moved.wait()
+            except TimeoutError:
+                return False
+        return True
+
+    async def _usages(self) -> list[Usage | None]:
+        return list(await asyncio.gather(*(node.usage() for node in self._nodes)))
+
+    async def _drain(self) -> None:
+        """Stop the senders and wait until all is received, or nothing moves any more."""
+        self._say("draining")
+        for worker in self._workers:
+            await worker.peer.tell({"command": "stop"})
+        await asyncio.gather(*(worker.has_stopped.wait() for worker in self._workers))
+        while self._workload.drains and self._total("received") < self._total("sent"):
+            before = self._total("received")
+            try:
+                async with asyncio.timeout(DRAIN_IDLE_S):
+                    while self._total("received") == before:
+                        self._moved.clear()
+                        await self._moved.wait()
+            except TimeoutError:
+                return
+
+    def _total(self, key: str) -> int:
+        return sum(worker.counts[key] for worker in self._workers)
+
+    async def _finish(self) -> None:
+        for worker in self._workers:
+            await worker.peer.tell({"command": "finish"})
+        await asyncio.gather(*(worker.is_done.wait() for worker in self._workers))
+        await asyncio.gather(*(worker.peer.end() for worker in self._workers))
+
+    def _verdict(self) -> Verdict:
+        """Raises LabError if a message was lost or came twice."""
+        verdict = judge([worker.outcome["tally"] for worker in self._workers])
+        if (verdict.lost and self._workload.drains) or verdict.doubled:
+            raise LabError(f"{verdict.lost} messages of {verdict.sent} are lost, {verdict.doubled} came twice")
+        return verdict
+
+    async def _collect(self, *, with_traces: bool) -> None:
+        """Fetch what processes have recorded and logged."""
+        for node in self._own_nodes():
+            for folder in ("logs", "data/log"):
+                await node.peer.host.fetch(f"{node.peer.folder}/{folder}", self._logs)
+        if with_traces:
+            for node in self._own_nodes():
+                await node.peer.host.fetch(f"{node.peer.folder}/data/traces", self._traces)
+            for worker in self._workers:
+                await worker.peer.host.fetch(f"{worker.peer.folder}/traces", self._traces)
+        for path in self._logs.iterdir():
+            if path.stat().st_size == 0:
+                path.unlink()
+
+    def _manifest(
+        self, window: tuple[int, int], usages: list[tuple[Usage | None, Usage | None]], verdict: Verdict
+    ) -> dict[str, Any]:
+        experiment, run = self._experiment, self._run
+        clients = self._clients_share(window)
+        if clients["are_bottleneck"]:
+            self._warnings.append(
+                f"the clients may be the bottleneck: one of {clients['workers']} workers was busy for "
+                f"{clients['busiest_cpu_ratio']:.0%} of the time; give more with clients.workers or clients.hosts"
+            )
+        dropped = sum(worker.outcome.get("dropped", 0) for worker in self._workers)
+        if dropped:
+            self._warnings.append(f"{dropped} calls of clients are missing in the traces: the disk was too slow")
+        return {
+            "version": 1,
+            "experiment": experiment.name,
+            "run": run.run_id,
+            "factors": run.factors,
+            "repetition": run.repetition,
+            "seed": run.seed,
+            "is_quick": run.is_quick,
+            "measured": {"from_us": window[0], "until_us": window[1]},
+            "target": {
+                "kind": experiment.target.kind,
+                "version": self._nodes[0].version,
+                "nodes": len(self._nodes),
+                "store": label_of(experiment.target.store),
+                "settings": experiment.target.settings,
+                "hosts": list(experiment.target.hosts),
+            },
+            "workload": self._workload.model_dump(mode="json"),
+            "clients": clients,
+            "noise": experiment.noise.model_dump(),
+            "nodes": [
+                _node_facts(node.name, before, after)
+                for node, (before, after) in zip(self._nodes, usages, strict=True)
+            ],
+            "checks": {
+                "calls": self._total("calls"),
+                "failed": self._total("failed"),
+                "lost": verdict.lost if self._workload.drains else 0,
+                "doubled": verdict.doubled,
+            },
+            "figures": figures_of(self._traces, *window),
+            "environment": environment(),
+            "warnings": self._warnings,
+            "started_at": _text(self._started_at),
+            "ended_at": _text(datetime.now(UTC)),
+        }
+
+    def _clients_share(self, window: tuple[int, int]) -> dict[str, Any]:
+        busiest = max(worker.busy_ratio(*window) for worker in self._workers)
+        return {
+            "count": self._workload.client_count,
+            "workers": len(self._workers),
+            "hosts": list(self._experiment.clients.hosts),
+            "busiest_cpu_ratio": round(busiest, 3),
+            "cpu_s": round(sum(worker.outcome["cpu_s"] for worker in self._workers), 3),
+            "are_bottleneck": busiest > BOTTLENECK_RATIO,
+        }
+
+
+def _node_facts(name: str, before: Usage | None, after: Usage | None) -> dict[str, object]:
+    if before is None or after is None:
+        return {"name": name}
+    return {
+        "name": name,
+        "cpu_s": round(after.cpu_s - before.cpu_s, 3),
+        "store_cpu_s": round(after.store_cpu_s - before.store_cpu_s, 3),
+        "peak_bytes": max(before.peak_bytes, after.peak_bytes),
+    }
+
+
+def environment() -> dict[str, object]:
+    """Return what this machine and its software are."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "flyball": flyball.__version__,
+    }
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _text(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
