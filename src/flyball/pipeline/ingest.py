@@ -8,11 +8,11 @@ over the store's tables, because a stream would hold back the last seconds of a 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -99,16 +99,17 @@ def take_new(spark: SparkSession, source: Path, store: Store, log_format: LogFor
     if source.is_dir():
         store.copy_manifests(source)
     with one_line_errors(f"reading {source}"):
-        _retake(store, log_format)
+        _retake(store, source, log_format)
         _stream(spark, source, store, log_format)
 
 
-def _retake(store: Store, log_format: LogFormat | None) -> None:
-    """Look again at files that were left out and have changed: the stream does not see them a second time."""
-    changed = store.changed()
-    if changed:
-        looks = [(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in changed]
-        store.take(f"again-{_key(repr(looks))}", changed, _opener(log_format))
+def _retake(store: Store, source: Path, log_format: LogFormat | None) -> None:
+    """Look again at files that were left out and have changed, and at empty ones: the stream passes over both."""
+    known = {entry.source for entry in store.taken()}
+    files = [*store.changed(), *(path for path in _empty_files(source, log_format) if str(path) not in known)]
+    if files:
+        looks = [(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in files]
+        store.take(f"again-{_key(repr(looks))}", files, _opener(log_format))
 
 
 def _stream(spark: SparkSession, source: Path, store: Store, log_format: LogFormat | None) -> None:
@@ -117,8 +118,8 @@ def _stream(spark: SparkSession, source: Path, store: Store, log_format: LogForm
         spark.readStream.format("binaryFile")
         .schema(_FILES)
         .option("recursiveFileLookup", True)
-        .option("pathGlobFilter", LOG_NAMES if log_format else TRACE_NAMES)
-        .load(str(source))
+        .option("pathGlobFilter", _either(LOG_NAMES if log_format else TRACE_NAMES))
+        .load(_literal(source))
         .select("path")
     )
     query = (
@@ -135,8 +136,14 @@ def _stream(spark: SparkSession, source: Path, store: Store, log_format: LogForm
 
 def _take_batch(folder: str, key: str, log_format: LogFormat | None, files: DataFrame, number: int) -> None:
     """Take one batch of new files. With Spark Connect this runs where Spark is, so it leaves all it knows on disk."""
-    paths = [Path(url2pathname(urlsplit(row.path).path)) for row in files.collect()]
+    paths = [Path("/" + row.path.removeprefix("file:").lstrip("/")) for row in files.collect()]
     Store(Path(folder)).take(f"{key}-{number}", paths, _opener(log_format))
+
+
+def _empty_files(source: Path, log_format: LogFormat | None) -> list[Path]:
+    names = LOG_NAMES if log_format else TRACE_NAMES
+    files = [source] if source.is_file() else [path for name in names for path in source.rglob(name)]
+    return [path for path in files if not path.stat().st_size]
 
 
 def _opener(log_format: LogFormat | None) -> Opener:
@@ -169,7 +176,7 @@ def _table(spark: SparkSession, store: Store, name: str) -> DataFrame:
         return spark.createDataFrame([], schema)
     # Rows without a run lie in a folder that Spark takes for a missing value.
     run = coalesce(col("run"), lit("")).alias("run")
-    return spark.read.schema(schema).parquet(str(folder)).select(run, *RULES[name].columns)
+    return spark.read.schema(schema).parquet(_literal(folder)).select(run, *RULES[name].columns)
 
 
 def _windows(store: Store, taken: list[Taken]) -> list[tuple[str, int, int]]:
@@ -196,7 +203,7 @@ def _dropped(taken: list[Taken]) -> int:
 
 def _nothing_in(source: Path, log_format: LogFormat | None) -> str:
     if log_format:
-        return f"no logs in {source}: give a file, or a folder with files named {LOG_NAMES}"
+        return f"no logs in {source}: give a file, or a folder with files named {' or '.join(LOG_NAMES)}"
     return f"no traces in {source}: give a node's data folder or a folder of results of `flyball lab run`"
 
 
@@ -206,6 +213,16 @@ def _nothing_usable(store: Store, quarantine: list[Quarantined]) -> str:
     first = quarantine[0]
     others = len(quarantine) - 1
     return f"no trace can be used: {first.file} {first.reason}" + (f", and {others} more" if others else "")
+
+
+def _either(patterns: Sequence[str]) -> str:
+    """Return a pattern that Spark understands, for names that have one of several forms."""
+    return "{" + ",".join(patterns) + "}"
+
+
+def _literal(path: Path) -> str:
+    """Return the path so that Spark takes no character in it for a pattern."""
+    return re.sub(r"([*?{}\[\]\\])", r"\\\1", str(path))
 
 
 def _key(text: str) -> str:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from flyball.pipeline.reading import REASON, Malformed, Part, Source, part_of
 from flyball.pipeline.rules import MOST, RULES, Rules
 
-LOG_NAMES = "*.{log,txt,csv}"
+LOG_NAMES = ("*.log", "*.txt", "*.csv")
 """What logs are called."""
 LOG_START_US = 946_684_800_000_000
 """The first of January 2000: when every process started whose log does not say when it did."""

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from flyball.pipeline.rules import RULES, Rules, problem_of_columns, reasons
 from flyball.pipeline.schemas import SCHEMA_VERSION
 
-TRACE_NAMES = "{trace,calls,samples}-*.parquet"
+TRACE_NAMES = ("trace-*.parquet", "calls-*.parquet", "samples-*.parquet")
 """What trace files are called. A name that begins with a dot is a file that is not complete."""
 
 REASON = "reason"

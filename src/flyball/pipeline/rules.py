@@ -13,22 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 KINDS = [
-    "ping",
-    "register",
-    "identify",
-    "put",
-    "take",
-    "peek",
-    "list",
-    "consume",
-    "deliver",
-    "settle",
-    "create_queue",
-    "delete_queue",
-    "look_up",
-    "purge",
-    "status",
-    "other",
+    *("ping", "register", "identify", "put", "take", "peek", "list", "consume", "deliver", "settle", "create_queue"),
+    *("delete_queue", "look_up", "purge", "status", "other"),
 ]
 PROTOCOLS = ["telesto", "thorbang", "amqp", "http"]
 RESULTS = ["ok", "empty", "refused", "failed"]

@@ -180,7 +180,8 @@ class Store:
     def take(self, batch: str, paths: Iterable[Path], open_source: Opener) -> None:
         """Take files into the tables, or into quarantine; all of them under the name of one batch.
 
-        May be repeated with the same name and files after a crash at any point.
+        Files that are in a table already are passed over. May be repeated with the same name and files after a crash
+        at any point.
         """
         ledger = self.folder / _LEDGER
         if (ledger / f"{batch}.json").exists():
@@ -189,7 +190,8 @@ class Store:
         started = ledger / f"{batch}{_STARTED}"
         started.touch()
         self._remove_merged(batch)
-        mine = sorted(path for path in paths if not path.is_relative_to(self.folder))
+        known = {entry.source for entry in self.taken() if not entry.problem}
+        mine = sorted(path for path in paths if str(path) not in known and not path.is_relative_to(self.folder))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             entries = list(pool.map(lambda path: _examine(path, open_source), mine))
             usable = [entry for entry in entries if entry.good_rows or entry.bad]

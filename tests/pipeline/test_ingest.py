@@ -1,0 +1,422 @@
+"""Files become tables: each once, nothing that is malformed gets in, and nothing vanishes without being counted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DoubleType, LongType, StringType, StructType
+
+from flyball.client.sync import Client
+from flyball.errors import PipelineError
+from flyball.pipeline import schemas
+from flyball.pipeline.ingest import Ingested, ingest, open_store
+from flyball.pipeline.rules import KINDS, PROTOCOLS, RESULTS, RULES
+from flyball.pipeline.store import INCOMPLETE, Store
+from flyball.trace import schema as written
+from tests.nodes import RunningNode
+from tests.pipeline.traces import (
+    START_US,
+    Row,
+    call,
+    request,
+    sample,
+    steady_requests,
+    write_calls,
+    write_experiment,
+    write_requests,
+    write_run,
+    write_samples,
+    write_steady_run,
+)
+
+Ingest = Callable[[], Ingested]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def take(spark: SparkSession, source: Path, tmp_path: Path) -> Ingest:
+    """Ingest the source once more."""
+    return lambda: ingest(spark, source, tmp_path / "store")
+
+
+def sequences(table: DataFrame) -> list[int]:
+    return sorted(row.sequence for row in table.select("sequence").collect())
+
+
+def numbered(*numbers: int, **columns: object) -> list[Row]:
+    return [request(sequence=number, **columns) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (schemas.REQUESTS, written.SCHEMA),
+        (schemas.CALLS, written.CALL_SCHEMA),
+        (schemas.SAMPLES, written.SAMPLE_SCHEMA),
+    ],
+)
+def test_the_tables_have_the_columns_that_are_written(ours: StructType, theirs: pa.Schema) -> None:
+    kinds = {pa.int64(): LongType(), pa.float64(): DoubleType(), written.TEXT: StringType()}
+    expected = [("run", StringType()), *((field.name, kinds[field.type]) for field in theirs)]
+    assert [(field.name, field.dataType) for field in ours] == expected
+
+
+@pytest.mark.parametrize(
+    ("table", "theirs"),
+    [("requests", written.SCHEMA), ("calls", written.CALL_SCHEMA), ("samples", written.SAMPLE_SCHEMA)],
+)
+def test_the_rules_know_the_columns_that_are_written(table: str, theirs: pa.Schema) -> None:
+    plain = [
+        (field.name, field.type.value_type if pa.types.is_dictionary(field.type) else field.type) for field in theirs
+    ]
+    assert list(RULES[table].columns.items()) == plain
+
+
+def test_the_rules_know_the_texts_that_are_written() -> None:
+    assert written.names_of(written.Kind).to_pylist() == KINDS
+    assert written.names_of(written.Protocol).to_pylist() == PROTOCOLS
+    assert written.names_of(written.Result).to_pylist() == RESULTS
+
+
+def test_all_three_tables_are_found_at_any_depth_with_their_run(source: Path, take: Ingest) -> None:
+    write_requests(source / "trace-a-1.parquet", numbered(1))
+    write_requests(source / "deep" / "run=x.y.r1" / "traces" / "trace-a-1.parquet", numbered(2))
+    write_calls(source / "deep" / "run=007" / "traces" / "calls-w-1.parquet", [call(sequence=3)])
+    write_samples(source / "run=007" / "samples-l-1.parquet", [sample(sequence=4)])
+    found = take()
+    assert {(row.run, row.sequence) for row in found.requests.collect()} == {("", 1), ("x.y.r1", 2)}
+    assert [(row.run, row.sequence) for row in found.calls.collect()] == [("007", 3)]
+    assert [(row.run, row.sequence) for row in found.samples.collect()] == [("007", 4)]
+    assert found.quarantine == []
+    assert found.rows == {"requests": 2, "calls": 1, "samples": 1}
+    schemas.require(found.requests, schemas.REQUESTS, "requests")
+    schemas.require(found.calls, schemas.CALLS, "calls")
+    schemas.require(found.samples, schemas.SAMPLES, "samples")
+
+
+def test_tables_without_files_are_empty_and_have_their_columns(source: Path, take: Ingest) -> None:
+    write_requests(source / "trace-a-1.parquet", numbered(1))
+    found = take()
+    assert found.calls.count() == 0
+    schemas.require(found.calls, schemas.CALLS, "calls")
+    schemas.require(found.samples, schemas.SAMPLES, "samples")
+
+
+def test_a_second_run_takes_new_files_only(source: Path, take: Ingest) -> None:
+    write_requests(source / "trace-a-1.parquet", numbered(1))
+    assert sequences(take().requests) == [1]
+    write_requests(source / "trace-a-2.parquet", numbered(2))
+    assert sequences(take().requests) == [1, 2]
+    assert sequences(take().requests) == [1, 2]
+
+
+def test_large_files_are_linked_and_not_rewritten(source: Path, take: Ingest, tmp_path: Path) -> None:
+    path = write_requests(source / "trace-a-1.parquet", steady_requests(20_000))
+    found = take()
+    [kept] = (tmp_path / "store" / "requests").rglob("*.parquet")
+    assert kept.samefile(path)
+    assert found.requests.count() == 20_000
+
+
+def test_many_small_files_become_one(source: Path, take: Ingest, tmp_path: Path) -> None:
+    for number in range(30):
+        write_requests(source / f"trace-a-{number:02}.parquet", numbered(number, node=f"node-{number % 3}"))
+    found = take()
+    assert len(list((tmp_path / "store" / "requests").rglob("*.parquet"))) == 1
+    assert sequences(found.requests) == list(range(30))
+    assert found.requests.select("node").distinct().count() == 3
+
+
+def test_half_written_files_are_left_alone(source: Path, take: Ingest) -> None:
+    write_requests(source / "trace-a-1.parquet", numbered(1))
+    (source / ".trace-a-2.parquet").write_bytes(b"PAR1")
+    found = take()
+    assert sequences(found.requests) == [1]
+    assert found.quarantine == []
+
+
+def test_names_with_blanks_and_signs_are_read(source: Path, take: Ingest) -> None:
+    write_requests(source / "my traces [1] {2}, 100 %*" / "run=a b%20c" / "trace-a-1.parquet", numbered(1))
+    assert [row.run for row in take().requests.collect()] == ["a b%20c"]
+
+
+def test_a_source_and_a_store_may_have_patterns_as_names(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "results [1] {2} *"
+    write_requests(path / "trace-a-1.parquet", numbered(1))
+    assert sequences(ingest(spark, path, tmp_path / "store [1]").requests) == [1]
+
+
+def other_version(path: Path) -> None:
+    write_requests(path, numbered(2), schema_version="2")
+
+
+def other_table(path: Path) -> None:
+    write_requests(path, numbered(2), table="weather")
+
+
+def no_trace(path: Path) -> None:
+    pq.write_table(pa.table({"kind": ["put"]}), path)
+
+
+def lacking_columns(path: Path) -> None:
+    write_requests(path, numbered(2))
+    table = pq.read_table(path)
+    pq.write_table(table.drop_columns(["store_ns", "weight"]), path)
+
+
+def other_type(path: Path) -> None:
+    write_requests(path, numbered(2))
+    table = pq.read_table(path)
+    place = table.schema.get_field_index("wait_ns")
+    pq.write_table(table.set_column(place, "wait_ns", table["wait_ns"].cast(pa.float64())), path)
+
+
+def truncated(path: Path) -> None:
+    write_requests(path, numbered(2))
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def damaged_inside(path: Path) -> None:
+    write_requests(path, steady_requests(1000))
+    data = bytearray(path.read_bytes())
+    data[4:2000] = bytes(1996)
+    path.write_bytes(data)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+SPOILED = {
+    other_version: "has schema version 2, this pipeline reads 1",
+    other_table: "holds the unknown table 'weather'",
+    no_trace: "is no trace",
+    lacking_columns: "lacks the columns store_ns, weight",
+    other_type: "has double in the column wait_ns, not int64",
+    truncated: "is truncated, or no Parquet file",
+    damaged_inside: "is damaged",
+    empty: "is truncated, or no Parquet file",
+}
+
+
+def test_malformed_files_are_left_out_and_taken_when_they_are_whole(source: Path, take: Ingest) -> None:
+    write_requests(source / "trace-a.parquet", numbered(0))
+    paths = {source / f"trace-{spoil.__name__}.parquet": spoil for spoil in SPOILED}
+    for path, spoil in paths.items():
+        spoil(path)
+    found = take()
+    assert sequences(found.requests) == [0]
+    assert len(found.quarantine) == len(SPOILED)
+    for left_out in found.quarantine:
+        assert SPOILED[paths[Path(left_out.file)]] in left_out.reason
+    assert take().quarantine == found.quarantine
+    for number, path in enumerate(paths, 1):
+        write_requests(path, numbered(number))
+    found = take()
+    assert sequences(found.requests) == list(range(len(SPOILED) + 1))
+    assert found.quarantine == []
+    assert sequences(take().requests) == list(range(len(SPOILED) + 1))
+
+
+MALFORMED_ROWS: list[tuple[Row, str]] = [
+    ({"kind": None}, "kind is missing"),
+    ({"store_ns": None}, "store_ns is missing"),
+    ({"wait_ns": -1}, "wait_ns is negative"),
+    ({"kind": "guess"}, "kind is none that is known"),
+    ({"result": "perhaps"}, "result is none that is known"),
+    ({"protocol": "morse"}, "protocol is none that is known"),
+    ({"received_us": 0}, "received_us is not above 0"),
+    ({"received_us": 2**62}, "received_us is too large"),
+    ({"weight": 0}, "weight is not above 0"),
+    ({"emit_ns": 2**62}, "emit_ns is too large"),
+]
+
+
+def test_malformed_rows_go_to_quarantine_with_their_reason(source: Path, take: Ingest, tmp_path: Path) -> None:
+    rows = [request(sequence=number, **columns) for number, (columns, _) in enumerate(MALFORMED_ROWS)]
+    path = write_requests(source / "trace-a-1.parquet", [*numbered(100), *rows, *numbered(101)])
+    found = take()
+    assert sequences(found.requests) == [100, 101]
+    assert found.quarantine == sorted((str(path), reason, 1) for _, reason in MALFORMED_ROWS)
+    kept = pq.read_table(tmp_path / "store" / "quarantine" / "requests", partitioning=None).to_pylist()
+    assert [(row["sequence"], row["reason"], row["file"]) for row in kept] == [
+        (number, reason, str(path)) for number, (_, reason) in enumerate(MALFORMED_ROWS)
+    ]
+
+
+def test_samples_that_are_no_numbers_go_to_quarantine(source: Path, take: Ingest) -> None:
+    rows = [sample(sequence=1), sample(sequence=2, measurement=float("nan")), sample(sequence=3, sample_time_s=0.0)]
+    path = write_samples(source / "samples-l-1.parquet", rows)
+    found = take()
+    assert sequences(found.samples) == [1]
+    assert found.quarantine == [
+        (str(path), "measurement is no sound number", 1),
+        (str(path), "sample_time_s is no sound number", 1),
+    ]
+
+
+def test_a_large_file_loses_only_its_malformed_rows(source: Path, take: Ingest) -> None:
+    rows = steady_requests(20_000)
+    rows[7]["engine_ns"] = -5
+    path = write_requests(source / "trace-a-1.parquet", rows)
+    found = take()
+    assert found.requests.count() == 19_999
+    assert found.quarantine == [(str(path), "engine_ns is negative", 1)]
+    assert found.rows == {"requests": 19_999}
+
+
+def test_what_was_sampled_stands_for_all(source: Path, take: Ingest) -> None:
+    write_requests(source / "trace-a-1.parquet", numbered(1, weight=64), sample_ratio="0.25")
+    assert [row.weight for row in take().requests.collect()] == [256]
+
+
+def test_records_that_writers_dropped_are_counted_once(source: Path, take: Ingest) -> None:
+    write_requests(source / "a" / "trace-a-1.parquet", numbered(1), dropped="3")
+    write_requests(source / "a" / "trace-a-2.parquet", numbered(2), dropped="5")
+    write_requests(source / "b" / "trace-b-1.parquet", numbered(3), dropped="1")
+    assert take().dropped == 6
+
+
+def test_windows_come_from_the_manifest_or_from_what_was_recorded(source: Path, take: Ingest) -> None:
+    experiment = write_experiment(source / "clients")
+    write_steady_run(experiment, "known", length_s=2)
+    write_requests(
+        source / "trace-a-1.parquet", [request(received_us=START_US + 5), request(received_us=START_US + 9)]
+    )
+    assert [tuple(row) for row in take().windows.collect()] == [
+        ("", START_US + 5, START_US + 10),
+        ("known", START_US, START_US + 2_000_000),
+    ]
+
+
+def test_a_run_that_is_not_complete_waits_until_it_is(source: Path, take: Ingest) -> None:
+    experiment = write_experiment(source / "clients")
+    write_steady_run(experiment, "r1")
+    path = write_requests(experiment / "run=r2" / "traces" / "trace-a-1.parquet", numbered(1))
+    found = take()
+    assert found.quarantine == [(str(path), INCOMPLETE, 0)]
+    write_run(experiment, "r2")
+    found = take()
+    assert found.quarantine == []
+    assert {row.run for row in found.requests.select("run").distinct().collect()} == {"r1", "r2"}
+
+
+def test_a_crash_in_the_middle_leaves_nothing_twice(
+    source: Path, take: Ingest, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_requests(source / "trace-a-1.parquet", steady_requests(20_000))
+    write_requests(source / "trace-a-2.parquet", numbered(20_000))
+    with monkeypatch.context() as patch:
+        patch.setattr("flyball.pipeline.store.asdict", fail)
+        with pytest.raises(PipelineError):
+            take()
+    with pytest.raises(PipelineError, match="half-written"):
+        open_store(spark, tmp_path / "store")
+    assert sequences(take().requests) == list(range(20_001))
+
+
+def fail(_: object) -> None:
+    raise PipelineError("the power went")
+
+
+def test_a_store_inside_its_source_does_not_eat_itself(source: Path, spark: SparkSession) -> None:
+    write_requests(source / "trace-a-1.parquet", steady_requests(20_000))
+    for _ in range(2):
+        assert ingest(spark, source, source / "store").requests.count() == 20_000
+
+
+def test_a_file_that_is_reached_from_two_sources_is_taken_once(spark: SparkSession, tmp_path: Path) -> None:
+    write_requests(tmp_path / "a" / "deep" / "trace-a-1.parquet", numbered(1))
+    ingest(spark, tmp_path / "a", tmp_path / "store")
+    assert sequences(ingest(spark, tmp_path / "a" / "deep", tmp_path / "store").requests) == [1]
+
+
+def test_two_sources_share_a_store(spark: SparkSession, tmp_path: Path) -> None:
+    write_requests(tmp_path / "a" / "trace-a-1.parquet", numbered(1))
+    write_requests(tmp_path / "b" / "trace-a-1.parquet", numbered(2))
+    ingest(spark, tmp_path / "a", tmp_path / "store")
+    assert sequences(ingest(spark, tmp_path / "b", tmp_path / "store").requests) == [1, 2]
+
+
+def test_a_single_file_is_a_source(spark: SparkSession, tmp_path: Path) -> None:
+    path = write_requests(tmp_path / "trace-a-1.parquet", numbered(1))
+    assert sequences(ingest(spark, path, tmp_path / "store").requests) == [1]
+
+
+def test_a_store_outlives_its_source(source: Path, take: Ingest, spark: SparkSession, tmp_path: Path) -> None:
+    write_steady_run(write_experiment(source / "clients"), "r1", length_s=2)
+    take()
+    shutil.rmtree(source)
+    found = open_store(spark, tmp_path / "store")
+    assert found.requests.count() == 200
+    assert [row.until_us for row in found.windows.collect()] == [START_US + 2_000_000]
+
+
+def test_nothing_to_take_is_said_in_one_line(source: Path, take: Ingest) -> None:
+    with pytest.raises(PipelineError, match="no traces in"):
+        take()
+
+
+def test_files_without_rows_are_said_in_one_line(source: Path, take: Ingest) -> None:
+    write_requests(source / "trace-a-1.parquet", [])
+    with pytest.raises(PipelineError, match="hold no rows"):
+        take()
+
+
+def test_files_that_are_all_malformed_are_said_in_one_line(source: Path, take: Ingest) -> None:
+    truncated(source / "trace-a-1.parquet")
+    truncated(source / "trace-a-2.parquet")
+    with pytest.raises(PipelineError, match=r"trace-a-1.parquet is truncated, or no Parquet file, and 1 more"):
+        take()
+
+
+def test_a_missing_source_and_a_folder_of_other_things_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="there is no"):
+        ingest(spark, tmp_path / "nowhere", tmp_path / "store")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter.txt").write_text("dear", encoding="utf-8")
+    with pytest.raises(PipelineError, match="is not empty and no store"):
+        ingest(spark, tmp_path, tmp_path / "full")
+    with pytest.raises(PipelineError, match="is no store"):
+        open_store(spark, tmp_path / "full")
+
+
+def test_a_store_of_another_version_is_refused(
+    source: Path, take: Ingest, spark: SparkSession, tmp_path: Path
+) -> None:
+    write_requests(source / "trace-a-1.parquet", numbered(1))
+    take()
+    assert Store.is_at(tmp_path / "store")
+    (tmp_path / "store" / "flyball-store.json").write_text(json.dumps({"version": 9}), encoding="utf-8")
+    with pytest.raises(PipelineError, match="version 9"):
+        open_store(spark, tmp_path / "store")
+
+
+def test_what_a_real_node_records_is_taken_without_loss(
+    spark: SparkSession, tmp_path: Path, start_memory_node: Callable[..., RunningNode]
+) -> None:
+    node = start_memory_node(trace="on")
+    with Client.connect(str(node.address("telesto")), name="someone") as client:
+        client.create_queue("q")
+        for _ in range(5):
+            client.put("q", b"hello")
+    node.stop()
+    found = ingest(spark, tmp_path / "data", tmp_path / "store")
+    assert found.quarantine == []
+    puts = found.requests.where("kind = 'put'").collect()
+    assert len(puts) == 5
+    assert {(row.run, row.size_bytes, row.result) for row in puts} == {("", 5, "ok")}
+    assert all(row.engine_ns > 0 for row in puts)

@@ -1,0 +1,116 @@
+"""The logs of the seeds' systems become tables; lines that are none are counted and kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from flyball.errors import PipelineError
+from flyball.pipeline.ingest import ingest
+from flyball.pipeline.logs import LOG_START_US, TELESTO_HEADER, LogFormat, opener_of
+from flyball.pipeline.reading import Malformed, Part
+
+WITHOUT_BLANKS = "26352,241,240,481,1043112345,912345678,873456789\n"
+WITH_BLANKS = "26352, 241, 240, 481, 1043112345, 912345678, 873456789\n"
+
+
+def parts(path: Path, log_format: LogFormat, text: str) -> list[Part]:
+    path.write_text(text, encoding="utf-8")
+    return list(opener_of(log_format)(path).parts())
+
+
+@pytest.mark.parametrize("text", [WITHOUT_BLANKS, WITH_BLANKS])
+def test_a_line_of_a_server_is_an_interval(tmp_path: Path, text: str) -> None:
+    [part] = parts(tmp_path / "interval.log", LogFormat.THORBANG_SERVER, text)
+    assert part.table == "intervals"
+    assert part.bad.num_rows == 0
+    assert part.good.to_pylist() == [
+        {
+            "node": "interval",
+            "at_us": LOG_START_US + 26_352_000,
+            "pushes": 241,
+            "pops": 240,
+            "answers": 481,
+            "total_ns": 1_043_112_345,
+            "worker_ns": 912_345_678,
+            "persistence_ns": 873_456_789,
+        }
+    ]
+
+
+def test_the_oldest_logs_have_the_time_of_day_and_a_tab(tmp_path: Path) -> None:
+    [part] = parts(tmp_path / "old.log", LogFormat.THORBANG_SERVER, "1383750000123\t1,2,3,4,5,6\n")
+    [row] = part.good.to_pylist()
+    assert (row["at_us"], row["pushes"]) == (1_383_750_000_123_000, 1)
+
+
+@pytest.mark.parametrize(
+    ("log_format", "line", "response_ns"),
+    [
+        (LogFormat.THORBANG_CLIENT, "1500,2.5", 2_500_000),
+        (LogFormat.THORBANG_CLIENT, "1500, 3", 3_000_000),
+        (LogFormat.THORBANG_CLIENT_NS, "1500,2500000", 2_500_000),
+    ],
+)
+def test_a_line_of_a_client_is_a_call_that_ended_then(
+    tmp_path: Path, log_format: LogFormat, line: str, response_ns: int
+) -> None:
+    [part] = parts(tmp_path / "pop.log", log_format, line)
+    [row] = part.good.to_pylist()
+    assert part.table == "calls"
+    assert (row["kind"], row["protocol"], row["response_ns"]) == ("take", "thorbang", response_ns)
+    assert row["intended_us"] == LOG_START_US + 1_500_000 - response_ns // 1000
+
+
+def test_a_line_of_telesto_is_a_request_a_call_and_a_downtime(tmp_path: Path) -> None:
+    text = f"{TELESTO_HEADER}\n12,put,1000,2000000,3000,2500000,40000\n"
+    found = {part.table: part.good.to_pylist() for part in parts(tmp_path / "mw.csv", LogFormat.TELESTO, text)}
+    [request], [call], [downtime] = found["requests"], found["calls"], found["downtimes"]
+    assert (request["parse_ns"], request["store_ns"], request["emit_ns"]) == (1000, 2_000_000, 3000)
+    assert (request["received_us"], request["node"]) == (LOG_START_US + 12_000, "mw")
+    assert (call["kind"], call["response_ns"]) == ("put", 2_500_000)
+    assert downtime["downtime_ns"] == 40_000
+
+
+def test_lines_of_other_forms_are_kept_with_their_number_and_reason(tmp_path: Path) -> None:
+    text = WITHOUT_BLANKS + "WARNING: bad request\n\n1,2,3,4,5,6,seven\n"
+    good, wrong = parts(tmp_path / "mixed.log", LogFormat.THORBANG_SERVER, text)
+    assert good.good.num_rows == 1
+    assert wrong.bad.to_pylist() == [
+        {"line": 2, "text": "WARNING: bad request", "reason": "is no line of seven numbers"},
+        {"line": 4, "text": "1,2,3,4,5,6,seven", "reason": "holds something that is no whole number"},
+    ]
+
+
+def test_numbers_that_cannot_be_are_refused_by_the_rules_of_their_table(tmp_path: Path) -> None:
+    [part] = parts(tmp_path / "push.log", LogFormat.THORBANG_CLIENT, "10,1\n20,-1\n")
+    assert part.good.num_rows == 1
+    assert part.bad.to_pylist()[0]["reason"] == "response_ns is negative"
+
+
+def test_bytes_that_are_no_text_are_malformed(tmp_path: Path) -> None:
+    path = tmp_path / "binary.log"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(Malformed, match="is not text"):
+        opener_of(LogFormat.TELESTO)(path)
+
+
+def test_logs_are_ingested_like_traces(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "logs" / "run=r1"
+    folder.mkdir(parents=True)
+    (folder / "server.log").write_text(WITHOUT_BLANKS + "nonsense\n" + WITH_BLANKS, encoding="utf-8")
+    for _ in range(2):
+        found = ingest(spark, tmp_path / "logs", tmp_path / "store", LogFormat.THORBANG_SERVER)
+        assert [(row.run, row.pushes) for row in found.intervals.collect()] == [("r1", 241)] * 2
+        assert found.quarantine == [(str(folder / "server.log"), "is no line of seven numbers", 1)]
+    [kept] = pq.read_table(tmp_path / "store" / "quarantine" / "lines", partitioning=None).to_pylist()
+    assert (kept["line"], kept["text"]) == (2, "nonsense")
+
+
+def test_a_folder_without_logs_is_said_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    with pytest.raises(PipelineError, match="no logs in"):
+        ingest(spark, tmp_path / "logs", tmp_path / "store", LogFormat.TELESTO)
