@@ -1,0 +1,257 @@
+"""What each kind of request costs, and which kinds are small and large: the profile that admission control reads.
+
+One pass of Spark turns requests into weighted points on a logarithmic scale; classes and figures come from those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pyspark.ml.clustering import KMeans
+from pyspark.ml.evaluation import ClusteringEvaluator
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import ArrayType, DoubleType
+
+from flyball.errors import PipelineError
+from flyball.pipeline.schemas import REQUESTS, require, table
+
+VERSION = 1
+BUCKETS_PER_E = 200
+"""Costs that differ by less than 1/200 are taken as one point, which bounds the number of points."""
+MOST_CLASSES = 6
+FEWEST_ROWS = 20
+"""Of fewer rows no classes are made."""
+LEAST_SILHOUETTE = 0.82
+"""Below it there is one class: two halves of a single normal hump reach 0.71, of a flat one 0.8."""
+CLEARLY_BETTER = 0.02
+"""By so much the silhouette must gain for one class more."""
+SEED = 1
+TOLERANCE = 1e-3
+"""How far centres may still move when k-means ends, in standard deviations of ln cost."""
+
+ROWS = table(key=REQUESTS["kind"].dataType, weight=REQUESTS["weight"].dataType)
+"""What `profile_of` needs, besides a number `cost`."""
+
+# Spark's k-means refuses arrays that might hold null.
+_POINT = table(features=ArrayType(DoubleType(), containsNull=False), weight=DoubleType())
+
+COST_OF_REQUESTS = "parse + engine + store + emit, in which the node worked or held a connection for the request"
+
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """Classes from small to large: the bounds between them, as ln cost, and why there are that many."""
+
+    bounds: tuple[float, ...]
+    silhouettes: dict[int, float]
+    reason: str | None
+
+
+def profile(requests: DataFrame) -> dict[str, Any]:
+    """Return the profile of requests by their kind, and by protocol and kind; costs are milliseconds.
+
+    The cost leaves out `wait_ns`: that is the work for the requests before. `store_ns` is part of it, though the node
+    is free meanwhile: it is how long the request occupies the database, which is what admission control rations.
+    Requests that failed are left out and counted, since a time-out says nothing about what was asked for. Raises
+    PipelineError if there is no request.
+    """
+    require(requests, REQUESTS, "the requests")
+    cost_ns = sf.col("parse_ns") + sf.col("engine_ns") + sf.col("store_ns") + sf.col("emit_ns")
+    rows = requests.select(
+        sf.col("kind").alias("key"),
+        "protocol",
+        (sf.col("result") == "failed").alias("is_failed"),
+        (cost_ns / sf.lit(1e6)).alias("cost"),
+        "weight",
+    )
+    points = _points(rows, "key", "protocol", "is_failed")
+    failed = points["is_failed"].astype(bool)
+    found = _profile(rows.sparkSession, points[~failed], "ms", COST_OF_REQUESTS)
+    found["left_out"] = {"failed": int(points.loc[failed, "weight"].sum())}
+    found["protocols"] = {
+        str(protocol): _keys(own, tuple(found["bounds"]))
+        for protocol, own in points[~failed].groupby("protocol", sort=True)
+    }
+    return found
+
+
+def profile_of(rows: DataFrame, unit: str, cost: str = "as recorded") -> dict[str, Any]:
+    """Return the profile of rows of `key` (any text), `cost` (finite, 0 or more, in `unit`) and `weight`.
+
+    `cost` says in words what it is. Raises PipelineError if there is no row.
+    """
+    require(rows, ROWS, "the rows")
+    return _profile(rows.sparkSession, _points(rows, "key"), unit, cost)
+
+
+def _points(rows: DataFrame, *keys: str) -> pd.DataFrame:
+    """Return how often each cost was seen, to within a bucket, for each combination of `keys`.
+
+    A cost of 0 has no logarithm: it goes to the bucket of the smallest one that is not 0.
+    """
+    cost = sf.col("cost").cast("double")
+    # No "when" around it: ln of 0 is null, in the same pass.
+    bucket = sf.floor(sf.ln(cost) * BUCKETS_PER_E)
+    found = (
+        rows.groupBy(*keys, bucket.alias("bucket"))
+        .agg(
+            sf.count("*").alias("rows"),
+            sf.sum("weight").cast("double").alias("weight"),
+            sf.sum(cost * sf.col("weight")).alias("cost_sum"),
+            sf.sum(cost * cost * sf.col("weight")).alias("square_sum"),
+        )
+        .toPandas()
+    )
+    smallest = found["bucket"].min()
+    found["bucket"] = found["bucket"].fillna(0 if math.isnan(smallest) else smallest).astype("int64")
+    return found
+
+
+def _profile(spark: SparkSession, points: pd.DataFrame, unit: str, cost: str) -> dict[str, Any]:
+    if points.empty:
+        raise PipelineError("there is no request to make a profile of: give traces of a node that served some")
+    clusters = _clusters(spark, points)
+    classes = _classes(points, clusters.bounds)
+    return {
+        "version": VERSION,
+        "kind": "profile",
+        "unit": unit,
+        "cost": cost,
+        "rows": int(points["rows"].sum()),
+        "requests": int(points["weight"].sum()),
+        "class_count": len(classes),
+        "silhouettes": {str(count): value for count, value in clusters.silhouettes.items()},
+        "reason": clusters.reason,
+        "bounds": [math.exp(bound) for bound in clusters.bounds],
+        "classes": classes,
+        "keys": _keys(points, tuple(math.exp(bound) for bound in clusters.bounds)),
+    }
+
+
+def _clusters(spark: SparkSession, points: pd.DataFrame) -> Clusters:
+    by_bucket = points.groupby("bucket", sort=True)[["rows", "weight", "cost_sum"]].sum()
+    places = (by_bucket.index.to_numpy(dtype=float) + 0.5) / BUCKETS_PER_E
+    row_count = int(by_bucket["rows"].sum())
+    if len(places) == 1:
+        return Clusters((), {}, "all requests cost the same")
+    if row_count < FEWEST_ROWS:
+        return Clusters((), {}, f"{row_count} rows are too few for classes, {FEWEST_ROWS} are needed")
+    importance = _importance(by_bucket)
+    centre = np.average(places, weights=importance)
+    spread = math.sqrt(np.average((places - centre) ** 2, weights=importance))
+    standardised = (places - centre) / spread
+    most = min(MOST_CLASSES, len(places))
+    fitted = _fit(spark, standardised, importance, range(2, most + 1))
+    silhouettes = {count: silhouette for count, (silhouette, _) in fitted.items()}
+    best = max(silhouettes.values())
+    if best < LEAST_SILHOUETTE:
+        return Clusters(
+            (), silhouettes, f"no clear classes: the best silhouette is {best:.2f}, not {LEAST_SILHOUETTE}"
+        )
+    count = min(count for count, value in silhouettes.items() if value >= best - CLEARLY_BETTER)
+    centres = np.sort(fitted[count][1]) * spread + centre
+    bounds = tuple(float(bound) for bound in (centres[1:] + centres[:-1]) / 2)
+    return Clusters(bounds, silhouettes, None)
+
+
+def _importance(points: pd.DataFrame) -> Numbers:
+    """Return the weights of points: a request counts half for itself and half for what it costs.
+
+    By number alone, few but dear requests would not be seen, and those are what admission control is for.
+    """
+    weights = points["weight"].to_numpy(dtype=float)
+    costs = points["cost_sum"].to_numpy(dtype=float)
+    importance: Numbers = weights + costs * (weights.sum() / costs.sum())
+    return importance
+
+
+def _fit(
+    spark: SparkSession, places: Numbers, weights: Numbers, counts: Sequence[int]
+) -> dict[int, tuple[float, Numbers]]:
+    """Return the silhouette and the centres that k-means finds for each number of classes."""
+    # In two halves, since the silhouette takes a class of one row for no class, and a row here stands for many.
+    points = zip(places.repeat(2), (weights / 2).repeat(2), strict=True)
+    rows = [([float(place)], float(weight)) for place, weight in points]
+    frame = spark.createDataFrame(rows, _POINT).coalesce(1).cache()
+
+    def fit(count: int) -> tuple[int, float, Numbers]:
+        model = KMeans(k=count, seed=SEED, tol=TOLERANCE, weightCol="weight").fit(frame)
+        silhouette = ClusteringEvaluator(weightCol="weight").evaluate(model.transform(frame))
+        return count, float(silhouette), np.concatenate(model.clusterCenters())
+
+    # Each is a hundred tiny jobs that mostly wait for Spark to plan them: side by side they take half the time.
+    with ThreadPoolExecutor(len(counts)) as pool:
+        found = {count: (silhouette, centres) for count, silhouette, centres in pool.map(fit, counts)}
+    frame.unpersist()
+    return found
+
+
+def _classes(points: pd.DataFrame, bounds: tuple[float, ...]) -> list[dict[str, Any]]:
+    """Return the figures of each class, small ones first."""
+    number = np.searchsorted(np.array(bounds), _places(points))
+    weight, cost = points["weight"].to_numpy(dtype=float), points["cost_sum"].to_numpy(dtype=float)
+    found = []
+    for which in range(len(bounds) + 1):
+        own = number == which
+        requests = weight[own].sum()
+        centre = math.exp(np.average(_places(points)[own], weights=weight[own]))
+        found.append(
+            {
+                "class": which,
+                "centre": centre if cost.sum() > 0 else 0.0,
+                "mean": float(cost[own].sum() / requests),
+                "below": math.exp(bounds[which]) if which < len(bounds) else None,
+                "requests": int(requests),
+                "request_ratio": float(requests / weight.sum()),
+                "cost_ratio": float(cost[own].sum() / cost.sum()) if cost.sum() > 0 else 0.0,
+            }
+        )
+    return found
+
+
+def _keys(points: pd.DataFrame, bounds: tuple[float, ...]) -> dict[str, dict[str, Any]]:
+    """Return the figures of each key: how often, how dear, and the class of most of its requests."""
+    return {str(key): _key(own, np.log(np.array(bounds))) for key, own in points.groupby("key", sort=True)}
+
+
+def _key(points: pd.DataFrame, bounds: Numbers) -> dict[str, Any]:
+    merged = points.groupby("bucket", sort=True)[["rows", "weight", "cost_sum", "square_sum"]].sum().reset_index()
+    weight = merged["weight"].to_numpy(dtype=float)
+    requests = weight.sum()
+    mean = float(merged["cost_sum"].sum() / requests)
+    variance = float(merged["square_sum"].sum() / requests) - mean * mean
+    in_class = np.bincount(np.searchsorted(bounds, _places(merged)), weights=weight)
+    return {
+        "rows": int(merged["rows"].sum()),
+        "requests": int(requests),
+        "mean": mean,
+        "sd": math.sqrt(max(variance, 0.0)),
+        "p50": _percentile(merged, 0.5),
+        "p95": _percentile(merged, 0.95),
+        "p99": _percentile(merged, 0.99),
+        "class": int(in_class.argmax()),
+        "class_ratio": float(in_class.max() / requests),
+    }
+
+
+def _places(points: pd.DataFrame) -> Numbers:
+    """Return ln cost of each point, in the middle of its bucket."""
+    places: Numbers = (points["bucket"].to_numpy(dtype=float) + 0.5) / BUCKETS_PER_E
+    return places
+
+
+def _percentile(points: pd.DataFrame, part: float) -> float:
+    """Return the mean cost in the bucket where `part` of all requests is reached; `points` are sorted by bucket."""
+    reached = points["weight"].to_numpy(dtype=float).cumsum()
+    place = int(np.searchsorted(reached, part * reached[-1]))
+    return float(points["cost_sum"].iloc[place] / points["weight"].iloc[place])
