@@ -30,6 +30,9 @@ from flyball.trace.calls import CallWriter
 
 LINE_LIMIT_BYTES = 2**28
 CONNECTING_AT_ONCE = 50
+CLOSE_LIMIT_S = 5.0
+STOP_LIMIT_S = 60.0
+"""Within this time clients that send have come to their end, or wait for something that will not come."""
 START_SPREAD_S = 0.1
 """Clients begin one after the other within this time, so that they do not march in step."""
 
@@ -106,10 +109,7 @@ class Worker:
             await self._let_clients_run()
             wall_s = time.perf_counter() - began
         finally:
-            for client in self._clients:
-                await client.session.close()
-            self._writer.stop()
-            self._alarm.close()
+            await self._close()
         self._say(
             {
                 "event": "done",
@@ -137,6 +137,15 @@ class Worker:
             connecting = [tasks.create_task(connect_one(number)) for number in self._assignment.clients]
         self._clients = [task.result() for task in connecting]
 
+    async def _close(self) -> None:
+        for client in self._clients:
+            # What went wrong with it has been said, and a server that does not answer is not waited for.
+            with contextlib.suppress(LabError, TimeoutError):
+                async with asyncio.timeout(CLOSE_LIMIT_S):
+                    await client.session.close()
+        self._writer.stop()
+        self._alarm.close()
+
     async def _let_clients_run(self) -> None:
         stage, workload = self._stage, self._workload
         async with asyncio.TaskGroup() as tasks:
@@ -144,17 +153,23 @@ class Worker:
             listeners: list[asyncio.Task[None]] = []
             for place, client in enumerate(self._clients):
                 delay_s = START_SPREAD_S * place / len(self._clients)
-                group = listeners if workload.listens(client.number) else senders
+                group = listeners if workload.listens(client) else senders
                 group.append(tasks.create_task(self._behave(client, delay_s)))
             reporting = tasks.create_task(self._report())
             await self._commands.expect("stop")
             stage.stop()
-            await asyncio.gather(*senders)
+            await self._until_stopped(senders)
             self._say({"event": "stopped", **self._progress()})
             await self._commands.expect("finish")
             stage.finish()
             await asyncio.gather(*listeners)
             reporting.cancel()
+
+    async def _until_stopped(self, senders: list[asyncio.Task[None]]) -> None:
+        if senders:
+            _, waiting = await asyncio.wait(senders, timeout=STOP_LIMIT_S)
+            if waiting:
+                raise LabError(f"{len(waiting)} clients still wait for an answer {STOP_LIMIT_S:.0f} s after the end")
 
     async def _behave(self, client: Client, delay_s: float) -> None:
         self._running += 1

@@ -9,13 +9,23 @@ from pydantic import ValidationError
 
 from flyball.errors import LabError
 from flyball.lab.workloads.client import Client
+from flyball.lab.workloads.push_peek_pop import PushPeekPop
 from flyball.lab.workloads.send_and_pop import SendAndPop
+from flyball.lab.workloads.standard import Standard
+from flyball.lab.workloads.stream import Stream
+from flyball.lab.workloads.telesto import TelestoOneWay, TelestoPairs, TelestoService
 from flyball.lab.workloads.workload import Workload
 
 __all__ = ["WORKLOADS", "Client", "Workload", "make_workload"]
 
 WORKLOADS: dict[str, type[Workload]] = {
     "send_and_pop": SendAndPop,
+    "standard": Standard,
+    "push_peek_pop": PushPeekPop,
+    "telesto_one_way": TelestoOneWay,
+    "telesto_pairs": TelestoPairs,
+    "telesto_service": TelestoService,
+    "stream": Stream,
 }
 
 

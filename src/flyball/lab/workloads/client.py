@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -20,7 +20,7 @@ from flyball.lab.workloads.arrivals import Arrivals
 from flyball.trace.calls import CallWriter
 from flyball.trace.schema import Kind, Result
 
-_PUT, _TAKE, _PEEK, _DELIVER = int(Kind.PUT), int(Kind.TAKE), int(Kind.PEEK), int(Kind.DELIVER)
+_PUT, _TAKE, _PEEK = int(Kind.PUT), int(Kind.TAKE), int(Kind.PEEK)
 _OK, _EMPTY = int(Result.OK), int(Result.EMPTY)
 
 
@@ -46,16 +46,22 @@ class Stage:
         self.begin_ns = 0
         self.stopping = False
         self.finishing = False
+        self.listeners: list[Callable[[], None]] = []
 
     def stop(self) -> None:
         """Let clients that send come to their end."""
         self.stopping = True
-        self.alarm.wake_all()
+        self._wake()
 
     def finish(self) -> None:
         """Let all clients come to their end."""
         self.stopping = self.finishing = True
+        self._wake()
+
+    def _wake(self) -> None:
         self.alarm.wake_all()
+        for wake in self.listeners:
+            wake()
 
 
 class Client:
@@ -112,6 +118,20 @@ class Client:
     def queue(self, name: str) -> QueueRef:
         """Return how this client's target knows the queue that the set-up made under that name."""
         return self._queues[name]
+
+    @property
+    def intended_ns(self) -> int:
+        """When the call that `pace` has let through is meant, by `time.perf_counter_ns`; 0 if in a closed loop."""
+        return self._intended_ns
+
+    @property
+    def epoch_ns(self) -> int:
+        """What must be added to times of `time.perf_counter_ns` to count from 1970."""
+        return self._stage.epoch_ns
+
+    def at_next_stage(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called when the client is to stop, and to finish."""
+        self._stage.listeners.append(wake)
 
     def follow(self, arrivals: Arrivals) -> None:
         """Let `pace` follow these arrivals."""
@@ -177,8 +197,29 @@ class Client:
         sent_ns, answered_ns = session.sent_ns, session.answered_ns
         intended_ns = self._intended_ns or sent_ns
         before_ns = self._answered_ns or intended_ns
+        think_ns = intended_ns - before_ns if intended_ns > before_ns else 0
         self._intended_ns = 0
         self._answered_ns = answered_ns
+        self._write(kind, result, queue, size_bytes, intended_ns, sent_ns, answered_ns, think_ns, message_count)
+
+    def record(
+        self, kind: int, queue: QueueRef, size_bytes: int, intended_ns: int, sent_ns: int, answered_ns: int
+    ) -> None:
+        """Record a call about one message that went well, for sessions with many calls under way."""
+        self._write(kind, _OK, queue, size_bytes, intended_ns, sent_ns, answered_ns, 0, 1)
+
+    def _write(
+        self,
+        kind: int,
+        result: int,
+        queue: QueueRef,
+        size_bytes: int,
+        intended_ns: int,
+        sent_ns: int,
+        answered_ns: int,
+        think_ns: int,
+        message_count: int,
+    ) -> None:
         stage = self._stage
         stage.counts.calls += 1
         protocol, role, target = self._codes
@@ -194,6 +235,6 @@ class Client:
             (intended_ns + stage.epoch_ns) // 1000,
             sent_ns - intended_ns,
             answered_ns - sent_ns,
-            intended_ns - before_ns if intended_ns > before_ns else 0,
+            think_ns,
             message_count,
         )

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from flyball.lab.drivers import Target, connect
+from flyball.lab.drivers import QueueRef, Target, connect
 from flyball.lab.workloads.client import Client
 
 FILLING_SESSIONS = 50
@@ -32,12 +32,12 @@ class Workload(BaseModel, ABC):
 
     protocols: ClassVar[tuple[str, ...]] = ("thorbang", "telesto", "amqp")
     """Those that can express it."""
-    drains: ClassVar[bool] = False
-    """Whether all that was sent is received when it has stopped, so that the tallies must balance."""
+    needs_messages: ClassVar[bool] = False
+    """Whether it is nothing without a server that keeps messages."""
     addressed_queues: ClassVar[tuple[str, ...]] = ()
     """Queues with messages for certain clients."""
     shared_queues: ClassVar[tuple[str, ...]] = ()
-    """Queues with messages for whoever comes first."""
+    """Queues with messages for whoever comes first; see `queue_names`."""
 
     kind: str
     protocol: Literal["thorbang", "telesto", "amqp"] = "thorbang"
@@ -53,6 +53,18 @@ class Workload(BaseModel, ABC):
             raise ValueError(f"it can be run over {' or '.join(cls.protocols)}")
         return protocol
 
+    @field_validator("keeps_messages")
+    @classmethod
+    def _has_messages(cls, keeps_messages: bool) -> bool:
+        if cls.needs_messages and not keeps_messages:
+            raise ValueError("this workload needs a store that keeps messages: embedded, memory or postgresql://...")
+        return keeps_messages
+
+    @property
+    def drains(self) -> bool:
+        """Whether all that was sent is received when it has stopped, so that the tallies must balance."""
+        return False
+
     @property
     @abstractmethod
     def client_count(self) -> int:
@@ -62,9 +74,17 @@ class Workload(BaseModel, ABC):
     def role_of(self, number: int) -> str:
         """Return what that client does, in a word."""
 
-    def listens(self, number: int) -> bool:
+    def queue_names(self) -> tuple[str, ...]:
+        """Return the queues that it needs on every target."""
+        return (*self.addressed_queues, *self.shared_queues)
+
+    def listens(self, client: Client) -> bool:
         """Whether that client goes on when the run stops, until all is received."""
         return False
+
+    def check(self, target_count: int) -> None:
+        """Raise LabError if the clients cannot be spread over so many targets."""
+        return
 
     @abstractmethod
     async def behave(self, client: Client) -> None:
@@ -75,51 +95,49 @@ class Workload(BaseModel, ABC):
 
         That is `queues`, by target and name, and `addresses`, by the number of the client.
         """
+        self.check(len(targets))
         token = secrets.token_hex(3)
         made: dict[str, Any] = {"queues": {}, "addresses": {}}
         for place, target in enumerate(targets):
             session = await connect(self.protocol, target)
             try:
-                queues = {
-                    name: await session.create_queue(f"{name}_{token}")
-                    for name in (*self.addressed_queues, *self.shared_queues)
-                }
-                numbers = range(place, self.client_count, len(targets))
-                for number in numbers:
+                queues = {name: await session.create_queue(f"{name}_{token}") for name in self.queue_names()}
+                for number in self.numbers_at(place, len(targets)):
                     address = await session.create_client(f"client_{number}_{token}", number)
                     made["addresses"][str(number)] = address
                     for name in self.addressed_queues:
                         await session.open_box(queues[name], address)
                 made["queues"][target.name] = queues
+                if self.stored_messages:
+                    queue = await session.create_queue(f"stored_{token}")
+                    nobody = await session.create_client(f"stored_{token}", self.client_count)
+                    await session.open_box(queue, nobody)
+                    await fill(self.protocol, target, queue, nobody, FILLING_BODY, self.stored_messages)
             finally:
                 await session.close()
-            if self.stored_messages:
-                await fill(self.protocol, target, token, self.stored_messages)
         return made
 
-    def neighbours(self, client: Client) -> list[int]:
-        """Return the numbers of the clients of the same target, in order."""
-        step = len(client.set_up["queues"])
-        return list(range(client.number % step, self.client_count, step))
+    def numbers_at(self, place: int, target_count: int) -> range:
+        """Return the numbers of the clients of one of so many targets."""
+        return range(place, self.client_count, target_count)
+
+    def peers(self, client: Client) -> list[int]:
+        """Return the numbers of the clients of the same target and role, this one among them, in order."""
+        target_count = len(client.set_up["queues"])
+        numbers = self.numbers_at(client.number % target_count, target_count)
+        return [number for number in numbers if self.role_of(number) == client.role]
 
 
-async def fill(protocol: str, target: Target, token: str, count: int) -> None:
-    """Put messages into a queue of their own, for a client that nobody is, and return when all are there."""
-    session = await connect(protocol, target)
-    try:
-        queue = await session.create_queue(f"stored_{token}")
-        address = await session.create_client(f"stored_{token}", 0)
-        await session.open_box(queue, address)
-    finally:
-        await session.close()
-    left = iter(range(count))
+async def fill(protocol: str, target: Target, queue: QueueRef, address: int, body: bytes, count: int) -> None:
+    """Put so many messages for a client, from itself, in the contexts 1, 2, 3 ...; return when all are there."""
+    contexts = iter(range(1, count + 1))
 
     async def put_some() -> None:
         session = await connect(protocol, target)
         try:
             await session.identify(address)
-            for _ in left:
-                await session.put(queue, address, FILLING_BODY)
+            for context in contexts:
+                await session.put(queue, address, body, context)
         finally:
             await session.close()
 

@@ -1,0 +1,70 @@
+"""What clients do that wait for each other's messages: polling, asking and answering, with every message tallied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flyball.lab.drivers import QueueRef, Received
+from flyball.lab.workloads.client import Client
+
+
+@dataclass(frozen=True, slots=True)
+class Polling:
+    """How a client waits: it pauses after each read that found nothing, or before each read."""
+
+    pause_s: float
+    pause_first: bool = False
+
+    async def wait(
+        self, client: Client, queue: QueueRef, context: int = 0, *, unaddressed: bool = False
+    ) -> Received | None:
+        """Return the next message, or None if the run is over before one comes."""
+        while not client.finishing:
+            if self.pause_first:
+                await client.pause(self.pause_s)
+            message = await client.take(queue, context, unaddressed=unaddressed)
+            if message is not None:
+                return message
+            if not self.pause_first:
+                await client.pause(self.pause_s)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """Where requests and answers go. Both are numbered by who asks, and their number is read from the body."""
+
+    requests: QueueRef
+    answers: QueueRef
+    polling: Polling
+    number_of_request: Callable[[bytes], int]
+    """Returns the number, from 1 on, of the request with this body; below 1 if it is none."""
+    number_of_answer: Callable[[bytes], int]
+    """Returns the number of the request that the answer with this body belongs to."""
+
+    async def ask(self, client: Client, receiver: int, body: bytes, number: int, context: int) -> Received | None:
+        """Put a request and wait for the answer; None if the run is over before it comes."""
+        await client.put(self.requests, receiver, body, context)
+        client.tally.sent(f"{client.target}.{client.address}.requests", number - 1)
+        answer = await self.polling.wait(client, self.answers, context)
+        if answer is None:
+            return None
+        if answer.context != context or self.number_of_answer(answer.body) != number:
+            client.fail(f"request {number} in context {context} was answered with {answer}")
+        self._receive(client, client.address, "answers", number)
+        return answer
+
+    async def answer(self, client: Client, reply: Callable[[bytes], bytes], *, unaddressed: bool = False) -> None:
+        """Answer whatever is asked until the run is over; `reply` makes an answer's body out of a request's."""
+        while (request := await self.polling.wait(client, self.requests, unaddressed=unaddressed)) is not None:
+            number = self.number_of_request(request.body)
+            if number < 1:
+                client.fail(f"a request that nobody sent: {request}")
+            self._receive(client, request.sender, "requests", number)
+            await client.put(self.answers, request.sender, reply(request.body), request.context)
+            client.tally.sent(f"{client.target}.{request.sender}.answers", number - 1)
+
+    def _receive(self, client: Client, asker: int, kind: str, number: int) -> None:
+        if not client.tally.received(f"{client.target}.{asker}.{kind}", number - 1):
+            client.fail(f"message {number} of the {kind} with client {asker} came twice")

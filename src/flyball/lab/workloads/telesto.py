@@ -1,0 +1,167 @@
+"""The tests of Telesto, seed 003: counters that are passed around, request-response pairs, and a request service."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from flyball.errors import LabError
+from flyball.lab.drivers import NOBODY
+from flyball.lab.workloads.client import Client
+from flyball.lab.workloads.conversation import Dialogue, Polling
+from flyball.lab.workloads.workload import Seconds, Workload
+
+ONE_WAY, PAIRS, SERVICE, SERVICE_ANSWERS = "one_way", "pairs", "service", "service_answers"
+ASKER, ANSWERER = "asker", "answerer"
+
+
+class TelestoWorkload(Workload):
+    """What the three have in common: clients that poll."""
+
+    needs_messages: ClassVar[bool] = True
+
+    protocol: Literal["thorbang", "telesto", "amqp"] = "telesto"
+    retry_delay_s: Seconds = 0.1
+    """A client pauses so long after a read that found nothing."""
+
+    @property
+    def drains(self) -> bool:
+        return True
+
+    @property
+    def polling(self) -> Polling:
+        return Polling(self.retry_delay_s)
+
+
+class TelestoOneWay(TelestoWorkload):
+    """Each client puts a counter to a random other one, reads until it gets one, puts that to the next, and so on."""
+
+    addressed_queues: ClassVar[tuple[str, ...]] = (ONE_WAY,)
+
+    kind: Literal["telesto_one_way"] = "telesto_one_way"
+    clients: Annotated[int, Field(ge=2)] = 50
+
+    @property
+    def client_count(self) -> int:
+        return self.clients
+
+    def role_of(self, number: int) -> str:
+        return ONE_WAY
+
+    def listens(self, client: Client) -> bool:
+        return True
+
+    def check(self, target_count: int) -> None:
+        if self.clients < 2 * target_count:
+            raise LabError("workload.clients of telesto_one_way is wrong: every target needs two of them")
+
+    async def behave(self, client: Client) -> None:
+        queue = client.queue(ONE_WAY)
+        others = [client.address_of(number) for number in self.peers(client) if number != client.number]
+        counter, sent = 1, 0
+        while True:
+            if not client.stopping:
+                sent += 1
+                # The context numbers what this client sent; the text is the counter that goes around.
+                await client.put(queue, client.random.choice(others), b"%d" % counter, sent)
+                client.tally.sent(f"{client.target}.{client.address}", sent - 1)
+            message = await self.polling.wait(client, queue)
+            if message is None:
+                return
+            if message.context < 1 or not message.body.isdigit():
+                client.fail(f"a message that nobody sent: {message}")
+            if not client.tally.received(f"{client.target}.{message.sender}", message.context - 1):
+                client.fail(f"message {message.context} of client {message.sender} came twice")
+            counter = int(message.body) + 1
+
+
+class TelestoDialogue(TelestoWorkload):
+    """Clients that ask and clients that answer, with texts `a-b` of which each side counts up its part."""
+
+    def listens(self, client: Client) -> bool:
+        return client.role == ANSWERER
+
+    async def ask_on(self, client: Client, dialogue: Dialogue, receiver: int) -> None:
+        """Ask, wait for the answer, and ask again, until the run stops."""
+        asked = answered = 0
+        while not client.stopping:
+            asked += 1
+            answer = await dialogue.ask(client, receiver, b"%d-%d" % (asked, answered), asked, asked)
+            if answer is None:
+                return
+            answered = _parts(answer.body)[1]
+
+
+class TelestoPairs(TelestoDialogue):
+    """Request-response pairs: of every two clients one asks the other."""
+
+    addressed_queues: ClassVar[tuple[str, ...]] = (PAIRS,)
+
+    kind: Literal["telesto_pairs"] = "telesto_pairs"
+    pairs: Annotated[int, Field(ge=1)] = 15
+
+    @property
+    def client_count(self) -> int:
+        return 2 * self.pairs
+
+    def role_of(self, number: int) -> str:
+        return ASKER if number < self.pairs else ANSWERER
+
+    def check(self, target_count: int) -> None:
+        if self.pairs % target_count:
+            raise LabError("workload.pairs of telesto_pairs is wrong: every target needs the same number of them")
+
+    async def behave(self, client: Client) -> None:
+        queue = client.queue(PAIRS)
+        dialogue = Dialogue(queue, queue, self.polling, _number, _number)
+        if client.role == ASKER:
+            await self.ask_on(client, dialogue, client.address_of(client.number + self.pairs))
+        else:
+            await dialogue.answer(client, _one_more)
+
+
+class TelestoService(TelestoDialogue):
+    """A request service: requests have no receiver, and any server takes them."""
+
+    shared_queues: ClassVar[tuple[str, ...]] = (SERVICE,)
+    addressed_queues: ClassVar[tuple[str, ...]] = (SERVICE_ANSWERS,)
+
+    kind: Literal["telesto_service"] = "telesto_service"
+    askers: Annotated[int, Field(ge=1)] = 20
+    servers: Annotated[int, Field(ge=1)] = 10
+
+    @property
+    def client_count(self) -> int:
+        return self.askers + self.servers
+
+    def role_of(self, number: int) -> str:
+        return ASKER if number < self.askers else ANSWERER
+
+    def check(self, target_count: int) -> None:
+        if self.servers < target_count:
+            raise LabError("workload.servers of telesto_service is wrong: every target needs one of them")
+
+    async def behave(self, client: Client) -> None:
+        # In the original both are one queue. There a reader of ThorBangMQ would take requests for answers.
+        queues = client.queue(SERVICE), client.queue(SERVICE_ANSWERS)
+        dialogue = Dialogue(*queues, self.polling, _number, _number)
+        if client.role == ASKER:
+            await self.ask_on(client, dialogue, NOBODY)
+        else:
+            await dialogue.answer(client, _one_more, unaddressed=True)
+
+
+def _parts(text: bytes) -> tuple[int, int]:
+    """Return both parts of a text `a-b`, zeros if it is none."""
+    asked, _, answered = text.partition(b"-")
+    return (int(asked), int(answered)) if asked.isdigit() and answered.isdigit() else (0, 0)
+
+
+def _number(text: bytes) -> int:
+    return _parts(text)[0]
+
+
+def _one_more(text: bytes) -> bytes:
+    asked, answered = _parts(text)
+    return b"%d-%d" % (asked, answered + 1)
