@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from flyball.errors import LabError, SettingsError
+from flyball.lab.workloads import WORKLOADS
 from flyball.server.settings import ServeSettings, StoreChoice, load_settings
 
 SHIPPED = Path(__file__).parent / "experiments"
@@ -202,11 +203,30 @@ class Experiment(Part):
             yield dict(zip(self.sweep, levels, strict=True))
 
     def at(self, cell: Mapping[str, Level]) -> Self:
-        """Return the experiment with the values of a cell."""
+        """Return the experiment with the values of a cell. Raises LabError if they do not fit together."""
         values: dict[str, object] = {}
         for factor, level in cell.items():
             values.update(values_of(factor, level))
-        return self.changed(values)
+        found = self.changed(values)
+        if found.target.store == "null" and "keeps_messages" not in found.workload:
+            found = found.changed({"workload.keeps_messages": False})
+        _check_workload(found)
+        return found
+
+
+def _check_workload(experiment: Experiment) -> None:
+    path, kind = experiment.path, experiment.workload.get("kind")
+    if kind not in WORKLOADS:
+        known = list(WORKLOADS)
+        raise LabError(
+            f"{path}: workload.kind: no workload {kind!r}{_suggestion(str(kind), known)}; there are {known}"
+        )
+    try:
+        workload = WORKLOADS[kind].model_validate(experiment.workload)
+    except ValidationError as error:
+        raise _explained(path, error, "workload", WORKLOADS[kind]) from None
+    if experiment.target.kind == "rabbitmq" and workload.protocol != "amqp":
+        raise LabError(f"{path}: workload.protocol: RabbitMQ speaks amqp, not {workload.protocol}")
 
 
 def values_of(factor: str, level: Level) -> dict[str, object]:
@@ -244,6 +264,7 @@ def load(path: Path, name: str | None = None) -> Experiment:
         if key in document:
             raise LabError(f"{path}: {key}: no such key{_suggestion(key, _keys_of(Experiment))}")
     document |= {"name": name or path.stem, "path": path}
+    _root_curve(document, path)
     try:
         document["sweep"] = dict(_flattened(document.get("sweep", {})))
         experiment = Experiment.model_validate(document)
@@ -251,6 +272,13 @@ def load(path: Path, name: str | None = None) -> Experiment:
         raise _explained(path, error) from None
     _check(experiment)
     return experiment
+
+
+def _root_curve(document: dict[str, Any], path: Path) -> None:
+    """A file with a recorded rate lies beside the description, wherever the lab is called."""
+    workload = document.get("workload")
+    if isinstance(workload, dict) and isinstance(workload.get("rate_curve"), str):
+        workload["rate_curve"] = str(path.parent / workload["rate_curve"])
 
 
 def find(name: str) -> Experiment:
@@ -349,15 +377,16 @@ def _put(document: dict[str, Any], key: str, value: object, path: Path) -> None:
     place[inner[-1]] = value
 
 
-def _explained(path: Path, error: ValidationError) -> LabError:
+def _explained(path: Path, error: ValidationError, prefix: str = "", part: type[BaseModel] | None = None) -> LabError:
+    """Say in one line what is wrong where; `part` is what was checked, if it is not the whole description."""
     # A misspelt key is also a missing one: say the former.
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     # People count from 1; and a union's members are no part of the place in the file.
-    parts = [str(part + 1 if isinstance(part, int) else part) for part in first["loc"]]
-    key = ".".join(part for part in parts if not part.startswith(("function-", "dict[", "list[")))
+    places = [str(place + 1 if isinstance(place, int) else place) for place in first["loc"]]
+    key = ".".join(place for place in [prefix, *places] if place and not place.startswith(("function-", "dict[")))
     if first["type"] == "extra_forbidden":
-        *parents, wrong = [str(part) for part in first["loc"]]
-        known = _keys_of(_part_at(parents))
+        *parents, wrong = places
+        known = _keys_of(part or _part_at(parents))
         return LabError(f"{path}: {key}: no such key{_suggestion(wrong, known)}")
     if first["type"] == "missing":
         return LabError(f"{path}: {key} is missing")
@@ -380,7 +409,7 @@ def _part_at(parents: list[str]) -> type[Part]:
     return _PARTS.get(parents[0], Experiment) if parents else Experiment
 
 
-def _keys_of(part: type[Part]) -> list[str]:
+def _keys_of(part: type[BaseModel]) -> list[str]:
     keys = [info.alias or name for name, info in part.model_fields.items()]
     return [key for key in keys if part is not Experiment or key not in ("name", "path")]
 

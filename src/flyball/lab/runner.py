@@ -256,7 +256,7 @@ class _Run:
             await worker.peer.tell(
                 {
                     "worker": worker.peer.name,
-                    "workload": self._experiment.workload,
+                    "workload": self._workload.model_dump(mode="json"),
                     "targets": self._targets(),
                     "clients": list(worker.clients),
                     "set_up": made,

@@ -1,0 +1,129 @@
+"""The folder of results: what is kept, what is refused, what is thrown away."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flyball.errors import LabError
+from flyball.lab.plan import plan
+from flyball.lab.results import Results
+from flyball.pipeline.manifest import read_experiments, read_runs
+from tests.lab.descriptions import TINY, described
+
+VIEWED = TINY + '[sweep]\n"workload.clients" = [1, 2]\n[[view]]\nkind = "curve"\nx = "workload.clients"\n'
+MANIFEST: dict[str, object] = {"version": 1, "run": "", "measured": {"from_us": 1, "until_us": 2}}
+
+
+def opened(folder: Path, text: str, *, is_fresh: bool = False, is_quick: bool = False) -> tuple[Results, list[str]]:
+    """Open the results of a description; also return the runs that are complete."""
+    laid_out = plan(described(folder, text), is_quick=is_quick)
+    results = Results(folder / "out", laid_out)
+    results.open(is_fresh=is_fresh)
+    return results, [run.run_id for run in laid_out.runs if results.is_complete(run)]
+
+
+def with_one_run(folder: Path) -> Results:
+    laid_out = plan(described(folder, VIEWED))
+    results = Results(folder / "out", laid_out)
+    results.open(is_fresh=False)
+    (results.begin(laid_out.runs[0]) / "traces" / "calls-x.parquet").write_bytes(b"x")
+    results.complete(laid_out.runs[0], MANIFEST | {"run": laid_out.runs[0].run_id})
+    return results
+
+
+def test_the_pipeline_reads_what_the_lab_writes(tmp_path: Path) -> None:
+    results = with_one_run(tmp_path)
+    (experiment,) = read_experiments(results.folder)
+    assert (experiment.name, experiment.factors, experiment.run_count) == ("tiny", {"workload.clients": [1, 2]}, 2)
+    assert (experiment.views[0].kind, experiment.views[0].x) == ("curve", "workload.clients")
+    (run,) = read_runs(results.folder)
+    assert (results.folder / f"run={run.run}" / "traces" / "calls-x.parquet").exists()
+
+
+def test_complete_runs_are_found_again(tmp_path: Path) -> None:
+    with_one_run(tmp_path)
+    _, complete = opened(tmp_path, VIEWED)
+    assert len(complete) == 1
+
+
+def test_another_title_or_view_does_not_make_other_results(tmp_path: Path) -> None:
+    with_one_run(tmp_path)
+    _, complete = opened(tmp_path, VIEWED.replace('"curve"', '"table"').replace('"Tiny"', '"Small"'))
+    assert len(complete) == 1
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        ("length_s = 0.4", "length_s = 0.5", "run.length_s was 0.4, now 0.5"),
+        ('"memory"', '"null"', 'target.store was "memory", now "null"'),
+        ("[1, 2]", "[1, 2, 3]", "sweep.workload.clients was "),
+        ("[run]", "body_bytes = 9\n[run]", "workload.body_bytes was null, now 9"),
+    ],
+)
+def test_results_of_another_definition_are_refused(tmp_path: Path, right: str, wrong: str, told: str) -> None:
+    with_one_run(tmp_path)
+    with pytest.raises(LabError) as error:
+        opened(tmp_path, VIEWED.replace(right, wrong))
+    assert told in str(error.value)
+    assert "give --fresh to throw them away, or another --out" in str(error.value)
+
+
+def test_quick_results_are_not_mixed_with_others(tmp_path: Path) -> None:
+    with_one_run(tmp_path)
+    with pytest.raises(LabError, match="is_quick was false, now true"):
+        opened(tmp_path, VIEWED, is_quick=True)
+
+
+def test_fresh_throws_earlier_results_away_but_nothing_else(tmp_path: Path) -> None:
+    results = with_one_run(tmp_path)
+    (tmp_path / "out" / "mine.txt").write_text("x")
+    _, complete = opened(tmp_path, VIEWED.replace("0.4", "0.5"), is_fresh=True)
+    assert complete == []
+    assert (tmp_path / "out" / "mine.txt").exists()
+    assert [path.name for path in results.folder.glob("run=*")] == []
+
+
+def test_a_half_made_run_is_no_result_and_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    laid_out = plan(described(tmp_path, VIEWED))
+    results = Results(tmp_path / "out", laid_out)
+    results.open(is_fresh=False)
+    half_made = results.begin(laid_out.runs[0])
+    assert read_runs(results.folder) == []
+    opened(tmp_path, VIEWED)
+    assert not half_made.exists()
+
+
+def test_a_failed_run_keeps_its_reason_and_logs_beside_the_results_until_it_is_made_again(tmp_path: Path) -> None:
+    laid_out = plan(described(tmp_path, VIEWED))
+    results = Results(tmp_path / "out", laid_out)
+    results.open(is_fresh=False)
+    run = laid_out.runs[0]
+    folder = results.begin(run)
+    (folder / "logs" / "node-1.log").write_text("why")
+    kept = results.fail(run, "node-1 died")
+    assert kept.name == f"failed={run.run_id}"
+    assert (kept / "reason.txt").read_text() == "node-1 died\n"
+    assert (kept / "logs" / "node-1.log").exists()
+    assert not results.is_complete(run)
+    results.begin(run)
+    assert not kept.exists()
+
+
+def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path) -> None:
+    results = with_one_run(tmp_path)
+    (results.folder / "definition.json").write_text("{")
+    with pytest.raises(LabError, match=r"cannot read .*definition\.json.*--fresh"):
+        opened(tmp_path, VIEWED)
+
+
+def test_a_password_is_in_no_file_of_the_results(tmp_path: Path) -> None:
+    text = VIEWED.replace('"memory"', '"postgresql://me:secret@h/d"\npassword = "hidden"')
+    results, _ = opened(tmp_path, text)
+    for path in results.folder.rglob("*.json"):
+        assert "secret" not in path.read_text()
+        assert "hidden" not in path.read_text()
+        json.loads(path.read_text())
