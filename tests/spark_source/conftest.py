@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from flyball.client.sync import Client
 from tests.nodes import RunningNode
@@ -70,8 +71,8 @@ def run(writer: DataStreamWriter, checkpoint: str) -> None:
 
 
 @contextmanager
-def stopping(query: object) -> Iterator[None]:
+def stopping(query: StreamingQuery) -> Iterator[None]:
     try:
         yield
     finally:
-        query.stop()  # type: ignore[attr-defined]
+        query.stop()
