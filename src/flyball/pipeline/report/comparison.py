@@ -28,11 +28,12 @@ from flyball.pipeline.report.figures import (
 from flyball.pipeline.report.markup import Child, Html, element, markup, table
 from flyball.pipeline.report.page import Part, plots, write_page
 from flyball.pipeline.report.sections import fold, settings_facts
-from flyball.pipeline.report.summary import Tile, Caution, show_tiles, show_warnings
+from flyball.pipeline.report.summary import Caution, Tile, show_tiles, show_warnings
 from flyball.pipeline.report.words import (
     ALL,
     NOTHING,
     amount,
+    axis_name,
     capital,
     count_of,
     level,
@@ -68,7 +69,7 @@ class Pair:
 
 
 def write_comparison(analyses: Mapping[str, Analysis], path: Path) -> None:
-    """Write a comparison of named analyses to `path`: one HTML file; the first of them is what others are held against.
+    """Write a comparison of named analyses to `path`: one HTML file; others are held against the first.
 
     Raises PipelineError if there are fewer than two, or if they have no experiment in common.
     """
@@ -209,7 +210,7 @@ def _interval(found: Difference) -> str:
 
 def _words(one: Compared) -> Child:
     says, mood = verdict(one.metric, one.found)
-    return element("span", says, class_=f"{mood}-text") if mood else says
+    return element("span", says, class_=f"verdict {mood}-text" if mood else "verdict")
 
 
 def _overlaid(pair: Pair, metric: str, rows: Mapping[str, Mapping[str, pd.Series[Any]]]) -> Figure:
@@ -229,11 +230,11 @@ def _overlaid(pair: Pair, metric: str, rows: Mapping[str, Mapping[str, pd.Series
     means = [float(row["mean"]) for found in rows.values() for row in found.values()]
     levels = list(
         dict.fromkeys(
-            chapter.cells[cell].get(x) for found in rows.values() for cell in found if cell in chapter.cells
+            chapter.cells[cell].get(x or "") for found in rows.values() for cell in found if cell in chapter.cells
         )
     )
     layout = {
-        "xaxis": level_axis(capital(chapter.names[x]), levels) if x else axis("", type="category"),
+        "xaxis": level_axis(capital(axis_name(chapter.names[x])), levels) if x else axis("", type="category"),
         "yaxis": value_axis(f"{capital(metric_name(metric))} [{unit}]", means, may_be_log=unit == "ms"),
         "barmode": "group",
     }
@@ -279,7 +280,8 @@ def _summary_part(
     title: str, analyses: Mapping[str, Analysis], pairs: Sequence[Pair], compared: Sequence[Compared]
 ) -> Part:
     first, *others = analyses
-    lead = f"{capital(count_of(len(pairs), 'experiment'))} that all have in common. {first} is what the others are held against."
+    common = capital(count_of(len(pairs), "experiment"))
+    lead = f"{common} that all have in common. {first} is what the others are held against."
     body = element(
         "section",
         element("h1", title),
@@ -300,8 +302,8 @@ def _tiles(others: Sequence[str], compared: Sequence[Compared]) -> list[Tile]:
                 continue
             moods = [verdict(metric, one.found)[1] for one in ones]
             ratio = float(pd.Series([one.found.ratio for one in ones]).median())
-            same = len(ones) - moods.count("good") - moods.count("bad")
-            more = f"{moods.count('good')} better, {moods.count('bad')} worse, {same} undecided of {count_of(len(ones), 'cell')}"
+            better, worse, same = (moods.count(mood) for mood in ("good", "bad", ""))
+            more = f"{better} better, {worse} worse, {same} alike or undecided of {count_of(len(ones), 'cell')}"
             tiles.append(Tile(f"{capital(metric_name(metric))} of {other}", f"{amount(ratio, 2)} ×", "median", more))
     return tiles
 

@@ -74,6 +74,7 @@ def verdict(metric: str, found: Difference) -> tuple[str, str]:
     is_more = found.low > 0
     size = f" by {percent(abs(found.ratio - 1))}" if is_number(found.ratio) else ""
     is_good = is_more == is_higher_better(metric)
-    return f"significantly {'higher' if is_more else 'lower'}{size}: {'better' if is_good else 'worse'}", (
-        "good" if is_good else "bad"
-    )
+    direction = "higher" if is_more else "lower"
+    if is_good:
+        return f"better: significantly {direction}{size}", "good"
+    return f"worse: significantly {direction}{size}", "bad"

@@ -91,19 +91,28 @@ def value_axis(title: str, values: Iterable[float | None], *, may_be_log: bool =
     """Return an axis for measured values: logarithmic where they differ by a factor of 30, else from zero."""
     positive = [value for value in values if value is not None and is_number(value) and value > 0]
     if may_be_log and positive and max(positive) / min(positive) >= 30:
-        return axis(f"{title}, logarithmic", type="log")
+        return log_axis(title, min(positive), max(positive))
     return axis(title, rangemode="tozero")
+
+
+def log_axis(title: str, low: float, high: float) -> Axis:
+    """Return a logarithmic axis that is labelled at 1, 2 and 5, or at powers of ten if it spans many."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if len(decades) <= 4 else (1,)
+    ticks = [step * 10.0**decade for decade in decades for step in steps]
+    labels = {"tickmode": "array", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
+    return axis(f"{title}, logarithmic", type="log", **labels)
 
 
 def level_axis(title: str, levels: Sequence[object]) -> Axis:
     """Return an axis for the levels of a factor: numbers where they are, evenly spaced names otherwise."""
-    numbers = [float(value) for value in levels if is_level_number(value)]
+    numbers = [float(value) for value in levels if isinstance(value, int | float) and is_level_number(value)]
     if len(numbers) < len(levels) or not numbers:
         return axis(title, type="category")
     ticks: Axis = {"tickmode": "array", "tickvals": numbers, "ticktext": [f"{value:,g}" for value in numbers]}
     if is_geometric(numbers):
         return axis(f"{title}, logarithmic", type="log", **ticks)
-    return axis(title, rangemode="tozero", **(ticks if len(numbers) <= 12 and _is_even(numbers) else {}))
+    return axis(title, rangemode="tozero", **(ticks if _is_even(numbers) else {}))
 
 
 def is_level_number(value: object) -> bool:
@@ -124,9 +133,7 @@ def is_geometric(numbers: Sequence[float]) -> bool:
 def _is_even(numbers: Sequence[float]) -> bool:
     """Whether the labels of all levels fit beside each other on a linear axis."""
     ordered = sorted(set(numbers))
-    return all(
-        after - before >= (ordered[-1] - ordered[0]) / 14 for before, after in itertools.pairwise(ordered)
-    )
+    return all(after - before >= (ordered[-1] - ordered[0]) / 14 for before, after in itertools.pairwise(ordered))
 
 
 def _unevenness(ordered: Sequence[float]) -> float:

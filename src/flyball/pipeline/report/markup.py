@@ -29,7 +29,7 @@ def markup(*children: Child) -> Html:
 
 
 def element(name: str, *children: Child, **attributes: Attribute) -> Html:
-    """Return one element. `class_` and `aria_label` stand for `class` and `aria-label`; None and False are left out."""
+    """Return one element: `aria_label` is written `aria-label`, `class_` is `class`; None and False are left out."""
     opening = "".join([f"<{name}", *(_attribute(key, value) for key, value in attributes.items()), ">"])
     return Html(opening if name in _EMPTY_ELEMENTS else f"{opening}{markup(*children)}</{name}>")
 

@@ -18,7 +18,7 @@ def write_report(analysis: Analysis, path: Path) -> None:
     title = title_of(chapters)
     parts = [
         _summary_part(title, analysis, chapters),
-        *(chapter_part(chapter) for chapter in chapters),
+        *(chapter_part(chapter, is_only=len(chapters) == 1) for chapter in chapters),
         models_part(analysis.models),
         runs_part(analysis, chapters),
         quarantine_part(analysis),

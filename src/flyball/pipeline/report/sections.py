@@ -42,18 +42,22 @@ MOST_ROWS = 1000
 _MAIN_METRICS = ("throughput", "messages", "response")
 
 
-def chapter_part(chapter: Chapter) -> Part:
-    """Return the part of one experiment: about, headline, plots, tables, references, laws."""
+def chapter_part(chapter: Chapter, *, is_only: bool = False) -> Part:
+    """Return the part of one experiment: about, headline, plots, tables, references, laws.
+
+    The only one of a report leaves to the summary what that says already.
+    """
     about = chapter.experiment.about if chapter.experiment else "What nodes recorded of their own requests."
     source = chapter.experiment.source if chapter.experiment else ""
+    title = "Results" if is_only else chapter.title
     figures, missing = _figures(chapter)
     body = element(
         "section",
         element("p", chapter.name, class_="eyebrow") if chapter.name else None,
-        element("h2", chapter.title),
+        element("h2", title),
         [element("p", paragraph, class_="about") for paragraph in about.split("\n\n") if paragraph.strip()],
         element("p", f"After {source}.", class_="source") if source else None,
-        show_tiles(tiles_of(chapter)),
+        None if is_only else show_tiles(tiles_of(chapter)),
         plots(figures, chapter.anchor),
         [element("p", text, class_="note") for text in missing],
         _cells_tables(chapter),
@@ -62,7 +66,7 @@ def chapter_part(chapter: Chapter) -> Part:
         id=chapter.anchor,
         class_="chapter",
     )
-    return Part(chapter.anchor, chapter.title, body)
+    return Part(chapter.anchor, title, body)
 
 
 def models_part(models: Mapping[str, Mapping[str, Any]]) -> Part | None:
@@ -243,7 +247,13 @@ def _laws_table(chapter: Chapter) -> Html:
             else element("span", f"violated in {count_of(broken, 'run')}", class_="bad-text")
         )
         body.append(
-            [capital(str(law)), verdict, whole(len(part)), percent(worst["error_ratio"]), str(worst["says"])],
+            [
+                capital(str(law)),
+                verdict,
+                whole(len(part)),
+                percent(abs(float(worst["error_ratio"]))),
+                str(worst["says"]),
+            ],
         )
     head = ["Law", "Verdict", "Runs checked", "Largest error", "Where it is largest"]
     return markup(

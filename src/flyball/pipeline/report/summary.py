@@ -19,6 +19,7 @@ from flyball.pipeline.report.words import (
     count_of,
     duration,
     percent,
+    proper,
     unit_of,
     whole,
 )
@@ -69,8 +70,8 @@ def lead(analysis: Analysis, chapters: Sequence[Chapter]) -> str:
     experiments = [chapter for chapter in chapters if chapter.experiment]
     if not experiments:
         return f"Traces of {count_of(len(_traced_runs(chapters)), 'run')} that belong to no experiment."
-    against = f" against {_and(kinds)}" if kinds else ""
-    over = f" over {_and(protocols)}" if protocols else ""
+    against = f" against {_and([proper(kind) for kind in kinds])}" if kinds else ""
+    over = f" over {_and([proper(name) for name in protocols])}" if protocols else ""
     days = sorted({run.started_at[:10] for run in analysis.runs if run.started_at})
     when = f", on {days[0]}" if len(days) == 1 else f", from {days[0]} to {days[-1]}" if days else ""
     runs = count_of(len(analysis.runs), "run")
@@ -122,7 +123,7 @@ def show_tiles(shown: Sequence[Tile]) -> Html:
 def show_warnings(shown: Sequence[Caution]) -> Html:
     """Return warnings as a list, or a line that says that there is nothing to warn of."""
     if not shown:
-        return element("p", "Nothing to warn of: all checks passed.", class_="good-text")
+        return element("p", "Nothing to warn of.", class_="good-text")
     return element("ul", [_show_warning(warning) for warning in shown], class_="warnings")
 
 
@@ -157,7 +158,7 @@ def _best(chapters: Sequence[Chapter], metric: str) -> Tile | None:
             candidates.append((float(best["mean"]), chapter, best))
     if not candidates:
         return None
-    pick: Callable[..., tuple[float, Chapter, pd.Series]] = max if metric == "throughput" else min  # type: ignore[type-arg]
+    pick: Callable[..., tuple[float, Chapter, pd.Series]] = max if metric == "throughput" else min
     mean, chapter, best = pick(candidates, key=lambda candidate: candidate[0])
     label = "Highest throughput" if metric == "throughput" else "Shortest mean response"
     where = [chapter.title] if len(chapters) > 1 else []
@@ -189,7 +190,7 @@ def _laws(chapters: Sequence[Chapter]) -> Tile | None:
     if rows.empty:
         return None
     held = int(rows["holds"].astype(bool).sum())
-    return Tile("Operational laws", f"{held} of {len(rows)}", "hold", "", "" if held < len(rows) else "good")
+    return Tile("Operational laws that hold", f"{held} of {len(rows)}", mood="" if held < len(rows) else "good")
 
 
 def _references(chapters: Sequence[Chapter]) -> Tile | None:
@@ -198,8 +199,8 @@ def _references(chapters: Sequence[Chapter]) -> Tile | None:
     rows = rows[(rows["metric"] == "throughput") & rows["ratio"].notna()]
     if rows.empty:
         return None
-    more = f"median of {count_of(len(rows), 'published number')}"
-    return Tile("Throughput beside the seed's", f"{amount(float(rows['ratio'].median()))} ×", "", more)
+    more = f"median of {count_of(len(rows), 'cell')}"
+    return Tile("Throughput / the seed's", f"{amount(float(rows['ratio'].median()))} ×", "", more)
 
 
 def _failed_checks(runs: Sequence[Run]) -> Iterable[Caution]:
@@ -263,7 +264,7 @@ def _said_by_runs(runs: Sequence[Run]) -> Iterable[Caution]:
         for text in run.warnings:
             said.setdefault(text, []).append(run.run)
     for text, names in said.items():
-        yield Caution(text, names)
+        yield Caution(capital(text), names)
 
 
 def _quick(chapters: Sequence[Chapter]) -> Iterable[Caution]:

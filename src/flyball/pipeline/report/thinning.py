@@ -41,12 +41,43 @@ def thin(values: Floats, most: int) -> Thinned:
     )
 
 
-def coarsen(histogram: pd.DataFrame, most: int) -> pd.DataFrame:
-    """Return a histogram (low_ms, high_ms, requests) with at most `most` buckets, neighbours put together."""
-    ordered = histogram.groupby(["low_ms", "high_ms"], as_index=False)["requests"].sum().sort_values("low_ms")
-    if len(ordered) <= most:
-        return ordered
-    group = np.arange(len(ordered)) * most // len(ordered)
-    return ordered.groupby(group).agg(
-        low_ms=("low_ms", "min"), high_ms=("high_ms", "max"), requests=("requests", "sum")
-    )
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Logarithmic buckets of equal width for all histograms of a plot, so that their heights can be compared."""
+
+    step: float
+    """The width of a bucket, as a difference of logarithms."""
+
+    def count(self, histogram: pd.DataFrame) -> pd.DataFrame:
+        """Return low_ms, high_ms and requests in these buckets, from the first to the last that is not empty."""
+        sums = histogram["requests"].groupby(self._places(histogram)).sum()
+        places = np.arange(sums.index.min(), sums.index.max() + 1)
+        return pd.DataFrame(
+            {
+                "low_ms": np.exp(places * self.step),
+                "high_ms": np.exp((places + 1) * self.step),
+                "requests": sums.reindex(places, fill_value=0).to_numpy(),
+            }
+        )
+
+    def _places(self, histogram: pd.DataFrame) -> Floats:
+        return np.floor(_middles(histogram) / self.step)
+
+
+def buckets_for(histogram: pd.DataFrame, most: int) -> Buckets:
+    """Return at most about `most` buckets for a histogram (low_ms, high_ms, requests), none finer than its own."""
+    middles = _middles(histogram)
+    bounded = histogram[histogram["low_ms"] > 0]
+    finest = float(np.median(np.log(bounded["high_ms"] / bounded["low_ms"]))) if len(bounded) else 1.0
+    needed = (middles.max() - middles.min()) / most
+    # A whole number of the table's own buckets: otherwise some would hold more of them than others.
+    return Buckets(finest * max(1, int(np.ceil(needed / finest))))
+
+
+def _middles(histogram: pd.DataFrame) -> Floats:
+    """Return the logarithm of the middle of each bucket; one that begins at zero is taken to begin at a half."""
+    high = histogram["high_ms"].to_numpy(dtype=float)
+    low = histogram["low_ms"].to_numpy(dtype=float)
+    low = np.where(low > 0, low, high / 2)
+    middles: Floats = (np.log(low) + np.log(high)) / 2
+    return middles

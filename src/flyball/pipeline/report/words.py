@@ -38,6 +38,13 @@ _METRICS = {
     "network": "network time",
 }
 _UNITS = {"throughput": "requests/s", "messages": "messages/s"}
+_PROPER_NAMES = {
+    "flyball": "Flyball",
+    "rabbitmq": "RabbitMQ",
+    "thorbang": "ThorBangMQ",
+    "telesto": "Telesto",
+    "amqp": "AMQP",
+}
 _HIGHER_IS_BETTER = frozenset({"throughput", "messages"})
 
 
@@ -54,6 +61,17 @@ def unit_of(metric: str, unit: str = "ms") -> str:
 def is_higher_better(metric: str) -> bool:
     """Whether more of it is what one wants."""
     return metric in _HIGHER_IS_BETTER
+
+
+def axis_name(factor: str) -> str:
+    """Return a factor's short name for an axis, its unit in brackets: `body [bytes]`."""
+    name, _, unit = factor.rpartition(" ")
+    return f"{name} [{unit}]" if name and unit in ("bytes", "ms", "s", "us") else factor
+
+
+def proper(name: str) -> str:
+    """Return a target or a protocol as it writes itself."""
+    return _PROPER_NAMES.get(name, name)
 
 
 def capital(text: str) -> str:

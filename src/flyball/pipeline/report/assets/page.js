@@ -41,6 +41,7 @@
       hoverlabel: { bgcolor: surface, bordercolor: colourOf("edge"), font: { family, color: colourOf("ink") }, namelength: -1 },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: colourOf("muted"), activecolor: colourOf("ink") },
       legend: { orientation: "h", x: 0, xanchor: "left", y: 1.02, yanchor: "bottom", maxheight: 0.3, font: { size: 12 }, ...given.legend },
+      barcornerradius: 3,
       showlegend: given.showlegend ?? true,
       xaxis: axis(given.xaxis),
       yaxis: axis(given.yaxis),

@@ -1,0 +1,258 @@
+"""Plots of how a run went over time and of how its response times are distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from flyball.pipeline.manifest import View
+from flyball.pipeline.report import thinning
+from flyball.pipeline.report.chapters import Chapter
+from flyball.pipeline.report.figures import (
+    Figure,
+    Trace,
+    axis,
+    colour,
+    line,
+    log_axis,
+    marker,
+    plain,
+    shorts,
+    value_axis,
+)
+from flyball.pipeline.report.markup import Html, table
+from flyball.pipeline.report.selection import MOST_LINES, of_kind, source_in, spread
+from flyball.pipeline.report.words import ALL, amount, capital, duration, metric_name, unit_of, whole
+
+MOST_POINTS = 6000
+"""Points that a plot over time may hold in all its lines."""
+MOST_POINTS_OF_A_LINE = 600
+MOST_BUCKETS = 80
+
+_PERCENTILES = {"p50": "50 %", "p90": "90 %", "p95": "95 %", "p99": "99 %", "p999": "99.9 %", "max": "max"}
+
+
+def over_time(chapter: Chapter, view: View) -> list[Figure]:
+    """Requests or messages in each second: a line for each run, or for each kind if there is one run only."""
+    metric = view.metric
+    rows = chapter.tables["throughput"]
+    source = source_in(rows, view.source)
+    rows = rows[rows["source"] == source]
+    if view.request != ALL:
+        rows = rows[rows["kind"] == view.request]
+    if rows.empty or metric not in ("throughput", "messages"):
+        return []
+    by = "kind" if rows["run"].nunique() == 1 else "run"
+    series = _series(rows, by, "messages" if metric == "messages" else "requests")
+    most = max(60, min(MOST_POINTS_OF_A_LINE, MOST_POINTS // len(series)))
+    thinned = {name: thinning.thin(values, most) for name, values in series.items()}
+    labels = _labels_of_lines(chapter, list(series), by)
+    unit = unit_of(metric)
+    layout = {
+        "xaxis": axis("Time since the measurement began [s]", rangemode="tozero"),
+        "yaxis": axis(f"{capital(metric_name(metric))} [{unit}]", rangemode="tozero"),
+        "hovermode": "x unified" if len(series) <= 6 else "closest",
+    }
+    title = view.title or f"{capital(metric_name(metric))} over time{of_kind(view.request)}"
+    length = max(len(values) for values in series.values())
+    says = f"{title}, in {unit}, seen by {source}, {duration(length)}. " + "; ".join(
+        f"{labels[name][1]}: mean {amount(values.mean())}, from {amount(values.min())} to {amount(values.max())}"
+        for name, values in list(series.items())[:MOST_LINES]
+    )
+    note = f"Seen by {source}."
+    if not all(points.is_whole for points in thinned.values()):
+        note += (
+            " Each point is the mean of several seconds; the band around it spans their smallest and largest value."
+        )
+    data = [trace for name, points in thinned.items() for trace in _time_traces(labels[name], points)]
+    return [Figure(title, data, layout, says, _numbers_over_time(title, unit, series, labels), note, is_wide=True)]
+
+
+def histogram(chapter: Chapter, view: View) -> list[Figure]:
+    """The distribution of response times: bars, or a line for each of several cells."""
+    kind = view.request
+    rows = chapter.tables["histogram"]
+    source = source_in(rows, view.source)
+    rows = rows[(rows["source"] == source) & (rows["requests"] > 0)]
+    # Where the table has no rows for all kinds together, their sum is the same.
+    rows = rows[rows["kind"] == kind] if kind != ALL or ALL in set(rows["kind"]) else rows
+    if rows.empty:
+        return []
+    cells = [cell for cell in chapter.cells if cell in set(rows["cell"])]
+    shown = spread(cells, MOST_LINES)
+    rows = rows[rows["cell"].isin(shown)]
+    buckets = thinning.buckets_for(rows, MOST_BUCKETS)
+    counted = {cell: buckets.count(rows[rows["cell"] == cell]) for cell in shown}
+    data = [
+        _histogram_trace(index, chapter.cell_name(cell), found, is_alone=len(shown) == 1)
+        for index, (cell, found) in enumerate(counted.items())
+    ]
+    low = min(float(found["low_ms"].min()) for found in counted.values())
+    high = max(float(found["high_ms"].max()) for found in counted.values())
+    layout = {
+        "xaxis": log_axis("Response time [ms]", low, high),
+        "yaxis": axis("Share of requests [%]", rangemode="tozero"),
+        "bargap": 0,
+        "showlegend": len(shown) > 1,
+    }
+    title = view.title or f"Distribution of response times{of_kind(kind)}"
+    note = f"Seen by {source}." + (
+        f" {len(shown)} of {len(cells)} cells are shown." if len(shown) < len(cells) else ""
+    )
+    says = f"{title}, seen by {source}. " + _says_medians(chapter, shown, source, kind)
+    return [Figure(title, data, layout, says, _numbers_of_percentiles(chapter, title, source, kind), note)]
+
+
+def percentiles(chapter: Chapter, view: View) -> list[Figure]:
+    """Response times at several percentiles, a line for each kind of request, or for each cell if there are many."""
+    # A view that names no metric means throughput, which has no percentiles worth a plot.
+    metric = "response" if view.metric == "throughput" else view.metric
+    source = chapter.source_of(metric, view.source)
+    rows = chapter.tables["measures"]
+    rows = rows[(rows["metric"] == metric) & (rows["source"] == source)]
+    if rows.empty:
+        return []
+    by = "kind" if rows["cell"].nunique() == 1 else "cell"
+    if by == "cell":
+        rows = rows[rows["kind"] == ALL]
+    means = _percentile_means(rows, by)
+    shown = spread(list(means), MOST_LINES)
+    label = {name: chapter.cell_name(name) if by == "cell" else name for name in shown}
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": plain(label[name]),
+            "x": list(_PERCENTILES.values()),
+            "y": shorts(means[name].values()),
+            "line": line(index),
+            "marker": marker(index),
+            "hovertemplate": "%{x}: %{y:,.4g} ms",
+        }
+        for index, name in enumerate(shown)
+    ]
+    title = view.title or f"Percentiles of the {metric_name(metric)}"
+    values = [value for name in shown for value in means[name].values()]
+    layout = {
+        "xaxis": axis("So many requests were answered within this time", type="category"),
+        "yaxis": value_axis(f"{capital(metric_name(metric))} [ms]", values),
+    }
+    says = f"{title}, in ms, seen by {source}. " + "; ".join(
+        f"{label[name]}: median {amount(means[name]['p50'])}, 99 % within {amount(means[name]['p99'])}"
+        for name in shown
+    )
+    head = ["Requests" if by == "kind" else "Cell", *_PERCENTILES.values()]
+    body = [[label[name], *map(amount, means[name].values())] for name in shown]
+    note = f"Seen by {source}; the mean over repetitions."
+    return [Figure(title, data, layout, says, table(f"{title} [ms]", head, body), note)]
+
+
+def _series(rows: pd.DataFrame, by: str, column: str) -> dict[str, thinning.Floats]:
+    """Return one value for each second of each line; a second without requests is a zero, not a gap."""
+    seconds = rows.groupby("run")["second"].max() + 1
+    found: dict[str, thinning.Floats] = {}
+    for name, part in rows.groupby(by, sort=by == "kind"):
+        values = np.zeros(int(seconds[part["run"].iloc[0]]))
+        np.add.at(values, part["second"].to_numpy(dtype=int), part[column].to_numpy(dtype=float))
+        found[str(name)] = values
+    return found
+
+
+def _labels_of_lines(chapter: Chapter, names: Sequence[str], by: str) -> dict[str, tuple[int, str, bool]]:
+    """Return for each line its colour, its name, and whether it is the first of that name: repetitions share one."""
+    if by == "kind":
+        return {name: (index, name, True) for index, name in enumerate(names)}
+    cells = [cell for cell in chapter.cells if cell in {chapter.cell_of[name] for name in names}]
+    found: dict[str, tuple[int, str, bool]] = {}
+    seen: set[str] = set()
+    for name in names:
+        cell = chapter.cell_of[name]
+        found[name] = (cells.index(cell), chapter.cell_name(cell), cell not in seen)
+        seen.add(cell)
+    return found
+
+
+def _time_traces(label: tuple[int, str, bool], points: thinning.Thinned) -> list[Trace]:
+    index, name, is_first = label
+    at = shorts(points.at)
+    common: Trace = {"type": "scatter", "mode": "lines", "legendgroup": f"line-{index}", "name": plain(name)}
+    traces: list[Trace] = []
+    if not points.is_whole:
+        outline: Trace = {"hoverinfo": "skip", "showlegend": False, "line": {"width": 0, "color": colour(index)}}
+        traces.append({**common, **outline, "x": at, "y": shorts(points.low)})
+        traces.append(
+            {
+                **common,
+                **outline,
+                "x": at,
+                "y": shorts(points.high),
+                "fill": "tonexty",
+                "fillcolor": colour(index, 0.18),
+            }
+        )
+    thin_line = {**line(index), "width": 1.5}
+    traces.append({**common, "x": at, "y": shorts(points.mean), "line": thin_line, "showlegend": is_first})
+    return traces
+
+
+def _numbers_over_time(
+    title: str, unit: str, series: Mapping[str, thinning.Floats], labels: Mapping[str, tuple[int, str, bool]]
+) -> Html:
+    head = ["Line", f"Mean [{unit}]", f"Least [{unit}]", f"Most [{unit}]", "Seconds"]
+    body = [
+        [
+            labels[name][1],
+            *(amount(float(value)) for value in (values.mean(), values.min(), values.max())),
+            whole(len(values)),
+        ]
+        for name, values in series.items()
+    ]
+    return table(title, head, body)
+
+
+def _histogram_trace(index: int, name: str, buckets: pd.DataFrame, *, is_alone: bool) -> Trace:
+    share = 100 * buckets["requests"] / buckets["requests"].sum()
+    trace: Trace = {
+        "name": plain(name),
+        "y": shorts(share),
+        "hovertemplate": "about %{x:,.3g} ms: %{y:,.3g} %",
+    }
+    if is_alone:
+        # The width of a bar counts in the axis' units from where the bar begins.
+        width = shorts(buckets["high_ms"] - buckets["low_ms"])
+        place = {"x": shorts(buckets["low_ms"]), "width": width, "offset": 0}
+        return trace | place | {"type": "bar", "marker": {"color": colour(index)}}
+    middle = np.sqrt(buckets["low_ms"] * buckets["high_ms"])
+    return trace | {"type": "scatter", "mode": "lines", "x": shorts(middle), "line": line(index)}
+
+
+def _numbers_of_percentiles(chapter: Chapter, title: str, source: str, kind: str) -> Html | None:
+    means = _percentile_means(_responses(chapter, source, kind), "cell")
+    head = ["Cell", *(f"{name} [ms]" for name in _PERCENTILES.values())]
+    body = [[chapter.cell_name(cell), *map(amount, means[cell].values())] for cell in chapter.cells if cell in means]
+    return table(title, head, body) if body else None
+
+
+def _percentile_means(rows: pd.DataFrame, by: str) -> dict[str, dict[str, float]]:
+    """Return the mean of each percentile over the runs of a cell or kind."""
+    return {
+        str(name): {column: float(part[column].mean()) for column in _PERCENTILES}
+        for name, part in rows.groupby(by, sort=False)
+    }
+
+
+def _responses(chapter: Chapter, source: str, kind: str) -> pd.DataFrame:
+    rows = chapter.tables["measures"]
+    return rows[(rows["metric"] == "response") & (rows["source"] == source) & (rows["kind"] == kind)]
+
+
+def _says_medians(chapter: Chapter, cells: Sequence[str], source: str, kind: str) -> str:
+    rows = _responses(chapter, source, kind)
+    medians, tails = (rows.groupby("cell")[name].mean() for name in ("p50", "p99"))
+    return "; ".join(
+        f"{chapter.cell_name(cell)}: median {amount(medians[cell])} ms, 99 % within {amount(tails[cell])} ms"
+        for cell in cells
+        if cell in medians
+    )
