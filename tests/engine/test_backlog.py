@@ -47,6 +47,15 @@ def test_a_plain_backlog_is_first_in_first_out() -> None:
     assert drained(backlog) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("came_back", [(), (2, 4)])
+def test_a_plain_backlog_is_listed_from_any_id_on(came_back: tuple[int, ...]) -> None:
+    backlog = PlainBacklog()
+    for message_id in (*[i for i in (2, 4, 6, 8) if i not in came_back], *came_back):
+        backlog.add(a_message(message_id))
+    for after_id, expected in ((0, [2, 4, 6, 8]), (2, [4, 6, 8]), (3, [4, 6, 8]), (7, [8]), (8, []), (99, [])):
+        assert [message.id for message in backlog.after(after_id)] == expected
+
+
 @pytest.mark.parametrize("back", [(1, 3, 2), (3, 2, 1), (2, 1, 3)])
 def test_what_comes_back_to_a_plain_backlog_goes_to_its_old_place(back: tuple[int, ...]) -> None:
     backlog = PlainBacklog()

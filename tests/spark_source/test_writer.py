@@ -73,7 +73,7 @@ def test_after_a_failure_messages_may_be_there_twice_and_their_keys_tell(
     client.put_many(queue, [f"{number}" for number in range(3000)])
     rows = read_stream(queue=queue, mode="consume", maxRowsPerBatch="1500").select(
         "body",
-        F.udf(bad_receiver, IntegerType())("body").alias("receiver"),
+        F.udf(bad_receiver, IntegerType(), useArrow=False)("body").alias("receiver"),
         F.concat_ws("/", "queue", "id").alias("properties"),
     )
     writer = rows.writeStream.format("flyball").options(address=address, queue=other_queue)
