@@ -334,8 +334,9 @@ def fail(_: object) -> None:
 
 def test_a_store_inside_its_source_does_not_eat_itself(source: Path, spark: SparkSession) -> None:
     write_requests(source / "trace-a-1.parquet", steady_requests(20_000))
+    write_steady_run(write_experiment(source / "clients"), "r1", length_s=2)
     for _ in range(2):
-        assert ingest(spark, source, source / "store").requests.count() == 20_000
+        assert ingest(spark, source, source / "store").requests.count() == 20_200
 
 
 def test_a_file_that_is_reached_from_two_sources_is_taken_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -28,8 +28,9 @@ from pyspark.sql.types import (
 )
 
 from flyball.errors import PipelineError
-from flyball.pipeline.logs import LOG_NAMES, LogFormat, opener_of
-from flyball.pipeline.manifest import read_runs
+from flyball.pipeline.log_formats import LogFormat
+from flyball.pipeline.logs import LOG_NAMES, opener_of
+from flyball.pipeline.manifest import find_files, read_runs
 from flyball.pipeline.reading import TRACE_NAMES, open_trace
 from flyball.pipeline.rules import RULES
 from flyball.pipeline.spark_errors import one_line_errors
@@ -142,7 +143,7 @@ def _take_batch(folder: str, key: str, log_format: LogFormat | None, files: Data
 
 def _empty_files(source: Path, log_format: LogFormat | None) -> list[Path]:
     names = LOG_NAMES if log_format else TRACE_NAMES
-    files = [source] if source.is_file() else [path for name in names for path in source.rglob(name)]
+    files = [source] if source.is_file() else [path for name in names for path in find_files(source, name)]
     return [path for path in files if not path.stat().st_size]
 
 
@@ -186,7 +187,7 @@ def _windows(store: Store, taken: list[Taken]) -> list[tuple[str, int, int]]:
         if entry.from_us is not None and entry.until_us is not None:
             first, last = windows.get(entry.run, (entry.from_us, entry.until_us))
             windows[entry.run] = (min(first, entry.from_us), max(last, entry.until_us + 1))
-    for run in read_runs(store.folder):
+    for run in read_runs(store.manifests):
         if run.run in windows and 0 < run.measured.from_us < run.measured.until_us:
             windows[run.run] = (run.measured.from_us, run.measured.until_us)
     return [(run, *window) for run, window in sorted(windows.items())]

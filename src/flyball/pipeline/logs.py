@@ -6,7 +6,6 @@ its format is defined here. Times in the logs count from the start of a process;
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from flyball.pipeline.log_formats import TELESTO_HEADER, LogFormat
 from flyball.pipeline.reading import REASON, Malformed, Part, Source, part_of
 from flyball.pipeline.rules import MOST, RULES, Rules
 
@@ -29,20 +29,6 @@ _LINES = "lines"
 _BATCH_LINES = 1 << 16
 _SEPARATOR = re.compile(r"\s*[,\t]\s*")
 _KINDS_BY_NAME = {"push": "put", "peek": "peek", "pop": "take"}
-TELESTO_HEADER = "time_ms,kind,parse_ns,database_ns,emit_ns,response_ns,downtime_ns"
-
-
-class LogFormat(enum.StrEnum):
-    """The formats that can be read."""
-
-    THORBANG_SERVER = "thorbang-server"
-    """Seed 002, B.1: `ms,pushes,pops,answers,total_ns,worker_ns,persistence_ns`, a line for each interval."""
-    THORBANG_CLIENT = "thorbang-client"
-    """Seed 002, B.2: `ms,duration`, a line for each request, the duration in milliseconds."""
-    THORBANG_CLIENT_NS = "thorbang-client-ns"
-    """The same with the duration in nanoseconds, as its distributed test writes it."""
-    TELESTO = "telesto"
-    """Seed 003, the metrics of 5.3: a line for each request with the columns of `TELESTO_HEADER`, which is line 1."""
 
 
 Row = Mapping[str, Any]

@@ -141,7 +141,20 @@ T = TypeVar("T")
 
 
 def _read_all(folder: Path, name: str, kind: TypeAdapter[T]) -> list[T]:
-    return [_read(path, kind) for path in sorted(folder.rglob(name))]
+    return [_read(path, kind) for path in find_files(folder, name)]
+
+
+def find_files(folder: Path, pattern: str) -> list[Path]:
+    """Return the files in `folder` and below whose name fits, by path.
+
+    Passes over names that begin with a dot or `_`, also of folders, as Spark does.
+    """
+    found = (path for path in folder.rglob(pattern) if not _is_hidden(path.relative_to(folder)))
+    return sorted(path for path in found if path.is_file())
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.parts)
 
 
 def _read(path: Path, kind: TypeAdapter[T]) -> T:

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flyball.errors import PipelineError
-from flyball.pipeline.manifest import EXPERIMENT_FILE, RUN_FILE, read_experiments, read_runs
+from flyball.pipeline.manifest import EXPERIMENT_FILE, RUN_FILE, find_files, read_experiments, read_runs
 from flyball.pipeline.reading import REASON, Malformed, Part, Source
 from flyball.pipeline.rules import RULES
 
@@ -34,7 +34,7 @@ _MARKER = "flyball-store.json"
 _VERSION = 1
 _LEDGER = "_ledger"
 _CHECKPOINTS = "_checkpoints"
-_MANIFESTS = "manifests"
+_MANIFESTS = "_manifests"
 _QUARANTINE = "quarantine"
 _STARTED = ".started"
 _NO_RUN = "__HIVE_DEFAULT_PARTITION__"
@@ -138,6 +138,11 @@ class Store:
         folder = self.folder / name
         return folder if any(folder.glob("run=*/*.parquet")) else None
 
+    @property
+    def manifests(self) -> Path:
+        """The folder with what the lab says about experiments and runs."""
+        return self.folder / _MANIFESTS
+
     def taken(self) -> list[Taken]:
         """Return what became of every source file, by name."""
         latest: dict[str, Taken] = {}
@@ -167,15 +172,14 @@ class Store:
 
     def copy_manifests(self, source: Path) -> None:
         """Keep what the lab says about the experiments and runs in `source`. Raises PipelineError if it is wrong."""
-        kept = self.folder / _MANIFESTS
-        read_experiments(source), read_runs(source)
+        read_experiments(source)
+        read_runs(source)
         for name in (EXPERIMENT_FILE, RUN_FILE):
-            for path in source.rglob(name):
-                if not path.is_relative_to(self.folder):
-                    place = path.resolve().parent
-                    target = kept / (place.name if name == RUN_FILE else _digest(str(place))) / name
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    _replace(target, path.read_text(encoding="utf-8"))
+            for path in find_files(source, name):
+                place = path.resolve().parent
+                target = self.manifests / (place.name if name == RUN_FILE else _digest(str(place))) / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _replace(target, path.read_text(encoding="utf-8"))
 
     def take(self, batch: str, paths: Iterable[Path], open_source: Opener) -> None:
         """Take files into the tables, or into quarantine; all of them under the name of one batch.

