@@ -1,0 +1,123 @@
+"""Requests of nodes and calls of clients in one form, and their place in the measured time of a run.
+
+Only selects columns: a stage that needs three of them makes Spark read three. Knows no statistics.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import LongType, StringType
+
+from flyball.pipeline.schemas import CALLS, REQUESTS, require, table
+
+NODES, CLIENTS = "nodes", "clients"
+"""The two sources of events."""
+
+PARTS = ("wait", "parse", "engine", "store", "emit")
+"""What the time of a request in a node consists of."""
+
+_TEXT, _WHOLE = StringType(), LongType()
+
+WINDOWS = table(run=_TEXT, from_us=_WHOLE, until_us=_WHOLE)
+"""The time of each run that is measured: from `from_us` to just before `until_us`, microseconds since 1970."""
+
+EVENTS = table(
+    run=_TEXT,
+    source=_TEXT,
+    place=_TEXT,
+    kind=_TEXT,
+    queue=_TEXT,
+    result=_TEXT,
+    at_us=_WHOLE,
+    latency_ns=_WHOLE,
+    service_ns=_WHOLE,
+    think_ns=_WHOLE,
+    wait_ns=_WHOLE,
+    parse_ns=_WHOLE,
+    engine_ns=_WHOLE,
+    store_ns=_WHOLE,
+    emit_ns=_WHOLE,
+    size_bytes=_WHOLE,
+    message_count=_WHOLE,
+    weight=_WHOLE,
+)
+"""`at_us`: when it was answered. `service_ns`: the latency without what the client was late. What a source does not
+know is 0."""
+
+PLACED = table(**{field.name: field.dataType for field in EVENTS}, second=_WHOLE, inside_us=_WHOLE)
+"""`second`: whole seconds since the measured time began, negative before. `inside_us`: the part of the event's
+latency that lies in the measured time."""
+
+
+def of_requests(requests: DataFrame) -> DataFrame:
+    """Turn requests, as nodes record them, into EVENTS."""
+    require(requests, REQUESTS, "the table of requests")
+    latency_ns = " + ".join(f"{part}_ns" for part in PARTS)
+    return requests.select(
+        "run",
+        sf.lit(NODES).alias("source"),
+        sf.col("node").alias("place"),
+        "kind",
+        sf.col("queue_id").cast(_TEXT).alias("queue"),
+        "result",
+        _answered_us("received_us", latency_ns),
+        sf.expr(latency_ns).alias("latency_ns"),
+        sf.expr(latency_ns).alias("service_ns"),
+        _nothing("think_ns"),
+        *(f"{part}_ns" for part in PARTS),
+        "size_bytes",
+        "message_count",
+        "weight",
+    )
+
+
+def of_calls(calls: DataFrame) -> DataFrame:
+    """Turn calls, as clients record them, into EVENTS; their latency counts from the intended time."""
+    require(calls, CALLS, "the table of calls")
+    latency_ns = "late_ns + response_ns"
+    return calls.select(
+        "run",
+        sf.lit(CLIENTS).alias("source"),
+        sf.col("target").alias("place"),
+        "kind",
+        "queue",
+        "result",
+        _answered_us("intended_us", latency_ns),
+        sf.expr(latency_ns).alias("latency_ns"),
+        sf.col("response_ns").alias("service_ns"),
+        "think_ns",
+        *(_nothing(f"{part}_ns") for part in PARTS),
+        "size_bytes",
+        "message_count",
+        "weight",
+    )
+
+
+def placed(events: DataFrame, windows: DataFrame) -> DataFrame:
+    """Turn EVENTS into PLACED, also those before and after the measured time; runs without a window are left out."""
+    return _beside_windows(events, windows).select(*PLACED.names)
+
+
+def within(events: DataFrame, windows: DataFrame) -> DataFrame:
+    """Turn EVENTS into those PLACED that were answered in the measured time of their run."""
+    inside = "at_us >= from_us and at_us < until_us"
+    return _beside_windows(events, windows).where(inside).select(*PLACED.names)
+
+
+def _beside_windows(events: DataFrame, windows: DataFrame) -> DataFrame:
+    require(events, EVENTS, "the table of events")
+    require(windows, WINDOWS, "the table of windows")
+    began_us = "greatest(at_us - latency_ns div 1000, from_us)"
+    # Not `div`, which rounds towards 0: the second before the window would be one too long.
+    second = sf.expr("floor((at_us - from_us) / 1000000D)")
+    inside_us = sf.expr(f"greatest(least(at_us, until_us) - {began_us}, 0L)")
+    return events.join(sf.broadcast(windows), "run").withColumns({"second": second, "inside_us": inside_us})
+
+
+def _answered_us(begun_us: str, latency_ns: str) -> Column:
+    return sf.expr(f"{begun_us} + ({latency_ns}) div 1000").alias("at_us")
+
+
+def _nothing(name: str) -> Column:
+    return sf.lit(0).cast(_WHOLE).alias(name)

@@ -1,0 +1,130 @@
+"""How times are spread: percentiles and histograms, weighted, of any size, from one pass over the events.
+
+Times are counted in buckets that grow by half a percent, as in an HDR histogram. Unlike percentiles, counts can be
+added up over nodes, kinds and runs; a percentile found from them is off by 0.25 % at most.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType
+
+from flyball.pipeline.events import CLIENTS, NODES, PLACED
+from flyball.pipeline.schemas import require, table
+from flyball.pipeline.throughput import TIMES
+
+BUCKETS_PER_E = 200
+"""How many buckets a time passes through while it grows by the factor e: each is 0.5 % wide."""
+
+BUCKETS_PER_BAR = 20
+"""How many of them a bar of the histogram spans: about 23 bars while a time grows tenfold."""
+
+METRICS_OF = {
+    NODES: ("response", "wait", "parse", "engine", "store", "emit", "socket"),
+    CLIENTS: ("response", "service", "think"),
+}
+
+QUANTILES = {"p5_ms": 0.05, "p50_ms": 0.5, "p90_ms": 0.9, "p95_ms": 0.95, "p99_ms": 0.99, "p999_ms": 0.999}
+
+DATABASE = "database"
+
+ALL = "all"
+"""Stands in the column `kind` for all kinds together."""
+
+_TEXT, _WHOLE, _REAL = StringType(), LongType(), DoubleType()
+_GROUP = {"run": _TEXT, "source": _TEXT, "place": _TEXT, "kind": _TEXT, "metric": _TEXT}
+
+SPREAD = table(**_GROUP, bucket=IntegerType(), requests=_WHOLE, most_ms=_REAL)
+"""`most_ms`: the largest time in the bucket. Bucket 0 holds times of exactly 0."""
+
+PERCENTILES = table(
+    run=_TEXT,
+    source=_TEXT,
+    kind=_TEXT,
+    metric=_TEXT,
+    requests=_WHOLE,
+    **dict.fromkeys(QUANTILES, _REAL),
+    max_ms=_REAL,
+)
+
+HISTOGRAM = table(run=_TEXT, source=_TEXT, kind=_TEXT, low_ms=_REAL, high_ms=_REAL, requests=_WHOLE)
+
+
+def spread(events: DataFrame, one_in: int = 1) -> DataFrame:
+    """Count the times of PLACED events in buckets, as SPREAD.
+
+    The response is counted of every event. The other times are counted of one event in `one_in`, chosen by a hash:
+    ten million of them give as good percentiles as a hundred million, at a third of the cost.
+    """
+    require(events, PLACED, "the table of placed events")
+    is_chosen = "true" if one_in == 1 else f"pmod(hash(at_us, latency_ns), {one_in:d}) = 0"
+    times = []
+    for metric, time_ns in TIMES.items():
+        sources = ", ".join(f"'{source}'" for source, metrics in METRICS_OF.items() if metric in metrics)
+        counts = "true" if metric == "response" else is_chosen
+        times.append(sf.expr(f"if(source in ({sources}) and {counts}, {time_ns}, null)").alias(metric))
+    others = [name for name in _GROUP if name != "metric"]
+    return (
+        events.select(*others, "weight", *times)
+        .unpivot([*others, "weight"], list(TIMES), "metric", "time_ns")
+        .where("time_ns is not null")
+        .groupBy(*_GROUP, sf.expr(f"cast(ln(time_ns + 1) * {BUCKETS_PER_E} as int)").alias("bucket"))
+        .agg(sf.sum("weight").alias("requests"), sf.expr("max(time_ns) / 1e6D").alias("most_ms"))
+    )
+
+
+def with_all_kinds(counted: DataFrame) -> DataFrame:
+    """Add to a table with the column `kind` all its rows once more, as of the kind `all`."""
+    return counted.unionByName(counted.withColumn("kind", sf.lit(ALL)))
+
+
+def percentiles(counted: DataFrame) -> DataFrame:
+    """Turn SPREAD into PERCENTILES, for each kind and for all together.
+
+    The metric `database` is `store` without the requests that did not wait for the store.
+    """
+    require(counted, SPREAD, "the table of spreads")
+    database = counted.where("metric = 'store' and bucket > 0").withColumn("metric", sf.lit(DATABASE))
+    by = ("run", "source", "kind", "metric")
+    return with_all_kinds(counted.unionByName(database)).groupBy(*by).agg(*quantile_columns())
+
+
+def quantile_columns() -> list[Column]:
+    """Return the aggregates over rows of SPREAD that end a table of percentiles: requests, QUANTILES and max_ms."""
+    shares = ", ".join(f"{share}D" for share in QUANTILES.values())
+    found = sf.expr(f"percentile({_middle_ms()}, array({shares}), requests)")
+    return [
+        sf.sum("requests").alias("requests"),
+        # A bucket's middle may lie above all that is in it.
+        *(sf.least(found[number], sf.max("most_ms")).alias(name) for number, name in enumerate(QUANTILES)),
+        sf.max("most_ms").alias("max_ms"),
+    ]
+
+
+def histogram(counted: DataFrame) -> DataFrame:
+    """Turn SPREAD into the HISTOGRAM of responses, for each kind and for all together; empty bars have no row."""
+    require(counted, SPREAD, "the table of spreads")
+    bar = f"(bucket div {BUCKETS_PER_BAR})"
+    return (
+        with_all_kinds(counted.where("metric = 'response'"))
+        .groupBy("run", "source", "kind", sf.expr(bar).alias("bar"))
+        .agg(sf.sum("requests").alias("requests"))
+        .select(
+            "run",
+            "source",
+            "kind",
+            sf.expr(_time_ms(f"bar * {BUCKETS_PER_BAR}")).alias("low_ms"),
+            sf.expr(_time_ms(f"(bar + 1) * {BUCKETS_PER_BAR}")).alias("high_ms"),
+            "requests",
+        )
+    )
+
+
+def _middle_ms() -> str:
+    return f"if(bucket = 0, 0D, {_time_ms('(bucket + 0.5D)')})"
+
+
+def _time_ms(bucket: str) -> str:
+    """Return the time at which a bucket begins."""
+    return f"expm1({bucket} / {BUCKETS_PER_E}D) / 1e6D"

@@ -1,0 +1,85 @@
+"""What happened in each second: requests, messages, and sums of every time that was measured.
+
+This is the one pass over the events that counts and adds; means, deviations, series over time and the operational
+laws all come from its small table. Sums are in milliseconds as doubles: whole nanoseconds would overflow.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import DoubleType, LongType, StringType
+
+from flyball.pipeline.events import PLACED, WINDOWS
+from flyball.pipeline.schemas import require, table
+
+TIMES = {
+    "response": "latency_ns",
+    "service": "service_ns",
+    "think": "think_ns",
+    "wait": "wait_ns",
+    "parse": "parse_ns",
+    "engine": "engine_ns",
+    "store": "store_ns",
+    "emit": "emit_ns",
+    "socket": "wait_ns + parse_ns + emit_ns",
+}
+"""The times that are measured, by metric: the sum of columns of an event, in nanoseconds.
+
+`engine` and `store` are also seed 002's worker and persistence, `socket` is its "Socket I/O & Queuing".
+"""
+
+_TEXT, _WHOLE, _REAL = StringType(), LongType(), DoubleType()
+_KEYS = {"run": _TEXT, "source": _TEXT, "place": _TEXT, "kind": _TEXT, "queue": _TEXT, "second": _WHOLE}
+_SUMS = {f"{metric}_{what}": _REAL for metric in TIMES for what in ("ms", "ms2")}
+
+SECONDS = table(**_KEYS, requests=_WHOLE, messages=_WHOLE, stored=_WHOLE, inside_s=_REAL, **_SUMS)
+"""`stored`: requests that waited for the store. `inside_s`: the sum of `inside_us`, as seconds. `<metric>_ms` and
+`<metric>_ms2`: the sums of a time and of its square."""
+
+SERIES = table(**{field.name: field.dataType for field in SECONDS if field.name not in ("place", "queue")})
+
+THROUGHPUT = table(**_KEYS, requests=_WHOLE, messages=_WHOLE)
+
+_CARRIES_MESSAGES = "kind in ('put', 'take', 'peek', 'list', 'deliver', 'settle', 'purge')"
+
+
+def seconds(events: DataFrame) -> DataFrame:
+    """Count and add PLACED events per second into SECONDS; each counts as often as its `weight` says."""
+    require(events, PLACED, "the table of placed events")
+    moved = f"if(result = 'ok' and {_CARRIES_MESSAGES}, message_count * weight, 0L)"
+    sums: list[Column] = []
+    for metric, time_ns in TIMES.items():
+        time = f"cast({time_ns} as double)"
+        sums.append(sf.expr(f"sum({time} * weight) / 1e6D").alias(f"{metric}_ms"))
+        sums.append(sf.expr(f"sum({time} * {time} * weight) / 1e12D").alias(f"{metric}_ms2"))
+    return events.groupBy(*_KEYS).agg(
+        sf.expr("sum(weight)").alias("requests"),
+        sf.expr(f"sum({moved})").alias("messages"),
+        sf.expr("sum(if(store_ns > 0, weight, 0L))").alias("stored"),
+        sf.expr("sum(cast(inside_us as double) * weight) / 1e6D").alias("inside_s"),
+        *sums,
+    )
+
+
+def measured(counted: DataFrame, windows: DataFrame) -> DataFrame:
+    """Keep of SECONDS, SERIES or THROUGHPUT the whole seconds of the measured time.
+
+    A last second that is not whole counts too little to be compared with others; it is kept if it is the only one.
+    """
+    require(windows, WINDOWS, "the table of windows")
+    whole = "second >= 0 and second < greatest((until_us - from_us) div 1000000, 1L)"
+    return counted.join(sf.broadcast(windows), "run").where(whole).select(*counted.columns)
+
+
+def series(counted: DataFrame) -> DataFrame:
+    """Add up SECONDS over places and queues into SERIES."""
+    require(counted, SECONDS, "the table of seconds")
+    keys = [name for name in _KEYS if name in SERIES.names]
+    return counted.groupBy(*keys).agg(*(sf.sum(name).alias(name) for name in SERIES.names if name not in keys))
+
+
+def throughput(counted: DataFrame) -> DataFrame:
+    """Turn SECONDS into THROUGHPUT. A second without requests has no row."""
+    require(counted, SECONDS, "the table of seconds")
+    return counted.select(*THROUGHPUT.names)
