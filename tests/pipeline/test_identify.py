@@ -1,0 +1,252 @@
+"""Plants with known parameters are found again, with their linear range, and doubtful data are called so."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+
+from flyball.errors import PipelineError
+from flyball.pipeline.identify import Curve, Moments, identify, least_squares, linear_range, merged, with_next
+from flyball.pipeline.schemas import SAMPLES
+
+from .traces import START_US
+
+A, B = 0.83, 0.21
+
+Numbers = npt.NDArray[np.float64]
+Shape = Callable[[float], float]
+
+
+def measurements(curve: Shape, actions: Numbers, a: float = A, noise: float = 0.05, seed: int = 1) -> Numbers:
+    """What a plant y(k+1) = a·y(k) + curve(u(k)) shows, with noise in the process."""
+    random = np.random.default_rng(seed)
+    found = [curve(actions[0]) / (1 - a)]
+    for action in actions[:-1]:
+        found.append(a * found[-1] + curve(action) + random.normal(0, noise))
+    return np.array(found)
+
+
+def samples_of(
+    loop: str, actions: Sequence[float] | Numbers, measured: Sequence[float] | Numbers, run: str = "", start: int = 0
+) -> pd.DataFrame:
+    sequence = np.arange(start, start + len(actions))
+    return pd.DataFrame(
+        {
+            "run": run,
+            "loop": loop,
+            "at_us": START_US + sequence * 1_000_000,
+            "sample_time_s": 1.0,
+            "setpoint": 0.0,
+            "measurement": np.asarray(measured, dtype=float),
+            "action": np.asarray(actions, dtype=float),
+            "sequence": sequence,
+        }
+    )
+
+
+def frame_of(spark: SparkSession, *parts: pd.DataFrame) -> DataFrame:
+    return spark.createDataFrame(pd.concat(parts)[SAMPLES.names], SAMPLES)
+
+
+def at_random(low: float, high: float, count: int = 2000) -> Numbers:
+    return np.random.default_rng(7).uniform(low, high, count)
+
+
+def memoryless(actions: Numbers) -> Numbers:
+    """Little's law with a handler that saturates and 5 % of noise: what prefetch does, and no memory at all."""
+    noise = 1 + np.random.default_rng(3).normal(0, 0.05, len(actions))
+    rates = 1250 * actions / (actions + 3.34) * noise
+    return np.array([rates[0], *rates[:-1]])
+
+
+@pytest.fixture(scope="module")
+def plants(spark_process: SparkSession) -> dict[str, dict[str, Any]]:
+    """All plants below, identified in one go, by loop."""
+    wide, narrow = at_random(0, 20), at_random(0, 10)
+    climb = np.repeat(np.arange(1.0, 61.0), 20)
+    ramp = np.linspace(0, 10, 600)
+    levels = np.where(narrow > 5, 3.0, 7.0)
+    still = np.full(100, 3.0)
+    found = identify(
+        frame_of(
+            spark_process.newSession(),
+            samples_of("linear", narrow, measurements(lambda u: 1 + B * u, narrow)),
+            samples_of("saturating", wide, measurements(lambda u: B * min(u, 8.0), wide)),
+            samples_of("dead zone", wide, measurements(lambda u: B * max(u, 12.0), wide)),
+            samples_of("two levels", levels, measurements(lambda u: B * u, levels)),
+            samples_of("climbing", climb, memoryless(climb)),
+            samples_of("ramp", ramp, measurements(lambda u: B * u, ramp)),
+            samples_of("still", still, measurements(lambda u: B * u, still)),
+            samples_of("no effect", narrow, measurements(lambda u: 5.0, narrow)),
+            samples_of("short", narrow[:20], narrow[:20]),
+        )
+    )
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert (found["version"], found["kind"]) == (1, "plant")
+    return {plant["loop"]: plant for plant in found["plants"]}
+
+
+def test_parameters_of_a_known_plant_are_found(plants: dict[str, dict[str, Any]]) -> None:
+    plant = plants["linear"]
+    assert plant["a"] == pytest.approx(A, abs=0.005)
+    assert plant["b"] == pytest.approx(B, abs=0.002)
+    assert plant["gain"] == pytest.approx(B / (1 - A), rel=0.03)
+    assert (plant["sample_time_s"], plant["pairs"], plant["warnings"]) == (1.0, 1999, [])
+    for name, value in (("a", A), ("b", B)):
+        low, high = plant["intervals"][name]
+        assert low - plant["standard_errors"][name] < value < high + plant["standard_errors"][name]
+
+
+def test_the_offset_belongs_to_the_operating_point(plants: dict[str, dict[str, Any]]) -> None:
+    plant = plants["linear"]
+    point = plant["operating_point"]
+    next_one = plant["a"] * point["measurement"] + plant["b"] * point["action"] + plant["offset"]
+    assert next_one == pytest.approx(point["measurement"], abs=0.02)
+    assert plant["offset"] == pytest.approx(1, abs=0.05)
+
+
+def test_errors_on_pairs_that_were_not_fitted_are_those_of_the_noise(plants: dict[str, dict[str, Any]]) -> None:
+    plant = plants["linear"]
+    assert (plant["fit"]["pairs"], plant["test"]["pairs"]) == (1339, 660)
+    assert plant["test"]["rmse"] == pytest.approx(0.05, rel=0.1)
+    assert plant["test"]["r2"] > 0.99
+
+
+def test_a_straight_plant_is_linear_everywhere(plants: dict[str, dict[str, Any]]) -> None:
+    found = plants["linear"]["linear_range"]
+    assert found["is_all"]
+    assert (found["from"], found["until"]) == pytest.approx((0, 10), abs=0.02)
+
+
+def test_the_linear_range_of_a_saturating_plant_ends_where_it_saturates(plants: dict[str, dict[str, Any]]) -> None:
+    plant = plants["saturating"]
+    assert not plant["linear_range"]["is_all"]
+    assert plant["linear_range"]["from"] == pytest.approx(0, abs=0.02)
+    assert plant["linear_range"]["until"] == pytest.approx(8, abs=1)
+    assert plant["a"] == pytest.approx(A, abs=0.01)
+    assert plant["b"] == pytest.approx(B, rel=0.05)
+
+
+def test_the_linear_range_of_a_plant_with_a_dead_zone_begins_after_it(plants: dict[str, dict[str, Any]]) -> None:
+    plant = plants["dead zone"]
+    assert plant["linear_range"]["from"] == pytest.approx(12, abs=1)
+    assert plant["linear_range"]["until"] == pytest.approx(20, abs=0.02)
+    assert plant["b"] == pytest.approx(B, rel=0.05)
+
+
+def test_the_curve_says_where_each_action_settles(plants: dict[str, dict[str, Any]]) -> None:
+    curve = plants["saturating"]["curve"]
+    assert curve[-1]["measurement"] == pytest.approx(B * 8 / (1 - A), rel=0.02)
+    assert curve[0]["measurement"] == pytest.approx(B * curve[0]["action"] / (1 - A), abs=0.1)
+
+
+def test_two_levels_suffice_for_the_parameters_but_not_for_the_range(plants: dict[str, dict[str, Any]]) -> None:
+    plant = plants["two levels"]
+    assert (plant["a"], plant["b"]) == pytest.approx((A, B), abs=0.01)
+    assert "took 2 levels" in plant["linear_range"]["reason"]
+
+
+def test_an_action_that_only_climbs_is_warned_of(plants: dict[str, dict[str, Any]]) -> None:
+    assert any("at random" in warning for warning in plants["climbing"]["warnings"])
+    assert any("hardly separate a from b" in warning for warning in plants["ramp"]["warnings"])
+
+
+def test_an_action_without_effect_is_warned_of(plants: dict[str, dict[str, Any]]) -> None:
+    assert "the action has no effect that could be told from chance" in plants["no effect"]["warnings"]
+
+
+def test_a_loop_that_stood_still_or_is_short_gives_a_reason_instead_of_parameters(
+    plants: dict[str, dict[str, Any]],
+) -> None:
+    assert "stood still or moved in step" in plants["still"]["reason"]
+    assert plants["short"]["reason"] == "19 pairs of samples are too few, 30 are needed"
+    assert "a" not in plants["short"]
+
+
+def test_samples_of_different_runs_or_with_one_missing_between_make_no_pair(spark: SparkSession) -> None:
+    pairs = with_next(
+        frame_of(
+            spark,
+            samples_of("loop", [1, 2, 3], [10, 20, 30], run="one"),
+            samples_of("loop", [4, 5], [40, 50], run="one", start=4),
+            samples_of("loop", [6, 7], [60, 70], run="two", start=6),
+            samples_of("other", [8, 9], [80, 90], run="two", start=8),
+        )
+    )
+    found = sorted((row["loop"], row["y"], row["u"], row["next_y"]) for row in pairs.collect())
+    assert found == [
+        ("loop", 10, 1, 20),
+        ("loop", 20, 2, 30),
+        ("loop", 40, 4, 50),
+        ("loop", 60, 6, 70),
+        ("other", 80, 8, 90),
+    ]
+
+
+def test_every_third_block_of_ten_is_kept_for_the_test(spark: SparkSession) -> None:
+    pairs = with_next(frame_of(spark, samples_of("loop", range(61), range(61)))).toPandas().sort_values("u")
+    assert list(pairs["u"][pairs["is_test"]]) == [*range(20, 30), *range(50, 60)]
+
+
+def test_no_samples_are_an_error_that_says_so(spark: SparkSession) -> None:
+    with pytest.raises(PipelineError, match="there is no pair of samples"):
+        identify(spark.createDataFrame([], SAMPLES))
+
+
+def moments_of(y: Numbers, u: Numbers, next_y: Numbers) -> Moments:
+    rows = np.array([y, u, next_y])
+    return Moments(float(rows.shape[1]), rows.mean(axis=1), np.cov(rows, bias=True))
+
+
+@given(a=st.floats(-0.95, 0.95), b=st.floats(0.01, 100), offset=st.floats(-100, 100), seed=st.integers(0, 99))
+def test_without_noise_least_squares_is_exact(a: float, b: float, offset: float, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    y, u = random.normal(50, 5, 40), random.uniform(1, 20, 40)
+    fit = least_squares(moments_of(y, u, a * y + b * u + offset))
+    assert fit is not None
+    assert (fit.a, fit.b, fit.offset) == pytest.approx((a, b, offset), rel=1e-6, abs=1e-5)
+
+
+def test_standard_errors_are_those_of_the_textbook() -> None:
+    random = np.random.default_rng(2)
+    y, u = random.normal(0, 1, 200), random.normal(0, 2, 200)
+    next_y = A * y + B * u + random.normal(0, 0.3, 200)
+    fit = least_squares(moments_of(y, u, next_y))
+    assert fit is not None
+    design = np.column_stack([y, u, np.ones(200)])
+    solution, rest, *_ = np.linalg.lstsq(design, next_y)
+    covariance = rest[0] / 197 * np.linalg.inv(design.T @ design)
+    assert (fit.a, fit.b) == pytest.approx(tuple(solution[:2]))
+    assert fit.covariance == pytest.approx(covariance[:2, :2])
+
+
+@given(st.lists(st.integers(2, 30), min_size=1, max_size=5), st.integers(0, 99))
+def test_moments_of_parts_merge_to_those_of_the_whole(sizes: list[int], seed: int) -> None:
+    rows = np.random.default_rng(seed).normal(100, 10, (3, sum(sizes)))
+    cuts = np.cumsum(sizes)[:-1]
+    whole = merged([moments_of(*part) for part in np.split(rows, cuts, axis=1)])
+    assert whole.count == sum(sizes)
+    assert whole.means == pytest.approx(rows.mean(axis=1))
+    assert whole.covariance == pytest.approx(np.cov(rows, bias=True))
+
+
+@given(st.floats(-50, 50).filter(lambda gain: abs(gain) > 0.1), st.floats(-1000, 1000), st.integers(3, 24))
+def test_a_straight_curve_is_linear_from_end_to_end(gain: float, offset: float, count: int) -> None:
+    actions = np.linspace(0, 10, count)
+    assert linear_range(Curve(0, 0, actions, gain * actions + offset, np.full(count, 1e-3))) == (0, count - 1)
+
+
+def test_a_flat_curve_has_no_linear_range() -> None:
+    actions = np.linspace(0, 10, 12)
+    noise = np.array([math.sin(17 * action) for action in actions])
+    assert linear_range(Curve(0, 0, actions, 5 + noise, np.ones(12))) is None
