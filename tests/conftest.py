@@ -1,4 +1,4 @@
-"""What several folders of tests share: one real PostgreSQL, one Spark, and for each test a part of its own."""
+"""What several folders of tests share: one real PostgreSQL, RabbitMQ and Spark, and for each test a part of its own."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 import uvloop
 
 from flyball.store.postgres.embedded import EmbeddedPostgres
+from tests.amqp.brokers import Broker, rabbitmq_broker
 from tests.nodes import Gate, RunningNode
 
 if TYPE_CHECKING:
@@ -28,6 +29,13 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
     uvloop.run(server.start())
     yield server
     uvloop.run(server.stop())
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One RabbitMQ for all tests: use names that nobody else uses."""
+    with rabbitmq_broker(tmp_path_factory.mktemp("rabbitmq")) as broker:
+        yield broker
 
 
 @pytest.fixture

@@ -10,14 +10,8 @@ from typing import Any
 import pika
 import pytest
 
-from tests.amqp.brokers import Broker, flyball_broker, rabbitmq_broker
+from tests.amqp.brokers import Broker, flyball_broker
 from tests.amqp.peer import Peer
-
-
-@pytest.fixture(scope="session")
-def rabbitmq_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with rabbitmq_broker(tmp_path_factory.mktemp("rabbitmq")) as broker:
-        yield broker
 
 
 @pytest.fixture(scope="session")

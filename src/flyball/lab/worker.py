@@ -102,12 +102,10 @@ class Worker:
             await self._connect()
             self._say({"event": "ready"})
             start = await self._commands.expect("start")
-            await asyncio.sleep(max(0.0, start["at_us"] / 1e6 - time.time()))
-            began = time.perf_counter()
+            await self._alarm.until(self._stage.begin(start["at_us"]))
             self._cpu_s = time.process_time()
-            self._stage.begin_ns = time.perf_counter_ns()
             await self._let_clients_run()
-            wall_s = time.perf_counter() - began
+            wall_s = (time.perf_counter_ns() - self._stage.begin_ns) / 1e9
         finally:
             await self._close()
         self._say(
@@ -152,7 +150,8 @@ class Worker:
             senders: list[asyncio.Task[None]] = []
             listeners: list[asyncio.Task[None]] = []
             for place, client in enumerate(self._clients):
-                delay_s = START_SPREAD_S * place / len(self._clients)
+                # An open loop's schedule tells them apart already.
+                delay_s = 0.0 if workload.is_open else START_SPREAD_S * place / len(self._clients)
                 group = listeners if workload.listens(client) else senders
                 group.append(tasks.create_task(self._behave(client, delay_s)))
             reporting = tasks.create_task(self._report())

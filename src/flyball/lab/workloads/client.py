@@ -48,6 +48,11 @@ class Stage:
         self.finishing = False
         self.listeners: list[Callable[[], None]] = []
 
+    def begin(self, at_us: int) -> int:
+        """Begin at that time, in microseconds since 1970, or now if it has passed; return when, as `begin_ns`."""
+        self.begin_ns = max(at_us * 1000 - self.epoch_ns, time.perf_counter_ns())
+        return self.begin_ns
+
     def stop(self) -> None:
         """Let clients that send come to their end."""
         self.stopping = True

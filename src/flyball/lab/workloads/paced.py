@@ -42,7 +42,6 @@ class PacedWorkload(Workload):
 
     @property
     def is_open(self) -> bool:
-        """Whether arrivals keep a schedule."""
         return bool(self.rate_per_s or self.rate_curve)
 
     def arrivals_of(self, client: Client, number: int, clients: int) -> Arrivals:

@@ -9,11 +9,12 @@ import asyncio
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from flyball.lab.drivers import QueueRef, Target, connect
+from flyball.lab.drivers.telesto import MOST_BODY_CHARACTERS
 from flyball.lab.workloads.client import Client
 
 FILLING_SESSIONS = 50
@@ -53,6 +54,14 @@ class Workload(BaseModel, ABC):
             raise ValueError(f"it can be run over {' or '.join(cls.protocols)}")
         return protocol
 
+    @model_validator(mode="after")
+    def _fits_into_a_message(self) -> Self:
+        if self.protocol == "telesto" and getattr(self, "body_bytes", 0) > MOST_BODY_CHARACTERS:
+            raise ValueError(
+                f"a message of telesto has {MOST_BODY_CHARACTERS} bytes at most: make body_bytes smaller"
+            )
+        return self
+
     @field_validator("keeps_messages")
     @classmethod
     def _has_messages(cls, keeps_messages: bool) -> bool:
@@ -63,6 +72,11 @@ class Workload(BaseModel, ABC):
     @property
     def drains(self) -> bool:
         """Whether all that was sent is received when it has stopped, so that the tallies must balance."""
+        return False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether clients send by a schedule that does not wait for answers."""
         return False
 
     @property
