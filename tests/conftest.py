@@ -1,4 +1,4 @@
-"""What several folders of tests share: one real PostgreSQL, RabbitMQ and Spark, and for each test a part of its own."""
+"""What several folders of tests share: a real PostgreSQL, RabbitMQ and Spark, and for each test a part of its own."""
 
 from __future__ import annotations
 
