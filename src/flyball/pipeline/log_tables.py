@@ -8,14 +8,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-_PHASES = {
-    "socket": "total_ns - worker_ns",
-    "worker": "worker_ns - persistence_ns",
-    "persistence": "persistence_ns",
-    "total": "total_ns",
-}
-"""The report's three components are differences of what the server adds up."""
-
 _KINDS = {"put": "pushes", "take": "pops"}
 
 
@@ -36,11 +28,16 @@ def phases_of(intervals: pd.DataFrame) -> pd.DataFrame:
     answered = intervals[intervals["answers"] > 0]
     rows = []
     for (run, node), own in answered.groupby(["run", "node"]):
-        for phase, times in _PHASES.items():
-            sums_ms = own.eval(times) / 1e6
+        for phase, sums_ms in _sums_ms(own).items():
             mean_ms = sums_ms.sum() / own["answers"].sum()
             sd_ms = (sums_ms / own["answers"]).std()
             rows.append((run, node, "all", phase, int(own["answers"].sum()), mean_ms, sd_ms))
     columns = ["run", "node", "kind", "phase", "requests", "mean_ms", "sd_ms"]
     unknown = dict.fromkeys(("p5_ms", "p50_ms", "p95_ms", "p99_ms"), float("nan"))
     return pd.DataFrame(rows, columns=columns).assign(**unknown)
+
+
+def _sums_ms(intervals: pd.DataFrame) -> dict[str, pd.Series[float]]:
+    """Return the sums of each component: the report's three are differences of what the server adds up."""
+    total, worker, store = (intervals[name] / 1e6 for name in ("total_ns", "worker_ns", "persistence_ns"))
+    return {"socket": total - worker, "worker": worker - store, "persistence": store, "total": total}
