@@ -17,8 +17,6 @@ from flyball.errors import LabError
 from flyball.lab.hosts import Host
 
 SHOWN_LINES = 5
-END_LIMIT_S = 90.0
-"""Longer than a warden gives its node."""
 
 Event = dict[str, Any]
 
@@ -26,13 +24,14 @@ Event = dict[str, Any]
 class Peer:
     """One such process. It is ended when its context is left, whatever has happened."""
 
-    def __init__(self, name: str, host: Host, module: str, folder: str, log: Path) -> None:
+    def __init__(self, name: str, host: Host, module: str, folder: str, log: Path, end_limit_s: float) -> None:
         self.name = name
         self.host = host
         self.folder = folder
         """Where it works, on its host."""
         self._module = module
         self._log = log
+        self._end_limit_s = end_limit_s
         self._process: asyncio.subprocess.Process | None = None
         self._silence_s: float | None = None
         self._reading: asyncio.Timeout | None = None
@@ -97,7 +96,7 @@ class Peer:
         self._is_to_end = True
 
     async def end(self) -> None:
-        """Close its input, upon which it ends; if it does not, kill it. May be called twice."""
+        """Close its input, upon which it ends; if it does not within its limit, kill it. May be called twice."""
         process = self._process
         if process is None:
             return
@@ -105,7 +104,7 @@ class Peer:
         assert process.stdin is not None
         process.stdin.close()
         try:
-            async with asyncio.timeout(END_LIMIT_S):
+            async with asyncio.timeout(self._end_limit_s):
                 await process.wait()
         except TimeoutError:
             pass

@@ -42,6 +42,9 @@ DRAIN_IDLE_S = 5.0
 """When nothing has moved for so long after the senders have stopped, what is missing is lost."""
 BLAME_S = 0.5
 """When clients fail, the nodes have so long to say that it is because of them."""
+NODE_END_S = 90.0
+"""More than a warden gives its node to stop: a warden that is killed would leave it behind."""
+WORKER_END_S = 10.0
 LEAD_S = 0.3
 """Workers are told to start so long before they do, so that all begin together."""
 
@@ -201,10 +204,11 @@ class _Run:
         calls = sum(worker.counts["calls"] for worker in self._workers)
         return calls, sum(worker.counts["failed"] for worker in self._workers)
 
-    async def _peer(self, host: Host, name: str, module: str, running: AsyncExitStack) -> Peer:
+    async def _peer(self, host: Host, name: str, module: str, running: AsyncExitStack, end_limit_s: float) -> Peer:
         folder = await host.make_folder()
         self._folders.append((host, folder))
-        return await running.enter_async_context(Peer(name, host, module, folder, self._logs / f"{name}.err"))
+        log = self._logs / f"{name}.err"
+        return await running.enter_async_context(Peer(name, host, module, folder, log, end_limit_s))
 
     async def _start_nodes(
         self, hosts: list[Host], client_hosts: list[Host], running: AsyncExitStack, tasks: asyncio.TaskGroup
@@ -220,7 +224,7 @@ class _Run:
             if isinstance(host, ThisMachine) and others and part.kind == "flyball":
                 address = own_address_towards(others[0])
                 listens_on = address
-            peer = await self._peer(host, f"node-{number + 1}", "flyball.lab.warden", running)
+            peer = await self._peer(host, f"node-{number + 1}", "flyball.lab.warden", running, NODE_END_S)
             node = OwnNode(peer, part, listens_on, address)
             tasks.create_task(peer.listen(node.handle))
             self._nodes.append(node)
@@ -243,7 +247,7 @@ class _Run:
         count = worker_count(self._experiment, self._workload.client_count, os.cpu_count() or 1)
         for number in range(count):
             host = hosts[number % len(hosts)]
-            peer = await self._peer(host, f"worker-{number + 1}", "flyball.lab.worker", running)
+            peer = await self._peer(host, f"worker-{number + 1}", "flyball.lab.worker", running, WORKER_END_S)
             worker = Worker(peer, range(number, self._workload.client_count, count))
             self._workers.append(worker)
             tasks.create_task(self._listen(worker))
@@ -292,7 +296,9 @@ class _Run:
     async def _start_noise(self, hosts: list[Host], running: AsyncExitStack, tasks: asyncio.TaskGroup) -> list[Peer]:
         peers = []
         for number in range(self._experiment.noise.processes):
-            peer = await self._peer(hosts[number % len(hosts)], f"noise-{number + 1}", "flyball.lab.noise", running)
+            peer = await self._peer(
+                hosts[number % len(hosts)], f"noise-{number + 1}", "flyball.lab.noise", running, WORKER_END_S
+            )
             tasks.create_task(peer.listen(lambda event: None))
             peers.append(peer)
         return peers

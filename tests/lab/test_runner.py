@@ -1,0 +1,238 @@
+"""Runs: a real one from end to end, and all that can go wrong while one is made."""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.subprocess
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any, ClassVar
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+import uvloop
+
+from flyball.errors import LabError
+from flyball.lab import runner
+from flyball.lab.experiment import Experiment
+from flyball.lab.hosts import ThisMachine
+from flyball.lab.plan import plan
+from flyball.lab.runner import Live, make_run, worker_count
+from flyball.lab.tally import Verdict
+from flyball.pipeline.manifest import Run
+from tests.lab.descriptions import TINY, described
+
+FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
+
+
+def ignore(live: Live) -> None:
+    pass
+
+
+def made(experiment: Experiment, folder: Path, tell: Callable[[Live], None] = ignore) -> dict[str, Any]:
+    """Make the first run of the experiment."""
+    for part in ("traces", "logs"):
+        (folder / "run" / part).mkdir(parents=True)
+    return uvloop.run(make_run(plan(experiment).runs[0], folder / "run", tell))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[None]:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    yield
+    assert list(scratch.iterdir()) == []
+    assert lab_processes() == []
+
+
+def lab_processes(text: str = "flyball") -> list[psutil.Process]:
+    """Return processes below this one that run something of ours."""
+    return [child for child in psutil.Process().children(recursive=True) if text in " ".join(child.cmdline())]
+
+
+def test_a_run_leaves_traces_of_nodes_and_clients_and_a_manifest(tmp_path: Path) -> None:
+    settings = "[noise]\nprocesses = 1\n[clients]\nworkers = 2\n"
+    text = TINY.replace('store = "memory"', 'store = "memory"\nnodes = 2\nsettings = { trace_most_per_s = 100000 }')
+    stages: list[str] = []
+    manifest = made(described(tmp_path, text + settings), tmp_path, lambda live: stages.append(live.stage))
+
+    tables = {path.name.split("-2")[0]: pq.read_table(path) for path in (tmp_path / "run" / "traces").iterdir()}
+    assert set(tables) == {"trace-node-1", "trace-node", "calls-worker-1", "calls-worker"}
+    window = Run(run=manifest["run"], measured=manifest["measured"]).measured
+    assert manifest["measured"]["until_us"] - manifest["measured"]["from_us"] == 400_000
+    assert window is not None
+    calls = [call for name in ("calls-worker-1", "calls-worker") for call in tables[name].to_pylist()]
+    requests = [row for name in ("trace-node-1", "trace-node") for row in tables[name].to_pylist()]
+    assert {call["target"] for call in calls} == {"node-1", "node-2"} == {row["node"] for row in requests}
+    assert manifest["checks"] == {"calls": len(calls), "failed": 0, "lost": 0, "doubled": 0}
+    # The nodes have seen the very calls that the clients made, besides what set them up.
+    assert sum(row["kind"] in ("put", "take") for row in requests) == len(calls)
+
+    assert (manifest["clients"]["count"], manifest["clients"]["workers"]) == (2, 2)
+    assert 0 <= manifest["clients"]["busiest_cpu_ratio"] < 2
+    assert [node["name"] for node in manifest["nodes"]] == ["node-1", "node-2"]
+    assert all(node["cpu_s"] >= 0 and node["peak_bytes"] > 10_000_000 for node in manifest["nodes"])
+    assert manifest["figures"]["calls_per_s"] > 0
+    assert list(dict.fromkeys(stages)) == [
+        *("starting", "setting up", "connecting", "warming up", "measuring", "cooling down", "draining", "stopping")
+    ]
+
+
+def when_measuring(act: Callable[[], None]) -> Callable[[Live], None]:
+    """Do something once, as soon as the run is measured."""
+    acts = [act]
+
+    def tell(live: Live) -> None:
+        if live.stage == "measuring" and acts:
+            acts.pop()()
+
+    return tell
+
+
+LONG = TINY.replace("length_s = 0.4", "length_s = 60")
+
+
+def test_a_worker_that_dies_fails_the_run_at_once(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(LabError, match="worker-1 ended too early with exit code -9"):
+        made(described(tmp_path, LONG), tmp_path, when_measuring(lambda: lab_processes("lab.worker")[0].kill()))
+    assert time.monotonic() - began < 40
+
+
+def test_a_node_that_dies_fails_the_run_with_its_last_words(tmp_path: Path) -> None:
+    def kill() -> None:
+        (node,) = lab_processes("flyball serve")
+        node.send_signal(signal.SIGKILL)
+
+    with pytest.raises(LabError, match=r"node-1: the node has died: "):
+        made(described(tmp_path, LONG), tmp_path, when_measuring(kill))
+
+
+def test_a_node_that_does_not_start_says_why(tmp_path: Path) -> None:
+    experiment = described(tmp_path, TINY.replace('"memory"', '"postgresql://127.0.0.1:1/none"'))
+    with pytest.raises(LabError, match=r"node-1: the node does not start: .*the store does not work"):
+        made(experiment, tmp_path)
+
+
+def test_a_foreign_server_that_is_not_there_is_told(tmp_path: Path) -> None:
+    text = TINY.replace('store = "memory"', 'kind = "foreign"\naddresses = ["127.0.0.1:1"]')
+    with pytest.raises(LabError, match="cannot set the workload up: "):
+        made(described(tmp_path, text), tmp_path)
+
+
+class FakeWorkload:
+    """A workload that needs no server."""
+
+    drains = True
+    protocol = "thorbang"
+    client_count = 1
+
+    async def set_up(self, targets: object) -> dict[str, Any]:
+        return {}
+
+    def model_dump(self, mode: str) -> dict[str, Any]:
+        return {"kind": "fake"}
+
+
+class FakeHost(ThisMachine):
+    """Starts bad workers in the place of good ones."""
+
+    async def start(self, module: str, folder: str, errors: IO[bytes]) -> asyncio.subprocess.Process:
+        if module != "flyball.lab.worker":
+            return await super().start(module, folder, errors)
+        pipe = asyncio.subprocess.PIPE
+        return await asyncio.create_subprocess_exec(
+            sys.executable, str(FAKE_WORKER), stdin=pipe, stdout=pipe, stderr=errors
+        )
+
+
+def fake_verdict(tallies: Iterable[Mapping[str, Any]]) -> Verdict:
+    (tally,) = tallies
+    lost = len(set(tally["sent"]) - set(tally["received"]))
+    return Verdict(len(tally["sent"]), len(tally["received"]), lost, tally["doubled"])
+
+
+class WithFakes:
+    """Runs an experiment with a fake worker, which has that fault."""
+
+    limits: ClassVar[dict[str, float]] = {
+        "SILENCE_LIMIT_S": 1.0,
+        "DRAIN_IDLE_S": 0.3,
+        "BLAME_S": 0.0,
+        "WORKER_END_S": 1.0,
+    }
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self._monkeypatch = monkeypatch
+        self._folder = folder
+        for name, value in self.limits.items():
+            monkeypatch.setattr(runner, name, value)
+        monkeypatch.setattr(runner, "make_workload", lambda parameters: FakeWorkload())
+        monkeypatch.setattr(runner, "ThisMachine", FakeHost)
+        monkeypatch.setattr(runner, "judge", fake_verdict)
+
+    def run(self, fault: str, length_s: float = 0.2) -> dict[str, Any]:
+        self._monkeypatch.setenv("FAULT", fault)
+        text = TINY.replace('store = "memory"', 'kind = "foreign"\naddresses = ["127.0.0.1:1"]')
+        experiment = described(self._folder, text.replace("length_s = 0.4", f"length_s = {length_s}"))
+        return made(experiment, self._folder)
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> WithFakes:
+    return WithFakes(monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("dies while it connects", "worker-1 ended too early with exit code 3: out of sockets"),
+        ("fails while it connects", "worker-1: client 0: refused"),
+        ("speaks nonsense", "worker-1 says what is no JSON: b'nonsense"),
+        ("has a failed call", "worker-1: 1 calls failed"),
+        ("falls silent", "worker-1 has said nothing for 1.0 s"),
+        ("loses", "1 messages of 2 are lost, 0 came twice"),
+        ("gets it twice", "0 messages of 2 are lost, 1 came twice"),
+    ],
+)
+def test_whatever_goes_wrong_fails_the_run_with_the_reason(fakes: WithFakes, fault: str, told: str) -> None:
+    length_s = 30.0 if fault in ("speaks nonsense", "has a failed call", "falls silent") else 0.2
+    with pytest.raises(LabError) as error:
+        fakes.run(fault, length_s)
+    assert told in str(error.value)
+
+
+def test_the_same_without_a_fault_succeeds(fakes: WithFakes) -> None:
+    manifest = fakes.run("none")
+    assert (manifest["checks"]["failed"], manifest["warnings"]) == (0, [])
+    assert manifest["nodes"] == [{"name": "target-1"}]
+
+
+def test_clients_that_are_the_bottleneck_are_a_warning(fakes: WithFakes) -> None:
+    manifest = fakes.run("is too busy")
+    assert manifest["clients"]["are_bottleneck"]
+    assert "the clients may be the bottleneck" in manifest["warnings"][0]
+
+
+def test_a_run_whose_clients_have_done_all_they_had_to_do_ends_early(fakes: WithFakes) -> None:
+    manifest = fakes.run("is done early", length_s=60)
+    measured = manifest["measured"]
+    assert 0 < measured["until_us"] - measured["from_us"] < 30_000_000
+
+
+@pytest.mark.parametrize(
+    ("clients", "workers", "hosts", "expected"),
+    [(1, 0, 0, 1), (50, 0, 0, 1), (51, 0, 0, 2), (1000, 0, 0, 4), (1000, 7, 0, 7), (3, 7, 0, 3), (10, 0, 3, 3)],
+)
+def test_clients_are_spread_over_processes(
+    tmp_path: Path, clients: int, workers: int, hosts: int, expected: int
+) -> None:
+    urls = [f"ssh://host-{number}" for number in range(hosts)]
+    experiment = described(tmp_path, TINY + f"[clients]\nworkers = {workers}\nhosts = {urls}\n")
+    assert worker_count(experiment, clients, core_count=2) == expected
