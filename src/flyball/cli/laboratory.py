@@ -117,7 +117,7 @@ def run(name: str, out: Path, is_quick: bool, is_fresh: bool, keeps_going: bool,
     with _errors_told():
         laid_out = plan(_changed(find(name), assignments), is_quick=is_quick)
         results = _run_plan(laid_out, out, is_fresh, keeps_going)
-    typer.echo(f"\nresults: {results.folder}\nreport:  flyball pipeline report {out} --out {out / 'report'}")
+    typer.echo(f"\nresults: {results.folder}\nreport:  flyball pipeline report {out}")
 
 
 def _run_plan(laid_out: Plan, out: Path, is_fresh: bool, keeps_going: bool) -> Results:

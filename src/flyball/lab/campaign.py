@@ -55,8 +55,8 @@ def run_all(plan: Plan, results: Results, watcher: Watcher, *, keeps_going: bool
             watcher.end(run, results.manifest(run))
             continue
         watcher.begin(run)
-        folder = results.begin(run)
         try:
+            folder = results.begin(run)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 manifest = runner.run(make_run(run, folder, watcher.live))
         except LabError as error:

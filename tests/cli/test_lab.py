@@ -1,0 +1,184 @@
+"""`flyball lab`: what it prints, and that a run survives an interruption."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from typer.testing import CliRunner, Result
+
+from flyball.cli import laboratory
+from flyball.cli.main import app
+from flyball.lab.campaign import Failure, Watcher
+from flyball.lab.experiment import shipped_experiments
+from flyball.lab.plan import Plan
+from flyball.lab.results import Results
+
+QUIET = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
+
+TINY = """
+title = "Tiny"
+[target]
+store = "memory"
+[workload]
+kind = "send_and_pop"
+[run]
+repetitions = 1
+warm_up_s = 0.1
+length_s = 0.3
+cool_down_s = 0.1
+[sweep]
+"workload.clients" = [1, 2]
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> str:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY, encoding="utf-8")
+    return str(path)
+
+
+def lab(*arguments: str) -> Result:
+    result = CliRunner().invoke(app, ["lab", *arguments], env=QUIET)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def test_list_shows_the_shipped_experiments() -> None:
+    names = [line.split()[0] for line in lab("list").stdout.splitlines()[1:]]
+    assert names == [experiment.name for experiment in shipped_experiments()]
+    assert [json.loads(line)["name"] for line in lab("list", "--json").stdout.splitlines()] == names
+
+
+def test_list_of_a_folder_shows_what_lies_in_it(tiny: str, tmp_path: Path) -> None:
+    assert lab("list", str(tmp_path)).stdout.splitlines()[1].split()[:2] == ["tiny", "Tiny"]
+    (tmp_path / "empty").mkdir()
+    assert lab("list", str(tmp_path / "empty")).stdout == "no experiments here\n"
+
+
+def test_show_tells_target_workload_cells_and_time(tiny: str) -> None:
+    shown = lab("show", tiny, "--set", "workload.body_bytes=77").stdout
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert lines[0] == "tiny: Tiny"
+    for line in ("nodes 1, store memory", "workload kind send_and_pop", "workload body_bytes 77", "workload.clients"):
+        assert line in lines
+    assert lines[-1].startswith("2 cells, 1 repetition each: 2 runs, about ")
+
+
+def test_show_of_a_quick_experiment_is_shorter(tmp_path: Path) -> None:
+    path = tmp_path / "long.toml"
+    path.write_text(TINY.replace("length_s = 0.3", "length_s = 600"), encoding="utf-8")
+    assert "measured 600 s" in lab("show", str(path)).stdout
+    assert "measured 7 s" in lab("show", str(path), "--quick").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["show", "seed-002/no"], "no experiment 'seed-002/no'"),
+        (["show", "no.toml"], "cannot read no.toml: No such file or directory"),
+        (["show", "TINY", "--set", "workload.client=1"], "workload.client: no such key; did you mean clients?"),
+        (["show", "TINY", "--set", "workload.clients"], "--set workload.clients: give KEY=VALUE"),
+        (
+            ["show", "TINY", "--set", "workload.clients=1"],
+            "it is swept; give its levels, as in --set 'sweep.work",
+        ),
+        (["show", "TINY", "--set", "sweep.workload.clients=[0]"], "workload.clients: Input should be greater than"),
+        (["list", "no-folder"], "no-folder is no folder"),
+        (["reproduce", "seed-9", "--out", "x"], "no seed 'seed-9'; there are "),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_1(tiny: str, arguments: list[str], told: str) -> None:
+    result = lab(*[tiny if argument == "TINY" else argument for argument in arguments])
+    assert result.exit_code == 1
+    assert told in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_comparing_needs_two_folders() -> None:
+    result = lab("compare", "one")
+    assert (result.exit_code, result.stderr) == (2, "flyball: give two folders of results or more\n")
+
+
+def test_levels_can_be_given_on_the_command_line(tiny: str) -> None:
+    assert "3 cells" in lab("show", tiny, "--set", "sweep.workload.clients=[1, 2, 3]").stdout
+    assert "4 cells" in lab("show", tiny, "--set", 'sweep.target.store=["memory", "null"]').stdout
+
+
+def test_a_failed_run_is_told_with_where_to_look_and_exit_code_1(
+    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(plan: Plan, results: Results, watcher: Watcher, *, keeps_going: bool) -> list[Failure]:
+        watcher.fail(plan.runs[0], "client 1: refused", tmp_path)
+        return [Failure(plan.runs[0].run_id, "client 1: refused", tmp_path / "failed=x")]
+
+    monkeypatch.setattr(laboratory, "run_all", fail)
+    result = lab("run", tiny, "--out", str(tmp_path / "out"))
+    assert result.exit_code == 1
+    assert "failed: client 1: refused. Its logs are in " in result.stderr
+    assert "failed=x" in result.stderr
+
+
+def test_reproducing_a_seed_runs_all_its_experiments_and_then_writes_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def note(plan: Plan, results: Results, watcher: Watcher, *, keeps_going: bool) -> list[Failure]:
+        assert plan.is_quick
+        made.append(plan.experiment.name)
+        return []
+
+    def write_report_of(source: Path, out: Path) -> Path:
+        made.append(f"report on {source.relative_to(tmp_path)} in {out.relative_to(tmp_path)}")
+        return out / "report.html"
+
+    monkeypatch.setattr(laboratory, "run_all", note)
+    monkeypatch.setattr("flyball.cli.pipeline.write_report_of", write_report_of)
+    result = lab("reproduce", "seed-003", "--out", str(tmp_path / "out"), "--quick")
+    assert result.exit_code == 0, result.stderr
+    experiments = [one.name for one in shipped_experiments() if one.name.startswith("seed-003/")]
+    assert made == [*experiments, "report on out/results in out"]
+
+
+def start(tiny: str, out: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "flyball", "lab", "run", tiny, "--out", str(out)]
+    environment = {**os.environ, **QUIET, "PYTHONUNBUFFERED": "1", "TMPDIR": str(out.parent)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def test_an_interrupted_experiment_keeps_what_it_has_and_goes_on_from_there(tiny: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    running = start(tiny, out)
+    assert running.stdout is not None
+    # One run is complete when its line is printed; the next one has begun or is about to.
+    first = running.stdout.readline()
+    below = psutil.Process(running.pid).children(recursive=True)
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate()
+    assert running.returncode == 130
+    assert errors == "flyball: interrupted: what is complete stays; the same command goes on from there\n"
+    _, alive = psutil.wait_procs(below, timeout=10)
+    assert alive == []
+    assert len(list(out.glob("tiny/run=*"))) == 1
+    assert list(out.glob("tiny/.run=*")) == []
+    assert list(tmp_path.glob("flyball-lab-*")) == []
+
+    again = start(tiny, out)
+    output, errors = again.communicate()
+    assert (again.returncode, errors) == (0, "")
+    # The first run is not made again, but counted.
+    assert first.split(":")[0] not in output
+    assert [line.split()[:2] for line in output.splitlines() if line.strip()[:2] in ("1 ", "2 ")] == [
+        ["1", "1"],
+        ["2", "1"],
+    ]
+    assert f"flyball pipeline report {out}" in output
+    assert len(list(out.glob("tiny/run=*"))) == 2
