@@ -68,8 +68,8 @@ def test_days_of_waiting_do_not_overflow(spark: SparkSession) -> None:
     assert row.store_ms == pytest.approx(20 * 1_000_000 * 86_400_000)
 
 
-def test_the_series_of_a_run_adds_up_nodes_and_queues(spark: SparkSession) -> None:
-    came: list[Row] = [{"node": "node-1", "queue_id": 1, "wait_ns": 1_000_000}, {"node": "node-2", "queue_id": 2}]
+def test_the_series_of_a_node_adds_up_its_queues(spark: SparkSession) -> None:
+    came: list[Row] = [{"queue_id": 1, "wait_ns": 1_000_000}, {"queue_id": 2}]
     [row] = throughput.series(seconds(spark, came)).collect()
     assert (row.requests, row.wait_ms, row.wait_ms2) == (2, 1.0, 1.0)
 

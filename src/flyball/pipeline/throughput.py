@@ -33,11 +33,13 @@ _TEXT, _WHOLE, _REAL = StringType(), LongType(), DoubleType()
 _KEYS = {"run": _TEXT, "source": _TEXT, "place": _TEXT, "kind": _TEXT, "queue": _TEXT, "second": _WHOLE}
 _SUMS = {f"{metric}_{what}": _REAL for metric in TIMES for what in ("ms", "ms2")}
 
-SECONDS = table(**_KEYS, requests=_WHOLE, messages=_WHOLE, stored=_WHOLE, inside_s=_REAL, **_SUMS)
-"""`stored`: requests that waited for the store. `inside_s`: the sum of `inside_us`, as seconds. `<metric>_ms` and
+SECONDS = table(**_KEYS, requests=_WHOLE, messages=_WHOLE, stored=_WHOLE, weight2=_WHOLE, inside_s=_REAL, **_SUMS)
+"""`stored`: requests that waited for the store. `weight2`: the sum of squared weights, which says how uncertain the
+counts are that a sample gives. `inside_s`: the sum of `inside_us`, as seconds. `<metric>_ms` and
 `<metric>_ms2`: the sums of a time and of its square."""
 
-SERIES = table(**{field.name: field.dataType for field in SECONDS if field.name not in ("place", "queue")})
+SERIES = table(**{field.name: field.dataType for field in SECONDS if field.name != "queue"})
+"""SECONDS of all queues together: small enough for the driver."""
 
 THROUGHPUT = table(**_KEYS, requests=_WHOLE, messages=_WHOLE)
 
@@ -57,6 +59,7 @@ def seconds(events: DataFrame) -> DataFrame:
         sf.expr("sum(weight)").alias("requests"),
         sf.expr(f"sum({moved})").alias("messages"),
         sf.expr("sum(if(store_ns > 0, weight, 0L))").alias("stored"),
+        sf.expr("sum(weight * weight)").alias("weight2"),
         sf.expr("sum(cast(inside_us as double) * weight) / 1e6D").alias("inside_s"),
         *sums,
     )
@@ -73,7 +76,7 @@ def measured(counted: DataFrame, windows: DataFrame) -> DataFrame:
 
 
 def series(counted: DataFrame) -> DataFrame:
-    """Add up SECONDS over places and queues into SERIES."""
+    """Add up SECONDS over queues into SERIES."""
     require(counted, SECONDS, "the table of seconds")
     keys = [name for name in _KEYS if name in SERIES.names]
     return counted.groupBy(*keys).agg(*(sf.sum(name).alias(name) for name in SERIES.names if name not in keys))

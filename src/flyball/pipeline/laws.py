@@ -1,0 +1,179 @@
+"""Operational laws as a check: what the trace of a run must obey whatever was measured.
+
+After P. J. Denning and J. P. Buzen, The Operational Analysis of Queueing Network Models, 1978. A run that breaks one
+was measured wrongly, was not steady, or lost part of its trace. Small tables on the driver: no Spark.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from flyball.pipeline.events import CLIENTS, NODES
+from flyball.pipeline.manifest import Run
+from flyball.pipeline.measures import RECEIVED, whole_seconds
+
+COLUMNS = ("run", "law", "expected", "measured", "error_ratio", "holds", "says")
+
+LITTLE_ERROR = 0.05
+INTERACTIVE_ERROR = 0.1
+"""Clients also spend time between calls that is neither response nor thinking: their own work."""
+COUNT_ERROR = 0.05
+RESPONSE_ERROR = 0.05
+"""How far measured and expected may be apart, as a ratio of the expected. Counts from a sample may be further."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Law:
+    law: str
+    expected: float
+    measured: float
+    error_ratio: float
+    holds: bool
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What one source saw of a run: sums over its measured time, of each kind."""
+
+    length_s: float
+    kinds: pd.DataFrame
+    inside_s: float
+    """The time that all requests together spent in the system while it was measured."""
+
+    def sampling_error(self, *kinds: str) -> float:
+        """Return three deviations of the number of requests of `kinds`, as a ratio: 0 if all were recorded.
+
+        A request that stands for w others was chosen with the probability 1/w, so its count varies by w · (w - 1).
+        """
+        own = self.kinds[self.kinds.index.isin(kinds)]
+        return 3.0 * math.sqrt(float((own["weight2"] - own["requests"]).sum())) / float(own["requests"].sum())
+
+    @property
+    def per_s(self) -> float:
+        return float(self.kinds["requests"].sum()) / self.length_s
+
+    def mean_ms(self, metric: str) -> float:
+        return float(self.kinds[f"{metric}_ms"].sum() / self.kinds["requests"].sum())
+
+
+def laws(series: pd.DataFrame, windows: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
+    """Return the table `laws`: for each run every law that can be checked, and whether it holds.
+
+    `series` is SERIES, with the seconds around the measured time. Of a run without a manifest only its traces are
+    checked.
+    """
+    manifests = {run.run: run for run in runs}
+    rows = []
+    for run, from_us, until_us in zip(windows["run"], windows["from_us"], windows["until_us"], strict=True):
+        of_run = series[series["run"] == run]
+        seen = {source: found for source in (CLIENTS, NODES) if (found := _seen(of_run, source, from_us, until_us))}
+        found = [
+            *_of_each(seen),
+            *_interactive(seen, manifests.get(run)),
+            *_utilisation(of_run, seen),
+            *_of_both(seen),
+        ]
+        rows += [(run, one.law, one.expected, one.measured, one.error_ratio, one.holds, one.says) for one in found]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _seen(of_run: pd.DataFrame, source: str, from_us: int, until_us: int) -> _Seen | None:
+    own = of_run[of_run["source"] == source]
+    count, length_s = whole_seconds(from_us, until_us)
+    inside = own[(own["second"] >= 0) & (own["second"] < count)]
+    if inside.empty:
+        return None
+    kinds = inside.drop(columns=["run", "source", "place", "second"]).groupby("kind").sum()
+    measured_s = max(int(until_us) - int(from_us), 1) / 1e6
+    # `inside_s` is cut at the ends of the measured time, which need not be whole seconds.
+    return _Seen(count * length_s, kinds, float(own["inside_s"].sum()) / measured_s * count * length_s)
+
+
+def _of_each(seen: Mapping[str, _Seen]) -> Iterator[_Law]:
+    for source, own in seen.items():
+        yield _little(source, own)
+        balance = _flow_balance(source, own)
+        if balance:
+            yield balance
+
+
+def _little(source: str, own: _Seen) -> _Law:
+    """N = X · R: the mean number of requests under way is throughput times response, if the run was steady."""
+    expected = own.per_s * own.mean_ms("response") / 1e3
+    measured = own.inside_s / own.length_s
+    says = (
+        f"{measured:.3g} requests under way on average, seen by {source}; throughput times response is {expected:.3g}"
+    )
+    return _compared(f"Little's law ({source})", expected, measured, LITTLE_ERROR, says)
+
+
+def _flow_balance(source: str, own: _Seen) -> _Law | None:
+    """What goes in comes out: messages put against messages taken, where both happen."""
+    messages = own.kinds["messages"]
+    put, received = float(messages.get("put", 0)), float(sum(messages.get(kind, 0) for kind in RECEIVED))
+    if not put or not received:
+        return None
+    says = f"{put:,.0f} messages put, {received:,.0f} received, seen by {source}"
+    most = COUNT_ERROR + own.sampling_error("put") + own.sampling_error(*RECEIVED)
+    return _compared(f"flow balance ({source})", put / own.length_s, received / own.length_s, most, says)
+
+
+def _interactive(seen: Mapping[str, _Seen], run: Run | None) -> Iterator[_Law]:
+    """N = X · (R + Z): each client of a closed loop is either waiting for a response or thinking."""
+    own = seen.get(CLIENTS)
+    if own is None or run is None or not _is_closed(run, own) or not run.clients.get("count"):
+        return
+    expected = float(run.clients["count"])
+    cycle_ms = own.mean_ms("response") + own.mean_ms("think")
+    measured = own.per_s * cycle_ms / 1e3
+    says = f"{expected:.0f} clients; throughput times response and think time accounts for {measured:.3g}"
+    yield _compared("interactive response time law", expected, measured, INTERACTIVE_ERROR, says)
+
+
+def _is_closed(run: Run, own: _Seen) -> bool:
+    """Whether each client waits for a response before it goes on."""
+    is_open = run.workload.get("rate_per_s") or run.workload.get("rate_curve")
+    return not is_open and "deliver" not in own.kinds.index
+
+
+def _utilisation(of_run: pd.DataFrame, seen: Mapping[str, _Seen]) -> Iterator[_Law]:
+    """U = X · S ≤ 1: parsing and deciding happen in one thread of a node, which has one second a second."""
+    own = seen.get(NODES)
+    if own is None:
+        return
+    is_inside = (of_run["source"] == NODES) & (of_run["second"] >= 0) & (of_run["second"] < own.length_s)
+    for node, part in of_run[is_inside].groupby("place"):
+        measured = float(part["parse_ms"].sum() + part["engine_ms"].sum()) / 1e3 / own.length_s
+        says = f"{node} was parsing and deciding for {measured:.1%} of the time"
+        yield _bounded(f"utilisation ({node})", 1.0, measured, 0.0, says)
+
+
+def _of_both(seen: Mapping[str, _Seen]) -> Iterator[_Law]:
+    """Laws between what clients and what nodes saw of the same requests."""
+    if len(seen) < 2:
+        return
+    outside, inside = seen[CLIENTS].kinds, seen[NODES].kinds
+    for kind in sorted(set(outside.index) & set(inside.index) - {"deliver"}):
+        many, few = float(outside["requests"][kind]), float(inside["requests"][kind])
+        says = f"clients counted {many:,.0f} of {kind}, nodes {few:,.0f}"
+        most = COUNT_ERROR + seen[CLIENTS].sampling_error(kind) + seen[NODES].sampling_error(kind)
+        yield _compared(f"the same requests ({kind})", many, few, most, says)
+        longer, shorter = outside["service_ms"][kind] / many, inside["response_ms"][kind] / few
+        says = f"{kind} took {shorter:.3g} ms in nodes and {longer:.3g} ms for clients"
+        yield _bounded(f"nodes within clients ({kind})", float(longer), float(shorter), RESPONSE_ERROR, says)
+
+
+def _compared(law: str, expected: float, measured: float, most: float, says: str) -> _Law:
+    error_ratio = abs(measured - expected) / expected if expected else float(measured != expected)
+    return _Law(law, expected, measured, error_ratio, error_ratio <= most, says)
+
+
+def _bounded(law: str, bound: float, measured: float, most: float, says: str) -> _Law:
+    """Return a law that says "at most": the error is what exceeds the bound."""
+    error_ratio = max(measured - bound, 0.0) / bound if bound else float(measured > bound)
+    return _Law(law, bound, measured, error_ratio, error_ratio <= most, says)

@@ -1,0 +1,77 @@
+"""How long a run took to settle, against how long it was given before measuring began.
+
+Small tables on the driver: no Spark.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flyball.pipeline.intervals import batch_means
+
+BATCH = 5
+"""MSER-5 looks at means of 5 samples."""
+
+COLUMNS = ("run", "source", "given_s", "needed_s", "is_enough", "says")
+
+Numbers = npt.NDArray[np.float64]
+
+
+def settled_after(values: Numbers, batch: int = BATCH) -> int | None:
+    """Return how many samples to drop so that the mean of the rest is known best; None if it never settles.
+
+    MSER-5 (K. P. White, M. J. Cobb, S. C. Spratt: A Comparison of Five Steady-State Truncation Heuristics for
+    Simulation, WSC 2000): of n batches z, drop the d first that minimise Σ(z - mean of the rest)² / (n - d)² over
+    the rest. A minimum in the second half says that the series has not settled. Of fewer than four batches nothing
+    can be said, and nothing is dropped.
+    """
+    count = values.size // batch
+    if count < 4:
+        return 0
+    # What is left over is cut off at the beginning, where it matters least: it is dropped if anything is.
+    rest = values.size - count * batch
+    batches = values[rest:].reshape(count, batch).mean(axis=1)
+    errors = [float(batches[dropped:].var()) / (count - dropped) for dropped in range(count - 1)]
+    dropped = int(np.argmin(errors))
+    if dropped > count // 2:
+        return None
+    return rest + dropped * batch if dropped else 0
+
+
+def warm_up(series: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
+    """Return for each run and source the warm-up that its trace shows: a table with the columns COLUMNS.
+
+    `series` is SERIES with the seconds before the measured time. `given_s` are those seconds, `needed_s` what the
+    throughput took to settle, NaN if it did not. A warm-up is enough if it was long enough, or if dropping more does
+    not move the mean by more than its own uncertainty.
+    """
+    lengths_s = {
+        run: max(int(until_us - from_us) // 1_000_000, 1)
+        for run, from_us, until_us in windows.itertuples(index=False)
+    }
+    rows = []
+    for (run, source), own in series.groupby(["run", "source"]):
+        first = min(int(own["second"].min()), 0)
+        length_s = lengths_s[run]
+        # The second in which the trace begins is not a whole one.
+        counts = np.zeros(length_s - first)
+        inside = own[own["second"] < length_s]
+        np.add.at(counts, inside["second"].to_numpy() - first, inside["requests"].to_numpy())
+        rows.append((run, source, *_verdict(counts[min(1, -first) :], max(-first - 1, 0))))
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _verdict(counts: Numbers, given_s: int) -> tuple[float, float, bool, str]:
+    # Short runs have too few batches of five.
+    needed_s = settled_after(counts, BATCH if counts.size >= 10 * BATCH else 1)
+    if needed_s is None:
+        return given_s, float("nan"), False, "the throughput had not settled when measuring ended"
+    if needed_s <= given_s:
+        return given_s, needed_s, True, f"settled after {needed_s} s, measured from {given_s} s on"
+    measured = batch_means(counts[given_s:])
+    moved = abs(float(counts[needed_s:].mean()) - measured.mean)
+    is_enough = bool(moved <= measured.half_width)
+    what = "which does not move the mean" if is_enough else f"which moves the mean by {moved / measured.mean:.1%}"
+    return given_s, needed_s, is_enough, f"settled after {needed_s} s but measured from {given_s} s on, {what}"
