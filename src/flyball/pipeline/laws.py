@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import pandas as pd
 
@@ -72,13 +72,13 @@ def laws(series: pd.DataFrame, windows: pd.DataFrame, runs: Sequence[Run]) -> pd
     for run, from_us, until_us in zip(windows["run"], windows["from_us"], windows["until_us"], strict=True):
         of_run = series[series["run"] == run]
         seen = {source: found for source in (CLIENTS, NODES) if (found := _seen(of_run, source, from_us, until_us))}
-        found = [
+        checked = (
             *_of_each(seen),
             *_interactive(seen, manifests.get(run)),
             *_utilisation(of_run, seen),
             *_of_both(seen),
-        ]
-        rows += [(run, one.law, one.expected, one.measured, one.error_ratio, one.holds, one.says) for one in found]
+        )
+        rows += [(run, *astuple(law)) for law in checked]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

@@ -24,20 +24,16 @@ def settled_after(values: Numbers, batch: int = BATCH) -> int | None:
 
     MSER-5 (K. P. White, M. J. Cobb, S. C. Spratt: A Comparison of Five Steady-State Truncation Heuristics for
     Simulation, WSC 2000): of n batches z, drop the d first that minimise Σ(z - mean of the rest)² / (n - d)² over
-    the rest. A minimum in the second half says that the series has not settled. Of fewer than four batches nothing
-    can be said, and nothing is dropped.
+    the rest. Only the first half is searched, since the few batches at the end may be alike by chance; a minimum at
+    its end says that the series has not settled. Of fewer than four batches nothing can be said.
     """
     count = values.size // batch
     if count < 4:
         return 0
-    # What is left over is cut off at the beginning, where it matters least: it is dropped if anything is.
-    rest = values.size - count * batch
-    batches = values[rest:].reshape(count, batch).mean(axis=1)
-    errors = [float(batches[dropped:].var()) / (count - dropped) for dropped in range(count - 1)]
+    batches = values[: count * batch].reshape(count, batch).mean(axis=1)
+    errors = [float(batches[dropped:].var()) / (count - dropped) for dropped in range(count // 2 + 1)]
     dropped = int(np.argmin(errors))
-    if dropped > count // 2:
-        return None
-    return rest + dropped * batch if dropped else 0
+    return None if dropped == count // 2 else dropped * batch
 
 
 def warm_up(series: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:

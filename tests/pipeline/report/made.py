@@ -32,7 +32,11 @@ def experiment(
     """Return the description of an experiment over the number of clients, unless told otherwise."""
     levels = {"workload.clients": [1, 4, 16, 64]} if factors is None else dict(factors)
     count = repetitions * int(np.prod([len(values) for values in levels.values()]))
-    facts = {"about": "How throughput grows until the store is busy.", "source": "seed 002, table 8", "run_count": count}
+    facts = {
+        "about": "How throughput grows until the store is busy.",
+        "source": "seed 002, table 8",
+        "run_count": count,
+    }
     return Experiment(
         name,
         title,
@@ -134,7 +138,9 @@ def _fill(
             kind_ms = seen_ms * {"all": 1.0, "put": 1.2, "take": 0.8}[kind]
             means[source, "throughput", kind] = throughput * share
             means[source, "response", kind] = kind_ms
-            rows["measures"].append(_measure(run, source, "throughput", kind, "1/s", throughput * share, 0.05, seconds))
+            rows["measures"].append(
+                _measure(run, source, "throughput", kind, "1/s", throughput * share, 0.05, seconds)
+            )
             rows["measures"].append(_measure(run, source, "response", kind, "ms", kind_ms, 0.6, 1000))
         for kind in KINDS:
             rows["throughput"] += _throughput(run, source, kind, queue, throughput / 2, seconds, random)
@@ -144,7 +150,9 @@ def _fill(
     for phase, share in (PHASE_SHARES | COMPONENT_SHARES).items():
         for kind, size in (("put", 1.2), ("take", 0.8)):
             mean_ms = response_ms * 0.8 * share * size
-            quantiles = dict(zip(("p5_ms", "p50_ms", "p95_ms", "p99_ms"), mean_ms * np.array([0.3, 0.9, 2, 3]), strict=True))
+            quantiles = dict(
+                zip(("p5_ms", "p50_ms", "p95_ms", "p99_ms"), mean_ms * np.array([0.3, 0.9, 2, 3]), strict=True)
+            )
             facts = {"run": run, "node": "node-1", "kind": kind, "phase": phase, "requests": 500}
             rows["phases"].append({**facts, "mean_ms": mean_ms, "sd_ms": mean_ms / 2, **quantiles})
     rows["laws"].append(_law(run, "Little's law", clients, clients * 1.01))
@@ -156,7 +164,19 @@ def _measure(
     run: str, source: str, metric: str, kind: str, unit: str, mean: float, spread: float, n: int
 ) -> dict[str, Any]:
     names = ("run", "source", "metric", "kind", "unit", "n", "mean", "sd", "half_width", "low", "high")
-    facts = (run, source, metric, kind, unit, n, mean, mean * spread, mean * spread / 5, -mean * spread, mean * spread * 2)
+    facts = (
+        run,
+        source,
+        metric,
+        kind,
+        unit,
+        n,
+        mean,
+        mean * spread,
+        mean * spread / 5,
+        -mean * spread,
+        mean * spread * 2,
+    )
     above = {"p50": 0.9, "p90": 1.5, "p95": 2.0, "p99": 3.0, "p999": 6.0, "max": 12.0}
     return dict(zip(names, facts, strict=True)) | {name: mean * size for name, size in above.items()}
 
