@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from flyball.errors import LabError
 from flyball.lab.alarm import Alarm
-from flyball.lab.drivers import Target, connect
+from flyball.lab.drivers import Session, Target, connect
 from flyball.lab.workloads import Workload, make_workload
 from flyball.lab.workloads.client import Client, Stage
 from flyball.lab.workloads.workload import first_error
@@ -91,6 +91,7 @@ class Worker:
         self._alarm = Alarm()
         self._writer = CallWriter(assignment.traces, assignment.worker)
         self._stage = Stage(self._writer, self._alarm)
+        self._sessions: list[Session] = []
         self._clients: list[Client] = []
         self._running = 0
         self._cpu_s = 0.0
@@ -127,6 +128,7 @@ class Worker:
             async with gate:
                 with _naming(number):
                     session = await connect(workload.protocol, target)
+                    self._sessions.append(session)
                     await session.identify(assignment.set_up["addresses"][str(number)])
             role = workload.role_of(number)
             return Client(number, role, session, target.name, assignment.set_up, self._stage, assignment.seed)
@@ -136,11 +138,11 @@ class Worker:
         self._clients = [task.result() for task in connecting]
 
     async def _close(self) -> None:
-        for client in self._clients:
+        for session in self._sessions:
             # What went wrong with it has been said, and a server that does not answer is not waited for.
             with contextlib.suppress(LabError, TimeoutError):
                 async with asyncio.timeout(CLOSE_LIMIT_S):
-                    await client.session.close()
+                    await session.close()
         self._writer.stop()
         self._alarm.close()
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from flyball.errors import LabError
+from flyball.lab.drivers import Target
 from flyball.lab.workloads import WORKLOADS, make_workload
 from flyball.trace.schema import CALL_SCHEMA
 from tests.amqp.brokers import Broker
-from tests.lab.runs import Target, run, target_of
+from tests.lab.runs import run, target_of
 from tests.nodes import RunningNode
 
 QUICK = {"retry_delay_s": 0.002}

@@ -28,7 +28,11 @@ async def _telesto(target: Target) -> Session:
 
 async def _amqp(target: Target) -> Session:
     link = await _open(target, AmqpLink)
-    await link.log_in(target)
+    try:
+        await link.log_in(target)
+    except BaseException:
+        await link.hang_up()
+        raise
     return AmqpSession(link)
 
 

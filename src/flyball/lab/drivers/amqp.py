@@ -128,14 +128,18 @@ class AmqpLink(asyncio.Protocol):
 
     async def close(self) -> None:
         """End the connection in good order, so that all acknowledgements count."""
-        if self._transport is None:
-            return
-        if self._end is None:
-            closing = wire.ConnectionClose(0, 200, "", 0, 0)
-            await self.ask(closing, wire.ConnectionCloseOk)
-            self._end = "the connection was closed"
-        self._transport.close()
-        await self._closed
+        try:
+            if self._end is None:
+                await self.ask(wire.ConnectionClose(0, 200, "", 0, 0), wire.ConnectionCloseOk)
+                self._end = "the connection was closed"
+        finally:
+            await self.hang_up()
+
+    async def hang_up(self) -> None:
+        """End the connection without a word."""
+        if self._transport is not None:
+            self._transport.close()
+            await self._closed
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
