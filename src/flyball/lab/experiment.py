@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from flyball.errors import LabError, SettingsError
-from flyball.lab.workloads import WORKLOADS
+from flyball.lab.workloads import WORKLOADS, find_workload
 from flyball.server.settings import ServeSettings, StoreChoice, load_settings
 
 SHIPPED = Path(__file__).parent / "experiments"
@@ -216,15 +216,20 @@ class Experiment(Part):
 
 def _check_workload(experiment: Experiment) -> None:
     path, kind = experiment.path, experiment.workload.get("kind")
-    if kind not in WORKLOADS:
+    # Others name a class of their own, as module:Class.
+    if kind not in WORKLOADS and ":" not in str(kind):
         known = list(WORKLOADS)
         raise LabError(
             f"{path}: workload.kind: no workload {kind!r}{_suggestion(str(kind), known)}; there are {known}"
         )
     try:
-        workload = WORKLOADS[kind].model_validate(experiment.workload)
+        found = find_workload(kind)
+    except LabError as error:
+        raise LabError(f"{path}: workload.kind: {error}") from error
+    try:
+        workload = found.model_validate(experiment.workload)
     except ValidationError as error:
-        raise _explained(path, error, "workload", WORKLOADS[kind]) from None
+        raise _explained(path, error, "workload", found) from None
     if experiment.target.kind == "rabbitmq" and workload.protocol != "amqp":
         raise LabError(f"{path}: workload.protocol: RabbitMQ speaks amqp, not {workload.protocol}")
 

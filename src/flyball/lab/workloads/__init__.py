@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from flyball.lab.workloads.stream import Stream
 from flyball.lab.workloads.telesto import TelestoOneWay, TelestoPairs, TelestoService
 from flyball.lab.workloads.workload import Workload
 
-__all__ = ["WORKLOADS", "Client", "Workload", "make_workload"]
+__all__ = ["WORKLOADS", "Client", "Workload", "find_workload", "make_workload"]
 
 WORKLOADS: dict[str, type[Workload]] = {
     "send_and_pop": SendAndPop,
@@ -29,13 +30,30 @@ WORKLOADS: dict[str, type[Workload]] = {
 }
 
 
+def find_workload(kind: object) -> type[Workload]:
+    """Return the workload of that kind: one of `WORKLOADS`, or `module:Class`. Raises LabError."""
+    text = str(kind)
+    if text in WORKLOADS:
+        return WORKLOADS[text]
+    module_name, colon, class_name = text.partition(":")
+    if not colon:
+        known = ", ".join(sorted(WORKLOADS))
+        raise LabError(f"there is no workload {kind!r}: use one of {known}, or module:Class for one of your own")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise LabError(f"cannot import {module_name}: {error}; is it in a folder of PYTHONPATH?") from error
+    found = getattr(module, class_name, None)
+    if not (isinstance(found, type) and issubclass(found, Workload)):
+        raise LabError(f"{module_name} has no workload {class_name}")
+    return found
+
+
 def make_workload(parameters: Mapping[str, Any]) -> Workload:
     """Return the workload of that `kind` with those parameters. Raises LabError that names what is wrong."""
     kind = parameters.get("kind")
-    if kind not in WORKLOADS:
-        raise LabError(f"there is no workload {kind!r}: use one of {', '.join(sorted(WORKLOADS))}")
     try:
-        return WORKLOADS[kind].model_validate(parameters)
+        return find_workload(kind).model_validate(parameters)
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(str(part) for part in ("workload", *problem["loc"]))
