@@ -29,7 +29,8 @@ install_packages() {
 missing_test_packages() {
     local need
     for need in rabbitmq-server=/usr/lib/rabbitmq/bin/rabbitmq-server amqp-tools=amqp-publish nodejs=node npm=npm \
-        gcc=gcc make=make pkg-config=pkg-config openssh-server=/usr/sbin/sshd; do
+        gcc=gcc make=make pkg-config=pkg-config openssh-server=/usr/sbin/sshd \
+        chromium=chromium; do
         command -v "${need#*=}" >/dev/null || echo "${need%=*}"
     done
     if ! pkg-config --exists librabbitmq 2>/dev/null; then

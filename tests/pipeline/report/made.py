@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from flyball.pipeline.analysis import Analysis
 from flyball.pipeline.manifest import Experiment, Measured, Run, View, cell_of
@@ -17,6 +18,8 @@ from flyball.pipeline.report.chapters import COLUMNS
 KINDS = ("put", "take")
 PHASE_SHARES = {"wait": 0.15, "parse": 0.02, "engine": 0.05, "store": 0.7, "emit": 0.08}
 COMPONENT_SHARES = {"socket": 0.25, "worker": 0.05, "persistence": 0.7}
+
+MORE_COLUMNS = {"series": ("response_ms",)}
 
 Rows = dict[str, list[dict[str, Any]]]
 
@@ -89,7 +92,7 @@ def traces(*names: str, seconds: int = 30) -> Analysis:
 
 
 def _tables(rows: Rows) -> dict[str, pd.DataFrame]:
-    return {name: pd.DataFrame(found, columns=list(COLUMNS[name])) for name, found in rows.items()}
+    return {name: pd.DataFrame(found, columns=[*COLUMNS[name], *MORE_COLUMNS.get(name, ())]) for name, found in rows.items()}
 
 
 def _run(
@@ -143,7 +146,9 @@ def _fill(
             )
             rows["measures"].append(_measure(run, source, "response", kind, "ms", kind_ms, 0.6, 1000))
         for kind in KINDS:
-            rows["throughput"] += _throughput(run, source, kind, queue, throughput / 2, seconds, random)
+            counted = _throughput(run, source, kind, queue, throughput / 2, seconds, random)
+            rows["throughput"] += counted
+            rows["series"] += [{**row, "response_ms": row["requests"] * seen_ms} for row in counted]
             rows["histogram"] += _histogram(run, source, kind, seen_ms, throughput / 2 * seconds)
     if "clients" in sources:
         means["clients", "network", "all"] = response_ms * 0.2
@@ -215,11 +220,16 @@ def _fill_cells(
     for (source, metric, kind), first in means[0].items():
         values = [found[source, metric, kind] for found in means]
         mean = float(np.mean(values))
-        half_width = 6.31 * float(np.std(values, ddof=1)) / 2**0.5 if len(values) > 1 else first * 0.05
+        half_width = first * 0.05 if len(values) == 1 else float(_student(len(values)) * np.std(values, ddof=1))
         unit = "1/s" if metric == "throughput" else "ms"
         facts = (one.name, cell_of(factors), source, metric, kind, unit, len(values), mean, half_width)
         row = dict(zip(COLUMNS["cells"], facts, strict=False))
         rows["cells"].append({**row, "low": -0.4 * mean, "high": 0.9 * mean})
+
+
+def _student(count: int) -> float:
+    """Return half of the 90 % interval of a mean, in standard deviations of the values."""
+    return float(stats.t.ppf(0.95, count - 1)) / float(np.sqrt(count))
 
 
 def _fill_references(rows: Rows, one: Experiment) -> None:

@@ -20,7 +20,7 @@ from flyball.pipeline.report.words import ALL, cell_name, factor_names
 CLIENTS = "clients"
 NODES = "nodes"
 
-_BY_RUN = ("throughput", "histogram", "phases", "measures", "laws")
+_BY_RUN = ("throughput", "series", "histogram", "phases", "measures", "laws")
 _BY_EXPERIMENT = ("cells", "effects", "references")
 
 
@@ -68,7 +68,7 @@ class Chapter:
 
     def cell_name(self, cell: str) -> str:
         """Say what sets this cell apart from the others."""
-        factors = self.cells.get(cell, {})
+        factors = self.cells.get(cell) or json.loads(cell)
         return cell_name({name: factors[name] for name in self.factors if name in factors}, self.names)
 
     def metric(self, metric: str, source: str, kind: str = ALL) -> pd.DataFrame:
@@ -159,6 +159,7 @@ def _rank(experiment: Experiment | None, name: str, value: object) -> tuple[int,
 
 COLUMNS = {
     "throughput": ("run", "source", "place", "kind", "queue", "second", "requests", "messages"),
+    "series": ("run", "source", "kind", "second", "requests"),
     "histogram": ("run", "source", "kind", "low_ms", "high_ms", "requests"),
     "phases": (
         *("run", "node", "kind", "phase", "requests", "mean_ms", "sd_ms"),
@@ -180,4 +181,4 @@ COLUMNS = {
     ),
     "quarantine": ("file", "reason", "rows"),
 }
-"""The tables of an analysis that a report reads, and their columns."""
+"""The tables of an analysis that a report reads, and their columns; `series` also has the sum of each time, `response_ms`."""

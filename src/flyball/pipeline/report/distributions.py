@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -35,39 +37,39 @@ _PERCENTILES = {"p50": "50 %", "p90": "90 %", "p95": "95 %", "p99": "99 %", "p99
 
 
 def over_time(chapter: Chapter, view: View) -> list[Figure]:
-    """Requests or messages in each second: a line for each run, or for each kind if there is one run only."""
+    """A metric in each second: a line for each run, or for each kind if there is one run only."""
     metric = view.metric
-    rows = chapter.tables["throughput"]
+    is_count = metric in ("throughput", "messages")
+    rows = chapter.tables["throughput" if is_count else "series"]
     source = source_in(rows, view.source)
     rows = rows[rows["source"] == source]
     if view.request != ALL:
         rows = rows[rows["kind"] == view.request]
-    if rows.empty or metric not in ("throughput", "messages"):
+    if rows.empty or not (is_count or f"{metric}_ms" in rows):
         return []
     by = "kind" if rows["run"].nunique() == 1 else "run"
-    series = _series(rows, by, "messages" if metric == "messages" else "requests")
-    most = max(60, min(MOST_POINTS_OF_A_LINE, MOST_POINTS // len(series)))
-    thinned = {name: thinning.thin(values, most) for name, values in series.items()}
-    labels = _labels_of_lines(chapter, list(series), by)
+    lines = _counts(rows, by, metric) if is_count else _times(rows, by, f"{metric}_ms")
+    most = max(60, min(MOST_POINTS_OF_A_LINE, MOST_POINTS // len(lines)))
+    thinned = {name: thinning.thin(found.values, most, found.weights) for name, found in lines.items()}
+    labels = _labels_of_lines(chapter, list(lines), by)
     unit = unit_of(metric)
     layout = {
         "xaxis": axis("Time since the measurement began [s]", rangemode="tozero"),
         "yaxis": axis(f"{capital(metric_name(metric))} [{unit}]", rangemode="tozero"),
-        "hovermode": "x unified" if len(series) <= 6 else "closest",
+        "hovermode": "x unified" if len(lines) <= 6 else "closest",
+        "showlegend": len({name for _, name, _ in labels.values()}) > 1,
     }
     title = view.title or f"{capital(metric_name(metric))} over time{of_kind(view.request)}"
-    length = max(len(values) for values in series.values())
+    length = max(len(found.values) for found in lines.values())
     says = f"{title}, in {unit}, seen by {source}, {duration(length)}. " + "; ".join(
-        f"{labels[name][1]}: mean {amount(values.mean())}, from {amount(values.min())} to {amount(values.max())}"
-        for name, values in list(series.items())[:MOST_LINES]
+        f"{labels[name][1]}: mean {amount(found.mean)}, from {amount(found.least)} to {amount(found.most)}"
+        for name, found in list(lines.items())[:MOST_LINES]
     )
     note = f"Seen by {source}."
     if not all(points.is_whole for points in thinned.values()):
-        note += (
-            " Each point is the mean of several seconds; the band around it spans their smallest and largest value."
-        )
+        note += " Each point is the mean of several seconds; the band around it spans their smallest and largest value."
     data = [trace for name, points in thinned.items() for trace in _time_traces(labels[name], points)]
-    return [Figure(title, data, layout, says, _numbers_over_time(title, unit, series, labels), note, is_wide=True)]
+    return [Figure(title, data, layout, says, _numbers_over_time(title, unit, lines, labels), note, is_wide=True)]
 
 
 def histogram(chapter: Chapter, view: View) -> list[Figure]:
@@ -149,15 +151,55 @@ def percentiles(chapter: Chapter, view: View) -> list[Figure]:
     return [Figure(title, data, layout, says, table(f"{title} [ms]", head, body), note)]
 
 
-def _series(rows: pd.DataFrame, by: str, column: str) -> dict[str, thinning.Floats]:
-    """Return one value for each second of each line; a second without requests is a zero, not a gap."""
-    seconds = rows.groupby("run")["second"].max() + 1
-    found: dict[str, thinning.Floats] = {}
-    for name, part in rows.groupby(by, sort=by == "kind"):
-        values = np.zeros(int(seconds[part["run"].iloc[0]]))
-        np.add.at(values, part["second"].to_numpy(dtype=int), part[column].to_numpy(dtype=float))
-        found[str(name)] = values
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One value for each second, and how much each counts in a mean; a gap is not a number."""
+
+    values: thinning.Floats
+    weights: thinning.Floats | None = None
+
+    @property
+    def mean(self) -> float:
+        known = ~np.isnan(self.values)
+        if not known.any():
+            return math.nan
+        return float(np.average(self.values[known], weights=None if self.weights is None else self.weights[known]))
+
+    @property
+    def least(self) -> float:
+        return float(np.fmin.reduce(self.values))
+
+    @property
+    def most(self) -> float:
+        return float(np.fmax.reduce(self.values))
+
+
+def _counts(rows: pd.DataFrame, by: str, metric: str) -> dict[str, _Line]:
+    """Return what was counted in each second; one without requests is a zero, not a gap."""
+    column = "messages" if metric == "messages" else "requests"
+    return {name: _Line(_per_second(part, column, length)) for name, part, length in _parts(rows, by)}
+
+
+def _times(rows: pd.DataFrame, by: str, column: str) -> dict[str, _Line]:
+    """Return the mean time of each second; one without requests is a gap, not a zero."""
+    found: dict[str, _Line] = {}
+    for name, part, length in _parts(rows, by):
+        sums, counts = _per_second(part, column, length), _per_second(part, "requests", length)
+        means = np.divide(sums, counts, out=np.full(length, np.nan), where=counts > 0)
+        found[name] = _Line(means, counts)
     return found
+
+
+def _parts(rows: pd.DataFrame, by: str) -> Iterator[tuple[str, pd.DataFrame, int]]:
+    lengths = rows.groupby("run")["second"].max() + 1
+    for name, part in rows.groupby(by, sort=by == "kind"):
+        yield str(name), part, int(lengths[part["run"].iloc[0]])
+
+
+def _per_second(rows: pd.DataFrame, column: str, length: int) -> thinning.Floats:
+    values = np.zeros(length)
+    np.add.at(values, rows["second"].to_numpy(dtype=int), rows[column].to_numpy(dtype=float))
+    return values
 
 
 def _labels_of_lines(chapter: Chapter, names: Sequence[str], by: str) -> dict[str, tuple[int, str, bool]]:
@@ -198,16 +240,12 @@ def _time_traces(label: tuple[int, str, bool], points: thinning.Thinned) -> list
 
 
 def _numbers_over_time(
-    title: str, unit: str, series: Mapping[str, thinning.Floats], labels: Mapping[str, tuple[int, str, bool]]
+    title: str, unit: str, lines: Mapping[str, _Line], labels: Mapping[str, tuple[int, str, bool]]
 ) -> Html:
     head = ["Line", f"Mean [{unit}]", f"Least [{unit}]", f"Most [{unit}]", "Seconds"]
     body = [
-        [
-            labels[name][1],
-            *(amount(float(value)) for value in (values.mean(), values.min(), values.max())),
-            whole(len(values)),
-        ]
-        for name, values in series.items()
+        [labels[name][1], *map(amount, (found.mean, found.least, found.most)), whole(len(found.values))]
+        for name, found in lines.items()
     ]
     return table(title, head, body)
 

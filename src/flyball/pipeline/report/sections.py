@@ -16,6 +16,7 @@ from flyball.pipeline.manifest import Run, View
 from flyball.pipeline.report.chapters import CLIENTS, NODES, Chapter
 from flyball.pipeline.report.figures import Figure
 from flyball.pipeline.report.markup import Child, Html, details, element, markup, table
+from flyball.pipeline.report.models import show_model
 from flyball.pipeline.report.page import Part, plots
 from flyball.pipeline.report.summary import show_tiles, tiles_of
 from flyball.pipeline.report.views import KINDS, default_views, figures_of
@@ -73,7 +74,7 @@ def models_part(models: Mapping[str, Mapping[str, Any]]) -> Part | None:
     """Return what the pipeline has learned for the controllers, if anything."""
     if not models:
         return None
-    shown = [markup(element("h3", capital(name)), _facts(model)) for name, model in models.items()]
+    shown = [show_model(name, model) for name, model in models.items()]
     intro = element(
         "p", "Learned from these traces, for the controllers. The same is in the JSON files beside this page."
     )
@@ -261,30 +262,10 @@ def _laws_table(chapter: Chapter) -> Html:
     )
 
 
-def _facts(value: Mapping[str, Any], depth: int = 0) -> Html:
-    """Return any JSON object as a readable list: numbers as lines, lists of objects as tables."""
-    lines: list[Child] = []
-    below: list[Child] = []
-    for name, part in value.items():
-        title = capital(name.replace("_", " "))
-        if isinstance(part, list) and part and all(isinstance(item, Mapping) for item in part):
-            below.append(_objects_table(title, part))
-        elif isinstance(part, Mapping) and part and depth < 3:
-            below.append(details(title, _facts(part, depth + 1), is_open=depth < 1))
-        else:
-            lines.append([element("dt", title), element("dd", _shortened(level(part)))])
-    return markup(element("dl", lines, class_="facts") if lines else None, below)
 
 
-def _objects_table(title: str, objects: Sequence[Mapping[str, Any]]) -> Html:
-    columns = list(dict.fromkeys(name for item in objects for name in item))
-    head = [capital(name.replace("_", " ")) for name in columns]
-    body = [[_shortened(level(item.get(name))) for name in columns] for item in objects[:MOST_ROWS]]
-    return fold(table(title, head, body), len(body), title)
 
 
-def _shortened(text: str, most: int = 300) -> str:
-    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _commands(chapters: Sequence[Chapter]) -> Html:

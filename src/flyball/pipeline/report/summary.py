@@ -9,7 +9,7 @@ import pandas as pd
 
 from flyball.pipeline.analysis import Analysis
 from flyball.pipeline.manifest import Run
-from flyball.pipeline.report.chapters import CLIENTS, NODES, Chapter
+from flyball.pipeline.report.chapters import CLIENTS, COLUMNS, NODES, Chapter
 from flyball.pipeline.report.markup import Child, Html, details, element, markup
 from flyball.pipeline.report.words import (
     ALL,
@@ -186,7 +186,7 @@ def _messages(runs: Sequence[Run]) -> Tile | None:
 
 
 def _laws(chapters: Sequence[Chapter]) -> Tile | None:
-    rows = pd.concat([chapter.tables["laws"][["holds"]] for chapter in chapters])
+    rows = _all(chapters, "laws")
     if rows.empty:
         return None
     held = int(rows["holds"].astype(bool).sum())
@@ -195,7 +195,7 @@ def _laws(chapters: Sequence[Chapter]) -> Tile | None:
 
 def _references(chapters: Sequence[Chapter]) -> Tile | None:
     """Return how our numbers relate to the seeds', which is the middle of all ratios of throughputs."""
-    rows = pd.concat([chapter.tables["references"] for chapter in chapters])
+    rows = _all(chapters, "references")
     rows = rows[(rows["metric"] == "throughput") & rows["ratio"].notna()]
     if rows.empty:
         return None
@@ -250,12 +250,12 @@ def _bottlenecks(runs: Sequence[Run]) -> Iterable[Caution]:
 
 
 def _broken_laws(chapters: Sequence[Chapter]) -> Iterable[Caution]:
-    laws = pd.concat([chapter.tables["laws"] for chapter in chapters])
+    laws = _all(chapters, "laws")
     broken = laws[~laws["holds"].astype(bool)]
     for law, rows in broken.groupby("law", sort=False):
         names = [f"{row['run'] or 'this run'}: {row['says']}" for _, row in rows.iterrows()]
         number = count_of(rows["run"].nunique(), "run")
-        yield Caution(f"{capital(str(law))} does not hold in {number}: the trace contradicts itself.", names)
+        yield Caution(f"{capital(str(law))} does not hold in {number}: not steady, wrongly measured, or part of the trace is lost.", names)
 
 
 def _said_by_runs(runs: Sequence[Run]) -> Iterable[Caution]:
@@ -272,6 +272,12 @@ def _quick(chapters: Sequence[Chapter]) -> Iterable[Caution]:
     if quick:
         which = "Every experiment was" if len(quick) == len(chapters) else f"{count_of(len(quick), 'experiment')} ran"
         yield Caution(f"{which} scaled down with --quick: intervals are wider than those of a full run.", quick)
+
+
+def _all(chapters: Sequence[Chapter], name: str) -> pd.DataFrame:
+    """Return a table of all chapters together."""
+    found = [chapter.tables[name] for chapter in chapters if not chapter.tables[name].empty]
+    return pd.concat(found) if found else pd.DataFrame(columns=list(COLUMNS[name]))
 
 
 def _traced_runs(chapters: Sequence[Chapter]) -> set[str]:

@@ -22,22 +22,28 @@ class Thinned:
     @property
     def is_whole(self) -> bool:
         """Whether each point is one value of the series, so that there is no envelope to show."""
-        return bool(np.array_equal(self.low, self.high))
+        return bool(np.array_equal(self.low, self.high, equal_nan=True))
 
 
-def thin(values: Floats, most: int) -> Thinned:
-    """Return a series of one value per second with at most `most` points."""
+def thin(values: Floats, most: int, weights: Floats | None = None) -> Thinned:
+    """Return a series of one value per second with at most `most` points.
+
+    A mean counts each second as often as its weight says. A value that is not a number is a gap.
+    """
     count = min(len(values), most)
     if count == 0:
         return Thinned(values, values, values, values)
     bounds = np.linspace(0, len(values), count + 1).astype(int)
     starts = bounds[:-1]
-    sizes = np.diff(bounds)
+    known = ~np.isnan(values)
+    counted = known * (np.ones(len(values)) if weights is None else weights)
+    totals = np.add.reduceat(counted, starts)
+    sums = np.add.reduceat(np.nan_to_num(values) * counted, starts)
     return Thinned(
-        at=starts + (sizes - 1) / 2,
-        mean=np.add.reduceat(values, starts) / sizes,
-        low=np.minimum.reduceat(values, starts),
-        high=np.maximum.reduceat(values, starts),
+        at=starts + (np.diff(bounds) - 1) / 2,
+        mean=np.divide(sums, totals, out=np.full(count, np.nan), where=totals > 0),
+        low=np.fmin.reduceat(values, starts),
+        high=np.fmax.reduceat(values, starts),
     )
 
 

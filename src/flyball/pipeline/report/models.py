@@ -1,0 +1,98 @@
+"""Shows the models that the pipeline has learned: first what matters of each kind, then all of it, folded.
+
+It knows the names of some facts of each model, and shows what it does not know as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flyball.pipeline.report.markup import Child, Html, details, element, markup, table
+from flyball.pipeline.report.words import NOTHING, capital, level
+
+MOST_ROWS = 200
+MOST_COLUMNS = 8
+"""Objects with more facts than these are lists of facts, not rows of a table."""
+_DEEPEST = 4
+
+_TITLES = {"capacity": "Capacity", "model": "Plant", "plant": "Plant", "profile": "Profile of requests"}
+
+_HEADLINES: dict[str, tuple[str, dict[str, str]]] = {
+    "capacity": (
+        "targets",
+        {
+            "experiment": "Experiment",
+            "target": "Target",
+            "protocol": "Protocol",
+            "nodes": "Nodes",
+            "factors": "Further factors",
+            "clients_at_knee": "Clients at the knee",
+            "max_throughput_per_s": "Most requests/s",
+            "light_load_s": "Response of one client [s]",
+            "reason": "Why not known",
+        },
+    ),
+    "plant": (
+        "plants",
+        {"loop": "Loop", "sample_time_s": "Sample time [s]", "a": "a", "b": "b", "offset": "Offset", "reason": "Why not known"},
+    ),
+    "profile": ("classes", {}),
+}
+"""By kind: the list that matters, and the facts of its objects that do; none: all."""
+
+
+def show_model(name: str, model: Mapping[str, Any]) -> Html:
+    """Return one model with its heading."""
+    headline, columns = _HEADLINES.get(str(model.get("kind")), ("", {}))
+    objects = model.get(headline)
+    title = _TITLES.get(name, capital(name))
+    shown: Child = None
+    if isinstance(objects, list) and objects and all(isinstance(item, Mapping) for item in objects):
+        known = [column for column in columns if any(item.get(column) not in (None, {}, []) for item in objects)]
+        shown = _table(title, objects, {column: columns[column] for column in known} or _columns(objects))
+    is_short = shown is None
+    return markup(element("h3", title), shown, facts(model) if is_short else details("All of it", facts(model)))
+
+
+def facts(value: Mapping[str, Any], depth: int = 0) -> Html:
+    """Return any JSON object for a reader: numbers as lines, lists of objects as tables, objects folded."""
+    lines: list[Child] = []
+    below: list[Child] = []
+    for name, part in value.items():
+        title = _title(name)
+        if isinstance(part, list) and part and all(isinstance(item, Mapping) for item in part):
+            below.append(_objects(title, part, depth))
+        elif isinstance(part, Mapping) and part and depth < _DEEPEST:
+            below.append(details(title, facts(part, depth + 1), is_open=depth < 1))
+        else:
+            lines.append([element("dt", title), element("dd", _text(part))])
+    return markup(element("dl", lines, class_="facts") if lines else None, below)
+
+
+def _objects(title: str, objects: Sequence[Mapping[str, Any]], depth: int) -> Html:
+    columns = _columns(objects)
+    if len(columns) <= MOST_COLUMNS or depth >= _DEEPEST:
+        return details(title, _table(title, objects, columns), is_open=len(objects) <= 10)
+    parts = [
+        details(f"{title} {number}", facts(item, depth + 1)) for number, item in enumerate(objects[:MOST_ROWS], start=1)
+    ]
+    return markup(parts)
+
+
+def _table(title: str, objects: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> Html:
+    body = [[_text(item.get(name)) for name in columns] for item in objects[:MOST_ROWS]]
+    return table(title, list(columns.values()), body)
+
+
+def _columns(objects: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    return {name: _title(name) for item in objects for name in item}
+
+
+def _title(name: str) -> str:
+    return capital(name.replace("_", " "))
+
+
+def _text(value: object, most: int = 300) -> str:
+    text = NOTHING if value is None else f"{value:,.4g}" if isinstance(value, float) else level(value)
+    return text if len(text) <= most else f"{text[:most]}…"

@@ -1,0 +1,167 @@
+"""A report in a real browser: it draws its plots without a network, in light and dark, on wide and small screens."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from flyball.pipeline.manifest import View
+from flyball.pipeline.report import write_comparison, write_report
+from flyball.pipeline.report.views import KINDS
+from tests.pipeline.report import made
+
+IS_DRAWN = "canvas => canvas.querySelector('.main-svg') !== null"
+ALL_DRAWN = f"() => [...document.querySelectorAll('.canvas')].every({IS_DRAWN})"
+TEXT_COLOUR = "() => getComputedStyle(document.querySelector('.canvas .ytick text')).fill"
+PAGE_COLOUR = "() => getComputedStyle(document.body).backgroundColor"
+LINE_COLOUR = "() => document.querySelector('.canvas .scatterlayer path.js-line').style.stroke"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium; it is for one module, since it costs a second to start."""
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with a plot of every kind, and two more experiments."""
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    factors = {"workload.clients": [16, 64], "target.nodes": [1, 2]}
+    views = [View(kind) for kind in KINDS]
+    experiments = [made.experiment("s/kinds", "Every kind", factors, views), made.experiment("s/a", "<b>A</b>")]
+    experiments.append(made.experiment("s/long", "Long", {}, repetitions=1))
+    write_report(made.analysis(*experiments), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("comparison") / "comparison.html"
+    one = made.experiment()
+    write_comparison({"old": made.analysis(one), "new": made.analysis(one, speed=1.2)}, path)
+    return path
+
+
+class Reader:
+    """Somebody who opens a page with the network off, and notes what goes wrong."""
+
+    def __init__(self, browser: Browser, path: Path, **options: Any) -> None:
+        self.context: BrowserContext = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})
+        self.context.set_offline(True)
+        self.page: Page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("console", lambda said: self.complaints.append(said.text))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.url = path.as_uri()
+        self.page.goto(self.url)
+
+    def scroll_through(self) -> None:
+        """Look at every plot, and wait until it is drawn."""
+        for canvas in self.page.locator(".canvas").all():
+            canvas.scroll_into_view_if_needed()
+            self.page.wait_for_function(IS_DRAWN, arg=canvas.element_handle())
+
+
+@pytest.fixture
+def reader(browser: Browser, report: Path) -> Iterator[Reader]:
+    found = Reader(browser, report, color_scheme="light")
+    yield found
+    found.context.close()
+
+
+def test_every_plot_is_drawn_without_a_network_and_without_an_error(reader: Reader) -> None:
+    reader.scroll_through()
+    assert reader.page.locator(".canvas").count() >= len(KINDS)
+    assert reader.page.evaluate(ALL_DRAWN)
+    assert reader.complaints == []
+    assert [url for url in reader.requests if not url.startswith(("data:", "blob:"))] == [reader.url]
+
+
+def test_a_plot_is_drawn_only_when_it_comes_into_view(reader: Reader) -> None:
+    reader.page.locator(".canvas").first.scroll_into_view_if_needed()
+    reader.page.wait_for_function(IS_DRAWN, arg=reader.page.locator(".canvas").first.element_handle())
+    assert not reader.page.locator(".canvas").last.evaluate(IS_DRAWN)
+
+
+def test_a_comparison_is_drawn_too(browser: Browser, comparison: Path) -> None:
+    reader = Reader(browser, comparison)
+    reader.scroll_through()
+    assert reader.page.evaluate(ALL_DRAWN)
+    assert reader.complaints == []
+    reader.context.close()
+
+
+def test_the_switch_changes_the_colours_of_page_and_plots(reader: Reader) -> None:
+    reader.page.locator(".canvas").first.scroll_into_view_if_needed()
+    reader.page.wait_for_selector(".canvas .ytick text")
+    before = [reader.page.evaluate(what) for what in (PAGE_COLOUR, TEXT_COLOUR, LINE_COLOUR)]
+    reader.page.get_by_text("Dark", exact=True).click()
+    for what, old in zip((PAGE_COLOUR, TEXT_COLOUR, LINE_COLOUR), before, strict=True):
+        reader.page.wait_for_function(f"old => ({what})() !== old", arg=old)
+    reader.page.get_by_text("Auto", exact=True).click()
+    reader.page.wait_for_function(f"old => ({TEXT_COLOUR})() === old", arg=before[1])
+    assert reader.complaints == []
+
+
+def test_plots_follow_the_setting_of_the_browser(reader: Reader) -> None:
+    reader.page.locator(".canvas").first.scroll_into_view_if_needed()
+    reader.page.wait_for_selector(".canvas .ytick text")
+    light = reader.page.evaluate(TEXT_COLOUR)
+    reader.page.emulate_media(color_scheme="dark")
+    reader.page.wait_for_function(f"light => ({TEXT_COLOUR})() !== light", arg=light)
+
+
+def test_names_in_plots_are_shown_as_they_are(reader: Reader) -> None:
+    assert reader.page.get_by_role("heading", name="<b>A</b>").count() == 1
+    assert reader.page.locator("main b").count() == 0
+
+
+@pytest.mark.parametrize("width", [360, 800, 1400])
+def test_the_page_is_never_wider_than_the_screen(browser: Browser, report: Path, width: int) -> None:
+    reader = Reader(browser, report, viewport={"width": width, "height": 800})
+    reader.scroll_through()
+    for part in reader.page.locator("details:not([open])").all():
+        part.evaluate("part => { part.open = true }")
+    assert reader.page.evaluate("document.documentElement.scrollWidth") <= width
+    reader.context.close()
+
+
+def test_the_contents_stay_in_view_on_a_wide_screen_and_mark_where_one_is(reader: Reader) -> None:
+    reader.page.locator("#settings").scroll_into_view_if_needed()
+    reader.page.evaluate("document.querySelector('#settings').scrollIntoView({behavior: 'instant'})")
+    current = reader.page.locator("nav.contents a[aria-current]")
+    reader.page.wait_for_function("document.querySelector('nav.contents a[aria-current]').hash === '#settings'")
+    assert current.count() == 1
+    box = current.bounding_box()
+    assert box is not None
+    assert 0 <= box["y"] <= 900
+
+
+def test_without_javascript_the_tables_are_there_and_a_line_says_why_no_plots(browser: Browser, report: Path) -> None:
+    reader = Reader(browser, report, java_script_enabled=False)
+    assert reader.page.get_by_text("The plots need JavaScript").is_visible()
+    assert reader.page.locator("table").first.is_visible()
+    assert reader.page.locator("nav.contents a").first.is_visible()
+    reader.context.close()
+
+
+def test_on_paper_everything_is_drawn_and_open(reader: Reader) -> None:
+    reader.page.locator(".canvas").first.scroll_into_view_if_needed()
+    reader.page.wait_for_selector(".canvas .ytick text")
+    reader.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    reader.page.wait_for_function(ALL_DRAWN)
+    assert reader.page.locator("main details:not([open])").count() == 0
+    reader.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert reader.page.locator("main details:not([open])").count() > 0
+    assert reader.complaints == []

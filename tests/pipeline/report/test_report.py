@@ -1,0 +1,215 @@
+"""A report says first what matters, shows every experiment, and is one file that needs nothing else."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from flyball.pipeline.analysis import Analysis
+from flyball.pipeline.manifest import View
+from flyball.pipeline.report import write_report
+from tests.pipeline.report import made
+from tests.pipeline.report.pages import Page
+
+EVIL = "<img src=x onerror=alert(1)></script>&amp;\"'"
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Any:
+    def write(analysis: Analysis) -> Page:
+        write_report(analysis, tmp_path / "out" / "report.html")
+        return Page(tmp_path / "out" / "report.html")
+
+    return write
+
+
+def with_table(analysis: Analysis, name: str, table: pd.DataFrame) -> Analysis:
+    return replace(analysis, tables={**analysis.tables, name: table})
+
+
+def test_a_report_begins_with_title_headline_and_warnings(report: Any) -> None:
+    page = report(made.analysis(made.experiment()))
+    assert page.headings[0] == (1, "Number of clients")
+    start = page.text.index("Number of clients")
+    assert (
+        start
+        < page.text.index("Highest throughput")
+        < page.text.index("Nothing to warn of")
+        < page.text.index("By cell")
+    )
+    assert "1 experiment in 8 runs against Flyball over ThorBangMQ, on 2026-01-01." in page.text
+
+
+def test_cells_are_in_the_notation_of_the_seeds(report: Any) -> None:
+    cells = report(made.analysis(made.experiment())).table("Throughput and response, measured by clients")
+    assert cells.column("Clients") == ["1", "4", "16", "64"]
+    assert all(" ± " in text for text in cells.column("Throughput [requests/s]"))
+    assert all(" ± [-" in text for text in cells.column("Response, by quantiles [ms]"))
+
+
+def test_the_numbers_of_the_seed_stand_beside_ours(report: Any) -> None:
+    table = report(made.analysis(made.experiment())).table("The seed's numbers")
+    assert set(table.column("Published in")) == {"table 8"}
+    assert set(table.column("Flyball / seed")) == {"5.0 ×", "0.200 ×"}
+
+
+def test_several_experiments_have_a_table_of_contents(report: Any) -> None:
+    experiments = [made.experiment(f"seed-002/e{number}", f"Experiment {number}") for number in range(20)]
+    page = report(made.analysis(*experiments))
+    links = {attributes["href"] for tag, attributes in page.tags if tag == "a"}
+    anchors = {f"#{attributes['id']}" for tag, attributes in page.tags if tag == "section"}
+    assert anchors <= links
+    assert page.headings[0] == (1, "Seed 002: 20 experiments")
+    assert [text for level, text in page.headings if level == 2][:20] == [
+        f"Experiment {number}" for number in range(20)
+    ]
+
+
+def test_a_report_is_one_small_file_that_asks_for_nothing(report: Any) -> None:
+    page = report(made.analysis(made.experiment()))
+    assert len(page.markup) < 2_500_000
+    assert not [attributes for _, attributes in page.tags if "src" in attributes]
+    assert {attributes.get("href", "#")[0] for _, attributes in page.tags} <= {"#", "d"}
+    assert "default-src 'none'" in page.markup
+
+
+def test_twenty_experiments_stay_a_small_file(report: Any) -> None:
+    factors = {"workload.clients": [1, 2, 4, 8, 16, 32, 64]}
+    views = [View("curve"), View("curve", "response"), View("over_time"), View("histogram"), View("breakdown")]
+    experiments = [made.experiment(f"s/e{number}", f"E {number}", factors, views) for number in range(20)]
+    assert len(report(made.analysis(*experiments, seconds=60)).markup) < 6_000_000
+
+
+def test_the_same_analysis_gives_the_same_file(report: Any) -> None:
+    analysis = made.analysis(made.experiment())
+    assert report(analysis).markup == report(analysis).markup
+
+
+def test_each_plot_is_described_in_words_with_numbers(report: Any) -> None:
+    page = report(made.analysis(made.experiment()))
+    said = page.labelled("canvas")
+    assert len(said) == len(page.figures) == 4
+    assert all(any(letter.isdigit() for letter in text) for text in said)
+
+
+def test_every_table_has_a_caption_and_headings_leave_out_no_level(report: Any) -> None:
+    page = report(made.analysis(made.experiment(), made.experiment("seed-002/other", "Other")))
+    assert all(table.caption for table in page.tables)
+    levels = [level for level, _ in page.headings]
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"checks": {"failed": 3}}, "24 calls failed in 8 runs"),
+        ({"checks": {"lost": 1}}, "8 messages were lost in 8 runs"),
+        ({"checks": {"doubled": 1}}, "8 messages came twice in 8 runs"),
+        (
+            {"clients": {"are_bottleneck": True, "busiest_cpu_ratio": 0.97}},
+            "In 8 runs the clients were the bottleneck",
+        ),
+        ({"warnings": ["the clock went backwards"]}, "The clock went backwards"),
+    ],
+)
+def test_what_is_wrong_with_runs_is_said_first(report: Any, changes: dict[str, Any], says: str) -> None:
+    page = report(made.analysis(made.experiment(), changes=changes))
+    assert says in page.text
+    assert page.text.index(says) < page.text.index("By cell")
+    assert "Nothing to warn of" not in page.text
+
+
+def test_a_violated_law_is_said_first_and_in_the_table(report: Any) -> None:
+    analysis = made.analysis(made.experiment())
+    laws = analysis.tables["laws"].assign(holds=lambda rows: rows["law"] != "Little's law")
+    page = report(with_table(analysis, "laws", laws))
+    assert "Little's law does not hold in 8 runs" in page.text
+    assert page.table("Does the trace agree").column("Verdict") == ["violated in 8 runs", "holds"]
+
+
+def test_quarantined_rows_are_counted_and_listed(report: Any) -> None:
+    rows = pd.DataFrame([("trace-1.parquet", "cut short", 12), ("trace-2.parquet", "no time", 3)])
+    page = report(
+        with_table(made.analysis(made.experiment()), "quarantine", rows.set_axis(["file", "reason", "rows"], axis=1))
+    )
+    assert "15 rows of 2 files could not be read" in page.text
+    assert page.table("Left out").column("Reason") == ["cut short", "no time"]
+
+
+def test_missing_runs_and_a_scaled_down_experiment_are_said(report: Any) -> None:
+    page = report(made.analysis(made.experiment(run_count=10, is_quick=True)))
+    assert "2 planned runs are missing" in page.text
+    assert "scaled down with --quick" in page.text
+    assert "flyball lab run seed-002/clients --quick" in page.text
+
+
+def test_settings_versions_and_runs_are_at_the_end(report: Any) -> None:
+    page = report(made.analysis(made.experiment()))
+    assert "target.settings.trace_most_per_s" in page.text
+    assert "environment.python" in page.text
+    runs = page.table("Runs of")
+    assert runs.column("Run")[0] == "seed-002-clients.1.r1"
+    assert runs.column("Peak memory [MiB]")[0] == "80.0"
+
+
+def test_models_are_shown_as_lines_and_tables(report: Any) -> None:
+    model = {
+        "kind": "capacity",
+        "knee_clients": 28,
+        "curves": [{"nodes": 1, "most_per_s": 3900.5}],
+        "part": {"a": [1, 2]},
+    }
+    page = report(made.analysis(made.experiment(), models={"capacity": model}))
+    assert (2, "Models found") in page.headings
+    assert "Knee clients28" in page.text
+    assert page.table("Curves").column("Most per s") == ["3,900.5"]
+
+
+def test_a_view_that_cannot_be_shown_says_why(report: Any) -> None:
+    page = report(made.analysis(made.experiment(views=[View("curve", "unheard"), View("pie"), View("table")])))
+    assert "Not shown: curve of unheard: these runs have no data for it." in page.text
+    assert "there is no kind of view 'pie'" in page.text
+    assert page.text.count("Not shown") == 2
+
+
+def test_traces_of_a_node_alone_make_a_report(report: Any) -> None:
+    page = report(made.traces())
+    assert page.headings[0] == (1, "What a node recorded")
+    assert len(page.figures) == 4
+    assert "flyball pipeline report FOLDER" in page.text
+
+
+def test_an_analysis_without_any_data_makes_a_report(report: Any) -> None:
+    assert report(Analysis([], [])).headings[0][0] == 1
+    assert "8 planned runs are missing" in report(Analysis([made.experiment()], [])).text
+
+
+def test_no_text_of_the_data_becomes_markup(report: Any) -> None:
+    one = made.experiment(
+        EVIL,
+        EVIL,
+        {EVIL: [EVIL, "other"]},
+        [View(kind, title=EVIL) for kind in ("curve", "over_time", EVIL)],
+        about=EVIL,
+        source=EVIL,
+    )
+    changes = {"warnings": [EVIL], "target": {"kind": EVIL, EVIL: EVIL}, "seed": 1}
+    analysis = made.analysis(one, queue=EVIL, models={EVIL: {EVIL: [{EVIL: EVIL}]}}, changes=changes)
+    quarantine = pd.DataFrame([(EVIL, EVIL, 1)], columns=["file", "reason", "rows"])
+    plain, evil = report(made.analysis(made.experiment())), report(with_table(analysis, "quarantine", quarantine))
+    assert not [tag for tag, attributes in evil.tags if tag == "img" or "onerror" in attributes]
+    assert [tag for tag, _ in evil.tags].count("script") == len(evil.figures) + 2
+    assert {tag for tag, _ in evil.tags} <= {tag for tag, _ in plain.tags} | {"strong"}
+    assert EVIL in evil.text
+
+
+def test_plots_get_texts_of_the_data_as_text(report: Any) -> None:
+    page = report(made.analysis(made.experiment(factors={"target.store": ["<b>x</b>", "y"]}, views=[View("bars")])))
+    (figure,) = page.figures.values()
+    assert figure["data"][0]["x"] == ["&lt;b&gt;x&lt;/b&gt;", "y"]
