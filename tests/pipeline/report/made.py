@@ -92,7 +92,10 @@ def traces(*names: str, seconds: int = 30) -> Analysis:
 
 
 def _tables(rows: Rows) -> dict[str, pd.DataFrame]:
-    return {name: pd.DataFrame(found, columns=[*COLUMNS[name], *MORE_COLUMNS.get(name, ())]) for name, found in rows.items()}
+    return {
+        name: pd.DataFrame(found, columns=[*COLUMNS[name], *MORE_COLUMNS.get(name, ())])
+        for name, found in rows.items()
+    }
 
 
 def _run(

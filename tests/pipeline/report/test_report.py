@@ -159,16 +159,30 @@ def test_settings_versions_and_runs_are_at_the_end(report: Any) -> None:
 
 
 def test_models_are_shown_as_lines_and_tables(report: Any) -> None:
-    model = {
-        "kind": "capacity",
-        "knee_clients": 28,
-        "curves": [{"nodes": 1, "most_per_s": 3900.5}],
-        "part": {"a": [1, 2]},
-    }
-    page = report(made.analysis(made.experiment(), models={"capacity": model}))
+    target = {"experiment": "seed-002/clients", "clients_at_knee": 28.04, "fit": {"model": "two lines"}}
+    capacity = {"version": 1, "kind": "capacity", "reason": None, "targets": [target]}
+    other = {"kind": "unheard", "quality": 0.81234, "rows": [{"kind": "put", "cost": 1.5}]}
+    page = report(made.analysis(made.experiment(), models={"capacity": capacity, "other": other}))
     assert (2, "Models found") in page.headings
-    assert "Knee clients28" in page.text
-    assert page.table("Curves").column("Most per s") == ["3,900.5"]
+    assert page.table("Capacity").column("Clients at the knee") == ["28.04"]
+    assert "Quality0.8123" in page.text
+    assert page.table("Rows").column("Cost") == ["1.5"]
+
+
+def test_a_number_of_the_seed_that_we_have_not_measured_stands_alone(report: Any) -> None:
+    analysis = made.analysis(made.experiment())
+    unmeasured = {
+        "cell": '{"workload.clients": 256}',
+        "ours": None,
+        "ours_low": None,
+        "ours_high": None,
+        "ratio": None,
+    }
+    references = analysis.tables["references"].iloc[:1].assign(**unmeasured)
+    page = report(with_table(analysis, "references", references.assign(theirs_low=None, theirs_high=None)))
+    assert page.table("The seed's numbers").column("Cell") == ["clients 256"]
+    assert page.table("The seed's numbers").column("Flyball") == ["–"]
+    assert 256 in page.figures["experiment-1-plot-1"]["data"][1]["x"]
 
 
 def test_a_view_that_cannot_be_shown_says_why(report: Any) -> None:

@@ -89,7 +89,7 @@ def test_a_view_of_clients_falls_back_to_nodes_where_only_they_measured() -> Non
 
 
 def test_bars_stand_beside_each_other_by_level() -> None:
-    factors = {"target.store": ["embedded", "memory"], "workload.clients": [1, 4]}
+    factors: dict[str, list[Any]] = {"target.store": ["embedded", "memory"], "workload.clients": [1, 4]}
     (figure,) = figures(made.analysis(made.experiment(factors=factors)), View("bars", x="target.store"))
     bars = [trace for trace in figure.data if trace["type"] == "bar"]
     assert [trace["name"] for trace in bars] == ["clients 1", "clients 4"]

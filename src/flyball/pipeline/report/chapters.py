@@ -181,4 +181,4 @@ COLUMNS = {
     ),
     "quarantine": ("file", "reason", "rows"),
 }
-"""The tables of an analysis that a report reads, and their columns; `series` also has the sum of each time, `response_ms`."""
+"""The tables that a report reads, and their columns; `series` also has the sum of each time, such as `response_ms`."""

@@ -67,7 +67,9 @@ def over_time(chapter: Chapter, view: View) -> list[Figure]:
     )
     note = f"Seen by {source}."
     if not all(points.is_whole for points in thinned.values()):
-        note += " Each point is the mean of several seconds; the band around it spans their smallest and largest value."
+        note += (
+            " Each point is the mean of several seconds; the band around it spans their smallest and largest value."
+        )
     data = [trace for name, points in thinned.items() for trace in _time_traces(labels[name], points)]
     return [Figure(title, data, layout, says, _numbers_over_time(title, unit, lines, labels), note, is_wide=True)]
 

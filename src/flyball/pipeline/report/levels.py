@@ -246,7 +246,9 @@ def _reference_trace(name: str, places: Sequence[object], rows: pd.DataFrame, hu
         "hovertemplate": "%{x}: %{y:,.4g} " + unit,
     }
     if rows["theirs_high"].notna().any():
-        trace["error_y"] = error_bars(rows["theirs_high"].astype(float), -rows["theirs_low"].astype(float)) | {"color": hue}
+        trace["error_y"] = error_bars(rows["theirs_high"].astype(float), -rows["theirs_low"].astype(float)) | {
+            "color": hue
+        }
     return trace
 
 

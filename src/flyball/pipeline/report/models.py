@@ -35,7 +35,14 @@ _HEADLINES: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "plant": (
         "plants",
-        {"loop": "Loop", "sample_time_s": "Sample time [s]", "a": "a", "b": "b", "offset": "Offset", "reason": "Why not known"},
+        {
+            "loop": "Loop",
+            "sample_time_s": "Sample time [s]",
+            "a": "a",
+            "b": "b",
+            "offset": "Offset",
+            "reason": "Why not known",
+        },
     ),
     "profile": ("classes", {}),
 }
@@ -75,7 +82,8 @@ def _objects(title: str, objects: Sequence[Mapping[str, Any]], depth: int) -> Ht
     if len(columns) <= MOST_COLUMNS or depth >= _DEEPEST:
         return details(title, _table(title, objects, columns), is_open=len(objects) <= 10)
     parts = [
-        details(f"{title} {number}", facts(item, depth + 1)) for number, item in enumerate(objects[:MOST_ROWS], start=1)
+        details(f"{title} {number}", facts(item, depth + 1))
+        for number, item in enumerate(objects[:MOST_ROWS], start=1)
     ]
     return markup(parts)
 

@@ -262,12 +262,6 @@ def _laws_table(chapter: Chapter) -> Html:
     )
 
 
-
-
-
-
-
-
 def _commands(chapters: Sequence[Chapter]) -> Html:
     lines = [
         f"flyball lab run {shlex.quote(chapter.name)}{' --quick' if chapter.experiment.is_quick else ''}"

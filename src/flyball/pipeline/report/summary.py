@@ -255,7 +255,10 @@ def _broken_laws(chapters: Sequence[Chapter]) -> Iterable[Caution]:
     for law, rows in broken.groupby("law", sort=False):
         names = [f"{row['run'] or 'this run'}: {row['says']}" for _, row in rows.iterrows()]
         number = count_of(rows["run"].nunique(), "run")
-        yield Caution(f"{capital(str(law))} does not hold in {number}: not steady, wrongly measured, or part of the trace is lost.", names)
+        yield Caution(
+            f"{capital(str(law))} does not hold in {number}: not steady, wrongly measured, or the trace has gaps.",
+            names,
+        )
 
 
 def _said_by_runs(runs: Sequence[Run]) -> Iterable[Caution]:
