@@ -181,4 +181,4 @@ COLUMNS = {
     ),
     "quarantine": ("file", "reason", "rows"),
 }
-"""The tables that a report reads, and their columns; `series` also has the sum of each time, such as `response_ms`."""
+"""The tables that a report reads, and their columns; `series` also has sums of times, such as `response_ms`."""
