@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pyspark.ml.clustering import KMeans
+from pyspark.ml.clustering import KMeans, KMeansModel
 from pyspark.ml.evaluation import ClusteringEvaluator
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -34,7 +34,7 @@ LEAST_SILHOUETTE = 0.82
 CLEARLY_BETTER = 0.02
 """By so much the silhouette must gain for one class more."""
 SEED = 1
-TOLERANCE = 1e-3
+TOLERANCE = 0.01
 """How far centres may still move when k-means ends, in standard deviations of ln cost."""
 
 ROWS = table(key=REQUESTS["kind"].dataType, weight=REQUESTS["weight"].dataType)
@@ -180,20 +180,22 @@ def _fit(
 ) -> dict[int, tuple[float, Numbers]]:
     """Return the silhouette and the centres that k-means finds for each number of classes."""
     # In two halves, since the silhouette takes a class of one row for no class, and a row here stands for many.
-    points = zip(places.repeat(2), (weights / 2).repeat(2), strict=True)
-    rows = [([float(place)], float(weight)) for place, weight in points]
-    frame = spark.createDataFrame(rows, _POINT).coalesce(1).cache()
+    points = pd.DataFrame({"features": [[place] for place in places.repeat(2)], "weight": (weights / 2).repeat(2)})
+    frame = spark.createDataFrame(points, _POINT).coalesce(1).cache()
 
-    def fit(count: int) -> tuple[int, float, Numbers]:
+    def fit(count: int) -> tuple[KMeansModel, float]:
         model = KMeans(k=count, seed=SEED, tol=TOLERANCE, weightCol="weight").fit(frame)
-        silhouette = ClusteringEvaluator(weightCol="weight").evaluate(model.transform(frame))
-        return count, float(silhouette), np.concatenate(model.clusterCenters())
+        return model, float(ClusteringEvaluator(weightCol="weight").evaluate(model.transform(frame)))
 
-    # Each is a hundred tiny jobs that mostly wait for Spark to plan them: side by side they take half the time.
+    # Each is dozens of tiny jobs that mostly wait for Spark to plan them: side by side they take half the time.
     with ThreadPoolExecutor(len(counts)) as pool:
-        found = {count: (silhouette, centres) for count, silhouette, centres in pool.map(fit, counts)}
+        fitted = list(pool.map(fit, counts))
     frame.unpersist()
-    return found
+    # Not in the threads above: with Spark Connect a thread of its own has no session to ask.
+    return {
+        count: (silhouette, np.concatenate(model.clusterCenters()))
+        for count, (model, silhouette) in zip(counts, fitted, strict=True)
+    }
 
 
 def _classes(points: pd.DataFrame, bounds: tuple[float, ...]) -> list[dict[str, Any]]:
