@@ -102,7 +102,8 @@ def _events(random: np.random.Generator, number: int, first: int, count: int, st
 
 def _about(random: np.random.Generator, medians: npt.NDArray[np.float64], spread: float) -> Numbers:
     """Return log-normal durations, whose logarithm has the standard deviation `spread`."""
-    return (medians * np.exp(spread * random.standard_normal(len(medians), np.float32))).astype(np.int64)
+    factors = np.exp(spread * random.standard_normal(len(medians), np.float32))
+    return np.asarray(medians * factors, np.int64)
 
 
 def _by_kind(kinds: npt.NDArray[np.int8], values: dict[Kind, float], other: float) -> npt.NDArray[np.float64]:

