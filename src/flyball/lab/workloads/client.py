@@ -158,7 +158,11 @@ class Client:
             await stage.alarm.until(self._intended_ns)
         elif next_s > 0:
             await stage.alarm.until(time.perf_counter_ns() + int(next_s * 1e9))
-        return not stage.stopping
+        if stage.stopping:
+            # It was woken before its time: a call that follows all the same is meant now.
+            self._intended_ns = 0
+            return False
+        return True
 
     async def pause(self, seconds: float) -> None:
         """Wait for so long, or until the run enters its next stage."""
