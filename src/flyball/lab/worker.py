@@ -13,7 +13,7 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -140,16 +140,16 @@ class Worker:
         self._clients = [task.result() for task in connecting]
 
     async def _close(self) -> None:
-        for session in self._sessions:
-            # What went wrong with it has been said, and a server that does not answer is not waited for.
-            with contextlib.suppress(LabError, TimeoutError):
-                async with asyncio.timeout(CLOSE_LIMIT_S):
-                    await session.close()
+        # What went wrong with them has been said, and a server that does not answer is not waited for.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_LIMIT_S):
+                await asyncio.gather(*[session.close() for session in self._sessions], return_exceptions=True)
         self._writer.stop()
         self._alarm.close()
 
     async def _let_clients_run(self) -> None:
         stage, workload = self._stage, self._workload
+        self._running = len(self._clients)
         async with asyncio.TaskGroup() as tasks:
             senders: list[asyncio.Task[None]] = []
             listeners: list[asyncio.Task[None]] = []
@@ -175,7 +175,6 @@ class Worker:
                 raise LabError(f"{len(waiting)} clients still wait for an answer {STOP_LIMIT_S:.0f} s after the end")
 
     async def _behave(self, client: Client, delay_s: float) -> None:
-        self._running += 1
         await client.pause(delay_s)
         with _naming(client.number):
             await self._workload.behave(client)
@@ -200,7 +199,7 @@ class Worker:
 
 
 @contextlib.contextmanager
-def _naming(number: int) -> Any:
+def _naming(number: int) -> Iterator[None]:
     """Say which client it was in what goes wrong."""
     try:
         yield

@@ -17,7 +17,7 @@ from flyball.lab.drivers import QueueRef, Target, connect
 from flyball.lab.drivers.telesto import MOST_BODY_CHARACTERS
 from flyball.lab.workloads.client import Client
 
-FILLING_SESSIONS = 50
+FILLING_SESSIONS = 200
 """So many connections at once put what lies in the store before the start."""
 
 FILLING_BODY = b"some message"
