@@ -84,6 +84,16 @@ def test_a_run_leaves_traces_of_nodes_and_clients_and_a_manifest(tmp_path: Path)
     ]
 
 
+def test_rabbitmq_is_started_put_under_load_and_stopped(tmp_path: Path) -> None:
+    text = TINY.replace('store = "memory"', 'kind = "rabbitmq"\nsettings = { "channel_max" = 100 }')
+    manifest = made(described(tmp_path, text.replace("clients = 2", 'clients = 2\nprotocol = "amqp"')), tmp_path)
+    assert manifest["target"]["kind"] == "rabbitmq"
+    assert manifest["target"]["version"].count(".") == 2
+    assert manifest["checks"]["calls"] > 0
+    assert manifest["nodes"][0]["peak_bytes"] > 10_000_000
+    assert [path.name.split("-2")[0] for path in (tmp_path / "run" / "traces").iterdir()] == ["calls-worker-1"]
+
+
 def when_measuring(act: Callable[[], None]) -> Callable[[Live], None]:
     """Do something once, as soon as the run is measured."""
     acts = [act]

@@ -267,7 +267,7 @@ class Display:
         factors = list(self._plan.experiment.sweep)
         order = [list(levels) for levels in _labels(self._plan.experiment).values()]
         rows = [
-            (*cell, len(figures), f"{_mean(figures, 'calls_per_s'):.1f}", f"{_mean(figures, 'response_ms'):.3f}")
+            (*cell, len(figures), round(_mean(figures, "calls_per_s"), 1), round(_mean(figures, "response_ms"), 3))
             for cell, figures in sorted(
                 cells.items(),
                 key=lambda item: [levels.index(label) for levels, label in zip(order, item[0], strict=True)],
