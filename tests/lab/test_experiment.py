@@ -82,7 +82,7 @@ def test_a_recorded_rate_lies_beside_the_description(tmp_path: Path) -> None:
         ('"memory"\n', '"mysql"\n', "target.store: give embedded, memory, null or postgresql://"),
         ("clients = 2", "client = 2", "workload.client: no such key; did you mean clients?"),
         ("clients = 2", "body_bytes = -1", "workload.body_bytes: Input should be greater than or equal to 0, not -1"),
-        ('"send_and_pop"', '"send_an_pop"', "workload.kind: no workload 'send_an_pop'; did you mean send_and_pop?"),
+        ('"send_and_pop"', '"send_an_pop"', "workload.kind: there is no workload 'send_an_pop'"),
         ("clients = 2", 'protocol = "http"', "workload.protocol: "),
         ("length_s = 0.4", "length_s = 0", "run.length_s: Input should be greater than 0, not 0"),
         ("[1, 2]", "3", "sweep.workload.clients: Input should be a valid list, not 3"),

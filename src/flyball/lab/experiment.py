@@ -216,16 +216,10 @@ class Experiment(Part):
 
 def _check_workload(experiment: Experiment) -> None:
     path, kind = experiment.path, experiment.workload.get("kind")
-    # Others name a class of their own, as module:Class.
-    if kind not in WORKLOADS and ":" not in str(kind):
-        known = list(WORKLOADS)
-        raise LabError(
-            f"{path}: workload.kind: no workload {kind!r}{_suggestion(str(kind), known)}; there are {known}"
-        )
     try:
         found = find_workload(kind)
     except LabError as error:
-        raise LabError(f"{path}: workload.kind: {error}") from error
+        raise LabError(f"{path}: workload.kind: {error}{_suggestion(str(kind), list(WORKLOADS))}") from error
     try:
         workload = found.model_validate(experiment.workload)
     except ValidationError as error:

@@ -198,11 +198,19 @@ async def _start(command: Sequence[str], errors: IO[bytes], folder: str | None =
         stdout=asyncio.subprocess.PIPE,
         stderr=errors,
         cwd=folder,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env=_environment(),
         limit=2**26,
         # Ctrl-C on the terminal is for the lab, which then ends the others in good order.
         start_new_session=True,
     )
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's environment for one that works in another folder."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    if folders := environment.get("PYTHONPATH"):
+        environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(folder) for folder in folders.split(os.pathsep))
+    return environment
 
 
 def _copy(folder: Path, into: Path) -> None:
