@@ -18,6 +18,7 @@ from flyball.pipeline.report.figures import (
     Trace,
     axis,
     error_bars,
+    is_level_number,
     level_axis,
     line,
     marker,
@@ -219,11 +220,14 @@ def _overlaid(pair: Pair, metric: str, rows: Mapping[str, Mapping[str, pd.Series
     unit = unit_of(metric)
     data: list[Trace] = []
     says: list[str] = []
-    for name, found in rows.items():
+    series: list[str] = []
+    for number, (name, found) in enumerate(rows.items()):
         for line_name, points in _lines(chapter, found, x).items():
-            index = len(data)
+            if line_name not in series:
+                series.append(line_name)
             full = f"{name}: {line_name}" if line_name else name
-            data.append(_trace(index, full, [place for place, _ in points], [row for _, row in points], unit, x))
+            look = _look(series.index(line_name), number, is_alone=not line_name)
+            data.append(_trace(full, points, unit, look, is_bar=x is None))
             says.append(
                 f"{full}: " + ", ".join(f"{amount(row['mean'])} at {level(place)}" for place, row in points[:8])
             )
@@ -260,20 +264,30 @@ def _lines(
     return found
 
 
-def _trace(
-    index: int, name: str, places: Sequence[Any], rows: Sequence[pd.Series[Any]], unit: str, x: str | None
-) -> Trace:
-    is_number = all(isinstance(place, int | float) and not isinstance(place, bool) for place in places)
+def _look(series: int, analysis: int, *, is_alone: bool) -> Trace:
+    """Return the looks of a line: analyses differ in colour; where there are several lines of each, in dashes."""
+    if is_alone:
+        return {"line": line(analysis), "marker": marker(analysis)}
+    dashes = ("solid", "dash", "dot", "dashdot")
+    symbol = marker(analysis)["symbol"]
+    return {
+        "line": {**line(series), "dash": dashes[analysis % len(dashes)]},
+        "marker": {**marker(series), "symbol": symbol},
+    }
+
+
+def _trace(name: str, points: Sequence[tuple[Any, pd.Series[Any]]], unit: str, look: Trace, *, is_bar: bool) -> Trace:
+    is_number = all(is_level_number(place) for place, _ in points)
     common: Trace = {
         "name": plain(name),
-        "x": list(places) if is_number else [plain(level(place)) for place in places],
-        "y": shorts(row["mean"] for row in rows),
-        "error_y": error_bars(row["half_width"] for row in rows),
+        "x": [place if is_number else plain(level(place)) for place, _ in points],
+        "y": shorts(row["mean"] for _, row in points),
+        "error_y": error_bars(row["half_width"] for _, row in points),
         "hovertemplate": "%{x}: %{y:,.4g} ± %{error_y.array:,.3g} " + unit,
     }
-    if x is None:
-        return common | {"type": "bar", "marker": {"color": marker(index)["color"]}}
-    return common | {"type": "scatter", "mode": "lines+markers", "line": line(index), "marker": marker(index)}
+    if is_bar:
+        return common | {"type": "bar", "marker": {"color": look["marker"]["color"]}}
+    return common | {"type": "scatter", "mode": "lines+markers", **look}
 
 
 def _summary_part(

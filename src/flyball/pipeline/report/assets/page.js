@@ -76,14 +76,19 @@
     return loading;
   }
 
-  async function show(canvas) {
-    try {
-      await loadPlotly();
-      await draw(canvas);
-    } catch (error) {
-      document.getElementById("no-plots").hidden = false;
-      console.error(error);
-    }
+  // One after the other, with a breath between them, so that scrolling stays fluid.
+  let queue = Promise.resolve();
+  function show(canvas) {
+    queue = queue.then(async () => {
+      try {
+        await loadPlotly();
+        await new Promise((resolve) => setTimeout(resolve));
+        await draw(canvas);
+      } catch (error) {
+        document.getElementById("no-plots").hidden = false;
+        console.error(error);
+      }
+    });
   }
 
   const seen = new IntersectionObserver((entries) => {
@@ -95,8 +100,9 @@
   }, { rootMargin: "600px" });
   canvases.forEach((canvas) => seen.observe(canvas));
 
+  // Those in view at once, others when they come into view again: a long report has many.
   function redraw() {
-    canvases.filter((canvas) => canvas.dataset.drawn).forEach(draw);
+    canvases.filter((canvas) => canvas.dataset.drawn).forEach((canvas) => seen.observe(canvas));
   }
 
   // Pages opened from a file may have no storage.
