@@ -15,6 +15,9 @@ from flyball.pipeline.report import write_comparison, write_report
 from flyball.pipeline.report.views import KINDS
 from tests.pipeline.report import made
 
+A4_PIXELS = 700
+"""The width of a sheet of paper without its margins, at 96 pixels an inch."""
+
 IS_DRAWN = "canvas => canvas.querySelector('.main-svg') !== null"
 ALL_DRAWN = f"() => [...document.querySelectorAll('.canvas')].every({IS_DRAWN})"
 TEXT_COLOUR = "() => getComputedStyle(document.querySelector('.canvas .ytick text')).fill"
@@ -160,6 +163,8 @@ def test_on_paper_everything_is_drawn_and_open(reader: Reader) -> None:
     reader.page.evaluate("dispatchEvent(new Event('beforeprint'))")
     reader.page.wait_for_function(ALL_DRAWN)
     assert reader.page.locator("main details:not([open])").count() == 0
+    widths = reader.page.evaluate("() => [...document.querySelectorAll('.main-svg')].map(svg => svg.clientWidth)")
+    assert max(widths) <= A4_PIXELS
     reader.page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert reader.page.locator("main details:not([open])").count() > 0
     assert reader.complaints == []

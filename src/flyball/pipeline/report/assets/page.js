@@ -34,6 +34,7 @@
     return {
       ...given,
       height: canvas.clientHeight,
+      ...(isPrinting ? { width: PAPER_WIDTH } : {}),
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family, size: 12, color: colourOf("ink-2") },
@@ -47,6 +48,11 @@
       yaxis: axis(given.yaxis),
     };
   }
+
+  // The page is laid out for paper only after its plots are drawn: they have to know how wide that is.
+  const PAPER_WIDTH = 660;
+  let isPrinting = false;
+  let before;
 
   const settings = {
     responsive: true,
@@ -129,14 +135,15 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
   // On paper everything is light, drawn and open.
-  let before;
   addEventListener("beforeprint", () => {
     before = { theme: root.dataset.theme ?? "auto", closed: [...document.querySelectorAll("main details:not([open])")] };
+    isPrinting = true;
     setTheme("light");
     before.closed.forEach((part) => { part.open = true; });
     if (window.Plotly) canvases.forEach(draw);
   });
   addEventListener("afterprint", () => {
+    isPrinting = false;
     setTheme(before.theme);
     before.closed.forEach((part) => { part.open = false; });
     redraw();
