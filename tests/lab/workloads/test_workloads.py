@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -129,6 +130,20 @@ def test_phases_come_in_turn(memory_node: RunningNode, tmp_path: Path) -> None:
     calls = outcome.calls()
     assert calls["kind"].to_pylist() == 2 * (["put"] * 4 + ["peek"] * 4 + ["take"] * 4)
     assert set(calls["size_bytes"].to_pylist()) == {7}
+
+
+def test_a_workload_follows_a_recorded_rate_that_its_workers_need_not_read(
+    memory_node: RunningNode, tmp_path: Path
+) -> None:
+    (tmp_path / "rates.csv").write_text("seconds,rate\n0,0\n0.5,800\n")
+    parameters = {"kind": "send_and_pop", "clients": 4, "rate_curve": str(tmp_path / "rates.csv")}
+    sent_to_workers = make_workload(parameters).model_dump(mode="json")
+    assert sent_to_workers["rate_curve"] == [[0.0, 0.0], [0.5, 800.0]]
+    outcome = run(sent_to_workers, [target_of(memory_node, "thorbang")], tmp_path / "traces", calls=150)
+    intended_us = sorted(outcome.calls()["intended_us"].to_pylist())
+    # The rate grows by 1600 a second each second, so the k-th arrival comes when 800 t² is k.
+    between_s = (intended_us[99] - intended_us[0]) / 1e6
+    assert between_s == pytest.approx(math.sqrt(100 / 800) - math.sqrt(1 / 800), abs=1e-4)
 
 
 @pytest.mark.parametrize(
