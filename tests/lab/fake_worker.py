@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
 
@@ -22,6 +23,14 @@ def hear() -> dict[str, object]:
 
 def counts(**changed: object) -> dict[str, object]:
     return {"calls": 10, "failed": 0, "sent": 5, "received": 5, "running": 1, "cpu_s": 0.1, **changed}
+
+
+def hear_nothing_but_report() -> None:
+    """Go on as if nothing had been said, until nobody listens any more."""
+    readable, _, _ = select.select([sys.stdin], [], [], 0.1)
+    if readable:
+        hear()
+    say(event="progress", **counts())
 
 
 def main() -> None:
@@ -45,6 +54,8 @@ def main() -> None:
     if fault == "is done early":
         say(event="progress", **counts(running=0))
     hear()
+    while fault == "does not stop":
+        hear_nothing_but_report()
     say(event="stopped", **counts(sent=6 if fault == "loses" else 5))
     hear()
     received = {"loses": ["a"], "gets it twice": ["a", "b"]}.get(fault, ["a", "b"])

@@ -150,10 +150,10 @@ def reproduce(seed: str, out: Path, is_quick: bool, is_fresh: bool, keeps_going:
     """Run all experiments of a seed and write a report."""
     with _errors_told():
         plans = [plan(experiment, is_quick=is_quick) for experiment in _experiments_of(seed)]
-        total_s = sum(laid_out.expected_s for laid_out in plans)
-        typer.echo(f"{_count(len(plans), 'experiment')}, about {duration(total_s)}")
         for number, laid_out in enumerate(plans, 1):
-            typer.echo(f"\n{number}/{len(plans)} {laid_out.experiment.name}: {laid_out.experiment.title}")
+            left = duration(sum(later.expected_s for later in plans[number - 1 :]))
+            title = f"{laid_out.experiment.name}: {laid_out.experiment.title}"
+            typer.echo(f"\n{number} of {len(plans)}, about {left} left in all: {title}")
             _run_plan(laid_out, out / "results", is_fresh, keeps_going)
         # Here, not above: the pipeline takes long to import and may not be installed.
         from flyball.cli.pipeline import write_report_of

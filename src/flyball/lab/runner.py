@@ -38,6 +38,8 @@ BOTTLENECK_RATIO = 0.85
 CONNECT_LIMIT_S = 120.0
 SILENCE_LIMIT_S = 15.0
 """Workers tell how they get on every second or more often."""
+OBEY_LIMIT_S = 60.0
+"""A worker that is told to stop or to finish has so long to do it."""
 DRAIN_IDLE_S = 5.0
 """When nothing has moved for so long after the senders have stopped, what is missing is lost."""
 BLAME_S = 0.5
@@ -343,7 +345,7 @@ class _Run:
         self._say("draining")
         for worker in self._workers:
             await worker.peer.tell({"command": "stop"})
-        await asyncio.gather(*(worker.has_stopped.wait() for worker in self._workers))
+        await self._await_workers("stop", lambda worker: worker.has_stopped)
         while self._workload.drains and self._total("received") < self._total("sent"):
             before = self._total("received")
             try:
@@ -354,13 +356,22 @@ class _Run:
             except TimeoutError:
                 return
 
+    async def _await_workers(self, what: str, event_of: Callable[[Worker], asyncio.Event]) -> None:
+        """Wait until all have done what they were told; a client that waits for an answer must not hang us."""
+        try:
+            async with asyncio.timeout(OBEY_LIMIT_S):
+                await asyncio.gather(*(event_of(worker).wait() for worker in self._workers))
+        except TimeoutError:
+            late = next(worker for worker in self._workers if not event_of(worker).is_set())
+            raise LabError(f"{late.peer.name} did not {what} within {OBEY_LIMIT_S:.1f} s") from None
+
     def _total(self, key: str) -> int:
         return sum(worker.counts[key] for worker in self._workers)
 
     async def _finish(self) -> None:
         for worker in self._workers:
             await worker.peer.tell({"command": "finish"})
-        await asyncio.gather(*(worker.is_done.wait() for worker in self._workers))
+        await self._await_workers("finish", lambda worker: worker.is_done)
         await asyncio.gather(*(worker.peer.end() for worker in self._workers))
 
     def _verdict(self) -> Verdict:
@@ -397,6 +408,9 @@ class _Run:
         dropped = sum(worker.outcome.get("dropped", 0) for worker in self._workers)
         if dropped:
             self._warnings.append(f"{dropped} calls of clients are missing in the traces: the disk was too slow")
+        figures = figures_of(self._traces, *window)
+        if not figures["calls_per_s"]:
+            self._warnings.append("no call was answered in the measured time: make it longer")
         return {
             "version": 1,
             "experiment": experiment.name,
@@ -427,7 +441,7 @@ class _Run:
                 "lost": verdict.lost if self._workload.drains else 0,
                 "doubled": verdict.doubled,
             },
-            "figures": figures_of(self._traces, *window),
+            "figures": figures,
             "environment": environment(),
             "warnings": self._warnings,
             "started_at": _text(self._started_at),
