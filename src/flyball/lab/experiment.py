@@ -224,6 +224,8 @@ def _check_workload(experiment: Experiment) -> None:
         workload = found.model_validate(experiment.workload)
     except ValidationError as error:
         raise _explained(path, error, "workload", found) from None
+    if experiment.target.kind == "rabbitmq" and experiment.clients.hosts:
+        raise LabError(f"{path}: clients.hosts: RabbitMQ listens for clients of this machine only")
     if experiment.target.kind == "rabbitmq" and workload.protocol != "amqp":
         raise LabError(f"{path}: workload.protocol: RabbitMQ speaks amqp, not {workload.protocol}")
 
