@@ -1,10 +1,11 @@
 """A run that never took place: trace files of two nodes under load, as many events as wanted, the same each time.
 
-The files are written by the code that nodes write theirs with, so row groups, encodings and lengths are the real ones.
+The files are written by the code that nodes write theirs with: row groups, encodings and lengths are the real ones.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import shutil
@@ -65,7 +66,7 @@ def _write_node(traces: Path, number: int, events: int) -> None:
     random = np.random.default_rng(number)
     part_count = LENGTH_S // FILE_S
     ends = np.linspace(0, events, part_count + 1).astype(np.int64)
-    for part, (first, end) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
+    for part, (first, end) in enumerate(itertools.pairwise(ends)):
         batch = _events(random, number, int(first), int(end - first), part * FILE_S)
         for start in range(0, batch.num_rows, BUFFER_RECORDS):
             files.write(batch.slice(start, BUFFER_RECORDS))

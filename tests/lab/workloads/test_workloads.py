@@ -20,7 +20,7 @@ from tests.nodes import RunningNode
 
 QUICK = {"retry_delay_s": 0.002}
 SMALL: dict[str, dict[str, Any]] = {
-    "send_and_pop": {"clients": 3, "stored_messages": 20},
+    "send_and_pop": {"clients": 3, "queues": 2, "stored_messages": 20},
     "standard": {"one_way": 2, "two_way": 4, "poll_pause_s": 0.002, "answer_pause_s": 0.003},
     "push_peek_pop": {"clients": 2, "repeats": 10, "body_bytes": 50},
     "telesto_one_way": {"clients": 4, **QUICK},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -17,11 +17,11 @@ MOST_TOKENS = 2**31 - 1
 class SendAndPop(PacedWorkload):
     """Each pop finds the one message just sent, so the number of stored messages stays level."""
 
-    addressed_queues: ClassVar[tuple[str, ...]] = (QUEUE,)
-
     kind: Literal["send_and_pop"] = "send_and_pop"
     clients: Annotated[int, Field(ge=1)] = 1
     body_bytes: Annotated[int, Field(ge=0)] = 5
+    queues: Annotated[int, Field(ge=1)] = 1
+    """The clients use them in turn."""
 
     @property
     def client_count(self) -> int:
@@ -30,9 +30,12 @@ class SendAndPop(PacedWorkload):
     def role_of(self, number: int) -> str:
         return "client"
 
+    def boxed_queues(self) -> tuple[str, ...]:
+        return tuple(f"{QUEUE}_{number}" for number in range(self.queues))
+
     async def behave(self, client: Client) -> None:
         client.follow(self.arrivals_of(client, client.number, self.clients))
-        queue = client.queue(QUEUE)
+        queue = client.queue(f"{QUEUE}_{client.number % self.queues}")
         body = b"*" * self.body_bytes
         token = 0
         while await client.pace():

@@ -90,7 +90,11 @@ class Workload(BaseModel, ABC):
 
     def queue_names(self) -> tuple[str, ...]:
         """Return the queues that it needs on every target."""
-        return (*self.addressed_queues, *self.shared_queues)
+        return (*self.boxed_queues(), *self.shared_queues)
+
+    def boxed_queues(self) -> tuple[str, ...]:
+        """Return those of them with messages for certain clients."""
+        return self.addressed_queues
 
     def listens(self, client: Client) -> bool:
         """Whether that client goes on when the run stops, until all is received."""
@@ -119,7 +123,7 @@ class Workload(BaseModel, ABC):
                 for number in self.numbers_at(place, len(targets)):
                     address = await session.create_client(f"client_{number}_{token}", number)
                     made["addresses"][str(number)] = address
-                    for name in self.addressed_queues:
+                    for name in self.boxed_queues():
                         await session.open_box(queues[name], address)
                 made["queues"][target.name] = queues
                 if self.stored_messages:
