@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball.pipeline.capacity import SCALABILITY_LAW, TWO_LINES, capacity, knee_of, scalability_law, two_lines
@@ -58,6 +58,7 @@ def test_the_knee_of_the_scalability_law_is_where_light_load_would_reach_the_pea
     assert knee.clients_at_knee == pytest.approx(knee.max_throughput_per_s / 100, rel=1e-3)
 
 
+@settings(deadline=None)
 @given(
     per_client=st.floats(1, 1e4),
     knee=st.floats(2, 30),
@@ -71,6 +72,7 @@ def test_any_two_lines_are_found_again(per_client: float, knee: float, noise: np
     assert found.max_throughput_per_s == pytest.approx(per_client * knee, rel=0.04)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.1, 1e6), min_size=6, max_size=12))
 def test_any_throughputs_give_a_knee_that_is_a_number(throughput: list[float]) -> None:
     clients = np.arange(1.0, len(throughput) + 1)

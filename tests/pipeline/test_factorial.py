@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball.errors import PipelineError
@@ -51,12 +51,14 @@ def test_effects_intervals_and_shares_of_a_textbook_design_with_repetitions() ->
     assert shares == pytest.approx([5547 / 7032, 1083 / 7032, 300 / 7032, 102 / 7032])
 
 
+@settings(deadline=None)
 @given(st.integers(1, 4))
 def test_columns_of_a_sign_table_are_orthogonal(factor_count: int) -> None:
     signs = sign_table(factor_count)
     assert (signs.T @ signs == 2**factor_count * np.eye(2**factor_count)).all()
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 3).flatmap(
         lambda k: st.lists(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=2), min_size=2**k, max_size=2**k)

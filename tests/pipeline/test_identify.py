@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
@@ -208,6 +208,7 @@ def moments_of(y: Numbers, u: Numbers, next_y: Numbers) -> Moments:
     return Moments(float(rows.shape[1]), rows.mean(axis=1), np.cov(rows, bias=True))
 
 
+@settings(deadline=None)
 @given(a=st.floats(-0.95, 0.95), b=st.floats(0.01, 100), offset=st.floats(-100, 100), seed=st.integers(0, 99))
 def test_without_noise_least_squares_is_exact(a: float, b: float, offset: float, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -230,6 +231,7 @@ def test_standard_errors_are_those_of_the_textbook() -> None:
     assert fit.covariance == pytest.approx(covariance[:2, :2])
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(2, 30), min_size=1, max_size=5), st.integers(0, 99))
 def test_moments_of_parts_merge_to_those_of_the_whole(sizes: list[int], seed: int) -> None:
     rows = np.random.default_rng(seed).normal(100, 10, (3, sum(sizes)))
@@ -240,6 +242,7 @@ def test_moments_of_parts_merge_to_those_of_the_whole(sizes: list[int], seed: in
     assert whole.covariance == pytest.approx(np.cov(rows, bias=True))
 
 
+@settings(deadline=None)
 @given(st.floats(-50, 50).filter(lambda gain: abs(gain) > 0.1), st.floats(-1000, 1000), st.integers(3, 24))
 def test_a_straight_curve_is_linear_from_end_to_end(gain: float, offset: float, count: int) -> None:
     actions = np.linspace(0, 10, count)

@@ -89,6 +89,12 @@ def test_costs_without_a_gap_are_one_class(spark: SparkSession) -> None:
     assert set(found["silhouettes"]) == {"2", "3", "4", "5", "6"}
 
 
+def test_as_many_classes_are_found_as_there_are(spark: SparkSession) -> None:
+    costs = [(f"key {number}", 10.0**number, 1) for number in range(5) for _ in range(20)]
+    found = profile_of(rows_of(spark, costs), "ms")
+    assert [facts["class"] for facts in found["keys"].values()] == [0, 1, 2, 3, 4]
+
+
 def test_equal_costs_are_one_class(spark: SparkSession) -> None:
     found = profile_of(rows_of(spark, [("put", 3.0, 1), ("take", 3.0, 1)] * 50), "ms")
     assert (found["class_count"], found["reason"]) == (1, "all requests cost the same")

@@ -26,7 +26,10 @@ from flyball.pipeline.schemas import REQUESTS, require, table
 VERSION = 1
 BUCKETS_PER_E = 200
 """Costs that differ by less than 1/200 are taken as one point, which bounds the number of points."""
+FEW_CLASSES = 4
 MOST_CLASSES = 6
+HOPELESS = 0.1
+"""If the silhouette has fallen by so much at FEW_CLASSES, more are not tried: each number takes Spark a while."""
 FEWEST_ROWS = 20
 """Of fewer rows no classes are made."""
 LEAST_SILHOUETTE = 0.82
@@ -150,8 +153,10 @@ def _clusters(spark: SparkSession, points: pd.DataFrame) -> Clusters:
     centre = np.average(places, weights=importance)
     spread = math.sqrt(np.average((places - centre) ** 2, weights=importance))
     standardised = (places - centre) / spread
-    most = min(MOST_CLASSES, len(places))
-    fitted = _fit(spark, standardised, importance, range(2, most + 1))
+    fitted = _fit(spark, standardised, importance, range(2, min(FEW_CLASSES, len(places)) + 1))
+    more = range(FEW_CLASSES + 1, min(MOST_CLASSES, len(places)) + 1)
+    if more and fitted[FEW_CLASSES][0] >= max(silhouette for silhouette, _ in fitted.values()) - HOPELESS:
+        fitted |= _fit(spark, standardised, importance, more)
     silhouettes = {count: silhouette for count, (silhouette, _) in fitted.items()}
     best = max(silhouettes.values())
     if best < LEAST_SILHOUETTE:
