@@ -112,6 +112,11 @@ def test_levels_can_be_given_on_the_command_line(tiny: str) -> None:
     assert "4 cells" in lab("show", tiny, "--set", 'sweep.target.store=["memory", "null"]').stdout
 
 
+def test_values_that_need_each_other_can_be_given_together(tiny: str) -> None:
+    shown = lab("show", tiny, "--set", "target.kind=foreign", "--set", 'target.addresses=["127.0.0.1:8123"]').stdout
+    assert "127.0.0.1:8123" in shown
+
+
 def test_a_failed_run_is_told_with_where_to_look_and_exit_code_1(
     tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

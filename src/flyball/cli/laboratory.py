@@ -170,25 +170,22 @@ def _experiments_of(seed: str) -> list[Experiment]:
 
 
 def _changed(experiment: Experiment, assignments: list[str]) -> Experiment:
-    """Return the experiment with what --set says."""
+    """Return the experiment with what --set says, all of it at once: one value may need another."""
+    values: dict[str, object] = {}
+    sweep = dict(experiment.sweep)
     for text in assignments:
         key, equals, value = text.partition("=")
+        key = key.strip()
         if not equals:
             raise LabError(f"--set {text}: give KEY=VALUE, as in workload.clients=5")
-        key = key.strip()
-        if key in experiment.sweep:
-            raise LabError(f"--set {key}: it is swept; give its levels, as in --set 'sweep.{key}=[1, 2]'")
         if key.startswith("sweep."):
-            factor = key.removeprefix("sweep.")
             levels = _value(value)
-            experiment = experiment.swept(
-                {**experiment.sweep, factor: levels if isinstance(levels, list) else [levels]}
-            )
+            sweep[key.removeprefix("sweep.")] = levels if isinstance(levels, list) else [levels]
+        elif key in experiment.sweep:
+            raise LabError(f"--set {key}: it is swept; give its levels, as in --set 'sweep.{key}=[1, 2]'")
         else:
-            experiment = experiment.changed({key: _value(value)})
-    for cell in experiment.cells():
-        experiment.at(cell)
-    return experiment
+            values[key] = _value(value)
+    return experiment.changed(values).swept(sweep)
 
 
 def _value(text: str) -> Any:
