@@ -5,13 +5,46 @@ The only place that knows all stages. Statistics and models are theirs; how it l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pyspark.sql import DataFrame, SparkSession
 
-from flyball.pipeline.manifest import Experiment, Run
+from flyball.errors import PipelineError
+from flyball.pipeline.capacity import capacity
+from flyball.pipeline.events import of_calls, of_requests, placed, within
+from flyball.pipeline.factorial import COLUMNS as EFFECT_COLUMNS
+from flyball.pipeline.factorial import factorial
+from flyball.pipeline.identify import identify
+from flyball.pipeline.ingest import Ingested, ingest, open_store
+from flyball.pipeline.latency import histogram, percentiles, spread
+from flyball.pipeline.laws import laws
+from flyball.pipeline.log_tables import phases_of, throughput_of
+from flyball.pipeline.manifest import Experiment, Run, read_experiments, read_runs
+from flyball.pipeline.measures import cells, measures, references, telesto_metrics
+from flyball.pipeline.phases import phases
+from flyball.pipeline.profile import profile
+from flyball.pipeline.spark_errors import one_line_errors
+from flyball.pipeline.store import Quarantined, Store
+from flyball.pipeline.throughput import measured, seconds, series, throughput
+from flyball.pipeline.warm_up import warm_up
+
+MODELS = ("profile", "model", "capacity")
+"""Each is a file `<name>.json`."""
+
+_SPREAD_ROWS = 10_000_000
+"""Of more rows than these, the times other than the response are spread from a part."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with the stage that begins, how many are done, and how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +57,195 @@ class Analysis:
     """By name, as `docs/pipeline.md` lists them; a table without rows has its columns all the same."""
     models: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """What the JSON files hold: `profile`, `model` and `capacity`, as far as the data allow."""
+
+
+def unseen(stage: str, done: int, of: int) -> None:
+    """Show no progress."""
+
+
+def analyse(spark: SparkSession, source: Path, out: Path, progress: Progress = unseen) -> Analysis:
+    """Find out all there is to know about the traces in `source`, or in a store, and write it into `out`.
+
+    Writes OUT/tables/*.parquet and *.csv, and the models as OUT/*.json. Raises PipelineError, in one line, if the
+    traces cannot be used.
+    """
+    stages = _Stages(progress)
+    with one_line_errors("the analysis"), _opened(spark, source, out, stages) as opened:
+        with _counted(opened.found) as counted:
+            tables = _tables(opened, counted, stages)
+        models = _models(opened, tables["measures"], stages)
+        stages.begin("writing")
+        analysis = Analysis(opened.experiments, opened.runs, tables, models)
+        _write(analysis, out)
+    return analysis
+
+
+def find_model(spark: SparkSession, name: str, source: Path, out: Path, progress: Progress = unseen) -> Path:
+    """Write one of the MODELS into `out` and return its file. Raises PipelineError if the traces do not allow it."""
+    stages = _Stages(progress, of=3)
+    with one_line_errors(f"the {name}"), _opened(spark, source, out, stages) as opened:
+        if name == "profile":
+            model = profile(opened.found.requests)
+        elif name == "model":
+            model = identify(opened.found.samples)
+        else:
+            with _counted(opened.found) as counted:
+                model = capacity(_measures(counted, stages), opened.runs)
+            if not model["targets"]:
+                raise PipelineError(f"no capacity can be found: {model['reason']}")
+    return _write_model(name, model, out)
+
+
+class _Stages:
+    """Counts the stages as they begin."""
+
+    def __init__(self, progress: Progress, of: int = 9) -> None:
+        self._progress = progress
+        self._done = 0
+        self._of = of
+
+    def begin(self, name: str) -> None:
+        self._progress(name, self._done, max(self._of, self._done))
+        self._done += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """The input of all stages."""
+
+    found: Ingested
+    experiments: list[Experiment]
+    runs: list[Run]
+
+
+@contextmanager
+def _opened(spark: SparkSession, source: Path, out: Path, stages: _Stages) -> Iterator[_Opened]:
+    """Open a store, or ingest traces into one that lasts for the block."""
+    stages.begin("ingest")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        # On the same disk as the result, which is likely the traces' as well: they can be linked then.
+        passing = Path(tempfile.mkdtemp(prefix=".store-", dir=out))
+    except OSError as error:
+        raise PipelineError(f"{out} cannot be written to: {error.strerror}") from error
+    try:
+        is_store = Store.is_at(source)
+        found = open_store(spark, source) if is_store else ingest(spark, source, passing)
+        manifests = Store(source if is_store else passing).manifests
+        yield _Opened(found, read_experiments(manifests), read_runs(manifests))
+    finally:
+        shutil.rmtree(passing, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """What the two passes over all events leave: small tables, which all statistics are made of."""
+
+    seconds: DataFrame
+    """SECONDS, also those around the measured time."""
+    spread: DataFrame
+    """SPREAD of the measured time."""
+    windows: DataFrame
+
+
+@contextmanager
+def _counted(found: Ingested) -> Iterator[_Counted]:
+    """Count all events; Spark keeps the result for the block."""
+    events = of_requests(found.requests).unionByName(of_calls(found.calls))
+    rows = found.rows.get("requests", 0) + found.rows.get("calls", 0)
+    counted = seconds(placed(events, found.windows)).persist()
+    spread_ = spread(within(events, found.windows), max(rows // _SPREAD_ROWS, 1)).persist()
+    try:
+        yield _Counted(counted, spread_, found.windows)
+    finally:
+        counted.unpersist()
+        spread_.unpersist()
+
+
+def _tables(opened: _Opened, counted: _Counted, stages: _Stages) -> dict[str, pd.DataFrame]:
+    stages.begin("throughput")
+    inside = measured(counted.seconds, counted.windows)
+    tables = {"throughput": _pandas(throughput(inside))}
+    stages.begin("latency")
+    tables["histogram"] = _pandas(histogram(counted.spread))
+    stages.begin("phases")
+    tables["phases"] = _pandas(phases(inside, counted.spread))
+    tables["measures"] = _measures(counted, stages)
+    around, windows = _pandas(series(counted.seconds)), _pandas(counted.windows)
+    tables["laws"] = laws(around, windows, opened.runs)
+    tables["warm_up"] = warm_up(around, windows)
+    tables["telesto"] = telesto_metrics(tables["measures"])
+    tables["cells"] = cells(tables["measures"], opened.runs)
+    tables["references"] = references(tables["cells"], opened.experiments)
+    tables["effects"] = _effects(opened, tables["measures"])
+    tables["quarantine"] = pd.DataFrame(opened.found.quarantine, columns=list(Quarantined._fields))
+    if opened.found.rows.get("intervals"):
+        _add_logs(tables, _pandas(opened.found.intervals), windows)
+    return tables
+
+
+def _measures(counted: _Counted, stages: _Stages) -> pd.DataFrame:
+    stages.begin("measures")
+    inside = _pandas(series(measured(counted.seconds, counted.windows)))
+    return measures(inside, _pandas(percentiles(counted.spread)), _pandas(counted.windows))
+
+
+def _effects(opened: _Opened, measured: pd.DataFrame) -> pd.DataFrame:
+    found = []
+    for experiment in opened.experiments:
+        # An experiment that is no full factorial design, or not complete, has no effects to show.
+        with contextlib.suppress(PipelineError):
+            found.append(factorial(measured, opened.runs, experiment))
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=list(EFFECT_COLUMNS))
+
+
+def _add_logs(tables: dict[str, pd.DataFrame], intervals: pd.DataFrame, windows: pd.DataFrame) -> None:
+    """Put what servers' logs say beside what traces say."""
+    for name, rows in (("throughput", throughput_of(intervals, windows)), ("phases", phases_of(intervals))):
+        parts = [table for table in (tables[name], rows) if len(table)]
+        tables[name] = pd.concat(parts, ignore_index=True) if parts else tables[name]
+
+
+def _models(opened: _Opened, measured: pd.DataFrame, stages: _Stages) -> dict[str, dict[str, Any]]:
+    """Return those models that the data allow."""
+    models: dict[str, dict[str, Any]] = {}
+    stages.begin("profile")
+    if opened.found.rows.get("requests"):
+        with contextlib.suppress(PipelineError):
+            models["profile"] = profile(opened.found.requests)
+    stages.begin("identification")
+    if opened.found.rows.get("samples"):
+        with contextlib.suppress(PipelineError):
+            models["model"] = identify(opened.found.samples)
+    stages.begin("capacity")
+    found = capacity(measured, opened.runs)
+    if found["targets"]:
+        models["capacity"] = found
+    return models
+
+
+def _write(analysis: Analysis, out: Path) -> None:
+    folder = out / "tables"
+    try:
+        folder.mkdir(exist_ok=True)
+        for name, table in analysis.tables.items():
+            table.to_parquet(folder / f"{name}.parquet", index=False)
+            table.to_csv(folder / f"{name}.csv", index=False)
+        for name in MODELS:
+            if name in analysis.models:
+                _write_model(name, analysis.models[name], out)
+            else:
+                # What an earlier analysis found is not true of this one.
+                (out / f"{name}.json").unlink(missing_ok=True)
+    except OSError as error:
+        raise PipelineError(f"{folder} cannot be written to: {error.strerror}") from error
+
+
+def _write_model(name: str, model: Mapping[str, Any], out: Path) -> Path:
+    path = out / f"{name}.json"
+    path.write_text(json.dumps(model, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def _pandas(frame: DataFrame) -> pd.DataFrame:
+    return frame.toArrow().to_pandas()

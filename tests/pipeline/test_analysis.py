@@ -1,0 +1,161 @@
+"""All stages together, on traces with known rates and phases."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pyspark.sql import SparkSession
+
+from flyball.errors import PipelineError
+from flyball.pipeline.analysis import Analysis, analyse, find_model
+from flyball.pipeline.ingest import ingest
+from flyball.pipeline.log_formats import LogFormat
+from flyball.pipeline.report import write_report
+from tests.pipeline.traces import (
+    START_US,
+    request,
+    sample,
+    steady_requests,
+    write_experiment,
+    write_requests,
+    write_samples,
+    write_steady_run,
+)
+
+TABLES = [
+    *("cells", "effects", "histogram", "laws", "measures", "phases", "quarantine", "references", "telesto"),
+    *("throughput", "warm_up"),
+]
+
+
+def measure(analysis: Analysis, run: str, source: str, metric: str, kind: str = "all") -> float:
+    table = analysis.tables["measures"]
+    row = table[
+        (table["run"] == run) & (table["source"] == source) & (table["metric"] == metric) & (table["kind"] == kind)
+    ]
+    return float(row["mean"].item())
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Two cells, 100 and 200 requests a second, and a file that is none."""
+    reference = {"label": "table 8", "metric": "throughput", "mean": 50.0, "factors": {"workload.clients": 1}}
+    experiment = write_experiment(tmp_path / "results" / "clients", references=[reference])
+    write_steady_run(experiment, "clients.1.r1", per_s=100.0, factors={"workload.clients": 1})
+    write_steady_run(experiment, "clients.2.r1", per_s=200.0, factors={"workload.clients": 2})
+    (tmp_path / "results" / "trace-broken.parquet").write_bytes(b"PAR1")
+    return tmp_path / "results"
+
+
+def test_an_experiment_becomes_tables_and_a_report(spark: SparkSession, results: Path, tmp_path: Path) -> None:
+    stages: list[tuple[str, int, int]] = []
+    out = tmp_path / "out"
+    analysis = analyse(spark, results, out, lambda *stage: stages.append(stage))
+
+    assert measure(analysis, "clients.1.r1", "nodes", "throughput") == pytest.approx(100.0)
+    assert measure(analysis, "clients.2.r1", "clients", "throughput") == pytest.approx(200.0)
+    assert measure(analysis, "clients.1.r1", "nodes", "throughput", "take") == pytest.approx(50.0)
+    assert measure(analysis, "clients.1.r1", "nodes", "store") == pytest.approx(0.4)
+    assert measure(analysis, "clients.1.r1", "clients", "network") == pytest.approx(0.5)
+    [reference] = analysis.tables["references"].to_dict("records")
+    assert reference["ratio"] == pytest.approx(2.0)
+    [left_out] = analysis.tables["quarantine"].to_dict("records")
+    assert left_out["file"] == str(results / "trace-broken.parquet")
+
+    assert sorted(analysis.tables) == TABLES
+    for name, table in analysis.tables.items():
+        kept = pd.read_parquet(out / "tables" / f"{name}.parquet")
+        assert list(kept.columns) == list(table.columns)
+        assert len(pd.read_csv(out / "tables" / f"{name}.csv")) == len(table)
+    assert json.loads((out / "profile.json").read_text(encoding="utf-8")) == analysis.models["profile"]
+    assert not (out / "model.json").exists()
+    assert sorted(path.name for path in out.iterdir() if path.name.startswith(".")) == []
+
+    assert [done for _, done, _ in stages] == list(range(len(stages)))
+    assert {of for _, _, of in stages} == {len(stages)}
+    write_report(analysis, out / "report.html")
+    assert "Number of clients" in (out / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_store_gives_the_same_as_its_source(spark: SparkSession, results: Path, tmp_path: Path) -> None:
+    direct = analyse(spark, results, tmp_path / "direct")
+    ingest(spark, results, tmp_path / "store")
+    stored = analyse(spark, tmp_path / "store", tmp_path / "stored")
+    assert stored.runs == direct.runs
+    assert stored.experiments == direct.experiments
+    for name, table in direct.tables.items():
+        keys = [column for column in table.columns if table[column].dtype == object]
+        one, other = (frame.sort_values(keys).reset_index(drop=True) for frame in (table, stored.tables[name]))
+        pd.testing.assert_frame_equal(one, other)
+
+
+def test_a_report_can_be_repeated_into_a_folder_inside_its_source(spark: SparkSession, results: Path) -> None:
+    first = analyse(spark, results, results / "report")
+    second = analyse(spark, results, results / "report")
+    assert len(second.tables["throughput"]) == len(first.tables["throughput"])
+    assert len(second.tables["quarantine"]) == 1
+
+
+def test_traces_of_a_node_without_experiment_are_enough(spark: SparkSession, tmp_path: Path) -> None:
+    write_requests(tmp_path / "data" / "trace-a-1.parquet", steady_requests(500, 100.0))
+    analysis = analyse(spark, tmp_path / "data", tmp_path / "out")
+    assert analysis.runs == []
+    assert measure(analysis, "", "nodes", "throughput") == pytest.approx(100.0, rel=0.05)
+    write_report(analysis, tmp_path / "out" / "report.html")
+
+
+def test_samples_become_a_model(spark: SparkSession, tmp_path: Path) -> None:
+    rows, y = [], 0.0
+    for number in range(400):
+        u = 5.0 + math.sin(number) + math.sin(number * 0.37)
+        rows.append(
+            sample(at_us=START_US + number * 1_000_000, measurement=y, action=u, sequence=number, sample_time_s=1.0)
+        )
+        y = 0.8 * y + 0.2 * u
+    write_samples(tmp_path / "data" / "samples-l-1.parquet", rows)
+    path = find_model(spark, "model", tmp_path / "data", tmp_path / "out")
+    [plant] = json.loads(path.read_text(encoding="utf-8"))["plants"]
+    assert plant["a"] == pytest.approx(0.8, abs=1e-3)
+    assert analyse(spark, tmp_path / "data", tmp_path / "all").models["model"]["plants"]
+
+
+def test_interval_logs_fill_throughput_and_phases(spark: SparkSession, tmp_path: Path) -> None:
+    lines = [f"{second * 1000},{30 + second},20,50,100000000,60000000,40000000" for second in range(1, 11)]
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "server.log").write_text("\n".join(lines), encoding="utf-8")
+    ingest(spark, tmp_path / "logs", tmp_path / "store", LogFormat.THORBANG_SERVER)
+    tables = analyse(spark, tmp_path / "store", tmp_path / "out").tables
+    puts = tables["throughput"][tables["throughput"]["kind"] == "put"]
+    assert list(puts["requests"]) == [30 + second for second in range(1, 11)]
+    means = tables["phases"].set_index("phase")["mean_ms"]
+    assert means["socket"] == pytest.approx(0.8)
+    assert means["worker"] == pytest.approx(0.4)
+    assert means["persistence"] == pytest.approx(0.8)
+
+
+def test_an_earlier_model_does_not_outlive_its_data(spark: SparkSession, tmp_path: Path) -> None:
+    write_requests(tmp_path / "data" / "trace-a-1.parquet", [request()])
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "model.json").write_text("{}", encoding="utf-8")
+    analyse(spark, tmp_path / "data", tmp_path / "out")
+    assert not (tmp_path / "out" / "model.json").exists()
+
+
+def test_a_model_that_the_traces_do_not_allow_is_said_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    write_requests(tmp_path / "data" / "trace-a-1.parquet", [request()])
+    with pytest.raises(PipelineError) as caught:
+        find_model(spark, "model", tmp_path / "data", tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(PipelineError, match="no experiment here"):
+        find_model(spark, "capacity", tmp_path / "data", tmp_path / "out")
+
+
+def test_an_output_that_is_a_file_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write_requests(tmp_path / "data" / "trace-a-1.parquet", [request()])
+    (tmp_path / "out").write_text("", encoding="utf-8")
+    with pytest.raises(PipelineError, match="cannot be written to"):
+        analyse(spark, tmp_path / "data", tmp_path / "out")
