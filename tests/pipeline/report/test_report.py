@@ -55,7 +55,7 @@ def test_cells_are_in_the_notation_of_the_seeds(report: Any) -> None:
 def test_the_numbers_of_the_seed_stand_beside_ours(report: Any) -> None:
     table = report(made.analysis(made.experiment())).table("The seed's numbers")
     assert set(table.column("Published in")) == {"table 8"}
-    assert set(table.column("Flyball / seed")) == {"5.0 ×", "0.200 ×"}
+    assert set(table.column("Ours / seed")) == {"5.0 ×", "0.200 ×"}
 
 
 def test_several_experiments_have_a_table_of_contents(report: Any) -> None:
@@ -181,7 +181,7 @@ def test_a_number_of_the_seed_that_we_have_not_measured_stands_alone(report: Any
     references = analysis.tables["references"].iloc[:1].assign(**unmeasured)
     page = report(with_table(analysis, "references", references.assign(theirs_low=None, theirs_high=None)))
     assert page.table("The seed's numbers").column("Cell") == ["clients 256"]
-    assert page.table("The seed's numbers").column("Flyball") == ["–"]
+    assert page.table("The seed's numbers").column("Ours") == ["–"]
     assert 256 in page.figures["experiment-1-plot-1"]["data"][1]["x"]
 
 
@@ -227,3 +227,12 @@ def test_plots_get_texts_of_the_data_as_text(report: Any) -> None:
     page = report(made.analysis(made.experiment(factors={"target.store": ["<b>x</b>", "y"]}, views=[View("bars")])))
     (figure,) = page.figures.values()
     assert figure["data"][0]["x"] == ["&lt;b&gt;x&lt;/b&gt;", "y"]
+
+
+def test_a_view_of_a_table_opens_the_table_by_kind(report: Any) -> None:
+    def opened(page: Page) -> int:
+        return sum(tag == "details" and "open" in attributes for tag, attributes in page.tags)
+
+    without = report(made.analysis(made.experiment(views=[View("curve")])))
+    asked = report(made.analysis(made.experiment(views=[View("curve"), View("table")])))
+    assert opened(asked) == opened(without) + 2

@@ -59,6 +59,11 @@ def test_the_numbers_of_the_seed_stand_in_the_plot_as_diamonds() -> None:
     assert theirs["error_y"]["arrayminus"][0] > 0
 
 
+def test_a_single_line_is_named_after_its_target() -> None:
+    (figure,) = figures(made.analysis(made.experiment(), changes={"target": {"kind": "rabbitmq"}}), View("curve"))
+    assert names(figure)[0] == "RabbitMQ"
+
+
 def test_the_diamond_of_a_line_has_its_colour() -> None:
     (figure,) = figures(made.analysis(made.experiment(factors=TWO_FACTORS)), View("curve"))
     lines = {trace["name"]: trace for trace in figure.data}

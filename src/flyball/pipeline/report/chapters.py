@@ -15,7 +15,7 @@ import pandas as pd
 
 from flyball.pipeline.analysis import Analysis
 from flyball.pipeline.manifest import Experiment, Run, cell_of
-from flyball.pipeline.report.words import ALL, cell_name, factor_names
+from flyball.pipeline.report.words import ALL, cell_name, factor_names, proper
 
 CLIENTS = "clients"
 NODES = "nodes"
@@ -44,6 +44,12 @@ class Chapter:
     @property
     def anchor(self) -> str:
         return f"experiment-{self.number}"
+
+    @property
+    def subject(self) -> str:
+        """What was measured: the kinds of its targets."""
+        kinds = dict.fromkeys(str(run.target["kind"]) for run in self.runs if run.target.get("kind"))
+        return ", ".join(proper(kind) for kind in kinds) or "Flyball"
 
     @cached_property
     def factors(self) -> list[str]:

@@ -143,7 +143,7 @@ def _lines(chapter: Chapter, rows: pd.DataFrame, x: str, view: View) -> dict[str
 def _line_name(chapter: Chapter, cell: Mapping[str, Any], x: str, view: View) -> str:
     others = [name for name in chapter.factors if name != x and name in cell]
     ordered = sorted(others, key=lambda name: name != view.series)
-    return ", ".join(f"{chapter.names[name]} {level(cell[name])}" for name in ordered) or "Flyball"
+    return ", ".join(f"{chapter.names[name]} {level(cell[name])}" for name in ordered) or chapter.subject
 
 
 def _line_trace(index: int, name: str, points: _Points, x: str, unit: str) -> Trace:

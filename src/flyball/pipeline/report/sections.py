@@ -146,6 +146,7 @@ def _why_nothing(view: View) -> str:
 def _cells_tables(chapter: Chapter) -> Html:
     """Return the main metrics by cell, of clients and of nodes, and folded those of each kind of request."""
     shown: list[Child] = []
+    is_asked_for = chapter.experiment is not None and any(view.kind == "table" for view in chapter.experiment.views)
     for source in (CLIENTS, NODES):
         rows = _cell_rows(chapter, source, [ALL])
         if rows:
@@ -161,6 +162,7 @@ def _cells_tables(chapter: Chapter) -> Html:
                 details(
                     f"By kind of request, measured by {source} ({count_of(len(by_kind), 'row')})",
                     _cell_table(chapter, caption, head, by_kind[:MOST_ROWS], more=1),
+                    is_open=is_asked_for,
                 )
             )
     return markup(element("h3", "By cell"), shown) if shown else Html("")
@@ -221,7 +223,7 @@ def _references_table(chapter: Chapter) -> Html:
                 f"{amount(row['ratio'])} ×" if pd.notna(row["ratio"]) else NOTHING,
             ]
         )
-    head = ["Cell", "Metric", "Published in", "Seed", "Flyball", "Flyball / seed"]
+    head = ["Cell", "Metric", "Published in", "Seed", "Ours", "Ours / seed"]
     shown = table("The seed's numbers beside ours", head, body, numbers_from=3)
     note = element("p", "The seeds ran on other machines: look at the shape before the size.", class_="note")
     return markup(element("h3", "Beside the seed"), note, fold(shown, len(body), "The seed's numbers beside ours"))

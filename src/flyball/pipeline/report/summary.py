@@ -160,7 +160,11 @@ def _best(chapters: Sequence[Chapter], metric: str) -> Tile | None:
         return None
     pick: Callable[..., tuple[float, Chapter, pd.Series]] = max if metric == "throughput" else min
     mean, chapter, best = pick(candidates, key=lambda candidate: candidate[0])
-    label = "Highest throughput" if metric == "throughput" else "Shortest mean response"
+    is_choice = len(chapters) > 1 or bool(chapter.factors)
+    if metric == "throughput":
+        label = "Highest throughput" if is_choice else "Throughput"
+    else:
+        label = "Shortest mean response" if is_choice else "Mean response"
     where = [chapter.title] if len(chapters) > 1 else []
     where += [chapter.cell_name(best["cell"])] if chapter.factors else []
     value = whole(mean) if mean >= 1000 else amount(mean)
