@@ -64,16 +64,6 @@ def test_events_of_a_run_without_a_window_are_left_out(spark: SparkSession) -> N
     assert [row.run for row in found.collect()] == ["r2"]
 
 
-def test_only_the_part_of_a_latency_in_the_measured_time_is_inside(spark: SparkSession) -> None:
-    """Four requests of a second each: half before, wholly inside, half behind, and wholly behind a window of 2 s."""
-    came = [
-        {"received_us": START_US + offset, "store_ns": 1_000_000_000}
-        for offset in (-500_000, 0, 1_500_000, 2_000_000)
-    ]
-    found = events.placed(events.of_requests(requests(spark, came)), windows(spark, 2))
-    assert [row.inside_us for row in found.orderBy("at_us").collect()] == [500_000, SECOND_US, 500_000, 0]
-
-
 def test_a_table_that_lacks_columns_is_refused_by_name(spark: SparkSession) -> None:
     with pytest.raises(PipelineError, match="the table of requests lacks wait_ns"):
         events.of_requests(requests(spark, [{}]).drop("wait_ns"))

@@ -39,7 +39,7 @@ def test_mean_and_deviation_are_weighted(spark: SparkSession) -> None:
     found = phases_of(spark, [{"store_ns": 1_000_000, "weight": 3}, {"store_ns": 5_000_000}])
     row = found["node-1", "put", "store"]
     assert (row.requests, row.mean_ms, row.sd_ms) == (4, 2.0, 2.0)
-    assert row.p50_ms == pytest.approx(1.0, rel=0.0026)
+    assert row.p50_ms == pytest.approx(1.0, rel=0.0051)
 
 
 def test_nodes_and_kinds_are_apart_and_all_kinds_together(spark: SparkSession) -> None:

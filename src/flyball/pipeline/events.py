@@ -45,9 +45,8 @@ EVENTS = table(
 """`at_us`: when it was answered. `service_ns`: the latency without what the client was late. What a source does not
 know is 0."""
 
-PLACED = table(**{field.name: field.dataType for field in EVENTS}, second=_WHOLE, inside_us=_WHOLE)
-"""`second`: whole seconds since the measured time began, negative before. `inside_us`: the part of the event's
-latency that lies in the measured time."""
+PLACED = table(**{field.name: field.dataType for field in EVENTS}, second=_WHOLE)
+"""`second`: whole seconds since the measured time began, negative before it."""
 
 
 def of_requests(requests: DataFrame) -> DataFrame:
@@ -108,11 +107,9 @@ def within(events: DataFrame, windows: DataFrame) -> DataFrame:
 def _beside_windows(events: DataFrame, windows: DataFrame) -> DataFrame:
     require(events, EVENTS, "the table of events")
     require(windows, WINDOWS, "the table of windows")
-    began_us = "greatest(at_us - latency_ns div 1000, from_us)"
     # Not `div`, which rounds towards 0: the second before the window would be one too long.
     second = sf.expr("floor((at_us - from_us) / 1000000D)")
-    inside_us = sf.expr(f"greatest(least(at_us, until_us) - {began_us}, 0L)")
-    return events.join(sf.broadcast(windows), "run").withColumns({"second": second, "inside_us": inside_us})
+    return events.join(sf.broadcast(windows), "run").withColumn("second", second)
 
 
 def _answered_us(begun_us: str, latency_ns: str) -> Column:

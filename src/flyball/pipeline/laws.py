@@ -42,8 +42,8 @@ class _Seen:
 
     length_s: float
     kinds: pd.DataFrame
-    inside_s: float
-    """The time that all requests together spent in the system while it was measured."""
+    under_way: float
+    """How many requests were in the system at a time, on average."""
 
     def sampling_error(self, *kinds: str) -> float:
         """Return three deviations of the number of requests of `kinds`, as a ratio: 0 if all were recorded.
@@ -89,9 +89,18 @@ def _seen(of_run: pd.DataFrame, source: str, from_us: int, until_us: int) -> _Se
     if inside.empty:
         return None
     kinds = inside.drop(columns=["run", "source", "place", "second"]).groupby("kind").sum()
-    measured_s = max(int(until_us) - int(from_us), 1) / 1e6
-    # `inside_s` is cut at the ends of the measured time, which need not be whole seconds.
-    return _Seen(count * length_s, kinds, float(own["inside_s"].sum()) / measured_s * count * length_s)
+    return _Seen(count * length_s, kinds, _under_way(own, count * length_s))
+
+
+def _under_way(own: pd.DataFrame, length_s: float) -> float:
+    """Return the time that requests spent in the system while it was measured, for each second of it.
+
+    Also of those that were answered later. Those answered in one second are taken for answered in its middle.
+    """
+    response_s = own["response_ms"] / own["requests"] / 1e3
+    answered_s = own["second"] + 0.5 * min(length_s, 1.0)
+    inside_s = answered_s.clip(upper=length_s) - (answered_s - response_s).clip(lower=0.0)
+    return float((inside_s.clip(lower=0.0) * own["requests"]).sum()) / length_s
 
 
 def _of_each(seen: Mapping[str, _Seen]) -> Iterator[_Law]:
@@ -105,7 +114,7 @@ def _of_each(seen: Mapping[str, _Seen]) -> Iterator[_Law]:
 def _little(source: str, own: _Seen) -> _Law:
     """N = X · R: the mean number of requests under way is throughput times response, if the run was steady."""
     expected = own.per_s * own.mean_ms("response") / 1e3
-    measured = own.inside_s / own.length_s
+    measured = own.under_way
     says = (
         f"{measured:.3g} requests under way on average, seen by {source}; throughput times response is {expected:.3g}"
     )

@@ -33,9 +33,9 @@ _TEXT, _WHOLE, _REAL = StringType(), LongType(), DoubleType()
 _KEYS = {"run": _TEXT, "source": _TEXT, "place": _TEXT, "kind": _TEXT, "queue": _TEXT, "second": _WHOLE}
 _SUMS = {f"{metric}_{what}": _REAL for metric in TIMES for what in ("ms", "ms2")}
 
-SECONDS = table(**_KEYS, requests=_WHOLE, messages=_WHOLE, stored=_WHOLE, weight2=_WHOLE, inside_s=_REAL, **_SUMS)
+SECONDS = table(**_KEYS, requests=_WHOLE, messages=_WHOLE, stored=_WHOLE, weight2=_WHOLE, **_SUMS)
 """`stored`: requests that waited for the store. `weight2`: the sum of squared weights, which says how uncertain the
-counts are that a sample gives. `inside_s`: the sum of `inside_us`, as seconds. `<metric>_ms` and
+counts are that a sample gives. `<metric>_ms` and
 `<metric>_ms2`: the sums of a time and of its square."""
 
 SERIES = table(**{field.name: field.dataType for field in SECONDS if field.name != "queue"})
@@ -60,7 +60,6 @@ def seconds(events: DataFrame) -> DataFrame:
         sf.expr(f"sum({moved})").alias("messages"),
         sf.expr("sum(if(store_ns > 0, weight, 0L))").alias("stored"),
         sf.expr("sum(weight * weight)").alias("weight2"),
-        sf.expr("sum(cast(inside_us as double) * weight) / 1e6D").alias("inside_s"),
         *sums,
     )
 
