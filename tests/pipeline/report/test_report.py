@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -236,3 +238,8 @@ def test_a_view_of_a_table_opens_the_table_by_kind(report: Any) -> None:
     without = report(made.analysis(made.experiment(views=[View("curve")])))
     asked = report(made.analysis(made.experiment(views=[View("curve"), View("table")])))
     assert opened(asked) == opened(without) + 2
+
+
+def test_a_report_needs_no_spark() -> None:
+    asked = "import sys, flyball.pipeline.report; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0

@@ -9,13 +9,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from flyball.pipeline.analysis import Analysis
 from flyball.pipeline.manifest import Experiment, Run, cell_of
 from flyball.pipeline.report.words import ALL, cell_name, factor_names, proper
+
+if TYPE_CHECKING:
+    # Only its name is needed here; the module loads Spark.
+    from flyball.pipeline.analysis import Analysis
 
 CLIENTS = "clients"
 NODES = "nodes"

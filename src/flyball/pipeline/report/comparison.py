@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from flyball.errors import PipelineError
-from flyball.pipeline.analysis import Analysis
 from flyball.pipeline.report.chapters import Chapter, chapters_of
 from flyball.pipeline.report.differences import Difference, Estimate, difference, estimate, verdict
 from flyball.pipeline.report.figures import (
@@ -42,6 +41,10 @@ from flyball.pipeline.report.words import (
     student,
     unit_of,
 )
+
+if TYPE_CHECKING:
+    # Only its name is needed here; the module loads Spark.
+    from flyball.pipeline.analysis import Analysis
 
 METRICS = ("throughput", "messages", "response")
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from flyball.pipeline.analysis import Analysis
 from flyball.pipeline.report.chapters import Chapter, chapters_of
 from flyball.pipeline.report.markup import element, markup
 from flyball.pipeline.report.page import Part, write_page
 from flyball.pipeline.report.sections import chapter_part, models_part, quarantine_part, runs_part
 from flyball.pipeline.report.summary import lead, show_tiles, show_warnings, tiles, title_of, warnings
+
+if TYPE_CHECKING:
+    # Only its name is needed here; the module loads Spark.
+    from flyball.pipeline.analysis import Analysis
 
 
 def write_report(analysis: Analysis, path: Path) -> None:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from flyball.pipeline.analysis import Analysis
 from flyball.pipeline.manifest import Run, View
 from flyball.pipeline.report.chapters import CLIENTS, NODES, Chapter
 from flyball.pipeline.report.figures import Figure
@@ -34,6 +33,10 @@ from flyball.pipeline.report.words import (
     unit_of,
     whole,
 )
+
+if TYPE_CHECKING:
+    # Only its name is needed here; the module loads Spark.
+    from flyball.pipeline.analysis import Analysis
 
 MOST_OPEN_ROWS = 30
 """A longer table is folded."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from flyball.pipeline.analysis import Analysis
 from flyball.pipeline.manifest import Run
 from flyball.pipeline.report.chapters import CLIENTS, COLUMNS, NODES, Chapter
 from flyball.pipeline.report.markup import Child, Html, details, element, markup
@@ -23,6 +23,10 @@ from flyball.pipeline.report.words import (
     unit_of,
     whole,
 )
+
+if TYPE_CHECKING:
+    # Only its name is needed here; the module loads Spark.
+    from flyball.pipeline.analysis import Analysis
 
 MOST_NAMED = 100
 """Runs that a warning names."""
