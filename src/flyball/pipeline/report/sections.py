@@ -210,9 +210,10 @@ def _cell_rows(chapter: Chapter, source: str, kinds: Iterable[str]) -> list[list
 
 
 def _references_table(chapter: Chapter) -> Html:
-    rows = chapter.tables["references"]
-    if rows.empty:
+    published = chapter.tables["references"]
+    if published.empty:
         return Html("")
+    rows = published[published["ours"].notna()]
     body = []
     for _, row in rows.head(MOST_ROWS).iterrows():
         what = metric_name(row["metric"]) + ("" if row["kind"] == ALL else f", {row['kind']}")
@@ -228,7 +229,10 @@ def _references_table(chapter: Chapter) -> Html:
         )
     head = ["Cell", "Metric", "Published in", "Seed", "Ours", "Ours / seed"]
     shown = table("The seed's numbers beside ours", head, body, numbers_from=3)
-    note = element("p", "The seeds ran on other machines: look at the shape before the size.", class_="note")
+    says = "The seeds ran on other machines: look at the shape before the size."
+    if len(rows) < len(published):
+        says += f" {len(published) - len(rows)} of {len(published)} published numbers have no run beside them."
+    note = element("p", says, class_="note")
     return markup(element("h3", "Beside the seed"), note, fold(shown, len(body), "The seed's numbers beside ours"))
 
 
