@@ -1,11 +1,45 @@
-"""Spark starts, is silent, and uses this interpreter."""
+"""Spark starts, is silent, uses this interpreter, and ends with whoever started it."""
 
 from __future__ import annotations
 
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
+
+from flyball.errors import PipelineError
+from flyball.pipeline.session import SparkSettings, spark_session
+
+
+@pytest.fixture
+def busy() -> Iterator[tuple[subprocess.Popen[str], psutil.Process, Path]]:
+    """A process in the middle of a query that never ends, as from a terminal; its Java; its folder."""
+    command = [sys.executable, "-m", "tests.pipeline.elsewhere", "endless"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as python:
+        assert python.stdout is not None
+        try:
+            said = json.loads(python.stdout.readline())
+            yield python, psutil.Process(said["java"]), Path(said["folder"])
+        finally:
+            python.kill()
+
+
+def closed_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port: int = unused.getsockname()[1]
+        return port
 
 
 def test_workers_run_the_interpreter_of_the_driver(spark: SparkSession) -> None:
@@ -16,3 +50,65 @@ def test_workers_run_the_interpreter_of_the_driver(spark: SparkSession) -> None:
 def test_a_query_prints_nothing(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
     assert spark.range(10).selectExpr("sum(id)").collect()[0][0] == 45
     assert capfd.readouterr() == ("", "")
+
+
+def test_ctrl_c_in_a_query_ends_python_and_java_at_once_and_in_good_order(
+    busy: tuple[subprocess.Popen[str], psutil.Process, Path],
+) -> None:
+    python, java, folder = busy
+    # A terminal interrupts all processes of the group.
+    os.killpg(python.pid, signal.SIGINT)
+    errors = python.communicate()[1]
+    assert errors.splitlines()[-1] == "KeyboardInterrupt"
+    assert not java.is_running()
+    assert not folder.exists()
+
+
+def test_java_ends_when_python_is_killed(busy: tuple[subprocess.Popen[str], psutil.Process, Path]) -> None:
+    python, java, _ = busy
+    python.kill()
+    java.wait(timeout=60)
+    assert not java.is_running()
+
+
+@pytest.mark.parametrize("scheme", ["spark", "sc"])
+def test_a_master_that_is_not_there_is_named_at_once(scheme: str) -> None:
+    master = f"{scheme}://127.0.0.1:{closed_port()}"
+    with pytest.raises(PipelineError, match=f"cannot reach Spark at {master}: Connection refused"):
+        spark_session(SparkSettings(master=master)).__enter__()
+
+
+@pytest.mark.parametrize("master", ["spark://127.0.0.1", "sc://:7", "spark://host:port"])
+def test_a_master_without_host_or_port_is_refused(master: str) -> None:
+    scheme = master.partition("//")[0]
+    with pytest.raises(PipelineError, match=f"no master '{master}': give {scheme}//host:port"):
+        spark_session(SparkSettings(master=master)).__enter__()
+
+
+@pytest.mark.parametrize("master", ["", "locally", "local[]", "local[two]", "http://127.0.0.1"])
+def test_what_is_no_master_is_refused(master: str) -> None:
+    with pytest.raises(PipelineError, match="no master"):
+        SparkSettings(master=master)
+
+
+@pytest.mark.parametrize("memory", ["", "lots", "-3g", "3 g"])
+def test_what_is_no_amount_of_memory_is_refused(memory: str) -> None:
+    with pytest.raises(PipelineError, match="give it as 512m or 3g"):
+        SparkSettings(memory=memory)
+
+
+# PySpark does not close its pipe to a Java that ended before it was there.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_too_little_memory_is_told_in_one_line_and_changes_no_environment(tmp_path: Path) -> None:
+    before = dict(os.environ)
+    log = tmp_path / "spark.log"
+    with pytest.raises(PipelineError, match=rf"Spark did not start at local\[1\]: see {log}"):
+        spark_session(SparkSettings(master="local[1]", memory="1m", log=log)).__enter__()
+    assert "heap" in log.read_text()
+    assert dict(os.environ) == before
+    gc.collect()
+
+
+def test_a_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="cannot write the log"):
+        spark_session(SparkSettings(log=tmp_path / "missing" / "spark.log")).__enter__()
