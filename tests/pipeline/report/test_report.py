@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -171,19 +172,14 @@ def test_models_are_shown_as_lines_and_tables(report: Any) -> None:
     assert page.table("Rows").column("Cost") == ["1.5"]
 
 
-def test_a_number_of_the_seed_that_we_have_not_measured_stands_alone(report: Any) -> None:
+def test_a_number_of_the_seed_that_we_have_not_measured_is_counted_and_plotted(report: Any) -> None:
     analysis = made.analysis(made.experiment())
-    unmeasured = {
-        "cell": '{"workload.clients": 256}',
-        "ours": None,
-        "ours_low": None,
-        "ours_high": None,
-        "ratio": None,
-    }
-    references = analysis.tables["references"].iloc[:1].assign(**unmeasured)
-    page = report(with_table(analysis, "references", references.assign(theirs_low=None, theirs_high=None)))
-    assert page.table("The seed's numbers").column("Cell") == ["clients 256"]
-    assert page.table("The seed's numbers").column("Ours") == ["–"]
+    references = analysis.tables["references"].iloc[[0, 0]].reset_index(drop=True)
+    references.loc[1, "cell"] = '{"workload.clients": 256}'
+    references.loc[1, ["ours", "ours_low", "ours_high", "ratio", "theirs_low", "theirs_high"]] = np.nan
+    page = report(with_table(analysis, "references", references))
+    assert page.table("The seed's numbers").column("Cell") == ["clients 1"]
+    assert "1 of 2 published numbers have no run beside them" in page.text
     assert 256 in page.figures["experiment-1-plot-1"]["data"][1]["x"]
 
 
