@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from flyball.errors import PipelineError
 from flyball.pipeline.analysis import Analysis, analyse, find_model
 from flyball.pipeline.ingest import ingest
-from flyball.pipeline.log_formats import LogFormat
+from flyball.pipeline.log_formats import TELESTO_HEADER, LogFormat
 from flyball.pipeline.report import write_report
 from tests.pipeline.traces import (
     START_US,
@@ -152,6 +152,22 @@ def test_interval_logs_fill_throughput_and_phases(spark: SparkSession, tmp_path:
     assert means["socket"] == pytest.approx(0.8)
     assert means["worker"] == pytest.approx(0.4)
     assert means["persistence"] == pytest.approx(0.8)
+
+
+def test_logs_of_telesto_fill_all_its_metrics(spark: SparkSession, tmp_path: Path) -> None:
+    kinds = ("put", "take")
+    lines = [
+        f"{number * 10},{kinds[number % 2]},1000,2000000,3000,2500000,{number}000000" for number in range(1, 200)
+    ]
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "mw.csv").write_text("\n".join([TELESTO_HEADER, *lines]), encoding="utf-8")
+    ingest(spark, tmp_path / "logs", tmp_path / "store", LogFormat.TELESTO)
+    metrics = analyse(spark, tmp_path / "store", tmp_path / "out").tables["telesto"]
+    means = metrics[metrics["kind"] == "all"].set_index("metric")["mean"]
+    assert means["middleware response time"] == pytest.approx(2.5)
+    assert means["database response time"] == pytest.approx(2.0)
+    assert means["middleware worker downtime"] == pytest.approx(100.0)
+    assert len(means) == 7
 
 
 def test_a_model_that_the_traces_do_not_allow_is_said_in_one_line(spark: SparkSession, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from flyball.pipeline.identify import identify
 from flyball.pipeline.ingest import Ingested, ingest, open_store
 from flyball.pipeline.latency import histogram, percentiles, spread
 from flyball.pipeline.laws import laws
-from flyball.pipeline.log_tables import phases_of, throughput_of
+from flyball.pipeline.log_tables import downtime_of, phases_of, throughput_of
 from flyball.pipeline.manifest import Experiment, Run, read_experiments, read_runs
 from flyball.pipeline.measures import cells, measures, references, telesto_metrics
 from flyball.pipeline.phases import phases
@@ -179,8 +179,7 @@ def _tables(opened: _Opened, counted: _Counted, stages: _Stages) -> dict[str, pd
     tables["references"] = references(tables["cells"], opened.experiments)
     tables["effects"] = _effects(opened, tables["measures"])
     tables["quarantine"] = pd.DataFrame(opened.found.quarantine, columns=list(Quarantined._fields))
-    if opened.found.rows.get("intervals"):
-        _add_logs(tables, _pandas(opened.found.intervals), windows)
+    _add_logs(tables, opened.found, windows)
     return tables
 
 
@@ -199,11 +198,17 @@ def _effects(opened: _Opened, measured: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=list(EFFECT_COLUMNS))
 
 
-def _add_logs(tables: dict[str, pd.DataFrame], intervals: pd.DataFrame, windows: pd.DataFrame) -> None:
-    """Put what servers' logs say beside what traces say."""
-    for name, rows in (("throughput", throughput_of(intervals, windows)), ("phases", phases_of(intervals))):
+def _add_logs(tables: dict[str, pd.DataFrame], found: Ingested, windows: pd.DataFrame) -> None:
+    """Put what only logs say beside what traces say."""
+    more: dict[str, pd.DataFrame] = {}
+    if found.rows.get("intervals"):
+        intervals = _pandas(found.intervals)
+        more = {"throughput": throughput_of(intervals, windows), "phases": phases_of(intervals)}
+    if found.rows.get("downtimes"):
+        more["telesto"] = downtime_of(_pandas(found.downtimes))
+    for name, rows in more.items():
         parts = [table for table in (tables[name], rows) if len(table)]
-        tables[name] = pd.concat(parts, ignore_index=True) if parts else tables[name]
+        tables[name] = pd.concat(parts, ignore_index=True) if parts else rows
 
 
 def _models(opened: _Opened, measured: pd.DataFrame, stages: _Stages) -> dict[str, dict[str, Any]]:

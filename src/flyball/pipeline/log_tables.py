@@ -1,12 +1,16 @@
-"""What the interval logs of seed 002's servers say, as rows of the tables that traces fill.
+"""What only the logs of the seeds' systems say, as rows of the tables that traces fill.
 
-A log has sums over an interval where a trace has requests, so there are means but no percentiles. Logs are small:
-pandas, no Spark.
+Seed 002's servers log sums over an interval where a trace has requests: there are means but no percentiles. Those of
+seed 003 log the downtime of workers, which a node does not have. Logs are small: pandas, no Spark.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
+
+from flyball.pipeline.intervals import batch_means
+from flyball.pipeline.measures import TELESTO_COLUMNS
 
 _KINDS = {"put": "pushes", "take": "pops"}
 
@@ -35,6 +39,19 @@ def phases_of(intervals: pd.DataFrame) -> pd.DataFrame:
     columns = ["run", "node", "kind", "phase", "requests", "mean_ms", "sd_ms"]
     unknown = dict.fromkeys(("p5_ms", "p50_ms", "p95_ms", "p99_ms"), float("nan"))
     return pd.DataFrame(rows, columns=columns).assign(**unknown)
+
+
+def downtime_of(downtimes: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of `telesto`: how long the workers of each run waited for a request."""
+    rows = []
+    for run, own in downtimes.sort_values("at_us").groupby("run"):
+        times_ms = own["downtime_ns"].to_numpy() / 1e6
+        interval = batch_means(times_ms)
+        p5, p50, p95, p99 = np.quantile(times_ms, (0.05, 0.5, 0.95, 0.99))
+        mean, sd = interval.mean, times_ms.std(ddof=1) if times_ms.size > 1 else 0.0
+        what = (run, "middleware worker downtime", "all", "ms", times_ms.size)
+        rows.append((*what, mean, sd, interval.half_width, p5 - mean, p95 - mean, p50, p95, p99))
+    return pd.DataFrame(rows, columns=list(TELESTO_COLUMNS))
 
 
 def _sums_ms(intervals: pd.DataFrame) -> dict[str, pd.Series[float]]:
