@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from flyball.pipeline import events, latency
+from flyball.pipeline.throughput import METRICS_OF
 from tests.pipeline.rows import Row, calls, requests, windows
 
 ERROR_RATIO = 0.0051
@@ -60,7 +61,7 @@ def test_nodes_and_clients_have_the_metrics_that_they_know(spark: SparkSession) 
     of_requests = events.of_requests(requests(spark, [{"wait_ns": 1_000}]))
     both = events.within(of_requests.unionByName(of_calls), windows(spark, 1))
     found = {(row.source, row.metric) for row in latency.spread(both).collect()}
-    assert found == {(source, metric) for source, metrics in latency.METRICS_OF.items() for metric in metrics}
+    assert found == {(source, metric) for source, metrics in METRICS_OF.items() for metric in metrics}
 
 
 def test_a_sample_holds_every_response_and_its_part_of_the_phases(spark: SparkSession) -> None:

@@ -12,18 +12,13 @@ from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType
 
 from flyball.pipeline.events import CLIENTS, NODES, PLACED
 from flyball.pipeline.schemas import require, table
-from flyball.pipeline.throughput import TIMES
+from flyball.pipeline.throughput import METRICS_OF, TIMES
 
 BUCKETS_PER_E = 100
 """How many buckets a time passes through while it grows by the factor e: each is 1 % wide."""
 
 BUCKETS_PER_BAR = 10
 """How many of them a bar of the histogram spans: about 23 bars while a time grows tenfold."""
-
-METRICS_OF = {
-    NODES: ("response", "wait", "parse", "engine", "store", "emit", "socket"),
-    CLIENTS: ("response", "service", "think"),
-}
 
 QUANTILES = {"p5_ms": 0.05, "p50_ms": 0.5, "p90_ms": 0.9, "p95_ms": 0.95, "p99_ms": 0.99, "p999_ms": 0.999}
 
@@ -58,19 +53,32 @@ def spread(events: DataFrame, one_in: int = 1) -> DataFrame:
     ten million of them give as good percentiles as a hundred million, at a third of the cost.
     """
     require(events, PLACED, "the table of placed events")
+    of_nodes, of_clients = (_spread_of(events, source, one_in) for source in (NODES, CLIENTS))
+    return of_nodes.unionByName(of_clients)
+
+
+def _spread_of(events: DataFrame, source: str, one_in: int) -> DataFrame:
     is_chosen = "true" if one_in == 1 else f"pmod(hash(at_us, latency_ns), {one_in:d}) = 0"
-    times = []
-    for metric, time_ns in TIMES.items():
-        sources = ", ".join(f"'{source}'" for source, metrics in METRICS_OF.items() if metric in metrics)
-        counts = "true" if metric == "response" else is_chosen
-        times.append(sf.expr(f"if(source in ({sources}) and {counts}, {time_ns}, null)").alias(metric))
-    others = [name for name in _GROUP if name != "metric"]
+    times = [
+        sf.expr(f"if({'true' if metric == 'response' else is_chosen}, {TIMES[metric]}, null)").alias(metric)
+        for metric in METRICS_OF[source]
+    ]
+    kept = ("run", "place", "kind", "weight")
     return (
-        events.select(*others, "weight", *times)
-        .unpivot([*others, "weight"], list(TIMES), "metric", "time_ns")
+        events.where(sf.col("source") == source)
+        .select(*kept, *times)
+        .unpivot(kept, list(METRICS_OF[source]), "metric", "time_ns")
         .where("time_ns is not null")
-        .groupBy(*_GROUP, sf.expr(f"cast(ln(time_ns + 1) * {BUCKETS_PER_E} as int)").alias("bucket"))
+        .groupBy(
+            "run",
+            "place",
+            "kind",
+            "metric",
+            sf.expr(f"cast(ln(time_ns + 1) * {BUCKETS_PER_E} as int)").alias("bucket"),
+        )
         .agg(sf.sum("weight").alias("requests"), sf.expr("max(time_ns) / 1e6D").alias("most_ms"))
+        .withColumn("source", sf.lit(source))
+        .select(*SPREAD.names)
     )
 
 

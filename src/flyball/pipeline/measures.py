@@ -16,8 +16,9 @@ import pandas as pd
 
 from flyball.pipeline.events import CLIENTS, NODES
 from flyball.pipeline.intervals import batch_means, half_width, quantile_offsets
-from flyball.pipeline.latency import ALL, DATABASE, METRICS_OF
+from flyball.pipeline.latency import ALL, DATABASE
 from flyball.pipeline.manifest import Experiment, Reference, Run, cell_of
+from flyball.pipeline.throughput import METRICS_OF
 
 COLUMNS = (
     *("run", "source", "metric", "kind", "unit", "n", "mean", "sd", "half_width", "low", "high"),

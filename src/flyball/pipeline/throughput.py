@@ -6,11 +6,11 @@ laws all come from its small table. Sums are in milliseconds as doubles: whole n
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DoubleType, LongType, StringType
 
-from flyball.pipeline.events import PLACED, WINDOWS
+from flyball.pipeline.events import CLIENTS, NODES, PARTS, PLACED, WINDOWS
 from flyball.pipeline.schemas import require, table
 
 TIMES = {
@@ -28,6 +28,15 @@ TIMES = {
 
 `engine` and `store` are also seed 002's worker and persistence, `socket` is its "Socket I/O & Queuing".
 """
+
+METRICS_OF = {
+    NODES: ("response", "wait", "parse", "engine", "store", "emit", "socket"),
+    CLIENTS: ("response", "service", "think"),
+}
+"""The times that each source knows."""
+
+_ADDS_UP = {"response": PARTS, "socket": ("wait", "parse", "emit")}
+"""Times of nodes whose sum is the sum of others."""
 
 _TEXT, _WHOLE, _REAL = StringType(), LongType(), DoubleType()
 _KEYS = {"run": _TEXT, "source": _TEXT, "place": _TEXT, "kind": _TEXT, "queue": _TEXT, "second": _WHOLE}
@@ -49,19 +58,35 @@ _CARRIES_MESSAGES = "kind in ('put', 'take', 'peek', 'list', 'deliver', 'settle'
 def seconds(events: DataFrame) -> DataFrame:
     """Count and add PLACED events per second into SECONDS; each counts as often as its `weight` says."""
     require(events, PLACED, "the table of placed events")
+    of_nodes, of_clients = (_seconds_of(events, source) for source in (NODES, CLIENTS))
+    return of_nodes.unionByName(of_clients)
+
+
+def _seconds_of(events: DataFrame, source: str) -> DataFrame:
+    """Count the events of one source. Fewer sums make a query that Java can compile, which is twice as fast."""
+    metrics = METRICS_OF[source]
+    sums_of = {metric: _ADDS_UP.get(metric, (metric,)) if source == NODES else (metric,) for metric in metrics}
+    added = sorted({part for parts in sums_of.values() for part in parts})
     moved = f"if(result = 'ok' and {_CARRIES_MESSAGES}, message_count * weight, 0L)"
-    sums: list[Column] = []
-    for metric, time_ns in TIMES.items():
-        time = f"cast({time_ns} as double)"
-        sums.append(sf.expr(f"sum({time} * weight) / 1e6D").alias(f"{metric}_ms"))
-        sums.append(sf.expr(f"sum({time} * {time} * weight) / 1e12D").alias(f"{metric}_ms2"))
-    return events.groupBy(*_KEYS).agg(
-        sf.expr("sum(weight)").alias("requests"),
-        sf.expr(f"sum({moved})").alias("messages"),
-        sf.expr("sum(if(store_ns > 0, weight, 0L))").alias("stored"),
-        sf.expr("sum(weight * weight)").alias("weight2"),
-        *sums,
+    counted = (
+        events.where(sf.col("source") == source)
+        .groupBy(*(name for name in _KEYS if name != "source"))
+        .agg(
+            sf.expr("sum(weight)").alias("requests"),
+            sf.expr(f"sum({moved})").alias("messages"),
+            sf.expr("sum(if(store_ns > 0, weight, 0L))").alias("stored"),
+            sf.expr("sum(weight * weight)").alias("weight2"),
+            *(sf.expr(f"sum({_time(part)} * weight)").alias(part) for part in added),
+            *(sf.expr(f"sum({_time(m)} * {_time(m)} * weight) / 1e12D").alias(f"{m}_ms2") for m in metrics),
+        )
     )
+    sums = {f"{metric}_ms": sf.expr(f"({' + '.join(parts)}) / 1e6D") for metric, parts in sums_of.items()}
+    unknown = {name: sf.lit(0.0) for name in _SUMS if name.removesuffix("2").removesuffix("_ms") not in metrics}
+    return counted.withColumns({"source": sf.lit(source), **sums, **unknown}).select(*SECONDS.names)
+
+
+def _time(metric: str) -> str:
+    return f"cast({TIMES[metric]} as double)"
 
 
 def measured(counted: DataFrame, windows: DataFrame) -> DataFrame:
