@@ -90,7 +90,8 @@ def find_model(spark: SparkSession, name: str, source: Path, out: Path, progress
             model = identify(opened.found.samples)
         else:
             with _counted(opened.found) as counted:
-                model = capacity(_measures(counted, stages), opened.runs)
+                stages.begin("measures")
+                model = capacity(_measures(counted), opened.runs)
             if not model["targets"]:
                 raise PipelineError(f"no capacity can be found: {model['reason']}")
     return _write_model(name, model, out)
@@ -170,8 +171,10 @@ def _tables(opened: _Opened, counted: _Counted, stages: _Stages) -> dict[str, pd
     tables["histogram"] = _pandas(histogram(counted.spread))
     stages.begin("phases")
     tables["phases"] = _pandas(phases(inside, counted.spread))
-    tables["measures"] = _measures(counted, stages)
+    stages.begin("measures")
+    tables["series"] = _pandas(series(inside))
     around, windows = _pandas(series(counted.seconds)), _pandas(counted.windows)
+    tables["measures"] = measures(tables["series"], _pandas(percentiles(counted.spread)), windows)
     tables["laws"] = laws(around, windows, opened.runs)
     tables["warm_up"] = warm_up(around, windows)
     tables["telesto"] = telesto_metrics(tables["measures"])
@@ -183,8 +186,7 @@ def _tables(opened: _Opened, counted: _Counted, stages: _Stages) -> dict[str, pd
     return tables
 
 
-def _measures(counted: _Counted, stages: _Stages) -> pd.DataFrame:
-    stages.begin("measures")
+def _measures(counted: _Counted) -> pd.DataFrame:
     inside = _pandas(series(measured(counted.seconds, counted.windows)))
     return measures(inside, _pandas(percentiles(counted.spread)), _pandas(counted.windows))
 
