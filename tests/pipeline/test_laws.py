@@ -115,6 +115,22 @@ def closed(count: int, **workload: Any) -> Run:
     return Run("r1", Measured(START_US, START_US + LENGTH_S * 1_000_000), clients={"count": count}, workload=workload)
 
 
+def test_what_nodes_record_of_a_put_over_amqp_may_outlast_its_confirm(spark: SparkSession) -> None:
+    slow = [{"kind": "put", "received_us": START_US, "store_ns": 50 * MS}]
+    quick = [{"kind": "put", "intended_us": START_US, "response_ns": 1 * MS}]
+    assert "nodes within clients (put)" not in checked(
+        spark, of_nodes=slow, of_clients=quick, run=closed(1, protocol="amqp")
+    )
+
+
+def test_a_rare_kind_that_the_sample_has_missed_is_no_violation(spark: SparkSession) -> None:
+    """Every sixty-fourth of the takes is recorded, and none of the seven puts between them."""
+    takes = [{"kind": "take", "received_us": START_US + n * 20_000, "weight": 64} for n in range(20)]
+    of_nodes = [*takes, *({"kind": "put", "received_us": START_US + n * 10_000} for n in range(80))]
+    of_clients = [{"kind": "put", "intended_us": START_US + n * 10_000} for n in range(87)]
+    assert checked(spark, of_nodes=of_nodes, of_clients=of_clients)["the same requests (put)"]["holds"]
+
+
 def checked(
     spark: SparkSession, of_nodes: Sequence[Row] = (), of_clients: Sequence[Row] = (), run: Run | None = None
 ) -> Found:
