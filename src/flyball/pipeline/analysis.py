@@ -71,8 +71,7 @@ def analyse(spark: SparkSession, source: Path, out: Path, progress: Progress = u
     """
     stages = _Stages(progress)
     with one_line_errors("the analysis"), _opened(spark, source, out, stages) as opened:
-        with _counted(opened.found) as counted:
-            tables = _tables(opened, counted, stages)
+        tables = _tables(opened, _counted(opened.found, stages), stages)
         models = _models(opened, tables["measures"], stages)
         stages.begin("writing")
         analysis = Analysis(opened.experiments, opened.runs, tables, models)
@@ -82,16 +81,16 @@ def analyse(spark: SparkSession, source: Path, out: Path, progress: Progress = u
 
 def find_model(spark: SparkSession, name: str, source: Path, out: Path, progress: Progress = unseen) -> Path:
     """Write one of the MODELS into `out` and return its file. Raises PipelineError if the traces do not allow it."""
-    stages = _Stages(progress, of=3)
+    stages = _Stages(progress, of=4 if name == "capacity" else 1)
     with one_line_errors(f"the {name}"), _opened(spark, source, out, stages) as opened:
         if name == "profile":
             model = profile(opened.found.requests)
         elif name == "model":
             model = identify(opened.found.samples)
         else:
-            with _counted(opened.found) as counted:
-                stages.begin("measures")
-                model = capacity(_measures(counted), opened.runs)
+            counted = _counted(opened.found, stages)
+            stages.begin("measures")
+            model = capacity(_measures(counted), opened.runs)
             if not model["targets"]:
                 raise PipelineError(f"no capacity can be found: {model['reason']}")
     return _write_model(name, model, out)
@@ -149,25 +148,21 @@ class _Counted:
     windows: DataFrame
 
 
-@contextmanager
-def _counted(found: Ingested) -> Iterator[_Counted]:
-    """Count all events; Spark keeps the result for the block."""
+def _counted(found: Ingested, stages: _Stages) -> _Counted:
+    """Count all events, once: Spark keeps the result."""
     events = of_requests(found.requests).unionByName(of_calls(found.calls))
     rows = found.rows.get("requests", 0) + found.rows.get("calls", 0)
-    counted = seconds(placed(events, found.windows)).persist()
-    spread_ = spread(within(events, found.windows), max(rows // _SPREAD_ROWS, 1)).persist()
-    try:
-        yield _Counted(counted, spread_, found.windows)
-    finally:
-        counted.unpersist()
-        spread_.unpersist()
+    # Not `persist`: Spark does not find what it kept of a query that unpivots, and counts all events anew.
+    stages.begin("throughput")
+    counted = seconds(placed(events, found.windows)).localCheckpoint()
+    stages.begin("latency")
+    spread_ = spread(within(events, found.windows), max(rows // _SPREAD_ROWS, 1)).localCheckpoint()
+    return _Counted(counted, spread_, found.windows)
 
 
 def _tables(opened: _Opened, counted: _Counted, stages: _Stages) -> dict[str, pd.DataFrame]:
-    stages.begin("throughput")
     inside = measured(counted.seconds, counted.windows)
     tables = {"throughput": _pandas(throughput(inside))}
-    stages.begin("latency")
     tables["histogram"] = _pandas(histogram(counted.spread))
     stages.begin("phases")
     tables["phases"] = _pandas(phases(inside, counted.spread))
