@@ -63,6 +63,16 @@ def test_list_of_a_folder_shows_what_lies_in_it(tiny: str, tmp_path: Path) -> No
     assert lab("list", str(tmp_path / "empty")).stdout == "no experiments here\n"
 
 
+def test_list_shows_the_good_files_and_names_the_wrong_one(tiny: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("titel = 3\n", encoding="utf-8")
+    result = lab("list", str(tmp_path))
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["name", "tiny"]
+    assert result.exit_code == 1
+    assert result.stderr == f"flyball: {tmp_path / 'bad.toml'}: titel: no such key; did you mean title?\n"
+    as_json = lab("list", str(tmp_path), "--json")
+    assert (json.loads(as_json.stdout)["name"], as_json.exit_code) == ("tiny", 1)
+
+
 def test_show_tells_target_workload_cells_and_time(tiny: str) -> None:
     shown = lab("show", tiny, "--set", "workload.body_bytes=77").stdout
     lines = [" ".join(line.split()) for line in shown.splitlines()]

@@ -128,7 +128,8 @@ def test_experiments_of_a_folder_are_named_by_their_place(tmp_path: Path) -> Non
     (tmp_path / "sub").mkdir()
     described(tmp_path, TINY, "b")
     described(tmp_path / "sub", TINY, "a")
-    assert [experiment.name for experiment in experiments_in(tmp_path)] == ["b", "sub/a"]
+    experiments, mistakes = experiments_in(tmp_path)
+    assert ([experiment.name for experiment in experiments], mistakes) == (["b", "sub/a"], [])
     with pytest.raises(LabError, match="is no folder"):
         experiments_in(tmp_path / "no")
 

@@ -35,10 +35,10 @@ from flyball.lab.runner import Live
 
 
 def list_experiments(folder: Path | None, as_json: bool) -> None:
-    """Print the experiments of a folder, or those that come with Flyball."""
+    """Print the experiments of a folder, or those that come with Flyball; then what is wrong with the others."""
     out = Output(sys.stdout.buffer, as_json)
     with _errors_told():
-        found = shipped_experiments() if folder is None else experiments_in(folder)
+        found, mistakes = experiments_in(folder or SHIPPED)
         plans = [plan(experiment) for experiment in found]
     if as_json:
         for laid_out in plans:
@@ -51,8 +51,10 @@ def list_experiments(folder: Path | None, as_json: bool) -> None:
                 for p in plans
             ],
         )
-    else:
+    elif not mistakes:
         out.tell("no experiments here", None)
+    if mistakes:
+        fail("; ".join(map(str, mistakes)))
 
 
 def _facts(laid_out: Plan) -> dict[str, object]:

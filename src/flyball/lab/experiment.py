@@ -290,21 +290,32 @@ def find(name: str) -> Experiment:
     shipped = SHIPPED / f"{name}.toml"
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and shipped.is_file():
         return load(shipped, name)
-    names = [experiment.name for experiment in shipped_experiments()]
-    raise LabError(f"no experiment {name!r}{_suggestion(name, names)}: see `flyball lab list`, or give a .toml file")
+    close = _suggestion(name, list(paths_in(SHIPPED)))
+    raise LabError(f"no experiment {name!r}{close}: see `flyball lab list`, or give a .toml file")
 
 
 def shipped_experiments() -> list[Experiment]:
-    """Return the experiments that come with Flyball, by name."""
-    return experiments_in(SHIPPED)
+    """Return the experiments that come with Flyball, by name. Raises LabError if one of them is wrong."""
+    return [load(path, name) for name, path in paths_in(SHIPPED).items()]
 
 
-def experiments_in(folder: Path) -> list[Experiment]:
-    """Return all experiments in a folder and below it. Their names are their places in it."""
+def paths_in(folder: Path) -> dict[str, Path]:
+    """Return the files of all experiments in a folder and below it, by name: their places in it."""
     if not folder.is_dir():
-        raise LabError(f"{folder} is no folder")
-    paths = sorted(folder.rglob("*.toml"))
-    return [load(path, path.relative_to(folder).with_suffix("").as_posix()) for path in paths]
+        raise LabError(f"{folder} is no folder; give one that holds TOML files")
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.toml"))}
+
+
+def experiments_in(folder: Path) -> tuple[list[Experiment], list[LabError]]:
+    """Return all experiments in a folder and below it, and what is wrong with the files that are none."""
+    experiments: list[Experiment] = []
+    mistakes: list[LabError] = []
+    for name, path in paths_in(folder).items():
+        try:
+            experiments.append(load(path, name))
+        except LabError as error:
+            mistakes.append(error)
+    return experiments, mistakes
 
 
 def _check(experiment: Experiment) -> None:
