@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow.parquet as pq
 import pytest
 import uvloop
 
+from flyball.lab import worker
 from flyball.lab.drivers import Target
-from flyball.lab.workloads import make_workload
+from flyball.lab.workloads import Client, Workload, make_workload
 from tests.lab.runs import Conductor, Event, assignment, run, target_of
 from tests.nodes import RunningNode
 
@@ -103,6 +105,53 @@ def test_what_is_wrong_with_the_assignment_is_said(
     assert code == 1
     assert [event["event"] for event in events] == ["failed"]
     assert reason in events[0]["reason"]
+
+
+def test_that_all_clients_are_through_is_said_at_once(memory_node: RunningNode, tmp_path: Path) -> None:
+    parameters = {"kind": "push_peek_pop", "rounds": 1, "repeats": 3}
+    line = {**assigned(target_of(memory_node, "thorbang"), tmp_path, parameters), "report_every_s": 3600.0}
+
+    async def main() -> Event:
+        conductor = Conductor()
+        conductor.tell(line)
+        conductor.tell({"command": "start", "at_us": 0})
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(conductor.be_a_worker())
+            progress = await conductor.heard("progress")
+            conductor.hang_up()
+        return progress
+
+    progress = uvloop.run(main())
+    assert (progress["running"], progress["calls"]) == (0, 9)
+
+
+class Leisurely(Workload):
+    """Takes its time for messages that it sends when it is told to stop."""
+
+    addressed_queues: ClassVar[tuple[str, ...]] = ("late",)
+
+    @property
+    def client_count(self) -> int:
+        return 1
+
+    def role_of(self, number: int) -> str:
+        return "client"
+
+    async def behave(self, client: Client) -> None:
+        await client.pause(3600)
+        queue = client.queue("late")
+        for number in range(20):
+            await client.put(queue, client.address, b"", number + 1)
+            await client.pause(0.05)
+
+
+def test_clients_may_take_their_time_to_stop_as_long_as_something_moves(
+    memory_node: RunningNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "STOP_LIMIT_S", 0.5)
+    parameters = {"kind": "tests.lab.test_worker:Leisurely"}
+    outcome = run(parameters, [target_of(memory_node, "thorbang")], tmp_path, calls=0)
+    assert (outcome.failure, outcome.total("sent")) == ("", 20)
 
 
 def test_an_unexpected_command_is_an_error(memory_node: RunningNode, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ CONNECT_LIMIT_S = 120.0
 SILENCE_LIMIT_S = 15.0
 """Workers tell how they get on every second or more often."""
 OBEY_LIMIT_S = 60.0
-"""A worker that is told to stop or to finish has so long to do it."""
+"""A worker that is told to stop or to finish does it, unless no message has moved for so long."""
 DRAIN_IDLE_S = 5.0
 """When nothing has moved for so long after the senders have stopped, what is missing is lost."""
 BLAME_S = 0.5
@@ -358,12 +358,16 @@ class _Run:
 
     async def _await_workers(self, what: str, event_of: Callable[[Worker], asyncio.Event]) -> None:
         """Wait until all have done what they were told; a client that waits for an answer must not hang us."""
-        try:
-            async with asyncio.timeout(OBEY_LIMIT_S):
-                await asyncio.gather(*(event_of(worker).wait() for worker in self._workers))
-        except TimeoutError:
-            late = next(worker for worker in self._workers if not event_of(worker).is_set())
-            raise LabError(f"{late.peer.name} did not {what} within {OBEY_LIMIT_S:.1f} s") from None
+        while True:
+            before = self._total("sent"), self._total("received")
+            try:
+                async with asyncio.timeout(OBEY_LIMIT_S):
+                    await asyncio.gather(*(event_of(worker).wait() for worker in self._workers))
+                return
+            except TimeoutError:
+                if (self._total("sent"), self._total("received")) == before:
+                    late = next(worker for worker in self._workers if not event_of(worker).is_set())
+                    raise LabError(f"{late.peer.name} did not {what} within {OBEY_LIMIT_S:.1f} s") from None
 
     def _total(self, key: str) -> int:
         return sum(worker.counts[key] for worker in self._workers)

@@ -31,8 +31,8 @@ from flyball.trace.calls import CallWriter
 LINE_LIMIT_BYTES = 2**28
 CONNECTING_AT_ONCE = 50
 CLOSE_LIMIT_S = 5.0
-STOP_LIMIT_S = 60.0
-"""Within this time clients that send have come to their end, or wait for something that will not come."""
+STOP_LIMIT_S = 30.0
+"""When no message has moved for so long after the end, clients wait for something that will not come."""
 START_SPREAD_S = 0.1
 """Clients begin one after the other within this time, so that they do not march in step."""
 
@@ -169,16 +169,22 @@ class Worker:
             reporting.cancel()
 
     async def _until_stopped(self, senders: list[asyncio.Task[None]]) -> None:
-        if senders:
-            _, waiting = await asyncio.wait(senders, timeout=STOP_LIMIT_S)
-            if waiting:
-                raise LabError(f"{len(waiting)} clients still wait for an answer {STOP_LIMIT_S:.0f} s after the end")
+        counts, waiting = self._stage.counts, set(senders)
+        while waiting:
+            before = counts.sent, counts.received
+            _, waiting = await asyncio.wait(waiting, timeout=STOP_LIMIT_S)
+            if waiting and (counts.sent, counts.received) == before:
+                late = f"{len(waiting)} clients still wait for an answer"
+                raise LabError(f"{late}, and nothing has moved for {STOP_LIMIT_S:g} s")
 
     async def _behave(self, client: Client, delay_s: float) -> None:
         await client.pause(delay_s)
         with _naming(client.number):
             await self._workload.behave(client)
         self._running -= 1
+        if self._running == 0:
+            # At once: a run that is over by itself is measured until now.
+            self._say({"event": "progress", **self._progress()})
 
     async def _report(self) -> None:
         while True:
