@@ -72,12 +72,17 @@ class FaultyServer:
             content = b"?" * len(request.content) if is_wrong and self._fault == "changes" else request.content
             box = self._messages.setdefault((request.receiver, request.queue_ids[0]), deque())
             box.append((request.sender, request.context, content))
+            if is_wrong and self._fault == "hides a copy":
+                box.append(box[-1])
         return wire.OK
 
     def _pop(self, request: wire.Pop) -> bytes:
         box = self._messages.get((request.receiver, request.queue_id))
         if not box:
             return wire.MSG0
+        if self._fault == "hides a copy":
+            # The newest first: the copy lies below all that is sent later.
+            box.rotate(1)
         sender, context, content = box[0]
         if not (self._fault == "repeats" and self._sent >= 10):
             box.popleft()
@@ -120,10 +125,33 @@ def test_a_message_that_comes_again_ends_the_run(kind: str, complaint: str, tmp_
     assert complaint in run_against("repeats", _small(kind), tmp_path).failure
 
 
+@pytest.mark.parametrize(
+    "parameters", [{"kind": "send_and_pop"}, {"kind": "push_peek_pop", "phases": ["push", "pop"], "repeats": 1}]
+)
+def test_a_copy_below_newer_messages_is_found_at_the_end(parameters: dict[str, Any], tmp_path: Path) -> None:
+    outcome = run_against("hides a copy", parameters, tmp_path)
+    assert outcome.failure.startswith("client 0: a message came twice: ")
+
+
+def test_a_copy_that_comes_when_all_is_received_is_noticed(memory_node: RunningNode, tmp_path: Path) -> None:
+    target = target_of(memory_node, "amqp")
+
+    async def repeat_the_first(workload: Workload, set_up: dict[str, Any], conductors: list[Conductor]) -> None:
+        session = await _session(target)
+        body = HEAD.pack(0, 0, time.time_ns()).ljust(30, b"*")
+        session.publish(set_up["queues"]["node-1"]["stream_0"], body, persistent=True, confirmed=lambda now_ns: None)
+        await session.close()
+
+    # Behind the last message, on which the only consumer still works.
+    parameters = {"rate_per_s": 0, "rate_curve": [[0, 300], [0.1, 0]], "prefetch": 1, "handler_time_s": 0.03}
+    outcome = run({**STREAM, **parameters}, [target], tmp_path, calls=16, meanwhile=repeat_the_first)
+    assert outcome.failure == "client 1: message 0 of client 0 came twice"
+
+
 def test_a_lost_answer_is_noticed_at_the_end_at_the_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "STOP_LIMIT_S", 0.1)
     outcome = run_against("loses", _small("telesto_pairs"), tmp_path)
-    assert outcome.failure == "1 clients still wait for an answer 0 s after the end"
+    assert outcome.failure == "1 clients still wait for an answer, and nothing has moved for 0.1 s"
 
 
 def test_a_message_lost_on_its_way_around_is_in_the_verdict(tmp_path: Path) -> None:

@@ -296,12 +296,16 @@ class AmqpSession(Session):
         self.link.publish(str(queue), _PERSISTENT if persistent else _TRANSIENT, body, confirmed)
         return self.link.sent_ns
 
+    async def waiting_in(self, queue: QueueRef) -> int:
+        """Return how many messages of the queue wait for a consumer."""
+        return (await self._declare(str(queue), is_passive=True)).message_count
+
     async def close(self) -> None:
         await self.link.close()
 
-    async def _declare(self, name: str) -> None:
-        request = wire.QueueDeclare(CHANNEL, name, False, True, False, False, False, {})
-        await self.link.ask(request, wire.QueueDeclareOk)
+    async def _declare(self, name: str, *, is_passive: bool = False) -> wire.QueueDeclareOk:
+        request = wire.QueueDeclare(CHANNEL, name, is_passive, True, False, False, False, {})
+        return await self.link.ask(request, wire.QueueDeclareOk)
 
     def _box(self, queue: QueueRef, address: int) -> str:
         box = self._boxes.get((queue, address))

@@ -188,6 +188,12 @@ class Client:
         self._note_read(_PEEK, queue, message)
         return message
 
+    async def expect_nothing(self, queue: QueueRef) -> None:
+        """Look whether a message is left that should not be: one that has come before. It is no call of the run."""
+        message = await self.session.take(queue)
+        if message is not None:
+            self.fail(f"a message came twice: {message}")
+
     def fail(self, reason: str) -> NoReturn:
         """End the run: what came back is wrong."""
         self.counts.failed += 1

@@ -19,16 +19,19 @@ class Polling:
     async def wait(
         self, client: Client, queue: QueueRef, context: int = 0, *, unaddressed: bool = False
     ) -> Received | None:
-        """Return the next message, or None if the run is over before one comes."""
-        while not client.finishing:
-            if self.pause_first:
+        """Return the next message, or None if the run is over before one comes.
+
+        The last look is when it is over: what lies there then has come twice, or late.
+        """
+        while True:
+            is_last = client.finishing
+            if self.pause_first and not is_last:
                 await client.pause(self.pause_s)
             message = await client.take(queue, context, unaddressed=unaddressed)
-            if message is not None:
+            if message is not None or is_last:
                 return message
             if not self.pause_first:
                 await client.pause(self.pause_s)
-        return None
 
 
 @dataclass(frozen=True, slots=True)

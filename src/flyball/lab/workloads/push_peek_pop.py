@@ -59,7 +59,8 @@ class PushPeekPop(Workload):
         return made
 
     async def behave(self, client: Client) -> None:
-        turns = _Turns(client, client.queue(QUEUE), b"*" * self.body_bytes, self.prepared_messages)
+        queue = client.queue(QUEUE)
+        turns = _Turns(client, queue, b"*" * self.body_bytes, self.prepared_messages)
         rounds = 0
         while not client.stopping and (self.rounds == 0 or rounds < self.rounds):
             rounds += 1
@@ -72,6 +73,7 @@ class PushPeekPop(Workload):
         if "pop" in self.phases:
             while turns.waiting:
                 await turns.pop()
+            await client.expect_nothing(queue)
 
     async def _go_through(self, turns: _Turns, phase: str) -> None:
         act = {"push": turns.push, "peek": turns.peek, "pop": turns.pop}[phase]

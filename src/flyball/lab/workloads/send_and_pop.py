@@ -50,3 +50,5 @@ class SendAndPop(PacedWorkload):
                 client.fail(f"message {token} is lost: it was confirmed, and now the queue is empty")
             if message.context != token or message.body != body:
                 client.fail(f"message {token} was sent, and {message.context} came back: {message.body[:50]!r}")
+        if self.keeps_messages:
+            await client.expect_nothing(queue)

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from flyball.errors import LabError
 from flyball.lab.drivers import AmqpSession, QueueRef
-from flyball.lab.drivers.amqp import Delivery
+from flyball.lab.drivers.amqp import AmqpLink, Delivery
 from flyball.lab.workloads.client import Client
 from flyball.lab.workloads.paced import PacedWorkload
 from flyball.lab.workloads.workload import Seconds
@@ -105,17 +105,25 @@ class Stream(PacedWorkload):
         while not client.finishing:
             if not link.deliveries:
                 await link.news()
-            last = None
-            while link.deliveries:
-                delivery = link.deliveries.popleft()
-                self._check(client, queue, delivery)
-                if self.handler_time_s:
-                    await client.pause(self.handler_time_s)
-                if self.acks == "single":
-                    link.ack(delivery.tag, multiple=False)
-                last = delivery
-            if self.acks == "multiple" and last is not None:
-                link.ack(last.tag, multiple=True)
+            await self._handle_all(client, link, queue)
+        # All is received: what lies there now, or comes now, has come before.
+        left = await session.waiting_in(queue)
+        await self._handle_all(client, link, queue)
+        if left:
+            client.fail(f"{left} messages are left in the queue when all should have come")
+
+    async def _handle_all(self, client: Client, link: AmqpLink, queue: QueueRef) -> None:
+        last = None
+        while link.deliveries:
+            delivery = link.deliveries.popleft()
+            self._check(client, queue, delivery)
+            if self.handler_time_s:
+                await client.pause(self.handler_time_s)
+            if self.acks == "single":
+                link.ack(delivery.tag, multiple=False)
+            last = delivery
+        if self.acks == "multiple" and last is not None:
+            link.ack(last.tag, multiple=True)
 
     def _check(self, client: Client, queue: QueueRef, delivery: Delivery) -> None:
         if len(delivery.body) != self.body_bytes:
