@@ -28,8 +28,8 @@ from tests.pipeline.traces import (
 )
 
 TABLES = [
-    *("cells", "effects", "histogram", "laws", "measures", "phases", "quarantine", "references", "telesto"),
-    *("throughput", "warm_up"),
+    *("cells", "effects", "histogram", "laws", "measures", "phases", "quarantine", "references", "series"),
+    *("telesto", "throughput", "warm_up"),
 ]
 
 
