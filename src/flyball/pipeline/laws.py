@@ -50,8 +50,8 @@ class _Seen:
     def sampling_error(self, *kinds: str) -> float:
         """Return three deviations of the number of requests of `kinds`, as a ratio: 0 if all were recorded.
 
-        A request that stands for w others was chosen with the probability 1/w, so its count varies by w · (w - 1). One
-        more of them counts as well: of a kind that is rare, all may have been missed.
+        A request that stands for w others was chosen with the probability 1/w, so its count varies by w · (w - 1).
+        One more of them counts as well: of a kind that is rare, all may have been missed.
         """
         own = self.kinds[self.kinds.index.isin(kinds)]
         varies = float((own["weight2"] - own["requests"]).sum()) + self.heaviest * (self.heaviest - 1)
