@@ -17,6 +17,7 @@ from flyball.client.sync import Client
 from flyball.errors import PipelineError
 from flyball.pipeline import schemas
 from flyball.pipeline.ingest import Ingested, ingest, open_store
+from flyball.pipeline.log_formats import LogFormat
 from flyball.pipeline.rules import KINDS, PROTOCOLS, RESULTS, RULES
 from flyball.pipeline.store import INCOMPLETE, Store
 from flyball.trace import schema as written
@@ -422,3 +423,60 @@ def test_what_a_real_node_records_is_taken_without_loss(
     assert len(puts) == 5
     assert {(row.run, row.size_bytes, row.result) for row in puts} == {("", 5, "ok")}
     assert all(row.engine_ns > 0 for row in puts)
+
+
+def test_the_rows_of_another_store_are_not_taken_twice(spark: SparkSession, source: Path, tmp_path: Path) -> None:
+    write_requests(source / "trace-a-1.parquet", steady_requests(20_000))
+    ingest(spark, source, source / "older")
+    assert ingest(spark, source, tmp_path / "store").requests.count() == 20_000
+
+
+def test_a_store_is_no_source_for_another(spark: SparkSession, source: Path, take: Ingest, tmp_path: Path) -> None:
+    write_requests(source / "trace-a-1.parquet", numbered(1))
+    take()
+    with pytest.raises(PipelineError, match="is a store already"):
+        ingest(spark, tmp_path / "store", tmp_path / "other")
+
+
+def test_a_log_that_was_left_out_is_not_looked_at_as_a_trace(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "push.log"
+    log.parent.mkdir()
+    log.write_bytes(b"\xff\xff")
+    write_requests(tmp_path / "traces" / "trace-a-1.parquet", numbered(1))
+    with pytest.raises(PipelineError, match="is not text"):
+        ingest(spark, log.parent, tmp_path / "store", LogFormat.THORBANG_CLIENT)
+    log.write_text("10,1.5\n", encoding="utf-8")
+    assert ingest(spark, tmp_path / "traces", tmp_path / "store").calls.count() == 0
+    assert ingest(spark, log.parent, tmp_path / "store", LogFormat.THORBANG_CLIENT).calls.count() == 1
+
+
+def test_a_second_look_that_crashed_does_not_block_the_store(
+    source: Path, take: Ingest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = source / "trace-a-1.parquet"
+    truncated(path)
+    write_requests(source / "trace-a-2.parquet", numbered(9))
+    take()
+    write_requests(path, numbered(1))
+    with monkeypatch.context() as patch:
+        patch.setattr("flyball.pipeline.store.asdict", fail)
+        with pytest.raises(PipelineError, match="the power went"):
+            take()
+    write_requests(path, numbered(1, 2))
+    assert sequences(take().requests) == [1, 2, 9]
+
+
+def test_a_run_does_not_take_the_place_of_another_with_its_name(spark: SparkSession, tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 2)):
+        write_steady_run(write_experiment(tmp_path / name / "clients"), "r1", length_s=1, seed=seed)
+    ingest(spark, tmp_path / "a", tmp_path / "store")
+    with pytest.raises(PipelineError, match=r"another run 'r1'.*store of its own"):
+        ingest(spark, tmp_path / "b", tmp_path / "store")
+    assert ingest(spark, tmp_path / "a", tmp_path / "store").requests.count() == 100
+
+
+def test_every_writer_of_a_folder_says_what_it_dropped(source: Path, take: Ingest) -> None:
+    write_calls(source / "calls-worker-1-20260101T000000000000Z-000001.parquet", [call()], dropped="3")
+    write_calls(source / "calls-worker-1-20260101T000005000000Z-000002.parquet", [call()], dropped="5")
+    write_calls(source / "calls-worker-2-20260101T000000000000Z-000001.parquet", [call()], dropped="2")
+    assert take().dropped == 7

@@ -127,11 +127,10 @@ def ingest(
 
 def _follow(spark: SparkSession, source: Path, out: Path, log_format: LogFormat | None) -> None:
     """Take files until Ctrl-C; say what has come whenever there is more."""
-    from flyball.pipeline.ingest import take_new
+    from flyball.pipeline.ingest import check_ingestible, take_new
     from flyball.pipeline.store import Store
 
-    if not source.exists():
-        raise PipelineError(f"there is no {source}")
+    check_ingestible(source)
     store = Store(out)
     store.create()
     file_count = -1

@@ -113,6 +113,7 @@ class _Stages:
 class _Opened:
     """The input of all stages."""
 
+    source: Path
     found: Ingested
     experiments: list[Experiment]
     runs: list[Run]
@@ -132,7 +133,7 @@ def _opened(spark: SparkSession, source: Path, out: Path, stages: _Stages) -> It
         is_store = Store.is_at(source)
         found = open_store(spark, source) if is_store else ingest(spark, source, passing)
         manifests = Store(source if is_store else passing).manifests
-        yield _Opened(found, read_experiments(manifests), read_runs(manifests))
+        yield _Opened(source, found, read_experiments(manifests), read_runs(manifests))
     finally:
         shutil.rmtree(passing, ignore_errors=True)
 
@@ -176,9 +177,16 @@ def _tables(opened: _Opened, counted: _Counted, stages: _Stages) -> dict[str, pd
     tables["cells"] = cells(tables["measures"], opened.runs)
     tables["references"] = references(tables["cells"], opened.experiments)
     tables["effects"] = _effects(opened, tables["measures"])
-    tables["quarantine"] = pd.DataFrame(opened.found.quarantine, columns=list(Quarantined._fields))
+    tables["quarantine"] = pd.DataFrame(_left_out(opened), columns=list(Quarantined._fields))
     _add_logs(tables, opened.found, windows)
     return tables
+
+
+def _left_out(opened: _Opened) -> list[Quarantined]:
+    """Return what traces should hold and the tables do not."""
+    dropped = opened.found.dropped
+    lost = Quarantined(str(opened.source), "lacks records that nodes or clients could not write", dropped)
+    return [*opened.found.quarantine, *([lost] if dropped else [])]
 
 
 def _measures(counted: _Counted) -> pd.DataFrame:

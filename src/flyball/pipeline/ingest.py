@@ -54,6 +54,9 @@ _FILES = StructType(
 )
 """What Spark tells about files; their content it reads only if asked for."""
 
+_AGAIN = "again-"
+"""How the names of batches begin that hold files for a second look."""
+
 _SPARK_TYPES = {pa.string(): StringType(), pa.int64(): LongType(), pa.float64(): DoubleType()}
 
 
@@ -88,14 +91,23 @@ def check_source(source: Path, log_format: LogFormat | None = None) -> None:
         raise PipelineError(_nothing_in(source, log_format))
 
 
+def check_ingestible(source: Path) -> None:
+    """Raise PipelineError if `source` can never have files to take: it is not there, or it is a store."""
+    if not source.exists():
+        raise PipelineError(_nowhere(source))
+    if Store.is_at(source):
+        raise PipelineError(
+            f"{source} is a store already: `flyball pipeline report` reads it as it is"
+        )
+
+
 def ingest(spark: SparkSession, source: Path, store: Path, log_format: LogFormat | None = None) -> Ingested:
     """Take the files in `source` that are new into `store` and open it.
 
     May be repeated at any time, also after a crash: no file is taken twice. A file that was left out is looked at
     again when it has changed. Raises PipelineError if there is nothing to take and never was.
     """
-    if not source.exists():
-        raise PipelineError(_nowhere(source))
+    check_ingestible(source)
     place = Store(store)
     place.create()
     take_new(spark, source, place, log_format)
@@ -116,11 +128,18 @@ def take_new(spark: SparkSession, source: Path, store: Store, log_format: LogFor
 
 def _retake(store: Store, source: Path, log_format: LogFormat | None) -> None:
     """Look again at files that were left out and have changed, and at empty ones: the stream passes over both."""
+    store.forget_started(_AGAIN)
     known = {entry.source for entry in store.taken()}
-    files = [*store.changed(), *(path for path in _empty_files(source, log_format) if str(path) not in known)]
+    changed = [path for path in store.changed() if _is_of(path, source, log_format)]
+    files = [*changed, *(path for path in _empty_files(source, log_format) if str(path) not in known)]
     if files:
         looks = [(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in files]
-        store.take(f"again-{_key(repr(looks))}", files, _opener(log_format))
+        store.take(f"{_AGAIN}{_key(repr(looks))}", files, _opener(log_format))
+
+
+def _is_of(path: Path, source: Path, log_format: LogFormat | None) -> bool:
+    """Whether a file is one that is looked for: a store may have others, from elsewhere or of another format."""
+    return path == source or (path.is_relative_to(source) and any(map(path.match, _names(log_format))))
 
 
 def _stream(spark: SparkSession, source: Path, store: Store, log_format: LogFormat | None) -> None:
@@ -204,12 +223,18 @@ def _windows(store: Store, taken: list[Taken]) -> list[tuple[str, int, int]]:
 
 
 def _dropped(taken: list[Taken]) -> int:
-    """Each file says how many were missing since its writer began, so the last one of each says it all."""
-    most: dict[tuple[str, str], int] = {}
+    """Add up what writers have dropped; each file says how many were missing since its writer began.
+
+    `taken` is sorted by name, that is, the files of one writer by time. Fewer than before mean that it began anew.
+    """
+    total = 0
+    last: dict[str, int] = {}
     for entry in taken:
-        writer = (entry.run, str(Path(entry.source).parent))
-        most[writer] = max(most.get(writer, 0), entry.dropped)
-    return sum(most.values())
+        writer = entry.source.rsplit("-", 2)[0]
+        before = last.get(writer, 0)
+        total += entry.dropped - before if entry.dropped >= before else entry.dropped
+        last[writer] = entry.dropped
+    return total
 
 
 def _names(log_format: LogFormat | None) -> Sequence[str]:

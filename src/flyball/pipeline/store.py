@@ -7,6 +7,7 @@ same result. Knows nothing of Spark.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -174,12 +175,19 @@ class Store:
         """Keep what the lab says about the experiments and runs in `source`. Raises PipelineError if it is wrong."""
         read_experiments(source)
         read_runs(source)
+        texts: dict[Path, str] = {}
         for name in (EXPERIMENT_FILE, RUN_FILE):
             for path in find_files(source, name):
                 place = path.resolve().parent
                 target = self.manifests / (place.name if name == RUN_FILE else _digest(str(place))) / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                _replace(target, path.read_text(encoding="utf-8"))
+                texts[target] = path.read_text(encoding="utf-8")
+                if name == RUN_FILE and target.exists() and target.read_text(encoding="utf-8") != texts[target]:
+                    raise PipelineError(
+                        f"{self.folder} holds another run {run_of(place)!r}: take {source} into a store of its own"
+                    )
+        for target, text in texts.items():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _replace(target, text)
 
     def take(self, batch: str, paths: Iterable[Path], open_source: Opener) -> None:
         """Take files into the tables, or into quarantine; all of them under the name of one batch.
@@ -192,10 +200,11 @@ class Store:
             return
         ledger.mkdir(exist_ok=True)
         started = ledger / f"{batch}{_STARTED}"
-        started.touch()
-        self._remove_merged(batch)
+        if started.exists():
+            self._undo(started)
         known = {entry.source for entry in self.taken() if not entry.problem}
-        mine = sorted(path for path in paths if str(path) not in known and not path.is_relative_to(self.folder))
+        mine = sorted(path for path in paths if str(path) not in known and not _is_in_a_store(path))
+        _replace(started, json.dumps([str(path) for path in mine]))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             entries = list(pool.map(lambda path: _examine(path, open_source), mine))
             usable = [entry for entry in entries if entry.good_rows or entry.bad]
@@ -209,15 +218,24 @@ class Store:
         _replace(ledger / f"{batch}.json", json.dumps([asdict(entry) for entry in entries]))
         started.unlink()
 
-    def _remove_merged(self, batch: str) -> None:
-        """Remove what a crash has left of this batch."""
-        for path in self.folder.rglob(f"*merged-{batch}-*.parquet"):
-            path.unlink()
+    def forget_started(self, prefix: str) -> None:
+        """Undo the batches with names like this that a crash has stopped: none of their files is taken."""
+        for started in (self.folder / _LEDGER).glob(f"{prefix}*{_STARTED}"):
+            self._undo(started)
+            started.unlink()
+
+    def _undo(self, started: Path) -> None:
+        """Remove what a crash has left of a batch."""
+        names = [f"*merged-{started.name.removesuffix(_STARTED)}-*"]
+        names += [glob.escape(_link_name(source)) for source in json.loads(started.read_bytes())]
+        for name in names:
+            for path in self.folder.rglob(f"{name}.parquet"):
+                path.unlink()
 
     def _link(self, entry: Taken) -> None:
         """Put a file into its table as it is."""
         [table] = entry.rows
-        target = self._file(table, entry.run, f"{Path(entry.source).stem}-{_digest(entry.source)}")
+        target = self._file(table, entry.run, _link_name(entry.source))
         part = _unfinished(target)
         part.unlink(missing_ok=True)
         try:
@@ -344,6 +362,15 @@ def _examine(path: Path, open_source: Opener) -> Taken:
 def _window(part: Part) -> list[int]:
     extremes = pc.min_max(part.good.column(RULES[part.table].time_column)).as_py()
     return [extremes["min"], extremes["max"]]
+
+
+def _is_in_a_store(path: Path) -> bool:
+    """Whether a file is a part of a store, this one or another: its source is what counts."""
+    return any(Store.is_at(folder) for folder in path.parents)
+
+
+def _link_name(source: str) -> str:
+    return f"{Path(source).stem}-{_digest(source)}"
 
 
 def _is_incomplete(path: Path) -> bool:
