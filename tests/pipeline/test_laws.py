@@ -123,6 +123,12 @@ def test_what_nodes_record_of_a_put_over_amqp_may_outlast_its_confirm(spark: Spa
     )
 
 
+def test_a_mean_of_few_records_may_be_off_by_as_much_as_chance_allows(spark: SparkSession) -> None:
+    of_nodes = [{"store_ns": store_ns} for store_ns in (1 * MS, 1 * MS, 10 * MS)]
+    of_clients = [{"response_ns": 3 * MS}] * 3
+    assert checked(spark, of_nodes=of_nodes, of_clients=of_clients)["nodes within clients (put)"]["holds"]
+
+
 def test_a_rare_kind_that_the_sample_has_missed_is_no_violation(spark: SparkSession) -> None:
     """Every sixty-fourth of the takes is recorded, and none of the seven puts between them."""
     takes = [{"kind": "take", "received_us": START_US + n * 20_000, "weight": 64} for n in range(20)]

@@ -96,9 +96,7 @@ def check_ingestible(source: Path) -> None:
     if not source.exists():
         raise PipelineError(_nowhere(source))
     if Store.is_at(source):
-        raise PipelineError(
-            f"{source} is a store already: `flyball pipeline report` reads it as it is"
-        )
+        raise PipelineError(f"{source} is a store already: `flyball pipeline report` reads it as it is")
 
 
 def ingest(spark: SparkSession, source: Path, store: Path, log_format: LogFormat | None = None) -> Ingested:

@@ -57,6 +57,13 @@ class _Seen:
         varies = float((own["weight2"] - own["requests"]).sum()) + self.heaviest * (self.heaviest - 1)
         return 3.0 * math.sqrt(varies) / float(own["requests"].sum())
 
+    def mean_error(self, kind: str) -> float:
+        """Return three deviations of the mean response of `kind`, as a ratio of it."""
+        own = self.kinds.loc[kind]
+        mean = own["response_ms"] / own["requests"]
+        variance = max(own["response_ms2"] / own["requests"] - mean**2, 0.0)
+        return 3.0 * math.sqrt(variance * own["weight2"]) / own["requests"] / mean if mean else 0.0
+
     @property
     def per_s(self) -> float:
         return float(self.kinds["requests"].sum()) / self.length_s
@@ -93,7 +100,7 @@ def _seen(of_run: pd.DataFrame, source: str, from_us: int, until_us: int) -> _Se
     if inside.empty:
         return None
     kinds = inside.drop(columns=["run", "source", "place", "second"]).groupby("kind").sum()
-    heaviest = float((inside["weight2"] / inside["requests"]).max())
+    heaviest = float((own["weight2"] / own["requests"]).max())
     return _Seen(count * length_s, kinds, _under_way(own, count * length_s), heaviest)
 
 
@@ -182,7 +189,8 @@ def _of_both(seen: Mapping[str, _Seen], run: Run | None) -> Iterator[_Law]:
             continue
         longer, shorter = outside["service_ms"][kind] / many, inside["response_ms"][kind] / few
         says = f"{kind} took {shorter:.3g} ms in nodes and {longer:.3g} ms for clients"
-        yield _bounded(f"nodes within clients ({kind})", float(longer), float(shorter), RESPONSE_ERROR, says)
+        most = RESPONSE_ERROR + seen[NODES].mean_error(kind)
+        yield _bounded(f"nodes within clients ({kind})", float(longer), float(shorter), most, says)
 
 
 def _compared(law: str, expected: float, measured: float, most: float, says: str) -> _Law:
