@@ -103,10 +103,24 @@ def test_another_version_over_there_is_refused(url: str, monkeypatch: pytest.Mon
         uvloop.run(SshHost(url).check())
 
 
-def test_a_clock_that_differs_is_a_warning(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts, "ABOUT_HOST", hosts.ABOUT_HOST.replace("time.time()", "time.time() - 3600"))
+@pytest.mark.parametrize("ahead_s", [-0.3, 0.3])
+def test_a_clock_that_differs_is_a_warning(url: str, ahead_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "CLOCK_THERE", hosts.CLOCK_THERE.replace("time.time()", f"time.time() + {ahead_s}"))
     (warning,) = uvloop.run(SshHost(url).check())
-    assert "differs by" in warning
+    found_s = float(warning.partition("differs by ")[2].partition(" s")[0])
+    assert found_s == pytest.approx(0.3, abs=0.1)
+
+
+def test_a_clock_that_is_quite_wrong_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "CLOCK_THERE", hosts.CLOCK_THERE.replace("time.time()", "time.time() - 3600"))
+    with pytest.raises(LabError, match=r"differs by 3\d\d\d\.\d\d s: set it"):
+        uvloop.run(SshHost(url).check())
+
+
+def test_without_ssh_on_this_machine_it_is_said(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LabError, match="there is no ssh on this machine; install it"):
+        uvloop.run(SshHost(url).check())
 
 
 def test_a_python_without_flyball_is_told(url: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import asyncio.subprocess
+import shutil
 import signal
 import sys
 import tempfile
@@ -71,8 +72,8 @@ def test_a_run_leaves_traces_of_nodes_and_clients_and_a_manifest(tmp_path: Path)
     requests = [row for name in ("trace-node-1", "trace-node") for row in tables[name].to_pylist()]
     assert {call["target"] for call in calls} == {"node-1", "node-2"} == {row["node"] for row in requests}
     assert manifest["checks"] == {"calls": len(calls), "failed": 0, "lost": 0, "doubled": 0}
-    # The nodes have seen the very calls that the clients made, besides what set them up.
-    assert sum(row["kind"] in ("put", "take") for row in requests) == len(calls)
+    # The nodes have seen the very calls that the clients made, besides what set them up, and each a last look.
+    assert sum(row["kind"] in ("put", "take") for row in requests) == len(calls) + 2
 
     assert (manifest["clients"]["count"], manifest["clients"]["workers"]) == (2, 2)
     assert 0 <= manifest["clients"]["busiest_cpu_ratio"] < 2
@@ -218,6 +219,18 @@ def test_whatever_goes_wrong_fails_the_run_with_the_reason(fakes: WithFakes, fau
     with pytest.raises(LabError) as error:
         fakes.run(fault, length_s)
     assert told in str(error.value)
+
+
+def test_a_host_that_is_gone_does_not_hide_why_the_run_failed(
+    fakes: WithFakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def remove_and_be_gone(self: FakeHost, folder: str) -> None:
+        shutil.rmtree(folder)
+        raise LabError("cannot reach it")
+
+    monkeypatch.setattr(FakeHost, "remove", remove_and_be_gone)
+    with pytest.raises(LabError, match="worker-1: client 0: refused"):
+        fakes.run("fails while it connects")
 
 
 def test_the_same_without_a_fault_succeeds(fakes: WithFakes) -> None:

@@ -27,8 +27,12 @@ from flyball.server.connection import is_loopback
 
 CONNECT_LIMIT_S = 10
 COMMAND_LIMIT_S = 60.0
-ABOUT_HOST = "import flyball, time; print(flyball.__version__, time.time())"
-MOST_CLOCK_DIFFERENCE_S = 0.05
+VERSION_THERE = "import flyball; print(flyball.__version__)"
+CLOCK_THERE = "import sys, time\nfor _ in sys.stdin: print(time.time(), flush=True)"
+CLOCK_READINGS = 8
+CLOCK_WARNING_S = 0.01
+CLOCK_LIMIT_S = 1.0
+"""Beyond this much, what is recorded there lies outside of the measured time."""
 SSH_FAILED = 255
 
 
@@ -120,16 +124,34 @@ class SshHost:
         self._ssh += [place.hostname if place.username is None else f"{place.username}@{place.hostname}", "--"]
 
     async def check(self) -> list[str]:
-        asked_at = time.time()
-        answer = await self._run(f"{shlex.quote(self._python)} -c {shlex.quote(ABOUT_HOST)}")
-        version, _, clock = answer.decode().partition(" ")
+        version = (await self._run(self._python_there(VERSION_THERE))).decode().strip()
         if version != flyball.__version__:
             raise LabError(f"{self.name} has flyball {version}, this machine {flyball.__version__}: install the same")
-        # The answer is older than its arrival by an unknown part of the way: only what lies outside is a difference.
-        ahead_s = max(asked_at - float(clock), float(clock) - time.time(), 0.0)
-        if ahead_s > MOST_CLOCK_DIFFERENCE_S:
-            return [f"the clock of {self.name} differs by {ahead_s:.2f} s: times of its traces do too"]
-        return []
+        difference_s = await self._clock_difference_s()
+        text = f"the clock of {self.name} differs by {difference_s:.2f} s"
+        if difference_s > CLOCK_LIMIT_S:
+            raise LabError(f"{text}: set it, with NTP for example")
+        return [f"{text}: times of its traces do too"] if difference_s > CLOCK_WARNING_S else []
+
+    async def _clock_difference_s(self) -> float:
+        """Return how far its clock is from ours at the least: an answer's age is unknown, but not above its way."""
+        process = await self._start_there(self._python_there(CLOCK_THERE))
+        assert process.stdin is not None
+        assert process.stdout is not None
+        differences_s = []
+        try:
+            async with asyncio.timeout(COMMAND_LIMIT_S):
+                for _ in range(CLOCK_READINGS):
+                    asked_at = time.time()
+                    process.stdin.write(b"\n")
+                    told = float(await process.stdout.readline())
+                    differences_s.append(max(asked_at - told, told - time.time(), 0.0))
+        except (TimeoutError, ValueError, ConnectionError) as error:
+            raise LabError(f"{self.name} does not tell its time: {error}") from error
+        finally:
+            await _end(process)
+        # A quick answer leaves the least room for a difference that does not show.
+        return max(differences_s)
 
     async def make_folder(self) -> str:
         place = shlex.quote(f"{self._folder}/flyball-lab-XXXXXXXX")
@@ -137,7 +159,7 @@ class SshHost:
 
     async def start(self, module: str, folder: str, errors: IO[bytes]) -> asyncio.subprocess.Process:
         command = f"cd {shlex.quote(folder)} && exec {shlex.quote(self._python)} -m {module}"
-        return await _start([*self._ssh, command], errors)
+        return await self._start_there(command, errors)
 
     async def fetch(self, folder: str, into: Path) -> None:
         there = shlex.quote(folder)
@@ -148,25 +170,27 @@ class SshHost:
     async def remove(self, folder: str) -> None:
         await self._run(f"rm -rf {shlex.quote(folder)}")
 
+    def _python_there(self, program: str) -> str:
+        return f"{shlex.quote(self._python)} -c {shlex.quote(program)}"
+
+    async def _start_there(
+        self, command: str, errors: IO[bytes] | int = asyncio.subprocess.DEVNULL
+    ) -> asyncio.subprocess.Process:
+        try:
+            return await _start([*self._ssh, command], errors)
+        except FileNotFoundError:
+            raise LabError(f"cannot reach {self.name}: there is no ssh on this machine; install it") from None
+
     async def _run(self, command: str) -> bytes:
         """Run a command of the shell there and return what it prints. Raises LabError."""
-        process = await asyncio.create_subprocess_exec(
-            *self._ssh,
-            command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
+        process = await self._start_there(command, asyncio.subprocess.PIPE)
         try:
             async with asyncio.timeout(COMMAND_LIMIT_S):
                 output, errors = await process.communicate()
         except TimeoutError:
             raise LabError(f"{self.name}: no answer to {command!r} in {COMMAND_LIMIT_S:.0f} s") from None
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            await _end(process)
         if process.returncode != 0:
             said = errors.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
             if process.returncode == SSH_FAILED:
@@ -191,7 +215,15 @@ def own_address_towards(host: Host) -> str:
         raise LabError(f"no way to {host.name}: {error}") from error
 
 
-async def _start(command: Sequence[str], errors: IO[bytes], folder: str | None = None) -> asyncio.subprocess.Process:
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+
+
+async def _start(
+    command: Sequence[str], errors: IO[bytes] | int, folder: str | None = None
+) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,

@@ -7,6 +7,7 @@ comes twice) ends the run at once with a LabError that says what it was.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import math
 import os
@@ -182,17 +183,19 @@ class _Run:
                     self._say("stopping")
                     await asyncio.gather(*(node.stop() for node in self._own_nodes()))
             except BaseException:
-                # What the nodes logged tells why.
+                # What the nodes logged tells why; a host that does not answer any more must not hide the reason.
                 await running.aclose()
-                await asyncio.shield(self._collect(with_traces=False))
+                with contextlib.suppress(LabError):
+                    await asyncio.shield(self._collect(with_traces=False))
                 raise
         await self._collect(with_traces=True)
         return self._manifest(window, usages, self._verdict())
 
     async def clear(self) -> None:
-        """Remove all folders of processes."""
+        """Remove all folders of processes, as far as their hosts can be reached."""
         for host, folder in self._folders:
-            await host.remove(folder)
+            with contextlib.suppress(LabError):
+                await host.remove(folder)
         self._folders.clear()
 
     def _own_nodes(self) -> list[OwnNode]:
