@@ -17,6 +17,7 @@ from typing import Any
 
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
 from flyball.errors import PipelineError
 from flyball.pipeline.capacity import capacity
@@ -40,8 +41,8 @@ from flyball.pipeline.warm_up import warm_up
 MODELS = ("profile", "model", "capacity")
 """Each is a file `<name>.json`."""
 
-_SPREAD_ROWS = 10_000_000
-"""Of more rows than these, the times other than the response are spread from a part."""
+_ENOUGH_ROWS = 10_000_000
+"""Of more rows than these, the profile and the spread of times other than the response are made from a part."""
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage that begins, how many are done, and how many there are."""
@@ -157,7 +158,7 @@ def _counted(found: Ingested, stages: _Stages) -> _Counted:
     stages.begin("throughput")
     counted = seconds(placed(events, found.windows)).localCheckpoint()
     stages.begin("latency")
-    spread_ = spread(within(events, found.windows), max(rows // _SPREAD_ROWS, 1)).localCheckpoint()
+    spread_ = spread(within(events, found.windows), _one_in(rows)).localCheckpoint()
     return _Counted(counted, spread_, found.windows)
 
 
@@ -222,7 +223,7 @@ def _models(opened: _Opened, measured: pd.DataFrame, stages: _Stages) -> dict[st
     stages.begin("profile")
     if opened.found.rows.get("requests"):
         with contextlib.suppress(PipelineError):
-            models["profile"] = profile(opened.found.requests)
+            models["profile"] = profile(_part_of(opened.found))
     stages.begin("identification")
     if opened.found.rows.get("samples"):
         with contextlib.suppress(PipelineError):
@@ -232,6 +233,20 @@ def _models(opened: _Opened, measured: pd.DataFrame, stages: _Stages) -> dict[st
     if found["targets"]:
         models["capacity"] = found
     return models
+
+
+def _part_of(found: Ingested) -> DataFrame:
+    """Return so many of the requests as are enough for a profile, each with the weight of those left out."""
+    one_in = _one_in(found.rows["requests"])
+    if one_in == 1:
+        return found.requests
+    # By a hash: of a client that puts and takes in turn, every n-th request would be of one kind.
+    part = found.requests.where(sf.pmod(sf.hash("sequence"), sf.lit(one_in)) == 0)
+    return part.withColumn("weight", sf.col("weight") * sf.lit(one_in))
+
+
+def _one_in(rows: int) -> int:
+    return max(rows // _ENOUGH_ROWS, 1)
 
 
 def _write(analysis: Analysis, out: Path) -> None:
