@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flyball.lab.experiment import Experiment
-from flyball.lab.plan import plan, quickened
+from flyball.lab.plan import QUICK_LIMIT_S, STORED_PER_S, plan, quickened
 from tests.lab.descriptions import TINY, described
 
 LONG = """
@@ -25,6 +25,7 @@ cool_down_s = 10
 """
 
 CLIENTS = '"workload.clients" = [1, 2, 4, 8, 16, 32, 64]\n'
+MANY = ("body_bytes", "think_time_s", "rate_per_s", "queues")
 STORES = '"target.store" = ["embedded", "memory"]\n'
 
 
@@ -68,14 +69,19 @@ def test_cells_whose_names_would_be_equal_are_numbered(tmp_path: Path) -> None:
         "[sweep]\n" + STORES + CLIENTS,
         "[sweep]\n" + STORES + CLIENTS + '"workload.body_bytes" = [1, 10, 100, 1000]\n',
         '[sweep]\n"workload.stored_messages" = [0, 20000, 100000, 500000]\n',
+        '[sweep]\n"target.nodes" = [1, 2, 5, 10]\n',
+        '[sweep]\n"target.nodes" = [1, 10]\n"workload.clients" = [10, 20]\n"workload.body_bytes" = [1, 9]\n',
+        "[sweep]\n" + STORES + CLIENTS + "".join(f'"workload.{name}" = [1, 2, 3]\n' for name in MANY),
+        '[noise]\nprocesses = 1\n[sweep]\n"run.seed" = [1, 2, 3, 4, 5, 6]\n"run.length_s" = [120, 600]\n',
     ],
 )
 def test_any_experiment_becomes_one_of_about_a_minute(tmp_path: Path, sweep: str) -> None:
     quick = plan(described(tmp_path, LONG + sweep), is_quick=True)
     assert quick.is_quick
-    assert quick.expected_s < 80
+    assert quick.expected_s <= QUICK_LIMIT_S
     assert all(run.repetition == 1 for run in quick.runs)
     assert all(run.experiment.run.length_s >= 1 for run in quick.runs)
+    assert len(quick.runs) == len(list(quick.experiment.cells()))
 
 
 def test_quick_keeps_the_first_and_the_last_level(tmp_path: Path) -> None:
@@ -87,8 +93,8 @@ def test_quick_keeps_the_first_and_the_last_level(tmp_path: Path) -> None:
 def test_quick_stores_fewer_messages_but_keeps_their_ratio_if_that_is_the_factor(tmp_path: Path) -> None:
     fixed = quickened(described(tmp_path, LONG))
     assert fixed.workload["stored_messages"] == 2000
-    swept = quickened(described(tmp_path, LONG + '[sweep]\n"workload.stored_messages" = [0, 50000, 500000]\n'))
-    assert swept.sweep["workload.stored_messages"] == [0, 1000, 10000]
+    swept = quickened(described(tmp_path, LONG + '[sweep]\n"workload.stored_messages" = [0, 50000, 70000, 600000]\n'))
+    assert swept.sweep["workload.stored_messages"] == [0, 833, 1166, 10000]
 
 
 def test_quick_never_makes_a_short_experiment_longer(tmp_path: Path) -> None:
@@ -100,6 +106,23 @@ def test_quick_repeats_a_factorial_design_for_its_errors(tmp_path: Path) -> None
     text = '[sweep]\n"workload.clients" = [1, 9]\n"workload.body_bytes" = [1, 9]\n[[view]]\nkind = "effects"\n'
     quick = quickened(described(tmp_path, LONG + text))
     assert (quick.run.repetitions, len(list(quick.cells()))) == (2, 4)
+
+
+def test_quick_keeps_the_first_factors_of_a_large_factorial_design(tmp_path: Path) -> None:
+    factors = "".join(f'"workload.{name}" = [1, 2]\n' for name in ("clients", *MANY))
+    quick = plan(described(tmp_path, LONG + "[sweep]\n" + factors + '[[view]]\nkind = "effects"\n'), is_quick=True)
+    assert quick.expected_s <= QUICK_LIMIT_S
+    levels = quick.experiment.sweep
+    assert [len(of) for of in levels.values()] == [2, 2, 1, 1, 1]
+    assert levels["workload.queues"] == [1]
+
+
+def test_quick_prepares_fewer_messages(tmp_path: Path) -> None:
+    text = '[workload]\nkind = "push_peek_pop"\nphases = ["pop"]\nclients = 4\nprepared_messages = 500000\n'
+    experiment = described(tmp_path, LONG[: LONG.index("[workload]")] + text + LONG[LONG.index("[run]") :])
+    assert quickened(experiment).workload["prepared_messages"] == 2000
+    assert plan(experiment, is_quick=True).expected_s <= QUICK_LIMIT_S
+    assert plan(experiment).runs[0].expected_s > 4 * 500_000 / STORED_PER_S
 
 
 def test_what_the_description_wants_for_quick_comes_first(tmp_path: Path) -> None:

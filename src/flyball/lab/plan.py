@@ -22,14 +22,20 @@ from flyball.lab.experiment import (
 
 QUICK_S = 60.0
 """A quick experiment takes about so long in all."""
+QUICK_LIMIT_S = 80.0
+"""Rather than take longer, it has fewer cells."""
 QUICK_LEAST_S = 1.5
 QUICK_MOST_S = 10.0
 QUICK_LEVELS = 4
 QUICK_LEVELS_OF_SEVERAL = 3
 QUICK_STORED_MESSAGES = 2_000
-QUICK_MOST_STORED_MESSAGES = 10_000
-"""When the number is itself a factor, its largest level becomes this and the others go down with it."""
+"""So many lie there before a quick run, and are prepared for all clients together."""
 STORED_MESSAGES = "workload.stored_messages"
+PREPARED_MESSAGES = "workload.prepared_messages"
+
+TIMES = ("run.warm_up_s", "run.length_s", "run.cool_down_s")
+QUICK_LARGEST: dict[str, int | float] = {STORED_MESSAGES: 10_000, **dict.fromkeys(TIMES, 0.5 * QUICK_MOST_S)}
+"""When such a number is itself a factor, its largest level becomes this and the others go down with it."""
 
 LONGEST_SLUG = 80
 
@@ -103,10 +109,18 @@ def start_s(experiment: Experiment) -> float:
     target = experiment.target
     kind = target.store.partition(":")[0] if target.kind == "flyball" else target.kind
     kind = "postgresql" if kind == "postgres" else kind
-    stored = experiment.workload.get("stored_messages", 0)
-    stored_s = stored / STORED_PER_S if isinstance(stored, int) else 0.0
-    nodes = target.nodes
-    return START_S[kind] + FURTHER_NODE_S[kind] * (nodes - 1) + CLIENTS_START_S + stored_s * nodes
+    clients = _number(experiment, "clients") or 1
+    stored = (
+        _number(experiment, "stored_messages") * target.nodes + _number(experiment, "prepared_messages") * clients
+    )
+    further_s = FURTHER_NODE_S[kind] * (target.nodes - 1)
+    return START_S[kind] + further_s + CLIENTS_START_S + stored / STORED_PER_S
+
+
+def _number(experiment: Experiment, name: str) -> int:
+    """Return a number of the workload, 0 if it has none of that name."""
+    found = experiment.workload.get(name, 0)
+    return found if isinstance(found, int) else 0
 
 
 def quickened(experiment: Experiment) -> Experiment:
@@ -114,39 +128,45 @@ def quickened(experiment: Experiment) -> Experiment:
     wanted = quick_values(experiment)
     chosen_sweep = quick_sweep(experiment)
     values: dict[str, object] = {}
-    if _stored(experiment) > QUICK_STORED_MESSAGES:
+    if _number(experiment, "stored_messages") > QUICK_STORED_MESSAGES:
         values[STORED_MESSAGES] = QUICK_STORED_MESSAGES
+    if _number(experiment, "prepared_messages") > QUICK_STORED_MESSAGES:
+        values[PREPARED_MESSAGES] = QUICK_STORED_MESSAGES
     values["run.repetitions"] = 2 if any(view.kind == "effects" for view in experiment.views) else 1
     quick = experiment.changed({**values, **wanted}).swept(chosen_sweep or _fewer_levels(experiment.sweep))
+    while chosen_sweep is None and _least_s(quick) > QUICK_LIMIT_S and _smaller(quick.sweep) != quick.sweep:
+        quick = quick.swept(_smaller(quick.sweep))
+    return quick.changed(_quick_times(experiment, quick) | {key: wanted[key] for key in wanted.keys() & TIMES})
+
+
+def _least_s(quick: Experiment) -> float:
+    """Return how long it takes with the shortest runs that still make sense."""
+    return sum(start_s(quick.at(cell)) + QUICK_LEAST_S for cell in quick.cells()) * quick.run.repetitions
+
+
+def _smaller(sweep: Mapping[str, list[Level]]) -> dict[str, list[Level]]:
+    """Return a sweep with fewer cells: two levels of each factor, then one, of the last of them first."""
+    for least in (2, 1):
+        for factor, levels in reversed(list(sweep.items())):
+            if len(levels) > least:
+                return {**sweep, factor: [levels[0], levels[-1]][:least]}
+    return dict(sweep)
+
+
+def _quick_times(experiment: Experiment, quick: Experiment) -> dict[str, object]:
+    """Return the times of each run, so that all of them take about a minute."""
     overheads_s = [start_s(quick.at(cell)) for cell in quick.cells()]
-    if chosen_sweep is None and sum(overheads_s) * quick.run.repetitions > QUICK_S and len(quick.sweep) > 1:
-        quick = quick.swept(
-            {factor: [levels[0], levels[-1]][: len(levels)] for factor, levels in quick.sweep.items()}
-        )
-        overheads_s = [start_s(quick.at(cell)) for cell in quick.cells()]
-    run_count = len(overheads_s) * quick.run.repetitions
-    left_s = QUICK_S - sum(overheads_s) * quick.run.repetitions
-    each_s = min(max(left_s / run_count, QUICK_LEAST_S), QUICK_MOST_S)
-    run = experiment.run
-    times = {
-        "run.warm_up_s": round(min(run.warm_up_s, 0.2 * each_s), 2),
-        "run.length_s": round(min(run.length_s, 0.7 * each_s), 2),
-        "run.cool_down_s": round(min(run.cool_down_s, 0.1 * each_s), 2),
+    left_s = QUICK_S / quick.run.repetitions - sum(overheads_s)
+    each_s = min(max(left_s / len(overheads_s), QUICK_LEAST_S), QUICK_MOST_S)
+    parts = zip(TIMES, (0.2, 0.7, 0.1), strict=True)
+    return {
+        key: round(min(getattr(experiment.run, key.removeprefix("run.")), part * each_s), 2) for key, part in parts
     }
-    return quick.changed({**times, **{key: value for key, value in wanted.items() if key in times}})
-
-
-def _stored(experiment: Experiment) -> int:
-    stored = experiment.workload.get("stored_messages", 0)
-    return stored if isinstance(stored, int) else 0
 
 
 def _fewer_levels(sweep: Mapping[str, list[Level]]) -> dict[str, list[Level]]:
     most = QUICK_LEVELS if len(sweep) == 1 else QUICK_LEVELS_OF_SEVERAL
-    fewer = {factor: _spread(levels, most) for factor, levels in sweep.items()}
-    if STORED_MESSAGES in fewer:
-        fewer[STORED_MESSAGES] = _fewer_stored(fewer[STORED_MESSAGES])
-    return fewer
+    return {factor: _scaled(_spread(levels, most), QUICK_LARGEST.get(factor)) for factor, levels in sweep.items()}
 
 
 def _spread(levels: list[Level], most: int) -> list[Level]:
@@ -156,13 +176,13 @@ def _spread(levels: list[Level], most: int) -> list[Level]:
     return [levels[round(place * (len(levels) - 1) / (most - 1))] for place in range(most)]
 
 
-def _fewer_stored(levels: list[Level]) -> list[Level]:
-    numbers = [level for level in levels if isinstance(level, int)]
-    largest = max(numbers, default=0)
-    if len(numbers) < len(levels) or largest <= QUICK_MOST_STORED_MESSAGES:
+def _scaled(levels: list[Level], largest: int | float | None) -> list[Level]:
+    """Return the levels with the largest of them at that, if they are numbers and it is above."""
+    numbers = [level for level in levels if isinstance(level, int | float)]
+    if largest is None or len(numbers) < len(levels) or max(numbers) <= largest:
         return levels
-    scaled = [number * QUICK_MOST_STORED_MESSAGES // largest for number in numbers]
-    return list(dict.fromkeys(scaled))
+    scaled = [number * largest / max(numbers) for number in numbers]
+    return list(dict.fromkeys(int(number) if isinstance(largest, int) else round(number, 2) for number in scaled))
 
 
 def _cell_slugs(cells: list[dict[str, Level]]) -> list[str]:
