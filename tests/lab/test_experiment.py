@@ -87,6 +87,18 @@ def test_a_recorded_rate_lies_beside_the_description(tmp_path: Path) -> None:
         ("length_s = 0.4", "length_s = 0", "run.length_s: Input should be greater than 0, not 0"),
         ("[1, 2]", "3", "sweep.workload.clients: Input should be a valid list, not 3"),
         ("[1, 2]", "[1, 2, 2]", "sweep.workload.clients: a level stands there twice"),
+        ("[1, 2]", "[{ workload.clients = 2 }]", "sweep.workload.clients: a level that is a table needs a label"),
+        ("[run]", "[quick]\nsweep = 3\n[run]", "quick.sweep: give a table of factors and their levels, not 3"),
+        (
+            "[run]",
+            "[quick]\nsweep = { mix = [{ x = 1 }] }\n[run]",
+            "sweep.mix: a level that is a table needs a label",
+        ),
+        (
+            "[run]",
+            "[quick.sweep]\nworkload.clients = [0]\n[run]",
+            "workload.clients: Input should be greater than or",
+        ),
         ("[1, 2]", "[2, 0]", "workload.clients: Input should be greater than or equal to 1, not 0"),
         ('"workload.clients" =', '"wordload.clients" =', "wordload.clients: no such value"),
         ('kind = "curve"', 'kind = "curves"', "view.1.kind: Input should be 'curve', "),
@@ -117,6 +129,11 @@ def test_a_mistake_is_told_with_file_and_key(tmp_path: Path, right: str, wrong: 
         described(tmp_path, SWEPT.replace(right, wrong, 1))
     assert f"{tmp_path / 'tiny.toml'}: {told}" in str(error.value)
     assert "\n" not in str(error.value).split("not a TOML file")[0]
+
+
+def test_a_sweep_without_factors_is_told(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"tiny\.toml: sweep: give a table of factors and their levels, not 3$"):
+        described(tmp_path, "sweep = 3\n" + TINY)
 
 
 def test_a_quick_run_can_only_set_what_there_is(tmp_path: Path) -> None:

@@ -58,6 +58,18 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 
+def _check_levels(levels: list[Level]) -> list[Level]:
+    if any(isinstance(level, dict) and not isinstance(level.get("label"), str) for level in levels):
+        raise ValueError("a level that is a table needs a label, a text")
+    labels = [json.dumps(label_of(level)) for level in levels]
+    if len(set(labels)) < len(labels):
+        raise ValueError("a level stands there twice")
+    return levels
+
+
+Levels = Annotated[list[Level], Field(min_length=1), AfterValidator(_check_levels)]
+
+
 class Part(BaseModel):
     """A part of a description: unknown keys are refused, nothing changes later."""
 
@@ -170,7 +182,7 @@ class Experiment(Part):
     clients: ClientsPart = ClientsPart()
     noise: NoisePart = NoisePart()
     run: RunPart = RunPart()
-    sweep: dict[str, Annotated[list[Level], Field(min_length=1)]] = {}
+    sweep: dict[str, Levels] = {}
     quick: dict[str, Any] = {}
     views: tuple[View, ...] = Field((), alias="view")
     references: tuple[Reference, ...] = Field((), alias="reference")
@@ -267,7 +279,7 @@ def load(path: Path, name: str | None = None) -> Experiment:
     document |= {"name": name or path.stem, "path": path}
     _root_curve(document, path)
     try:
-        document["sweep"] = dict(_flattened(document.get("sweep", {})))
+        document["sweep"] = _factors_in(document.get("sweep", {}), "sweep", path)
         experiment = Experiment.model_validate(document)
     except ValidationError as error:
         raise _explained(path, error) from None
@@ -321,12 +333,10 @@ def experiments_in(folder: Path) -> tuple[list[Experiment], list[LabError]]:
 def _check(experiment: Experiment) -> None:
     """Check what parts of a description say of each other. Raises LabError."""
     path = experiment.path
-    for factor, levels in experiment.sweep.items():
-        labels = [_label_in(path, factor, level) for level in levels]
-        if len({json.dumps(label) for label in labels}) < len(labels):
-            raise LabError(f"{path}: sweep.{factor}: a level stands there twice")
-    for cell in experiment.cells():
-        experiment.at(cell)
+    quick = experiment.changed(quick_values(experiment)).swept(quick_sweep(experiment) or experiment.sweep)
+    for described in (experiment, quick):
+        for cell in described.cells():
+            described.at(cell)
     for number, view in enumerate(experiment.views, 1):
         for axis in (view.x, view.series):
             if axis is not None and axis not in experiment.sweep:
@@ -339,9 +349,6 @@ def _check(experiment: Experiment) -> None:
                 raise LabError(f"{path}: reference {reference.label!r}: {_no_factor(factor, experiment)}")
             if level not in map(label_of, experiment.sweep[factor]):
                 raise LabError(f"{path}: reference {reference.label!r}: {level!r} is no level of {factor}")
-    # Both raise for what cannot be set.
-    from_quick = quick_values(experiment)
-    experiment.changed(from_quick).swept(quick_sweep(experiment) or experiment.sweep)
 
 
 def quick_values(experiment: Experiment) -> dict[str, object]:
@@ -354,13 +361,13 @@ def quick_sweep(experiment: Experiment) -> dict[str, list[Level]] | None:
     """Return the sweep that the description wants in a quick run, None if it does not say."""
     if "sweep" not in experiment.quick:
         return None
-    return dict(_flattened(experiment.quick["sweep"]))
+    return _factors_in(experiment.quick["sweep"], "quick.sweep", experiment.path)
 
 
-def _label_in(path: Path, factor: str, level: Level) -> object:
-    if isinstance(level, dict) and not isinstance(level.get("label"), str):
-        raise LabError(f"{path}: sweep.{factor}: a level that is a table needs a label")
-    return label_of(level)
+def _factors_in(sweep: object, key: str, path: Path) -> dict[str, list[Level]]:
+    if not isinstance(sweep, dict):
+        raise LabError(f"{path}: {key}: give a table of factors and their levels, not {sweep!r}")
+    return dict(_flattened(sweep))
 
 
 def _no_factor(factor: str, experiment: Experiment) -> str:
