@@ -27,6 +27,7 @@ from flyball.lab.runner import Live, make_run, worker_count
 from flyball.lab.tally import Verdict
 from flyball.pipeline.manifest import Run
 from tests.lab.descriptions import TINY, described
+from tests.nodes import RunningNode
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 
@@ -129,6 +130,21 @@ def test_a_node_that_does_not_start_says_why(tmp_path: Path) -> None:
     experiment = described(tmp_path, TINY.replace('"memory"', '"postgresql://127.0.0.1:1/none"'))
     with pytest.raises(LabError, match=r"node-1: the node does not start: .*the store does not work"):
         made(experiment, tmp_path)
+
+
+@pytest.mark.parametrize("protocol", ["thorbang", "telesto", "amqp"])
+def test_a_foreign_server_is_put_under_load_and_left_alone(
+    protocol: str, memory_node: RunningNode, tmp_path: Path
+) -> None:
+    host, port = memory_node.address(protocol)
+    text = TINY.replace('store = "memory"', f'kind = "foreign"\naddresses = ["{host}:{port}"]')
+    text = text.replace("clients = 2", f'clients = 2\nprotocol = "{protocol}"')
+    manifest = made(described(tmp_path, text), tmp_path)
+    (calls,) = (tmp_path / "run" / "traces").iterdir()
+    assert pq.read_table(calls).num_rows == manifest["checks"]["calls"] > 0
+    assert (manifest["target"]["kind"], manifest["nodes"]) == ("foreign", [{"name": "target-1"}])
+    assert manifest["warnings"] == []
+    memory_node.wait_until(lambda node: not node.hub.connections)
 
 
 def test_a_foreign_server_that_is_not_there_is_told(tmp_path: Path) -> None:

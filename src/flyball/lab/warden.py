@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -125,12 +125,22 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def _rabbitmq_node(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
-    settings = "\n".join(f"{name} = {value}" for name, value in assignment["settings"].items())
     try:
-        with rabbitmq(folder / "data", settings) as server:
+        with rabbitmq(folder / "data", conf_of(assignment["settings"])) as server:
             yield Server(server.process, server.process.wait, server.version, {"amqp": (server.host, server.port)})
     except RabbitMqFailed as error:
         raise LabError(str(error)) from error
+
+
+def conf_of(settings: Mapping[str, Any], prefix: str = "") -> str:
+    """Return settings, by dotted names or in tables, as lines of a rabbitmq.conf."""
+    text = ""
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            text += conf_of(value, f"{prefix}{name}.")
+        else:
+            text += f"{prefix}{name} = {str(value).lower() if isinstance(value, bool) else value}\n"
+    return text
 
 
 _KINDS = {"flyball": _flyball_node, "rabbitmq": _rabbitmq_node}
@@ -161,7 +171,10 @@ def _watch(server: Server, folder: Path, is_over: threading.Event) -> None:
 def main() -> int:
     """Run the node that the first line of the input describes until the input ends; return the exit code."""
     folder = Path.cwd()
-    assignment = json.loads(sys.stdin.readline())
+    line = sys.stdin.readline()
+    if not line:
+        return 1
+    assignment = json.loads(line)
     is_over = threading.Event()
     try:
         with _KINDS[assignment["kind"]](assignment, folder) as server:
@@ -169,7 +182,8 @@ def main() -> int:
             watch.start()
             _say("ready", version=server.version, addresses=server.addresses)
             for _ in sys.stdin:
-                with contextlib.suppress(psutil.NoSuchProcess):
+                # A node that has just died is told by whoever watches it.
+                with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
                     _say("usage", **server.usage())
             is_over.set()
     except LabError as error:

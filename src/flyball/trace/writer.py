@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from flyball.trace.buffer import RecordBuffer
+from flyball.trace.clock import epoch_ns
 from flyball.trace.files import TraceFiles
 
 _log = logging.getLogger(__name__)
@@ -177,7 +178,7 @@ class RecordWriter:
         count = buffer.waiting
         if count:
             self._unsaved += count
-            self._files.write(buffer.take(count, self._origin, time.time_ns() - time.perf_counter_ns()))
+            self._files.write(buffer.take(count, self._origin, epoch_ns()))
             if self._files.is_full:
                 self._close()
 

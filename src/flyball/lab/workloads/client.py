@@ -18,6 +18,7 @@ from flyball.lab.drivers import QueueRef, Received, Session
 from flyball.lab.tally import Tally
 from flyball.lab.workloads.arrivals import Arrivals
 from flyball.trace.calls import CallWriter
+from flyball.trace.clock import epoch_ns
 from flyball.trace.schema import Kind, Result
 
 _PUT, _TAKE, _PEEK = int(Kind.PUT), int(Kind.TAKE), int(Kind.PEEK)
@@ -42,7 +43,7 @@ class Stage:
         self.alarm = alarm
         self.tally = Tally()
         self.counts = Counts()
-        self.epoch_ns = time.time_ns() - time.perf_counter_ns()
+        self.epoch_ns = epoch_ns()
         self.begin_ns = 0
         self.stopping = False
         self.finishing = False
