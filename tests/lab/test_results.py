@@ -72,6 +72,14 @@ def test_results_of_another_definition_are_refused(tmp_path: Path, right: str, w
     assert "give --fresh to throw them away, or another --out" in str(error.value)
 
 
+def test_results_of_another_version_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = described(tmp_path, TINY)
+    Results(tmp_path / "out", plan(experiment)).open(is_fresh=False)
+    monkeypatch.setattr("flyball.__version__", "9.9")
+    with pytest.raises(LabError, match=r'flyball was ".*", now "9\.9"'):
+        Results(tmp_path / "out", plan(experiment)).open(is_fresh=False)
+
+
 def test_quick_results_are_not_mixed_with_others(tmp_path: Path) -> None:
     with_one_run(tmp_path)
     with pytest.raises(LabError, match="is_quick was false, now true"):

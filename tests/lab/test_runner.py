@@ -23,7 +23,7 @@ from flyball.lab import runner
 from flyball.lab.experiment import Experiment
 from flyball.lab.hosts import ThisMachine
 from flyball.lab.plan import plan
-from flyball.lab.runner import Live, make_run, worker_count
+from flyball.lab.runner import Live, Worker, make_run, worker_count
 from flyball.lab.tally import Verdict
 from flyball.pipeline.manifest import Run
 from tests.lab.descriptions import TINY, described
@@ -260,6 +260,34 @@ def test_clients_that_are_the_bottleneck_are_a_warning(fakes: WithFakes) -> None
     manifest = fakes.run("is too busy")
     assert manifest["clients"]["are_bottleneck"]
     assert "the clients may be the bottleneck" in manifest["warnings"][0]
+
+
+def worker_that_used(samples: list[tuple[float, float]]) -> Worker:
+    worker = Worker.__new__(Worker)
+    worker.cpu_samples = samples
+    worker.outcome = {"cpu_s": 9.0, "wall_s": 10.0}
+    return worker
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        # Busy before and after, idle in the window from second 10 to 20.
+        ([(9.0, 5.0), (10.5, 6.0), (19.5, 6.9), (21.0, 8.4)], 0.1),
+        # Too few reports in the window: all there are.
+        ([(5.0, 0.0), (15.0, 5.0)], 0.5),
+        ([(15.0, 5.0)], 0.9),
+    ],
+)
+def test_the_share_of_clients_is_that_of_the_measured_time(
+    samples: list[tuple[float, float]], expected: float
+) -> None:
+    assert worker_that_used(samples).busy_ratio(10_000_000, 20_000_000) == pytest.approx(expected)
+
+
+def test_the_cpu_time_of_clients_is_that_of_the_measured_time_as_for_nodes(tmp_path: Path) -> None:
+    manifest = made(described(tmp_path, TINY), tmp_path)
+    assert manifest["clients"]["cpu_s"] == pytest.approx(0.4 * manifest["clients"]["busiest_cpu_ratio"], abs=0.001)
 
 
 def test_a_run_whose_clients_have_done_all_they_had_to_do_ends_early(fakes: WithFakes) -> None:

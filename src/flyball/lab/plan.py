@@ -10,6 +10,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import flyball
 from flyball.lab.experiment import (
     Experiment,
     Level,
@@ -199,7 +200,7 @@ def _cell_slugs(cells: list[dict[str, Level]]) -> list[str]:
 def definition_of(laid_out: Plan) -> dict[str, object]:
     """Return all that makes the results what they are, by dotted names; titles and views are no part of it."""
     experiment = laid_out.experiment
-    definition: dict[str, object] = {"is_quick": laid_out.is_quick}
+    definition: dict[str, object] = {"flyball": flyball.__version__, "is_quick": laid_out.is_quick}
     for section in ("target", "workload", "clients", "noise", "run"):
         part = getattr(experiment, section)
         document = dict(part) if isinstance(part, dict) else part.model_dump(mode="json")

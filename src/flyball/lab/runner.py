@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import platform
@@ -304,7 +305,9 @@ class _Run:
             peer = await self._peer(
                 hosts[number % len(hosts)], f"noise-{number + 1}", "flyball.lab.noise", running, WORKER_END_S
             )
-            tasks.create_task(peer.listen(lambda event: None))
+            is_ready = asyncio.Event()
+            tasks.create_task(peer.listen(functools.partial(_note, is_ready)))
+            await is_ready.wait()
             peers.append(peer)
         return peers
 
@@ -407,17 +410,8 @@ class _Run:
     ) -> dict[str, Any]:
         experiment, run = self._experiment, self._run
         clients = self._clients_share(window)
-        if clients["are_bottleneck"]:
-            self._warnings.append(
-                f"the clients may be the bottleneck: one of {clients['workers']} workers was busy for "
-                f"{clients['busiest_cpu_ratio']:.0%} of the time; give more with clients.workers or clients.hosts"
-            )
-        dropped = sum(worker.outcome.get("dropped", 0) for worker in self._workers)
-        if dropped:
-            self._warnings.append(f"{dropped} calls of clients are missing in the traces: the disk was too slow")
         figures = figures_of(self._traces, *window)
-        if not figures["calls_per_s"]:
-            self._warnings.append("no call was answered in the measured time: make it longer")
+        self._warn(clients, figures)
         return {
             "version": 1,
             "experiment": experiment.name,
@@ -455,16 +449,33 @@ class _Run:
             "ended_at": _text(datetime.now(UTC)),
         }
 
+    def _warn(self, clients: dict[str, Any], figures: dict[str, float]) -> None:
+        if clients["are_bottleneck"]:
+            self._warnings.append(
+                f"the clients may be the bottleneck: one of {clients['workers']} workers was busy for "
+                f"{clients['busiest_cpu_ratio']:.0%} of the time; give more with clients.workers or clients.hosts"
+            )
+        dropped = sum(worker.outcome.get("dropped", 0) for worker in self._workers)
+        if dropped:
+            self._warnings.append(f"{dropped} calls of clients are missing in the traces: the disk was too slow")
+        if not figures["calls_per_s"]:
+            self._warnings.append("no call was answered in the measured time: make it longer")
+
     def _clients_share(self, window: tuple[int, int]) -> dict[str, Any]:
-        busiest = max(worker.busy_ratio(*window) for worker in self._workers)
+        ratios = [worker.busy_ratio(*window) for worker in self._workers]
+        busiest, length_s = max(ratios), (window[1] - window[0]) / 1e6
         return {
             "count": self._workload.client_count,
             "workers": len(self._workers),
             "hosts": list(self._experiment.clients.hosts),
             "busiest_cpu_ratio": round(busiest, 3),
-            "cpu_s": round(sum(worker.outcome["cpu_s"] for worker in self._workers), 3),
+            "cpu_s": round(sum(ratios) * length_s, 3),
             "are_bottleneck": busiest > BOTTLENECK_RATIO,
         }
+
+
+def _note(said: asyncio.Event, _: Event) -> None:
+    said.set()
 
 
 def _node_facts(name: str, before: Usage | None, after: Usage | None) -> dict[str, object]:
