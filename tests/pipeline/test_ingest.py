@@ -243,6 +243,8 @@ MALFORMED_ROWS: list[tuple[Row, str]] = [
     ({"received_us": 0}, "received_us is not above 0"),
     ({"received_us": 2**62}, "received_us is too large"),
     ({"weight": 0}, "weight is not above 0"),
+    ({"weight": 10**10}, "weight is too large"),
+    ({"message_count": 10**12}, "message_count is too large"),
     ({"emit_ns": 2**62}, "emit_ns is too large"),
 ]
 
@@ -283,6 +285,14 @@ def test_a_large_file_loses_only_its_malformed_rows(source: Path, take: Ingest) 
 def test_what_was_sampled_stands_for_all(source: Path, take: Ingest) -> None:
     write_requests(source / "trace-a-1.parquet", numbered(1, weight=64), sample_ratio="0.25")
     assert [row.weight for row in take().requests.collect()] == [256]
+
+
+def test_what_was_sampled_too_thinly_goes_to_quarantine(source: Path, take: Ingest) -> None:
+    rows = [*numbered(1, weight=1), *numbered(2, weight=1000)]
+    path = write_requests(source / "trace-a-1.parquet", rows, sample_ratio="0.0001")
+    found = take()
+    assert [(row.sequence, row.weight) for row in found.requests.collect()] == [(1, 10_000)]
+    assert found.quarantine == [(str(path), "weight is too large", 1)]
 
 
 def test_records_that_writers_dropped_are_counted_once(source: Path, take: Ingest) -> None:

@@ -49,11 +49,30 @@ def test_a_run_in_which_nothing_can_be_received_has_no_rate_of_messages(spark: S
 
 def test_times_are_weighted_means_with_their_spread(spark: SparkSession) -> None:
     came = [{"store_ns": 1 * MS, "weight": 3}, {"store_ns": 5 * MS}]
-    row = measured(spark, of_nodes=came, length_s=1)["nodes", "response", "put"]
+    row = measured(spark, of_nodes=came, length_s=2)["nodes", "response", "put"]
     assert (row["unit"], row["n"], row["mean"], row["sd"], row["max"]) == ("ms", 4, 2.0, 2.0, 5.0)
     assert row["low"] == pytest.approx(-1.0, abs=0.01)
     assert row["high"] == pytest.approx(2.4, abs=0.03)
-    assert row["half_width"] == pytest.approx(2.3534, rel=1e-4)
+
+
+def test_in_one_second_a_sample_is_worth_its_records_and_not_what_they_stand_for(spark: SparkSession) -> None:
+    few = measured(spark, of_nodes=[{"store_ns": ms * MS, "weight": 64} for ms in (1, 5) * 8], length_s=1)
+    many = measured(spark, of_nodes=[{"store_ns": ms * MS} for ms in (1, 5) * 8], length_s=1)
+    one, other = (found["nodes", "response", "put"]["half_width"] for found in (few, many))
+    assert other == pytest.approx(0.9053, rel=1e-3)
+    assert one == pytest.approx(other, rel=0.04)
+
+
+def test_a_kind_whose_times_were_not_spread_keeps_its_mean(spark: SparkSession) -> None:
+    window = windows(spark, 1)
+    both = events.of_requests(requests(spark, [{"store_ns": 2 * MS}]))
+    series = throughput.series(throughput.seconds(events.placed(both, window))).toPandas()
+    spread = latency.percentiles(latency.spread(events.within(both, window))).toPandas()
+    found = measures(series, spread[spread["metric"] == "response"], window.toPandas())
+    rows = {row["metric"]: row for row in records(found[found["kind"] == "put"])}
+    assert rows["store"]["mean"] == 2.0
+    assert math.isnan(rows["store"]["p99"])
+    assert rows["response"]["p99"] == pytest.approx(2.0, rel=0.01)
 
 
 def test_every_metric_of_a_node_is_there_under_both_names(spark: SparkSession) -> None:

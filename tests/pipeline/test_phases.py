@@ -53,6 +53,16 @@ def test_one_request_deviates_from_nothing(spark: SparkSession) -> None:
     assert phases_of(spark, [ROW])["node-1", "put", "total"].sd_ms == 0.0
 
 
+def test_a_kind_whose_times_were_not_spread_keeps_its_mean(spark: SparkSession) -> None:
+    window = windows(spark, 10)
+    of_requests = events.of_requests(requests(spark, [ROW]))
+    counted = throughput.seconds(events.placed(of_requests, window))
+    spread = latency.spread(events.within(of_requests, window)).where("metric = 'response'")
+    found = {row.phase: row for row in phases(counted, spread).where("kind = 'put'").collect()}
+    assert (found["store"].mean_ms, found["store"].p50_ms) == (4.0, None)
+    assert found["total"].p50_ms == pytest.approx(15.0, rel=0.01)
+
+
 def phases_of(spark: SparkSession, rows: Sequence[Row]) -> dict[tuple[str, str, str], Found]:
     window = windows(spark, 10)
     of_requests = events.of_requests(requests(spark, rows))

@@ -16,9 +16,12 @@ import pandas as pd
 
 from flyball.pipeline.events import CLIENTS, NODES
 from flyball.pipeline.intervals import batch_means, half_width, quantile_offsets
-from flyball.pipeline.latency import ALL, DATABASE
+from flyball.pipeline.latency import ALL, DATABASE, QUANTILES
 from flyball.pipeline.manifest import Experiment, Reference, Run, cell_of
 from flyball.pipeline.throughput import METRICS_OF
+
+Numbers = npt.NDArray[np.float64]
+Row = dict[str, Any]
 
 COLUMNS = (
     *("run", "source", "metric", "kind", "unit", "n", "mean", "sd", "half_width", "low", "high"),
@@ -65,10 +68,9 @@ TELESTO_NAMES = {
 """Seed 003's metrics (section 5.3), by who measures them and our name. Clients, where there are any, measure the
 response time as the seed means it: until the response is there."""
 
+_NO_SHAPE: Row = dict.fromkeys((*QUANTILES, "max_ms"), float("nan"))
+"""Of a kind so rare that none of it was among the rows whose times were spread."""
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
-
-Numbers = npt.NDArray[np.float64]
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +84,20 @@ class _Kind:
     def __getitem__(self, name: str) -> Numbers:
         return self.columns[name]
 
+    @property
+    def recorded_ratio(self) -> float:
+        """How much each request tells, 1 if all were recorded: (Σw)²/Σw² is the number that a sample is worth."""
+        return float(self["requests"].sum() / self["weight2"].sum())
+
 
 def measures(series: pd.DataFrame, percentiles: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
     """Return the table `measures`: every metric of each run, source and kind, and of all kinds together.
 
     `series` is SERIES, of which the whole seconds of the measured time count, `percentiles` is PERCENTILES.
     """
-    shapes = {(row["run"], row["source"], row["kind"], row["metric"]): row for row in _records(percentiles)}
+    shapes: dict[tuple[str, str, str], dict[str, Row]] = {}
+    for row in _records(percentiles):
+        shapes.setdefault((row["run"], row["source"], row["kind"]), {})[row["metric"]] = row
     rows: list[Row] = []
     for (run, source), kinds in _kinds(series, windows):
         for kind, seen in kinds.items():
@@ -96,9 +105,7 @@ def measures(series: pd.DataFrame, percentiles: pd.DataFrame, windows: pd.DataFr
             of_kind = [
                 _rate("throughput", seen["requests"] / seen.length_s),
                 *([_rate("messages", received["messages"] / seen.length_s)] if received else []),
-                *_times(
-                    seen, source, {key[3]: shape for key, shape in shapes.items() if key[:3] == (run, source, kind)}
-                ),
+                *_times(seen, source, shapes.get((run, source, kind), {})),
             ]
             rows += [{"run": run, "source": source, "kind": kind, **row} for row in of_kind]
     found = pd.DataFrame([*rows, *_network(series, windows)], columns=list(COLUMNS))
@@ -217,15 +224,16 @@ def _times(seen: _Kind, source: str, shapes: Mapping[str, Row]) -> Iterator[Row]
     """Yield the measures of what takes time; a metric of which there is no value has none."""
     for metric in (*METRICS_OF[source], *([DATABASE] if source == NODES else [])):
         column, counted = ("store", "stored") if metric == DATABASE else (metric, "requests")
-        if metric not in shapes or not seen[counted].any():
+        if not seen[counted].any():
             continue
-        row = _time(metric, seen[counted], seen[f"{column}_ms"], seen[f"{column}_ms2"], shapes[metric])
+        row = _time(metric, seen[counted], seen[f"{column}_ms"], seen[f"{column}_ms2"], seen.recorded_ratio)
+        row |= _shape(row["mean"], shapes.get(metric, _NO_SHAPE))
         yield row
         if metric in ALSO_CALLED:
             yield {**row, "metric": ALSO_CALLED[metric]}
 
 
-def _time(metric: str, counts: Numbers, sums_ms: Numbers, squares_ms2: Numbers, shape: Row) -> Row:
+def _time(metric: str, counts: Numbers, sums_ms: Numbers, squares_ms2: Numbers, recorded_ratio: float) -> Row:
     count, mean = counts.sum(), sums_ms.sum() / counts.sum()
     sd = np.sqrt(max(squares_ms2.sum() - count * mean**2, 0.0) / max(count - 1, 1))
     interval = batch_means(sums_ms, counts)
@@ -236,7 +244,12 @@ def _time(metric: str, counts: Numbers, sums_ms: Numbers, squares_ms2: Numbers, 
         "mean": mean,
         "sd": sd,
         # One second has no batches: then the requests have to pass for independent.
-        "half_width": interval.half_width if counts.size > 1 else half_width(count, sd),
+        "half_width": interval.half_width if counts.size > 1 else half_width(count * recorded_ratio, sd),
+    }
+
+
+def _shape(mean: float, shape: Row) -> Row:
+    return {
         "low": shape["p5_ms"] - mean,
         "high": shape["p95_ms"] - mean,
         **{name: shape[f"{name}_ms"] for name in _QUANTILES},

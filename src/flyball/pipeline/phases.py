@@ -37,11 +37,12 @@ PHASES = table(**_KEYS, requests=_WHOLE, mean_ms=_REAL, sd_ms=_REAL, **dict.from
 def phases(seconds: DataFrame, spread: DataFrame) -> DataFrame:
     """Turn SECONDS and SPREAD of the measured time into PHASES, for each kind and for all kinds together.
 
-    Means and deviations come from the sums over all requests, percentiles from the spread.
+    Means and deviations come from the sums over all requests, percentiles from the spread; they are null for a kind
+    so rare that none of it is in the spread.
     """
     require(seconds, SECONDS, "the table of seconds")
     require(spread, SPREAD, "the table of spreads")
-    return _moments(seconds).join(_percentiles(spread), list(_KEYS)).select(*PHASES.names)
+    return _moments(seconds).join(_percentiles(spread), list(_KEYS), "left").select(*PHASES.names)
 
 
 def _moments(seconds: DataFrame) -> DataFrame:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flyball.pipeline.rules import RULES, Rules, problem_of_columns, reasons
+from flyball.pipeline.rules import MOST_WEIGHT, RULES, Rules, problem_of_columns, reasons
 from flyball.pipeline.schemas import SCHEMA_VERSION
 
 TRACE_NAMES = ("trace-*.parquet", "calls-*.parquet", "samples-*.parquet")
@@ -103,7 +103,11 @@ def _parts(path: Path, table: str, rules: Rules, times: int) -> Iterator[Part]:
         with pq.ParquetFile(path, read_dictionary=rules.text_columns) as file:
             for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=names, use_threads=False):
                 part = part_of(table, batch.select(names))
-                yield part if times == 1 else Part(table, _weighted(part.good, times), part.bad)
+                if times == 1:
+                    yield part
+                else:
+                    yield Part(table, part.good.slice(0, 0), part.bad)
+                    yield part_of(table, _weighted(part.good, times))
     except (OSError, pa.ArrowException) as error:
         raise Malformed(_said(error)) from error
 
@@ -121,8 +125,8 @@ def _weight_factor(ratio: bytes) -> int:
         share = float(ratio)
     except ValueError:
         share = 0.0
-    if not 0 < share <= 1:
-        raise Malformed(f"has the sample ratio {ratio.decode('utf-8', 'replace')}, not one between 0 and 1")
+    if not 1 / MOST_WEIGHT <= share <= 1:
+        raise Malformed(f"has the sample ratio {ratio.decode('utf-8', 'replace')}, not one from 0.000001 to 1")
     return round(1 / share)
 
 

@@ -21,6 +21,10 @@ RESULTS = ["ok", "empty", "refused", "failed"]
 
 MOST = 10**15
 """No duration, size or count is larger: nanoseconds of eleven days. So sums of a few do not overflow."""
+MOST_WEIGHT = 10**6
+"""No row stands for more requests, with all that its file was sampled: squares of weights can be added up."""
+MOST_MESSAGES = 10**9
+"""No request has more messages, so that these can be weighted and added up."""
 FIRST_US = 1
 LAST_US = 4_102_444_800_000_000
 """The year 2100."""
@@ -86,7 +90,8 @@ REQUEST_RULES = _rules(
         "sequence": _WHOLE,
         "weight": _WHOLE,
     },
-    weight=(1, MOST),
+    weight=(1, MOST_WEIGHT),
+    message_count=(0, MOST_MESSAGES),
 )
 
 CALL_RULES = _rules(
@@ -109,7 +114,8 @@ CALL_RULES = _rules(
         "sequence": _WHOLE,
         "weight": _WHOLE,
     },
-    weight=(1, MOST),
+    weight=(1, MOST_WEIGHT),
+    message_count=(0, MOST_MESSAGES),
 )
 
 SAMPLE_RULES = _rules(
