@@ -274,6 +274,8 @@ def write_comparison_of(sources: Sequence[Path], out: Path, means: Means | None 
         }
         page = out / "report.html"
         write_comparison(analyses, page)
+    for analysis in analyses.values():
+        _warn(analysis.tables["quarantine"].to_numpy().tolist())
     return page
 
 
@@ -335,5 +337,8 @@ def _errors_told() -> Iterator[None]:
         yield
     except FlyballError as error:
         fail(str(error))
+    except OSError as error:
+        # A full disk, or a folder that may not be read or written.
+        fail(f"{error.filename or 'a file'}: {error.strerror or error}")
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
