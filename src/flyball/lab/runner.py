@@ -156,6 +156,7 @@ class _Run:
         self._told = (time.monotonic(), 0)
         self._nodes: list[Node] = []
         self._workers: list[Worker] = []
+        self._peers: list[Peer] = []
         self._folders: list[tuple[Host, str]] = []
         self._warnings: list[str] = []
         self._moved = asyncio.Event()
@@ -184,8 +185,9 @@ class _Run:
                     self._say("stopping")
                     await asyncio.gather(*(node.stop() for node in self._own_nodes()))
             except BaseException:
-                # What the nodes logged tells why; a host that does not answer any more must not hide the reason.
+                await asyncio.gather(*(peer.end() for peer in self._peers))
                 await running.aclose()
+                # What the nodes logged tells why; a host that does not answer any more must not hide the reason.
                 with contextlib.suppress(LabError):
                     await asyncio.shield(self._collect(with_traces=False))
                 raise
@@ -214,7 +216,9 @@ class _Run:
         folder = await host.make_folder()
         self._folders.append((host, folder))
         log = self._logs / f"{name}.err"
-        return await running.enter_async_context(Peer(name, host, module, folder, log, end_limit_s))
+        peer = await running.enter_async_context(Peer(name, host, module, folder, log, end_limit_s))
+        self._peers.append(peer)
+        return peer
 
     async def _start_nodes(
         self, hosts: list[Host], client_hosts: list[Host], running: AsyncExitStack, tasks: asyncio.TaskGroup
