@@ -96,7 +96,7 @@ def test_bytes_that_are_no_text_are_malformed(tmp_path: Path) -> None:
     path = tmp_path / "binary.log"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(Malformed, match="is not text"):
-        opener_of(LogFormat.TELESTO)(path)
+        list(opener_of(LogFormat.TELESTO)(path).parts())
 
 
 def test_logs_are_ingested_like_traces(spark: SparkSession, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -42,20 +43,22 @@ def opener_of(log_format: LogFormat) -> Callable[[Path], Source]:
 
 
 def _open(log_format: LogFormat, path: Path) -> Source:
-    """Open a log. Raises Malformed if it cannot be read, or is not text."""
+    """Open a log; how many lines it has shows when it is read."""
+    return Source(parts=lambda: _parts(_PARSERS[log_format], path), rows=0)
+
+
+def _parts(parse: Parser, path: Path) -> Iterator[Part]:
+    """Read a log, some lines at a time. Raises Malformed if it cannot be read, or is not text."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            first = 1
+            while lines := list(islice(file, _BATCH_LINES)):
+                yield from _batch(parse, path.stem, first, lines)
+                first += len(lines)
     except OSError as error:
         raise Malformed(f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise Malformed("is not text") from error
-    lines = text.splitlines()
-    return Source(parts=lambda: _parts(_PARSERS[log_format], path.stem, lines), rows=len(lines))
-
-
-def _parts(parse: Parser, name: str, lines: Sequence[str]) -> Iterator[Part]:
-    for start in range(0, len(lines), _BATCH_LINES):
-        yield from _batch(parse, name, start + 1, lines[start : start + _BATCH_LINES])
 
 
 def _batch(parse: Parser, name: str, first: int, lines: Sequence[str]) -> Iterator[Part]:
@@ -67,7 +70,7 @@ def _batch(parse: Parser, name: str, first: int, lines: Sequence[str]) -> Iterat
         try:
             parsed = parse(name, number, _SEPARATOR.split(line.strip()))
         except ValueError as error:
-            wrong.append({"line": number, "text": line, REASON: str(error)})
+            wrong.append({"line": number, "text": line.rstrip("\n"), REASON: str(error)})
             continue
         for table, row in parsed.items():
             rows.setdefault(table, []).append(row)
