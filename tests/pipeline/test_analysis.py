@@ -179,6 +179,20 @@ def test_a_model_that_the_traces_do_not_allow_is_said_in_one_line(spark: SparkSe
         find_model(spark, "capacity", tmp_path / "data", tmp_path / "out")
 
 
+def test_traces_of_too_many_days_are_said_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    month_us = 30 * 86_400 * 10**6
+    write_requests(tmp_path / "trace-a-1.parquet", [request(), request(received_us=START_US + month_us)])
+    with pytest.raises(PipelineError, match=r"cover 30 days, 14 can be.*fewer of the files"):
+        analyse(spark, tmp_path, tmp_path / "out")
+
+
+def test_records_that_could_not_be_written_are_left_out_like_others(spark: SparkSession, tmp_path: Path) -> None:
+    source = tmp_path / "data"
+    write_requests(source / "trace-a-1.parquet", steady_requests(200), dropped="5")
+    [left_out] = analyse(spark, source, tmp_path / "out").tables["quarantine"].to_dict("records")
+    assert (left_out["file"], left_out["rows"]) == (str(source), 5)
+
+
 def test_an_output_that_is_a_file_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     write_requests(tmp_path / "data" / "trace-a-1.parquet", [request()])
     (tmp_path / "out").write_text("", encoding="utf-8")

@@ -240,7 +240,7 @@ MALFORMED_ROWS: list[tuple[Row, str]] = [
     ({"kind": "guess"}, "kind is none that is known"),
     ({"result": "perhaps"}, "result is none that is known"),
     ({"protocol": "morse"}, "protocol is none that is known"),
-    ({"received_us": 0}, "received_us is not above 0"),
+    ({"received_us": 86_400_000_000}, "received_us is too small"),
     ({"received_us": 2**62}, "received_us is too large"),
     ({"weight": 0}, "weight is not above 0"),
     ({"weight": 10**10}, "weight is too large"),

@@ -83,5 +83,12 @@ def test_only_whole_seconds_of_the_measured_time_are_compared(
     assert sorted(row.second for row in found.collect()) == kept
 
 
+def test_queues_beyond_the_busiest_are_counted_together(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throughput, "MOST_QUEUES", 2)
+    rows = [{"queue_id": queue, "weight": weight} for queue, weight in ((1, 5), (2, 1), (3, 7), (4, 2))]
+    found = throughput.throughput(seconds(spark, rows)).collect()
+    assert {row.queue: row.requests for row in found} == {"1": 5, "3": 7, throughput.OTHER_QUEUES: 3}
+
+
 def seconds(spark: SparkSession, rows: Sequence[Row]) -> DataFrame:
     return throughput.seconds(events.placed(events.of_requests(requests(spark, rows)), windows(spark, 10)))

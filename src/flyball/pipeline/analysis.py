@@ -41,6 +41,10 @@ from flyball.pipeline.warm_up import warm_up
 MODELS = ("profile", "model", "capacity")
 """Each is a file `<name>.json`."""
 
+MOST_DAYS = 14
+"""Every second of a run is looked at on the driver, so a run cannot be of any length."""
+_DAY_US = 86_400_000_000
+
 _ENOUGH_ROWS = 10_000_000
 """Of more rows than these, the profile and the spread of times other than the response are made from a part."""
 
@@ -152,6 +156,7 @@ class _Counted:
 
 def _counted(found: Ingested, stages: _Stages) -> _Counted:
     """Count all events, once: Spark keeps the result."""
+    _check_length(found.windows)
     events = of_requests(found.requests).unionByName(of_calls(found.calls))
     rows = found.rows.get("requests", 0) + found.rows.get("calls", 0)
     # Not `persist`: Spark does not find what it kept of a query that unpivots, and counts all events anew.
@@ -160,6 +165,14 @@ def _counted(found: Ingested, stages: _Stages) -> _Counted:
     stages.begin("latency")
     spread_ = spread(within(events, found.windows), _one_in(rows)).localCheckpoint()
     return _Counted(counted, spread_, found.windows)
+
+
+def _check_length(windows: DataFrame) -> None:
+    longest = max(windows.collect(), key=lambda window: window.until_us - window.from_us)
+    days = (longest.until_us - longest.from_us) / _DAY_US
+    if days > MOST_DAYS:
+        what = f"the traces of run {longest.run!r}" if longest.run else "these traces"
+        raise PipelineError(f"{what} cover {days:.0f} days, {MOST_DAYS} can be analysed: give fewer of the files")
 
 
 def _tables(opened: _Opened, counted: _Counted, stages: _Stages) -> dict[str, pd.DataFrame]:

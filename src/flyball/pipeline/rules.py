@@ -25,9 +25,9 @@ MOST_WEIGHT = 10**6
 """No row stands for more requests, with all that its file was sampled: squares of weights can be added up."""
 MOST_MESSAGES = 10**9
 """No request has more messages, so that these can be weighted and added up."""
-FIRST_US = 1
+FIRST_US = 915_148_800_000_000
 LAST_US = 4_102_444_800_000_000
-"""The year 2100."""
+"""The years 1999 and 2100: what is outside comes from a clock that was not set."""
 
 Range = tuple[float, float]
 
@@ -205,8 +205,8 @@ def _out_of_range(name: str, column: pa.Array, low: float, high: float) -> list[
     extremes = pc.min_max(column).as_py()
     suspects = []
     if extremes["min"] is not None and extremes["min"] < low:
-        reason = f"{name} is negative" if low == 0 else f"{name} is not above 0"
-        suspects.append((reason, _is_true(pc.less(column, low))))
+        what = {0: "negative", 1: "not above 0"}.get(int(low), "too small")
+        suspects.append((f"{name} is {what}", _is_true(pc.less(column, low))))
     if extremes["max"] is not None and extremes["max"] > high:
         suspects.append((f"{name} is too large", _is_true(pc.greater(column, high))))
     return suspects

@@ -6,7 +6,7 @@ laws all come from its small table. Sums are in milliseconds as doubles: whole n
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DoubleType, LongType, StringType
 
@@ -51,6 +51,12 @@ SERIES = table(**{field.name: field.dataType for field in SECONDS if field.name 
 """SECONDS of all queues together: small enough for the driver."""
 
 THROUGHPUT = table(**_KEYS, requests=_WHOLE, messages=_WHOLE)
+
+MOST_QUEUES = 100
+"""So many queues of a run, the busiest, have rows of their own in THROUGHPUT: it must fit into the driver."""
+
+OTHER_QUEUES = "(others)"
+"""Stands in the column `queue` for the rest together."""
 
 _CARRIES_MESSAGES = "kind in ('put', 'take', 'peek', 'list', 'deliver', 'settle', 'purge')"
 
@@ -107,6 +113,25 @@ def series(counted: DataFrame) -> DataFrame:
 
 
 def throughput(counted: DataFrame) -> DataFrame:
-    """Turn SECONDS into THROUGHPUT. A second without requests has no row."""
+    """Turn SECONDS into THROUGHPUT. A second without requests has no row.
+
+    Of each run and source the MOST_QUEUES busiest queues are apart, the others together are OTHER_QUEUES.
+    """
     require(counted, SECONDS, "the table of seconds")
-    return counted.select(*THROUGHPUT.names)
+    of_queue = ("run", "source", "queue")
+    busiest_first = Window.partitionBy("run", "source").orderBy(sf.desc("volume"), "queue")
+    busy = (
+        counted.groupBy(*of_queue)
+        .agg(sf.sum("requests").alias("volume"))
+        .withColumn("place_of_queue", sf.row_number().over(busiest_first))
+        .where(f"place_of_queue <= {MOST_QUEUES}")
+        .select(*of_queue, "place_of_queue")
+    )
+    queue = sf.expr(f"if(place_of_queue is null, '{OTHER_QUEUES}', queue)")
+    return (
+        counted.join(sf.broadcast(busy), list(of_queue), "left")
+        .withColumn("queue", queue)
+        .groupBy(*_KEYS)
+        .agg(sf.sum("requests").alias("requests"), sf.sum("messages").alias("messages"))
+        .select(*THROUGHPUT.names)
+    )
