@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from tests.pipeline.traces import steady_requests, write_experiment, write_requests, write_steady_run
 from typer.testing import CliRunner
@@ -16,6 +19,7 @@ from flyball.cli import pipeline
 from flyball.cli.main import app
 from flyball.errors import PipelineError
 from flyball.pipeline import session
+from flyball.pipeline.analysis import Analysis
 
 FLYBALL = (sys.executable, "-m", "flyball", "pipeline")
 
@@ -111,6 +115,32 @@ def test_an_error_is_one_line_whatever_it_says(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(pipeline, "write_report_of", failing)
     result = CliRunner().invoke(app, ["pipeline", "report", "somewhere"])
     assert (result.exit_code, result.stderr) == (1, "flyball: two lines\n")
+
+
+def test_a_full_disk_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device", "out/report.html")
+
+    monkeypatch.setattr(pipeline, "write_report_of", failing)
+    result = CliRunner().invoke(app, ["pipeline", "report", "somewhere"])
+    assert (result.exit_code, result.stderr) == (1, "flyball: out/report.html: No space left on device\n")
+
+
+def test_a_comparison_says_what_was_left_out_of_each_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def analysed(_: object, source: Path, *__: object) -> Analysis:
+        left_out = pd.DataFrame([(source.name, "is truncated", 3)], columns=["file", "reason", "rows"])
+        return Analysis([], [], {"quarantine": left_out})
+
+    monkeypatch.setattr(pipeline.Means, "spark", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr("flyball.pipeline.analysis.analyse", analysed)
+    monkeypatch.setattr("flyball.pipeline.report.write_comparison", lambda *_: None)
+    pipeline.write_comparison_of([Path("before"), Path("after")], tmp_path)
+    assert capsys.readouterr().err.splitlines() == [
+        "flyball: left out: before is truncated (3 rows)",
+        "flyball: left out: after is truncated (3 rows)",
+    ]
 
 
 def test_sources_of_one_name_are_told_apart() -> None:

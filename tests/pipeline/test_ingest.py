@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -342,6 +343,19 @@ def test_a_crash_in_the_middle_leaves_nothing_twice(
 
 def fail(_: object) -> None:
     raise PipelineError("the power went")
+
+
+def test_a_full_disk_is_said_in_one_line(source: Path, take: Ingest, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_requests(source / "trace-a-1.parquet", numbered(1))
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "store/a.parquet")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("flyball.pipeline.store.Store._merge", full)
+        with pytest.raises(PipelineError, match=r"^store/a.parquet: No space left on device. Repeat the command"):
+            take()
+    assert sequences(take().requests) == [1]
 
 
 def test_a_store_inside_its_source_does_not_eat_itself(source: Path, spark: SparkSession) -> None:

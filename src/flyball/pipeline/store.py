@@ -193,8 +193,18 @@ class Store:
         """Take files into the tables, or into quarantine; all of them under the name of one batch.
 
         Files that are in a table already are passed over. May be repeated with the same name and files after a crash
-        at any point.
+        at any point. Raises PipelineError if a file changes meanwhile, or the disk fails.
         """
+        try:
+            self._take(batch, paths, open_source)
+        except Malformed as error:
+            raise PipelineError(f"a file changed while it was read, and now {error}: repeat the command") from error
+        except OSError as error:
+            raise PipelineError(
+                f"{error.filename or self.folder}: {error.strerror}. Repeat it when that is cured"
+            ) from error
+
+    def _take(self, batch: str, paths: Iterable[Path], open_source: Opener) -> None:
         ledger = self.folder / _LEDGER
         if (ledger / f"{batch}.json").exists():
             return
