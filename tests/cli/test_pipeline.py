@@ -85,6 +85,14 @@ def test_a_wrong_setting_of_spark_is_said_in_one_line(tmp_path: Path) -> None:
     assert "memory" in done.stderr
 
 
+def test_what_the_traces_do_not_allow_is_said_in_one_line_after_spark_has_worked(tmp_path: Path) -> None:
+    write_requests(tmp_path / "data" / "trace-a-1.parquet", steady_requests(200))
+    done = run("capacity", tmp_path / "data", "--out", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert_one_line(done.stderr)
+    assert "no capacity can be found" in done.stderr
+
+
 def test_without_its_packages_the_pipeline_says_what_to_install(tmp_path: Path) -> None:
     lacking = "import sys; sys.modules['pyspark'] = None; from flyball.cli.main import app; app()"
     command = [sys.executable, "-c", lacking, "pipeline", "report", str(tmp_path)]

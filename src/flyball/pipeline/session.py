@@ -157,6 +157,10 @@ def _launch(conf: SparkConf, log: IO[bytes]) -> Popen[bytes]:
 def _end(process: Popen[bytes]) -> None:
     """End Java, whatever it is doing: when its input ends it stops all, removes its files and exits."""
     gateway, context = SparkContext._gateway, SparkContext._active_spark_context
+    # A thread of Spark that listens to Java would print a stack trace when Java is gone.
+    server = getattr(context, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None
     if process.stdin is not None:
         process.stdin.close()
     try:
