@@ -201,7 +201,7 @@ class Store:
             raise PipelineError(f"a file changed while it was read, and now {error}: repeat the command") from error
         except OSError as error:
             raise PipelineError(
-                f"{error.filename or self.folder}: {error.strerror}. Repeat it when that is cured"
+                f"{error.filename or self.folder}: {error.strerror}. Repeat the command when that is cured"
             ) from error
 
     def _take(self, batch: str, paths: Iterable[Path], open_source: Opener) -> None:
