@@ -161,22 +161,35 @@ def _end(process: Popen[bytes]) -> None:
     server = getattr(context, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda *_: None
-    if process.stdin is not None:
-        process.stdin.close()
-    try:
-        process.wait()
-    except BaseException:
-        # Somebody pressed Ctrl-C again.
-        process.kill()
-        raise
-    with warnings.catch_warnings(), contextlib.suppress(Exception):
-        warnings.simplefilter("ignore")
-        if context is not None:
-            context.stop()
-    if gateway is not None:
-        gateway.shutdown()
+    with _silence():
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            process.wait()
+        except BaseException:
+            # Somebody pressed Ctrl-C again.
+            process.kill()
+            raise
+        with contextlib.suppress(Exception):
+            if context is not None:
+                context.stop()
+        if gateway is not None:
+            gateway.shutdown()
     SparkContext._gateway = None
     SparkContext._jvm = None
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Let nothing be logged or warned about: whoever waits for an answer of Java would complain that it is gone."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
 
 
 @contextmanager
