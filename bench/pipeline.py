@@ -6,7 +6,8 @@
 Each measurement is a process of its own: `flyball pipeline report` on local[2], from the start of Python to the end
 of Java, with ingest, throughput, percentiles, phases, all other tables and models, and the page. CPU time and memory
 are those of the whole tree of processes. DuckDB answers the three queries that look at every row, with 2 threads and
-4 GB, on the same files. Traces are made once and kept.
+4 GB, on the same files. The profile is made beside the other stages, so their times are not those of a stage alone.
+Traces are made once and kept.
 """
 
 from __future__ import annotations

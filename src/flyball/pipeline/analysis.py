@@ -10,6 +10,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,9 +76,10 @@ def analyse(spark: SparkSession, source: Path, out: Path, progress: Progress = u
     traces cannot be used.
     """
     stages = _Stages(progress)
-    with one_line_errors("the analysis"), _opened(spark, source, out, stages) as opened:
+    with one_line_errors("the analysis"), _opened(spark, source, out, stages) as opened, _beside() as beside:
+        profile_ = beside.submit(_profile, opened.found)
         tables = _tables(opened, _counted(opened.found, stages), stages)
-        models = _models(opened, tables["measures"], stages)
+        models = _models(opened, profile_, tables["measures"], stages)
         stages.begin("writing")
         analysis = Analysis(opened.experiments, opened.runs, tables, models)
         _write(analysis, out)
@@ -230,13 +232,28 @@ def _add_logs(tables: dict[str, pd.DataFrame], found: Ingested, windows: pd.Data
         tables[name] = pd.concat(parts, ignore_index=True) if parts else rows
 
 
-def _models(opened: _Opened, measured: pd.DataFrame, stages: _Stages) -> dict[str, dict[str, Any]]:
+@contextmanager
+def _beside() -> Iterator[ThreadPoolExecutor]:
+    """Do something beside the rest: a stage alone leaves cores idle while it is planned and ended.
+
+    Nobody waits for it if the rest fails: it ends with Spark, at the latest.
+    """
+    pool = ThreadPoolExecutor(1)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _models(
+    opened: _Opened, profile_: Future[dict[str, Any] | None], measured: pd.DataFrame, stages: _Stages
+) -> dict[str, dict[str, Any]]:
     """Return those models that the data allow."""
     models: dict[str, dict[str, Any]] = {}
     stages.begin("profile")
-    if opened.found.rows.get("requests"):
-        with contextlib.suppress(PipelineError):
-            models["profile"] = profile(_part_of(opened.found))
+    found_profile = profile_.result()
+    if found_profile is not None:
+        models["profile"] = found_profile
     stages.begin("identification")
     if opened.found.rows.get("samples"):
         with contextlib.suppress(PipelineError):
@@ -246,6 +263,14 @@ def _models(opened: _Opened, measured: pd.DataFrame, stages: _Stages) -> dict[st
     if found["targets"]:
         models["capacity"] = found
     return models
+
+
+def _profile(found: Ingested) -> dict[str, Any] | None:
+    if not found.rows.get("requests"):
+        return None
+    with contextlib.suppress(PipelineError):
+        return profile(_part_of(found))
+    return None
 
 
 def _part_of(found: Ingested) -> DataFrame:
