@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _database_numbers = itertools.count(1)
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the programs under test: a shell that runs the tests in the background has it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
