@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import asyncio.subprocess
-import io
 import os
 import shlex
 import shutil
@@ -34,6 +33,7 @@ CLOCK_WARNING_S = 0.01
 CLOCK_LIMIT_S = 1.0
 """Beyond this much, what is recorded there lies outside of the measured time."""
 SSH_FAILED = 255
+PART_BYTES = 2**20
 
 
 class Host(Protocol):
@@ -163,9 +163,10 @@ class SshHost:
 
     async def fetch(self, folder: str, into: Path) -> None:
         there = shlex.quote(folder)
-        packed = await self._run(f"if [ -d {there} ]; then tar -C {there} -cf - .; fi")
-        if packed:
-            await asyncio.to_thread(_unpack, packed, into)
+        with tempfile.TemporaryFile() as packed:
+            await self._receive(f"if [ -d {there} ]; then tar -C {there} -cf - .; fi", packed)
+            if packed.tell():
+                await asyncio.to_thread(_unpack, packed, into)
 
     async def remove(self, folder: str) -> None:
         await self._run(f"rm -rf {shlex.quote(folder)}")
@@ -191,12 +192,36 @@ class SshHost:
             raise LabError(f"{self.name}: no answer to {command!r} in {COMMAND_LIMIT_S:.0f} s") from None
         finally:
             await _end(process)
-        if process.returncode != 0:
-            said = errors.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
-            if process.returncode == SSH_FAILED:
-                raise LabError(f"cannot reach {self.name}: {said[-1]}; `ssh` must get there without a question")
-            raise LabError(f"{self.name}: {said[-1]}")
+        self._check(process.returncode, errors)
         return output
+
+    async def _receive(self, command: str, into: IO[bytes]) -> None:
+        """Write what a command of the shell there prints, however much it is. Raises LabError."""
+        with tempfile.TemporaryFile() as errors:
+            process = await self._start_there(command, errors)
+            assert process.stdout is not None
+            try:
+                while True:
+                    async with asyncio.timeout(COMMAND_LIMIT_S):
+                        part = await process.stdout.read(PART_BYTES)
+                    if not part:
+                        break
+                    await asyncio.to_thread(into.write, part)
+                await process.wait()
+            except TimeoutError:
+                raise LabError(f"{self.name}: nothing more of {command!r} in {COMMAND_LIMIT_S:.0f} s") from None
+            finally:
+                await _end(process)
+            errors.seek(0)
+            self._check(process.returncode, errors.read())
+
+    def _check(self, exit_code: int | None, errors: bytes) -> None:
+        if exit_code == 0:
+            return
+        said = errors.decode(errors="replace").strip().splitlines() or [f"exit code {exit_code}"]
+        if exit_code == SSH_FAILED:
+            raise LabError(f"cannot reach {self.name}: {said[-1]}; `ssh` must get there without a question")
+        raise LabError(f"{self.name}: {said[-1]}")
 
 
 def host_at(url: str) -> Host:
@@ -250,7 +275,17 @@ def _copy(folder: Path, into: Path) -> None:
         shutil.copytree(folder, into, dirs_exist_ok=True)
 
 
-def _unpack(packed: bytes, into: Path) -> None:
-    into.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(into, filter="data")
+def _unpack(packed: IO[bytes], into: Path) -> None:
+    """Unpack files; what is none, or would lie elsewhere, is left out."""
+    packed.seek(0)
+    root = into.resolve()
+    root.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=packed) as archive:
+        for member in archive:
+            path = (root / member.name).resolve()
+            content = archive.extractfile(member) if member.isfile() else None
+            if content is None or not path.is_relative_to(root):
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                shutil.copyfileobj(content, file)
