@@ -120,7 +120,7 @@ def test_a_worker_that_dies_fails_the_run_at_once(tmp_path: Path) -> None:
 
 def test_a_node_that_dies_fails_the_run_with_its_last_words(tmp_path: Path) -> None:
     def kill() -> None:
-        (node,) = lab_processes("flyball serve")
+        (node,) = lab_processes("flyball serve --name node-1")
         node.send_signal(signal.SIGKILL)
 
     with pytest.raises(LabError, match=r"node-1: the node has died: "):
