@@ -26,7 +26,7 @@ from flyball.pipeline.events import of_calls, of_requests, placed, within
 from flyball.pipeline.factorial import COLUMNS as EFFECT_COLUMNS
 from flyball.pipeline.factorial import factorial
 from flyball.pipeline.identify import identify
-from flyball.pipeline.ingest import Ingested, ingest, open_store
+from flyball.pipeline.ingest import Ingested, ingest_once, open_store
 from flyball.pipeline.latency import histogram, percentiles, spread
 from flyball.pipeline.laws import laws
 from flyball.pipeline.log_tables import downtime_of, phases_of, throughput_of
@@ -138,7 +138,7 @@ def _opened(spark: SparkSession, source: Path, out: Path, stages: _Stages) -> It
         raise PipelineError(f"{out} cannot be written to: {error.strerror}") from error
     try:
         is_store = Store.is_at(source)
-        found = open_store(spark, source) if is_store else ingest(spark, source, passing)
+        found = open_store(spark, source) if is_store else ingest_once(spark, source, passing)
         manifests = Store(source if is_store else passing).manifests
         yield _Opened(source, found, read_experiments(manifests), read_runs(manifests))
     finally:

@@ -54,6 +54,7 @@ _FILES = StructType(
 )
 """What Spark tells about files; their content it reads only if asked for."""
 
+_ONCE = "once"
 _AGAIN = "again-"
 """How the names of batches begin that hold files for a second look."""
 
@@ -114,6 +115,24 @@ def ingest(spark: SparkSession, source: Path, store: Path, log_format: LogFormat
     return open_store(spark, store)
 
 
+def ingest_once(spark: SparkSession, source: Path, store: Path) -> Ingested:
+    """Take all trace files in `source` into a new store that is thrown away after use, and open it.
+
+    Nobody has to remember what was taken, so there is no stream: it takes seconds to start. Raises PipelineError if
+    there is nothing to take.
+    """
+    check_ingestible(source)
+    place = Store(store)
+    place.create()
+    if source.is_dir():
+        place.copy_manifests(source.resolve())
+    with one_line_errors(f"reading {source}"):
+        place.take(_ONCE, _files_in(source.resolve(), None), open_trace)
+    if not place.taken():
+        raise PipelineError(_nothing_in(source, None))
+    return open_store(spark, store)
+
+
 def take_new(spark: SparkSession, source: Path, store: Store, log_format: LogFormat | None = None) -> None:
     """Take the files in `source` that are new, or whole now. Raises PipelineError if Spark or the disk fail."""
     source = source.resolve()
@@ -169,9 +188,13 @@ def _take_batch(folder: str, key: str, log_format: LogFormat | None, files: Data
 
 
 def _empty_files(source: Path, log_format: LogFormat | None) -> list[Path]:
-    names = _names(log_format)
-    files = [source] if source.is_file() else [path for name in names for path in find_files(source, name)]
-    return [path for path in files if not path.stat().st_size]
+    return [path for path in _files_in(source, log_format) if not path.stat().st_size]
+
+
+def _files_in(source: Path, log_format: LogFormat | None) -> list[Path]:
+    return (
+        [source] if source.is_file() else [path for name in _names(log_format) for path in find_files(source, name)]
+    )
 
 
 def _opener(log_format: LogFormat | None) -> Opener:
