@@ -110,3 +110,12 @@ def test_a_cluster_of_two_workers_counts_what_one_machine_counts(cluster: str, t
 def test_spark_connect_counts_what_one_machine_counts(connect: str, tmp_path: Path) -> None:
     write_steady_run(tmp_path / "source", "one")
     assert run_count(connect, tmp_path) == {"put": 500, "take": 500}
+
+
+def test_a_whole_report_is_made_with_spark_connect(connect: str, tmp_path: Path) -> None:
+    write_steady_run(tmp_path / "source", "one")
+    command = [sys.executable, "-m", "flyball", "pipeline", "report", str(tmp_path / "source"), "--master", connect]
+    done = subprocess.run([*command, "--out", str(tmp_path / "out")], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "out" / "report.html").is_file()
+    assert (tmp_path / "out" / "profile.json").is_file()

@@ -19,6 +19,7 @@ from typing import Any
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.utils import is_remote
 
 from flyball.errors import PipelineError
 from flyball.pipeline.capacity import capacity
@@ -77,7 +78,8 @@ def analyse(spark: SparkSession, source: Path, out: Path, progress: Progress = u
     """
     stages = _Stages(progress)
     with one_line_errors("the analysis"), _opened(spark, source, out, stages) as opened, _beside() as beside:
-        profile_ = beside.submit(_profile, opened.found)
+        # With Spark Connect a model can be asked only where its session was made.
+        profile_ = None if is_remote() else beside.submit(_profile, opened.found)
         tables = _tables(opened, _counted(opened.found, stages), stages)
         models = _models(opened, profile_, tables["measures"], stages)
         stages.begin("writing")
@@ -246,12 +248,12 @@ def _beside() -> Iterator[ThreadPoolExecutor]:
 
 
 def _models(
-    opened: _Opened, profile_: Future[dict[str, Any] | None], measured: pd.DataFrame, stages: _Stages
+    opened: _Opened, profile_: Future[dict[str, Any] | None] | None, measured: pd.DataFrame, stages: _Stages
 ) -> dict[str, dict[str, Any]]:
     """Return those models that the data allow."""
     models: dict[str, dict[str, Any]] = {}
     stages.begin("profile")
-    found_profile = profile_.result()
+    found_profile = _profile(opened.found) if profile_ is None else profile_.result()
     if found_profile is not None:
         models["profile"] = found_profile
     stages.begin("identification")
