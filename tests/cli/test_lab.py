@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -235,3 +236,12 @@ def test_an_interrupted_experiment_keeps_what_it_has_and_goes_on_from_there(tiny
     ]
     assert f"flyball pipeline report {out}" in output
     assert len(list(out.glob("tiny/run=*"))) == 2
+
+
+def test_a_full_disk_is_said_in_one_line(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device", "out/run")
+
+    monkeypatch.setattr("flyball.lab.results.Results.begin", full)
+    result = CliRunner().invoke(app, ["lab", "run", tiny, "--out", str(tmp_path / "out")], env=QUIET)
+    assert (result.exit_code, result.stderr) == (1, "flyball: out/run: No space left on device\n")

@@ -320,6 +320,9 @@ def _errors_told() -> Iterator[None]:
         yield
     except FlyballError as error:
         fail(str(error), FAILED)
+    except OSError as error:
+        # A full disk, or a folder that may not be written.
+        fail(f"{error.filename or 'a file'}: {error.strerror or error}", FAILED)
     except KeyboardInterrupt:
         fail(
             "interrupted: what is complete stays; the same command, without --fresh, goes on from there", INTERRUPTED
