@@ -48,6 +48,8 @@ Master = Annotated[
 Memory = Annotated[str, typer.Option("--memory", help="How much memory Spark may take on this machine.")]
 Log = Annotated[Path | None, typer.Option("--log", metavar="FILE", help="File for what Spark and Java say.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+ModelFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the model.")]
+HERE = Path()
 DEFAULT_MASTER = "local[*]"
 DEFAULT_MEMORY = "3g"
 
@@ -188,7 +190,7 @@ def compare(
 @app.command()
 def profile(
     source: Source,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the model.")] = Path(),
+    out: ModelFolder = HERE,
     master: Master = DEFAULT_MASTER,
     memory: Memory = DEFAULT_MEMORY,
     log: Log = None,
@@ -204,7 +206,7 @@ def profile(
 @app.command()
 def identify(
     source: Source,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the model.")] = Path(),
+    out: ModelFolder = HERE,
     master: Master = DEFAULT_MASTER,
     memory: Memory = DEFAULT_MEMORY,
     log: Log = None,
@@ -220,7 +222,7 @@ def identify(
 @app.command()
 def capacity(
     source: Source,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the model.")] = Path(),
+    out: ModelFolder = HERE,
     master: Master = DEFAULT_MASTER,
     memory: Memory = DEFAULT_MEMORY,
     log: Log = None,

@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import coalesce, col, lit
 from pyspark.sql.types import (
     BinaryType,
-    DoubleType,
     LongType,
     StringType,
     StructField,
@@ -28,21 +26,14 @@ from pyspark.sql.types import (
 )
 
 from flyball.errors import PipelineError
+from flyball.pipeline.events import WINDOWS
 from flyball.pipeline.log_formats import LogFormat
 from flyball.pipeline.logs import LOG_NAMES, opener_of
 from flyball.pipeline.manifest import find_files, read_runs
 from flyball.pipeline.reading import TRACE_NAMES, open_trace
-from flyball.pipeline.rules import RULES
+from flyball.pipeline.schemas import TABLES
 from flyball.pipeline.spark_errors import one_line_errors
 from flyball.pipeline.store import Opener, Quarantined, Store, Taken
-
-WINDOWS = StructType(
-    [
-        StructField("run", StringType(), nullable=False),
-        StructField("from_us", LongType(), nullable=False),
-        StructField("until_us", LongType(), nullable=False),
-    ]
-)
 
 _FILES = StructType(
     [
@@ -57,8 +48,6 @@ _FILES = StructType(
 _ONCE = "once"
 _AGAIN = "again-"
 """How the names of batches begin that hold files for a second look."""
-
-_SPARK_TYPES = {pa.string(): StringType(), pa.int64(): LongType(), pa.float64(): DoubleType()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,20 +203,20 @@ def open_store(spark: SparkSession, store: Path) -> Ingested:
     if not rows:
         raise PipelineError(_nothing_usable(place, quarantine))
     with one_line_errors(f"opening {store}"):
-        tables = {name: _table(spark, place, name) for name in RULES}
+        tables = {name: _table(spark, place, name) for name in TABLES}
         windows = spark.createDataFrame(_windows(place, taken), WINDOWS)
     return Ingested(**tables, windows=windows, quarantine=quarantine, rows=rows, dropped=_dropped(taken))
 
 
 def _table(spark: SparkSession, store: Store, name: str) -> DataFrame:
-    fields = [StructField(column, _SPARK_TYPES[kind]) for column, kind in RULES[name].columns.items()]
-    schema = StructType([StructField("run", StringType()), *fields])
+    columns = [field for field in TABLES[name] if field.name != "run"]
+    # Rows without a run lie in a folder that Spark takes for a missing value.
+    schema = StructType([StructField("run", StringType()), *columns])
     folder = store.table(name)
     if folder is None:
         return spark.createDataFrame([], schema)
-    # Rows without a run lie in a folder that Spark takes for a missing value.
     run = coalesce(col("run"), lit("")).alias("run")
-    return spark.read.schema(schema).parquet(_literal(folder)).select(run, *RULES[name].columns)
+    return spark.read.schema(schema).parquet(_literal(folder)).select(run, *(field.name for field in columns))
 
 
 def _windows(store: Store, taken: list[Taken]) -> list[tuple[str, int, int]]:

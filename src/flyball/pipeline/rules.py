@@ -1,6 +1,7 @@
 """What a row of a trace must be like: the rules of `docs/traces.md`, checked on Arrow batches.
 
-Knows neither files nor Spark. A batch that obeys costs a minimum and a maximum for each column.
+Knows no files. The columns are those of the tables without `run`, which is where a file lies. A batch that obeys
+costs a minimum and a maximum for each column.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.types import DataType, DoubleType, LongType, StringType, StructType
+
+from flyball.pipeline import schemas
 
 KINDS = [
     *("ping", "register", "identify", "put", "take", "peek", "list", "consume", "deliver", "settle", "create_queue"),
@@ -32,6 +36,7 @@ LAST_US = 4_102_444_800_000_000
 Range = tuple[float, float]
 
 _TEXT, _WHOLE, _REAL = pa.string(), pa.int64(), pa.float64()
+_IN_ARROW: dict[DataType, pa.DataType] = {StringType(): _TEXT, LongType(): _WHOLE, DoubleType(): _REAL}
 _COUNT: Range = (0, MOST)
 _TIME: Range = (FIRST_US, LAST_US)
 _FINITE: Range = (-math.inf, math.inf)
@@ -58,7 +63,8 @@ class Rules:
         return pa.schema(list(self.columns.items()))
 
 
-def _rules(time_column: str, columns: Mapping[str, pa.DataType], **special: Range) -> Rules:
+def _rules(time_column: str, table: StructType, **special: Range) -> Rules:
+    columns = {field.name: _IN_ARROW[field.dataType] for field in table if field.name != "run"}
     whole = {name: _COUNT for name, kind in columns.items() if kind == _WHOLE}
     real = {name: _FINITE for name, kind in columns.items() if kind == _REAL}
     texts = {"kind": KINDS, "protocol": PROTOCOLS, "result": RESULTS}
@@ -72,81 +78,30 @@ def _rules(time_column: str, columns: Mapping[str, pa.DataType], **special: Rang
 
 REQUEST_RULES = _rules(
     "received_us",
-    {
-        "kind": _TEXT,
-        "protocol": _TEXT,
-        "client_id": _WHOLE,
-        "queue_id": _WHOLE,
-        "size_bytes": _WHOLE,
-        "result": _TEXT,
-        "received_us": _WHOLE,
-        "wait_ns": _WHOLE,
-        "parse_ns": _WHOLE,
-        "engine_ns": _WHOLE,
-        "store_ns": _WHOLE,
-        "emit_ns": _WHOLE,
-        "message_count": _WHOLE,
-        "node": _TEXT,
-        "sequence": _WHOLE,
-        "weight": _WHOLE,
-    },
+    schemas.REQUESTS,
     weight=(1, MOST_WEIGHT),
     message_count=(0, MOST_MESSAGES),
 )
 
 CALL_RULES = _rules(
     "intended_us",
-    {
-        "kind": _TEXT,
-        "protocol": _TEXT,
-        "role": _TEXT,
-        "client_id": _WHOLE,
-        "queue": _TEXT,
-        "size_bytes": _WHOLE,
-        "result": _TEXT,
-        "intended_us": _WHOLE,
-        "late_ns": _WHOLE,
-        "response_ns": _WHOLE,
-        "think_ns": _WHOLE,
-        "message_count": _WHOLE,
-        "target": _TEXT,
-        "worker": _TEXT,
-        "sequence": _WHOLE,
-        "weight": _WHOLE,
-    },
+    schemas.CALLS,
     weight=(1, MOST_WEIGHT),
     message_count=(0, MOST_MESSAGES),
 )
 
 SAMPLE_RULES = _rules(
     "at_us",
-    {
-        "loop": _TEXT,
-        "at_us": _WHOLE,
-        "sample_time_s": _REAL,
-        "setpoint": _REAL,
-        "measurement": _REAL,
-        "action": _REAL,
-        "sequence": _WHOLE,
-    },
+    schemas.SAMPLES,
     sample_time_s=(1e-9, MOST),
 )
 
 INTERVAL_RULES = _rules(
     "at_us",
-    {
-        "node": _TEXT,
-        "at_us": _WHOLE,
-        "pushes": _WHOLE,
-        "pops": _WHOLE,
-        "answers": _WHOLE,
-        "total_ns": _WHOLE,
-        "worker_ns": _WHOLE,
-        "persistence_ns": _WHOLE,
-    },
+    schemas.INTERVALS,
 )
 
-DOWNTIME_RULES = _rules("at_us", {"node": _TEXT, "at_us": _WHOLE, "downtime_ns": _WHOLE})
+DOWNTIME_RULES = _rules("at_us", schemas.DOWNTIMES)
 
 RULES: Mapping[str, Rules] = {
     "requests": REQUEST_RULES,
@@ -155,7 +110,7 @@ RULES: Mapping[str, Rules] = {
     "intervals": INTERVAL_RULES,
     "downtimes": DOWNTIME_RULES,
 }
-"""By the name of the table. The first three come in trace files, the last two only in the logs of the seeds."""
+"""By the name of the table."""
 
 
 def problem_of_columns(schema: pa.Schema, rules: Rules) -> str | None:

@@ -73,6 +73,25 @@ SAMPLES = table(
     sequence=_WHOLE,
 )
 
+INTERVALS = table(
+    run=_TEXT,
+    node=_TEXT,
+    at_us=_WHOLE,
+    pushes=_WHOLE,
+    pops=_WHOLE,
+    answers=_WHOLE,
+    total_ns=_WHOLE,
+    worker_ns=_WHOLE,
+    persistence_ns=_WHOLE,
+)
+"""What a server of seed 002 did between two lines of its log."""
+
+DOWNTIMES = table(run=_TEXT, node=_TEXT, at_us=_WHOLE, downtime_ns=_WHOLE)
+"""How long workers of seed 003 had nothing to do before a request."""
+
+TABLES = {"requests": REQUESTS, "calls": CALLS, "samples": SAMPLES, "intervals": INTERVALS, "downtimes": DOWNTIMES}
+"""What can be ingested. The first three come in trace files, the last two only in the logs of the seeds."""
+
 
 def require(frame: DataFrame, schema: StructType, what: str) -> None:
     """Raise PipelineError if `frame` lacks columns of `schema` or has them with other types; it names them all."""
