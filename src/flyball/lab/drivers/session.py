@@ -104,10 +104,10 @@ class Session(ABC):
         """End the connection."""
 
 
-class Exchange(asyncio.Protocol):
+class Exchange(asyncio.Protocol, ABC):
     """A connection on which one request is answered before the next is sent.
 
-    `_split` cuts the answers out of the bytes. `sent_ns` and `answered_ns` are those of the last request.
+    `is_complete` tells where an answer ends. `sent_ns` and `answered_ns` are those of the last request.
     """
 
     def __init__(self) -> None:
@@ -120,9 +120,9 @@ class Exchange(asyncio.Protocol):
         self._end: str | None = None
         self._closed = self._loop.create_future()
 
+    @abstractmethod
     def is_complete(self, data: bytes) -> bool:
         """Whether the bytes are one whole answer."""
-        raise NotImplementedError
 
     async def ask(self, request: bytes) -> bytes:
         """Send a request and return its answer. Raises LabError when the connection ends instead."""
