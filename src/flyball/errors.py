@@ -36,6 +36,7 @@ FlyballError
 │   └── StoreMismatch          it holds something this version cannot read
 ├── SettingsError              a setting is wrong; the field names it
 ├── LabError                   an experiment cannot be run, or went wrong
+├── ControlError               a model, a design or a loop is not fit to be used
 └── PipelineError              the pipeline cannot work with what it was given, or without what it needs
 """
 
@@ -283,6 +284,10 @@ class SettingsError(FlyballError):
 
 class LabError(FlyballError):
     """An experiment is not well described, or went wrong while it ran."""
+
+
+class ControlError(FlyballError):
+    """A model, a design or a control loop is not fit to be used."""
 
 
 class PipelineError(FlyballError):
