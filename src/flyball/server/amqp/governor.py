@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 
-from flyball.server.pi import Limits, PiLaw, PiState
+from flyball.control.limits import Limits
+from flyball.control.timed_pi import PiLaw, PiState
 
 SAMPLE_S = 0.02
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from flyball.server.pi import Limits, PiLaw, PiState
+from flyball.control.limits import Limits
+from flyball.control.timed_pi import PiLaw, PiState
 
 SAMPLE_S = 0.02
 LAW = PiLaw(setpoint=100.0, kp=5.0, ki_per_s=6.25, limits=Limits(0.0, 1000.0))

@@ -1,22 +1,14 @@
-"""The proportional-integral law: from an error now and its past to an action within limits.
+"""The proportional-integral law in continuous time, for loops whose samples come when they come.
 
-Knows no clock, no sensor and no actuator: a test is a list of numbers.
+Its gains are per second, and each step is told the time. Where samples come at a fixed pace, use `laws`: designs and
+certificates are made for those.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Between what an actuator can act."""
-
-    lowest: float
-    highest: float
-
-    def clamp(self, wanted: float) -> float:
-        return min(max(wanted, self.lowest), self.highest)
+from flyball.control.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)
