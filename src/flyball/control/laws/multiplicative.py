@@ -1,0 +1,55 @@
+"""Little's law turned round: a window w and a rate y belong together by w = y W, so for a rate r take w r / y.
+
+Works on positive quantities, in ratios. It needs no model: units, and how fast the plant is, cancel out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flyball.control.laws.law import Law, Reading, check_gains
+from flyball.errors import ControlError
+
+LARGEST_RATIO = 4.0
+"""One sample, however odd, counts as no more than this many times too little or too much."""
+LEAST_ACTION = 1e-6
+"""From nothing no factor leads away."""
+
+
+def log_error(reading: Reading) -> float:
+    """Return ln(setpoint / measurement), within what one sample may say."""
+    most = math.log(LARGEST_RATIO)
+    if reading.measurement <= 0 or reading.setpoint <= 0:
+        return math.copysign(most, reading.error) if reading.error else 0.0
+    return min(max(math.log(reading.setpoint) - math.log(reading.measurement), -most), most)
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplicative(Law[float]):
+    """u *= (r / y) ** exponent.
+
+    In logarithms it is an integral law with the gain `exponent`, on a plant whose gain is the elasticity s of its
+    curve. Concave curves through the origin, as a window has, have 0 <= s <= 1: the pole 1 - exponent s is stable for
+    all of them, without a swing up to an exponent of 1.
+    """
+
+    kind: ClassVar[str] = "multiplicative"
+
+    exponent: float = 0.4
+
+    def __post_init__(self) -> None:
+        check_gains(self)
+        if not 0 < self.exponent <= 2:
+            raise ControlError(f"the exponent of a multiplicative law is above 0 and at most 2, not {self.exponent}")
+
+    def begin(self, action: float, reading: Reading | None) -> float:
+        return max(action, LEAST_ACTION)
+
+    def step(self, state: float, reading: Reading) -> tuple[float, float]:
+        wanted = state * math.exp(self.exponent * log_error(reading))
+        return wanted, wanted
+
+    def settle(self, state: float, action: float) -> float:
+        return max(action, LEAST_ACTION)
