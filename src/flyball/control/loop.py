@@ -1,0 +1,133 @@
+"""Runs a loop: at a fixed pace it reads its sensor, lets its controller decide, and has its actuator act.
+
+The only part of `control` that awaits. It takes the time from the event loop, and knows neither what is measured nor
+what is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from flyball.control.certificate import Certificate, check
+from flyball.control.controller import Controller
+from flyball.errors import ControlError
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a sensor read: the value since the last reading, and whether a larger action could raise it now."""
+
+    value: float
+    can_rise: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One step of a loop: what it wanted, what it measured, what it did then."""
+
+    loop: str
+    at_s: float
+    """By the event loop's clock."""
+    sample_time_s: float
+    setpoint: float
+    measurement: float
+    action: float
+    sequence: int
+
+
+class Sensor(Protocol):
+    """Reads one quantity."""
+
+    async def read(self) -> Measurement:
+        """Return what was there since the last reading."""
+
+
+class Actuator(Protocol):
+    """Applies one action."""
+
+    async def apply(self, action: float) -> float:
+        """Take the action; return what could really be done, as a whole number where only those are possible."""
+
+
+class Loop:
+    """One loop. `run` it until it is cancelled, or `stop` it.
+
+    The first action is the controller's start, the first measurement comes a sample time later. In shadow mode the
+    loop computes and records, and acts on nothing. Without a sound certificate for its law it does not start, unless
+    `allow_uncertified` says that this is known.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sensor: Sensor,
+        controller: Controller,
+        actuator: Actuator,
+        sample_time_s: float,
+        *,
+        certificate: Certificate | None = None,
+        record: Callable[[Sample], None] | None = None,
+        is_shadow: bool = False,
+        allow_uncertified: bool = False,
+    ) -> None:
+        if not (math.isfinite(sample_time_s) and sample_time_s > 0):
+            raise ControlError(f"a sample time is a number of seconds above 0, not {sample_time_s}")
+        if not (is_shadow or allow_uncertified):
+            check(certificate, controller.law)
+        self.name = name
+        self.controller = controller
+        self.sample_time_s = sample_time_s
+        self.is_shadow = is_shadow
+        self.late_ticks = 0
+        """So many samples were left out because the event loop, the sensor or the actuator took too long."""
+        self._sensor = sensor
+        self._actuator = actuator
+        self._record = record
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """End `run` at once, between two samples. May be called at any time."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Run the loop. An error of the sensor or the actuator ends it."""
+        clock = asyncio.get_running_loop().time
+        await self._act(self.controller.action)
+        # What was there before the first action does not count.
+        await self._sensor.read()
+        begin_s = clock()
+        sequence = 0
+        while True:
+            sequence += 1
+            skipped = math.floor((clock() - begin_s) / self.sample_time_s) - sequence
+            if skipped >= 0:
+                # A tick that is over is left out, not made up for: two at once would measure nothing.
+                self.late_ticks += skipped + 1
+                sequence += skipped + 1
+            if await self._stops_before(begin_s + sequence * self.sample_time_s):
+                return
+            await self._step(sequence, clock())
+
+    async def _stops_before(self, at_s: float) -> bool:
+        """Wait until then; return whether the loop is to stop."""
+        try:
+            async with asyncio.timeout_at(at_s):
+                await self._stopping.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _step(self, sequence: int, now_s: float) -> None:
+        measured = await self._sensor.read()
+        setpoint = self.controller.setpoint
+        wanted = self.controller.update(measured.value, can_rise=measured.can_rise)
+        action = await self._act(wanted)
+        if self._record is not None:
+            self._record(Sample(self.name, now_s, self.sample_time_s, setpoint, measured.value, action, sequence))
+
+    async def _act(self, action: float) -> float:
+        return action if self.is_shadow else await self._actuator.apply(action)
