@@ -1,0 +1,107 @@
+"""Least squares for the parameters of a plant, from the moments of its samples.
+
+Pure arithmetic on small matrices: what the parameters are good for, and whether to trust them, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from flyball.control.moments import Moments, Numbers
+
+_SINGULAR = 1e-12
+_ROUNDING = 1e-13
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What least squares found: the a's and then as many b's, with their covariance."""
+
+    parameters: Numbers
+    offset: float
+    inverse: Numbers
+    """The covariance for a residual variance of 1."""
+    variance: float
+    freedom: int
+    condition: float
+
+    @property
+    def order(self) -> int:
+        return len(self.parameters) // 2
+
+    @property
+    def a(self) -> float:
+        return float(self.parameters[0])
+
+    @property
+    def b(self) -> float:
+        return float(self.parameters[self.order])
+
+    @property
+    def all_a(self) -> Numbers:
+        return self.parameters[: self.order]
+
+    @property
+    def all_b(self) -> Numbers:
+        return self.parameters[self.order :]
+
+    @property
+    def covariance(self) -> Numbers:
+        covariance: Numbers = self.variance * self.inverse
+        return covariance
+
+
+def least_squares(moments: Moments) -> Fit | None:
+    """Return the parameters that fit best, or None if a column never changed, or only together with others.
+
+    The normal equations about the mean; for order 1, with S1 = Σy², S2 = Σuy, S3 = Σu², S4 = Σy·y⁺ and S5 = Σu·y⁺ (y⁺
+    is y(k+1)), they say a = (S3·S4 - S2·S5) / (S1·S3 - S2²), b = (S1·S5 - S2·S4) / (S1·S3 - S2²). Seed 004 prints S5
+    as Σu(k)u(k+1), which is a misprint. The covariance is s² [[S1, S2], [S2, S3]]⁻¹ with s² = SSE / (n - 3).
+    """
+    size = len(moments.means) - 1
+    scale = np.sqrt(np.maximum(np.diag(moments.covariance)[:size], 0))
+    # What changes by no more than this is rounding.
+    if moments.count < size + 2 or (scale <= _ROUNDING * np.abs(moments.means[:size])).any():
+        return None
+    # In units of the standard deviations, so that nothing depends on what y and u are measured in.
+    correlation = moments.covariance[:size, :size] / np.outer(scale, scale)
+    if np.linalg.eigvalsh(correlation)[0] <= _SINGULAR:
+        return None
+    cross = moments.covariance[:size, size]
+    parameters = np.linalg.solve(correlation, cross / scale) / scale
+    freedom = int(moments.count) - size - 1
+    rest = max(float(moments.covariance[size, size] - parameters @ cross), 0.0) * moments.count
+    inverse = np.linalg.inv(correlation) / np.outer(scale, scale) / moments.count
+    together = _moved_together(correlation)
+    return Fit(
+        parameters,
+        float(moments.means[size] - parameters @ moments.means[:size]),
+        (inverse + inverse.T) / 2,
+        rest / freedom,
+        freedom,
+        (1 + together) / (1 - together),
+    )
+
+
+def _moved_together(correlation: Numbers) -> float:
+    """Return how well some mix of the actions tells some mix of the measurements, 0 to below 1.
+
+    It is the largest canonical correlation; for order 1 simply that of y and u. How much successive measurements
+    depend on each other does not count.
+    """
+    order = len(correlation) // 2
+    ys, us = (np.linalg.cholesky(correlation[own, own]) for own in (slice(order), slice(order, None)))
+    mixed = np.linalg.solve(us, np.linalg.solve(ys, correlation[:order, order:]).T)
+    return min(float(np.linalg.svd(mixed, compute_uv=False)[0]), 1 - 1e-15)
+
+
+def errors_of(fit: Fit, moments: Moments) -> tuple[float, float | None]:
+    """Return the RMSE of one-step predictions and R², which is None where y never changed."""
+    weights = np.append(-fit.parameters, 1.0)
+    mean = float(weights @ moments.means) - fit.offset
+    square = max(float(weights @ moments.covariance @ weights), 0.0) + mean * mean
+    variance = float(moments.covariance[-1, -1])
+    return math.sqrt(square), 1 - square / variance if variance > 0 else None

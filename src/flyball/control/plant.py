@@ -1,0 +1,414 @@
+"""The plant of a control loop: y(k+1) = a·y(k) + b·u(k - delay) + offset, how sure that is, and its JSON.
+
+Where the model came from is not known here; a consumer that only reads one needs no scipy.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from flyball.errors import ControlError
+
+VERSION = 1
+KIND = "plant"
+MODEL = "y(k+1) = a y(k) + b u(k - delay) + offset"
+
+Numbers = npt.NDArray[np.float64]
+Matrix = tuple[tuple[float, ...], ...]
+
+
+class OperatingPoint(NamedTuple):
+    """Where the plant was while it was identified: the means."""
+
+    action: float
+    measurement: float
+
+
+class Interval(NamedTuple):
+    """From where to where a parameter may be, by itself."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """How well one-step predictions fit: None where there was nothing to compare with."""
+
+    pairs: int
+    rmse: float | None
+    r2: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LinearRange:
+    """The actions for which one gain is good enough; `reason` says why it is not known better."""
+
+    lowest: float
+    highest: float
+    is_all: bool
+    tolerance_ratio: float
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """What a measurement does after an action: y(k+1) = a·y(k) + b·u(k - delay) + offset.
+
+    `delay` counts samples beyond the usual one. Of a higher order, `ar` has the factors of y(k-1), y(k-2) ... and
+    `bs` those of u(k-delay-1), u(k-delay-2) ..., as many of each. `covariance` is that of the estimates in the order
+    a, ar, b, bs; without one the parameters count as sure. `curve` says where the measurement settles for some
+    actions, and `curve_pairs` from how many samples that is known. Raises ControlError for what no plant can be.
+    """
+
+    a: float
+    b: float
+    offset: float = 0.0
+    delay: int = 0
+    sample_time_s: float = 1.0
+    loop: str = ""
+    ar: tuple[float, ...] = ()
+    bs: tuple[float, ...] = ()
+    covariance: Matrix | None = None
+    degrees_of_freedom: int | None = None
+    confidence_ratio: float = 0.9
+    intervals: tuple[Interval, Interval] | None = None
+    operating_point: OperatingPoint | None = None
+    linear_range: LinearRange | None = None
+    curve: tuple[tuple[float, float], ...] = ()
+    curve_pairs: tuple[int, ...] = ()
+    condition: float | None = None
+    pairs: int | None = None
+    fit: Errors | None = None
+    test: Errors | None = None
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not all(math.isfinite(value) for value in (*self.all_a, *self.all_b, self.offset)):
+            raise ControlError(f"the plant{self._named} has parameters that are not finite numbers")
+        if self.delay < 0:
+            raise ControlError(f"the plant{self._named} has a delay of {self.delay} samples, it cannot be negative")
+        if not (math.isfinite(self.sample_time_s) and self.sample_time_s > 0):
+            raise ControlError(
+                f"the plant{self._named} has a sample time of {self.sample_time_s} s, it must be positive"
+            )
+        if not 0 < self.confidence_ratio < 1:
+            raise ControlError(
+                f"the plant{self._named} has a confidence of {self.confidence_ratio}, not within 0 and 1"
+            )
+        if len(self.ar) != len(self.bs):
+            raise ControlError(f"the plant{self._named} has {len(self.ar)} further a but {len(self.bs)} further b")
+        if self.covariance is not None:
+            self._check_covariance(self.covariance)
+
+    @property
+    def order(self) -> int:
+        """How many past measurements, and as many actions, the next one depends on."""
+        return 1 + len(self.ar)
+
+    @property
+    def all_a(self) -> tuple[float, ...]:
+        """The factors of y(k), y(k-1) ..."""
+        return self.a, *self.ar
+
+    @property
+    def all_b(self) -> tuple[float, ...]:
+        """The factors of u(k-delay), u(k-delay-1) ..."""
+        return self.b, *self.bs
+
+    @property
+    def gain(self) -> float:
+        """By how much the measurement changes in the end for one unit of action; infinite if the plant integrates."""
+        rise, left = math.fsum(self.all_b), 1 - math.fsum(self.all_a)
+        return rise / left if left else math.copysign(math.inf, rise)
+
+    def boundary(self, count: int = 16) -> list[tuple[float, float]]:
+        """Return (a, b), and `count` points around it on the boundary of its confidence set, an ellipse.
+
+        The ellipse is (θ-θ̂)ᵀ C⁻¹ (θ-θ̂) = 2·F(2, degrees of freedom), for a and b together. Without a covariance
+        there is only the centre.
+        """
+        centre = (self.a, self.b)
+        if self.covariance is None or self.degrees_of_freedom is None:
+            return [centre]
+        own = np.array(self.covariance)[np.ix_((0, self.order), (0, self.order))]
+        axes = _axes(own) * math.sqrt(set_size(2, self.degrees_of_freedom, self.confidence_ratio))
+        return [centre, *((self.a + da, self.b + db) for da, db in _around(axes, count))]
+
+    def variants(self, count: int = 16) -> list[Plant]:
+        """Return this plant, and others on the boundary of the confidence set of all its a and b together.
+
+        Of the first order there are `count`, those of `boundary`. Of a higher one it is an ellipsoid, and there are
+        `count` in the plane of each two of its principal axes. They are sure: they have no covariance.
+        """
+        if self.covariance is None or self.degrees_of_freedom is None:
+            return [self]
+        size = 2 * self.order
+        axes = _axes(np.array(self.covariance)) * math.sqrt(
+            set_size(size, self.degrees_of_freedom, self.confidence_ratio)
+        )
+        moves = [move for pair in combinations(range(size), 2) for move in _around(axes[:, pair], count)]
+        return [self, *(self._moved(move) for move in moves)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plant's entry in a model file, by docs/pipeline-models.md."""
+        covariance = self.covariance
+        errors = None if covariance is None else [math.sqrt(max(covariance[i][i], 0)) for i in (0, self.order)]
+        pairs = self.curve_pairs or (None,) * len(self.curve)
+        return {
+            "loop": self.loop,
+            "sample_time_s": self.sample_time_s,
+            "pairs": self.pairs,
+            "reason": None,
+            "a": self.a,
+            "b": self.b,
+            "offset": self.offset,
+            "delay": self.delay,
+            "order": self.order,
+            "ar": list(self.ar),
+            "bs": list(self.bs),
+            "gain": self.gain if math.isfinite(self.gain) else None,
+            "operating_point": None if self.operating_point is None else self.operating_point._asdict(),
+            "standard_errors": None if errors is None else {"a": errors[0], "b": errors[1]},
+            "covariance": None if covariance is None else [list(row) for row in covariance],
+            "degrees_of_freedom": self.degrees_of_freedom,
+            "confidence_ratio": self.confidence_ratio,
+            "intervals": (
+                None if self.intervals is None else {"a": list(self.intervals[0]), "b": list(self.intervals[1])}
+            ),
+            "condition": self.condition,
+            "fit": _errors_to_json(self.fit),
+            "test": _errors_to_json(self.test),
+            "linear_range": _range_to_json(self.linear_range),
+            "curve": [
+                {"action": action, "measurement": measurement, "pairs": count}
+                for (action, measurement), count in zip(self.curve, pairs, strict=True)
+            ],
+            "warnings": list(self.warnings),
+        }
+
+    @staticmethod
+    def from_json(entry: Mapping[str, Any]) -> Plant:
+        """Return the plant of an entry in a model file; raises ControlError if it is none, or has no parameters."""
+        if not isinstance(entry, Mapping):
+            raise ControlError("the model holds a plant that is not a JSON object")
+        if entry.get("reason") is not None:
+            raise ControlError(f"loop {entry.get('loop')!r} has no plant: {entry['reason']}")
+        try:
+            return _plant_from_json(entry)
+        except KeyError as error:
+            raise ControlError(f"the plant of loop {entry.get('loop')!r} lacks {error}: identify it again") from None
+        except (AttributeError, IndexError, OverflowError, TypeError, ValueError) as error:
+            raise ControlError(f"the plant of loop {entry.get('loop')!r} cannot be read: {error}") from None
+
+    @property
+    def _named(self) -> str:
+        return f" of loop {self.loop!r}" if self.loop else ""
+
+    def _check_covariance(self, covariance: Matrix) -> None:
+        size = 2 * self.order
+        if len(covariance) != size or any(len(row) != size for row in covariance):
+            raise ControlError(f"the covariance of the plant{self._named} is not {size} by {size}")
+        if not all(math.isfinite(value) for row in covariance for value in row):
+            raise ControlError(f"the covariance of the plant{self._named} has values that are not finite numbers")
+        if any(covariance[i][i] < 0 for i in range(size)):
+            raise ControlError(f"the covariance of the plant{self._named} has a negative variance")
+        if self.degrees_of_freedom is None or self.degrees_of_freedom < 1:
+            raise ControlError(f"the plant{self._named} has a covariance but no degrees of freedom")
+
+    def _moved(self, move: Sequence[float]) -> Plant:
+        a, b = (
+            tuple(float(old + by) for old, by in zip(own, part, strict=True))
+            for own, part in ((self.all_a, move[: self.order]), (self.all_b, move[self.order :]))
+        )
+        return replace(self, a=a[0], ar=a[1:], b=b[0], bs=b[1:], covariance=None, intervals=None)
+
+
+@dataclass(frozen=True, slots=True)
+class NoPlant:
+    """A loop whose samples gave no plant, and why."""
+
+    loop: str
+    sample_time_s: float
+    pairs: int
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its entry in a model file."""
+        return {
+            "loop": self.loop,
+            "sample_time_s": self.sample_time_s,
+            "pairs": self.pairs,
+            "reason": self.reason,
+        }
+
+
+def model_to_json(plants: Iterable[Plant | NoPlant]) -> dict[str, Any]:
+    """Return a model file's content."""
+    return {"version": VERSION, "kind": KIND, "model": MODEL, "plants": [plant.to_json() for plant in plants]}
+
+
+def read_model(text: str, loop: str | None = None, sample_time_s: float | None = None) -> Plant:
+    """Return the plant of a model file's text; name the loop, or the sample time, if it holds several.
+
+    Raises ControlError if the text is no model, or has not exactly one such plant.
+    """
+    entries = _entries(text)
+    known = ", ".join(_described(entry) for entry in entries) or "none"
+    chosen = [
+        entry
+        for entry in entries
+        if loop in (None, entry.get("loop")) and sample_time_s in (None, entry.get("sample_time_s"))
+    ]
+    if not chosen:
+        raise ControlError(f"the model has no such plant; it has {known}")
+    if len(chosen) > 1:
+        raise ControlError(f"the model has several plants, say which by its loop or sample time: {known}")
+    return Plant.from_json(chosen[0])
+
+
+def set_size(parameters: int, degrees_of_freedom: int, confidence_ratio: float) -> float:
+    """Return p·F(p, ν), the squared size of a confidence set in standard deviations, for an even number p.
+
+    F beyond x has the probability z^(ν/2) Σ_{j<p/2} (ν/2)_j/j!·(1-z)^j with z = ν/(ν + p·x): an incomplete beta
+    function with one whole argument. So no table of the distribution is needed; for p = 2 it is z^(ν/2).
+    """
+    half = degrees_of_freedom / 2
+    low, high = 0.0, 1.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        if _beyond(middle, half, parameters // 2) < 1 - confidence_ratio:
+            low = middle
+        else:
+            high = middle
+    return degrees_of_freedom * (1 / high - 1)
+
+
+def _beyond(z: float, half: float, terms: int) -> float:
+    total, term = 0.0, 1.0
+    for j in range(terms):
+        total += term
+        term *= (half + j) / (j + 1) * (1 - z)
+    return float(z**half) * total
+
+
+def _axes(covariance: Numbers) -> Numbers:
+    """Return the principal axes of the ellipsoid of one standard deviation as columns, whatever the units."""
+    errors = np.sqrt(np.maximum(np.diag(covariance), 0))
+    units = np.where(errors > 0, errors, 1)
+    lengths, directions = np.linalg.eigh(covariance / np.outer(units, units))
+    axes: Numbers = errors[:, None] * directions * np.sqrt(np.maximum(lengths, 0))
+    return axes
+
+
+def _around(axes: Numbers, count: int) -> list[list[float]]:
+    """Return points around an ellipse with these two half axes."""
+    angles = 2 * np.pi * np.arange(count) / count
+    found: list[list[float]] = (axes @ np.array([np.cos(angles), np.sin(angles)])).T.tolist()
+    return found
+
+
+def _entries(text: str) -> list[Mapping[str, Any]]:
+    try:
+        model = json.loads(text)
+    except ValueError as error:
+        raise ControlError(f"the model is not JSON: {error}") from None
+    if not isinstance(model, dict) or model.get("kind") != KIND:
+        raise ControlError(f'the file is not a model of a plant: it must have "kind": "{KIND}"')
+    if model.get("version") != VERSION:
+        raise ControlError(
+            f"the model has version {model.get('version')!r}, only {VERSION} can be read: identify again"
+        )
+    entries = model.get("plants")
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ControlError('the model has no list of "plants"')
+    return entries
+
+
+def _described(entry: Mapping[str, Any]) -> str:
+    return f"{entry.get('loop')!r} at {entry.get('sample_time_s')} s"
+
+
+def _plant_from_json(entry: Mapping[str, Any]) -> Plant:
+    covariance, intervals, point = (entry.get(key) for key in ("covariance", "intervals", "operating_point"))
+    curve = [one for one in entry.get("curve") or () if one["measurement"] is not None]
+    counts = [one.get("pairs") for one in curve]
+    return Plant(
+        a=float(entry["a"]),
+        b=float(entry["b"]),
+        offset=float(entry.get("offset", 0.0)),
+        delay=int(entry.get("delay", 0)),
+        sample_time_s=float(entry["sample_time_s"]),
+        loop=str(entry["loop"]),
+        ar=_floats(entry.get("ar", ())),
+        bs=_floats(entry.get("bs", ())),
+        covariance=None if covariance is None else tuple(_floats(row) for row in covariance),
+        degrees_of_freedom=_whole(entry.get("degrees_of_freedom")),
+        confidence_ratio=float(entry.get("confidence_ratio", 0.9)),
+        intervals=(
+            None if intervals is None else (Interval(*_floats(intervals["a"])), Interval(*_floats(intervals["b"])))
+        ),
+        operating_point=(
+            None if point is None else OperatingPoint(float(point["action"]), float(point["measurement"]))
+        ),
+        linear_range=_range_from_json(entry.get("linear_range")),
+        curve=tuple((float(one["action"]), float(one["measurement"])) for one in curve),
+        curve_pairs=() if None in counts else tuple(int(count) for count in counts),
+        condition=_number(entry.get("condition")),
+        pairs=_whole(entry.get("pairs")),
+        fit=_errors_from_json(entry.get("fit")),
+        test=_errors_from_json(entry.get("test")),
+        warnings=tuple(str(warning) for warning in entry.get("warnings") or ()),
+    )
+
+
+def _errors_to_json(errors: Errors | None) -> dict[str, Any] | None:
+    return None if errors is None else {"pairs": errors.pairs, "rmse": errors.rmse, "r2": errors.r2}
+
+
+def _errors_from_json(found: Mapping[str, Any] | None) -> Errors | None:
+    return None if found is None else Errors(int(found["pairs"]), _number(found["rmse"]), _number(found["r2"]))
+
+
+def _range_to_json(found: LinearRange | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "from": found.lowest,
+        "until": found.highest,
+        "is_all": found.is_all,
+        "tolerance_ratio": found.tolerance_ratio,
+        "reason": found.reason,
+    }
+
+
+def _range_from_json(found: Mapping[str, Any] | None) -> LinearRange | None:
+    if found is None:
+        return None
+    return LinearRange(
+        float(found["from"]),
+        float(found["until"]),
+        bool(found["is_all"]),
+        float(found["tolerance_ratio"]),
+        found.get("reason"),
+    )
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _floats(values: Iterable[Any]) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)
