@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
+from flyball.control.identification import identify as identify_numbers
+from flyball.control.plant import Plant, read_model
 from flyball.errors import PipelineError
-from flyball.pipeline.identify import Curve, Moments, identify, least_squares, linear_range, merged, with_next
+from flyball.pipeline.identify import identify, with_next
 from flyball.pipeline.schemas import SAMPLES
 
 from .traces import START_US
@@ -161,6 +160,31 @@ def test_an_action_that_only_climbs_is_warned_of(plants: dict[str, dict[str, Any
     assert any("hardly separate a from b" in warning for warning in plants["ramp"]["warnings"])
 
 
+def test_only_an_action_that_goes_one_way_is_called_so(plants: dict[str, dict[str, Any]]) -> None:
+    warned = {loop for loop, plant in plants.items() if "only climbed" in " ".join(plant.get("warnings", ()))}
+    assert warned == {"climbing", "ramp"}
+
+
+def test_spark_and_numpy_find_the_same_plant(plants: dict[str, dict[str, Any]]) -> None:
+    narrow = at_random(0, 10)
+    ours = identify_numbers(
+        measurements(lambda u: 1 + B * u, narrow), narrow, sample_time_s=1.0, loop="linear"
+    ).to_json()
+    theirs = plants["linear"]
+    assert ours.keys() == theirs.keys()
+    for key in ("loop", "sample_time_s", "pairs", "delay", "order", "warnings"):
+        assert ours[key] == theirs[key]
+    for key in ("a", "b", "offset", "degrees_of_freedom", "fit", "test"):
+        assert ours[key] == pytest.approx(theirs[key], rel=1e-6)
+
+
+def test_a_model_is_read_as_the_plant_that_was_written(plants: dict[str, dict[str, Any]]) -> None:
+    model = {"version": 1, "kind": "plant", "plants": list(plants.values())}
+    plant = read_model(json.dumps(model), loop="saturating")
+    assert plant == Plant.from_json(plants["saturating"])
+    assert plant.to_json() == plants["saturating"]
+
+
 def test_an_action_without_effect_is_warned_of(plants: dict[str, dict[str, Any]]) -> None:
     assert "the action has no effect that could be told from chance" in plants["no effect"]["warnings"]
 
@@ -201,55 +225,3 @@ def test_every_third_block_of_ten_is_kept_for_the_test(spark: SparkSession) -> N
 def test_no_samples_are_an_error_that_says_so(spark: SparkSession) -> None:
     with pytest.raises(PipelineError, match="there is no pair of samples"):
         identify(spark.createDataFrame([], SAMPLES))
-
-
-def moments_of(y: Numbers, u: Numbers, next_y: Numbers) -> Moments:
-    rows = np.array([y, u, next_y])
-    return Moments(float(rows.shape[1]), rows.mean(axis=1), np.cov(rows, bias=True))
-
-
-@settings(deadline=None)
-@given(a=st.floats(-0.95, 0.95), b=st.floats(0.01, 100), offset=st.floats(-100, 100), seed=st.integers(0, 99))
-def test_without_noise_least_squares_is_exact(a: float, b: float, offset: float, seed: int) -> None:
-    random = np.random.default_rng(seed)
-    y, u = random.normal(50, 5, 40), random.uniform(1, 20, 40)
-    fit = least_squares(moments_of(y, u, a * y + b * u + offset))
-    assert fit is not None
-    assert (fit.a, fit.b, fit.offset) == pytest.approx((a, b, offset), rel=1e-6, abs=1e-5)
-
-
-def test_standard_errors_are_those_of_the_textbook() -> None:
-    random = np.random.default_rng(2)
-    y, u = random.normal(0, 1, 200), random.normal(0, 2, 200)
-    next_y = A * y + B * u + random.normal(0, 0.3, 200)
-    fit = least_squares(moments_of(y, u, next_y))
-    assert fit is not None
-    design = np.column_stack([y, u, np.ones(200)])
-    solution, rest, *_ = np.linalg.lstsq(design, next_y)
-    covariance = rest[0] / 197 * np.linalg.inv(design.T @ design)
-    assert (fit.a, fit.b) == pytest.approx(tuple(solution[:2]))
-    assert fit.covariance == pytest.approx(covariance[:2, :2])
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(2, 30), min_size=1, max_size=5), st.integers(0, 99))
-def test_moments_of_parts_merge_to_those_of_the_whole(sizes: list[int], seed: int) -> None:
-    rows = np.random.default_rng(seed).normal(100, 10, (3, sum(sizes)))
-    cuts = np.cumsum(sizes)[:-1]
-    whole = merged([moments_of(*part) for part in np.split(rows, cuts, axis=1)])
-    assert whole.count == sum(sizes)
-    assert whole.means == pytest.approx(rows.mean(axis=1))
-    assert whole.covariance == pytest.approx(np.cov(rows, bias=True))
-
-
-@settings(deadline=None)
-@given(st.floats(-50, 50).filter(lambda gain: abs(gain) > 0.1), st.floats(-1000, 1000), st.integers(3, 24))
-def test_a_straight_curve_is_linear_from_end_to_end(gain: float, offset: float, count: int) -> None:
-    actions = np.linspace(0, 10, count)
-    assert linear_range(Curve(0, 0, actions, gain * actions + offset, np.full(count, 1e-3))) == (0, count - 1)
-
-
-def test_a_flat_curve_has_no_linear_range() -> None:
-    actions = np.linspace(0, 10, 12)
-    noise = np.array([math.sin(17 * action) for action in actions])
-    assert linear_range(Curve(0, 0, actions, 5 + noise, np.ones(12))) is None
