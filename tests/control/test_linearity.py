@@ -50,3 +50,13 @@ def test_of_a_higher_order_the_curve_is_that_of_an_action_that_stays() -> None:
     curve = curve_of(ranges_of(columns, np.zeros(3000, dtype=bool)))
     assert curve.a == pytest.approx(0.3)
     assert curve.values == pytest.approx(5 * curve.actions + 1)
+
+
+def test_rounding_inside_a_range_is_not_taken_for_a_change() -> None:
+    random = np.random.default_rng(1)
+    u = np.repeat([0.1, 0.2, 0.3], 100)
+    y = random.normal(0, 1, 300)
+    columns = np.array([y, u * (1 + 1e-15 * random.normal(0, 1, 300)), 0.5 * y + 7 * u])
+    curve = curve_of(ranges_of(columns, np.zeros(300, dtype=bool)))
+    assert curve.a == pytest.approx(0.5)
+    assert np.polyfit(curve.actions, curve.values, 1)[0] == pytest.approx(7)

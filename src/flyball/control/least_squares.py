@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flyball.control.moments import Moments, Numbers
+from flyball.control.moments import ROUNDING, Moments, Numbers
 
 _SINGULAR = 1e-12
-_ROUNDING = 1e-13
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def least_squares(moments: Moments) -> Fit | None:
     size = len(moments.means) - 1
     scale = np.sqrt(np.maximum(np.diag(moments.covariance)[:size], 0))
     # What changes by no more than this is rounding.
-    if moments.count < size + 2 or (scale <= _ROUNDING * np.abs(moments.means[:size])).any():
+    if moments.count < size + 2 or (scale <= ROUNDING * np.abs(moments.means[:size])).any():
         return None
     # In units of the standard deviations, so that nothing depends on what y and u are measured in.
     correlation = moments.covariance[:size, :size] / np.outer(scale, scale)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flyball.control.moments import Numbers, Range
+from flyball.control.moments import ROUNDING, Numbers, Range
 
 TOLERANCE_RATIO = 0.25
 """In the linear range no part may have a gain that differs by more from the gain of the whole."""
@@ -43,15 +43,18 @@ def curve_of(ranges: Sequence[Range]) -> Curve:
     order = parts[0].order
     size = 2 * order
     inside = np.sum([part.count * part.covariance for part in parts], axis=0)
-    # Scaled, so that the solution does not depend on units; where u stands still in each range only y is left.
-    scale = np.sqrt(np.maximum(np.diag(inside)[:size], 1e-300))
+    means = np.array([part.means for part in parts])
+    counts = np.array([part.count for part in parts])
+    # Scaled, so that the solution does not depend on units. What stands still in each range, as u often does, has no
+    # scale and drops out; what changes by less than this is rounding.
+    spread, level = np.sqrt(np.maximum(np.diag(inside)[:size], 0)), np.sqrt(counts @ means[:, :size] ** 2)
+    scale = np.where(spread > ROUNDING * level, spread, np.inf)
     matrix = inside[:size, :size] / np.outer(scale, scale)
     solution = np.linalg.lstsq(matrix, inside[:size, size] / scale, rcond=1e-9)[0] / scale
     residual = max(float(inside[size, size] - solution @ inside[:size, size]), 0.0)
-    variance = residual / max(sum(part.count for part in parts) - len(parts) - size, 1)
+    variance = residual / max(float(counts.sum()) - len(parts) - size, 1)
     inverse = np.linalg.pinv(matrix, rcond=1e-9)
     summed = 1 / scale[:order]
-    means = np.array([part.means for part in parts])
     actions = means[:, order]
     # The earlier actions count as if they had been the same.
     earlier = (means[:, order + 1 : size] - actions[:, None]) @ solution[order + 1 :]
@@ -60,7 +63,7 @@ def curve_of(ranges: Sequence[Range]) -> Curve:
         math.sqrt(variance * max(float(summed @ inverse[:order, :order] @ summed), 0.0)),
         actions,
         means[:, size] - means[:, :order] @ solution[:order] - earlier,
-        np.sqrt(variance / np.array([part.count for part in parts])),
+        np.sqrt(variance / counts),
     )
 
 

@@ -17,6 +17,8 @@ MOST_RANGES = 24
 FEWEST_IN_RANGE = 10
 BLOCK = 10
 """Every third block of so many samples is kept for the test."""
+ROUNDING = 1e-13
+"""What changes by no more than this share of itself does not change."""
 
 Numbers = npt.NDArray[np.float64]
 
