@@ -1,6 +1,7 @@
 """The proof that a law holds a plant, as it is stored with the gains: poles and margins, and whether they are enough.
 
-Plain data: a loop that starts reads it without any library of control theory. How it is found is in `verification`.
+Plain data: a loop that starts reads it without any library of control theory. How it is found is in `verification`
+and `model_free`.
 """
 
 from __future__ import annotations
@@ -33,50 +34,90 @@ class Certificate:
     """So many times the gain may be larger before the loop is unstable, at worst; infinite if it never is."""
     delay_margin_samples: float
     """So many samples later may the effect come before the loop is unstable, at worst."""
+    worst_poles: tuple[complex, ...] = ()
+    """Of the closed loop with the plant of the confidence set on which it is slowest, or unstable."""
+    nominal_gain_margin: float | None = None
+    """With the plant as it was estimated. The more it exceeds the worst one, the less sure the estimate is."""
+    nominal_delay_margin_samples: float | None = None
+    sample_time_s: float | None = None
+    """Only a loop with this sample time has these margins; None if they are the same for every one."""
+    smoothing_share: float | None = None
+    """Of the filter of measurements, which is a part of the loop."""
 
     @property
     def reason(self) -> str | None:
         """Why a loop should not be started with this law; None if nothing speaks against it."""
         if not self.largest_pole < 1:
             return (
-                f"it is unstable on {self.plant}: a pole has the absolute value {self.largest_pole:.3g}, not below 1"
+                f"it is unstable on {self.plant}: a pole has the absolute value {self.largest_pole:.3g}, not below 1:"
+                f" {self._advice()}"
             )
         if not self.gain_margin >= LEAST_GAIN_MARGIN:
-            share = self.gain_margin / LEAST_GAIN_MARGIN
             return (
                 f"its gain margin on {self.plant} is {self.gain_margin:.3g}, below {LEAST_GAIN_MARGIN:g}:"
-                f" multiply the gains by {share:.2g}, or identify the plant with more samples"
+                f" {self._advice()}"
             )
         return None
+
+    def _advice(self) -> str:
+        cures = []
+        if self.gain_margin > 0:
+            cures.append(f"multiply the gains by {_rounded_down(self.gain_margin / LEAST_GAIN_MARGIN):g}")
+        if (self.nominal_gain_margin or 0) >= LEAST_GAIN_MARGIN:
+            cures.append("identify the plant with more samples")
+        return ", or ".join(cures or ["no smaller gains help, design others for this plant"])
 
     @property
     def is_sound(self) -> bool:
         return self.reason is None
 
 
-def check(certificate: Certificate | None, law: Law[Any]) -> None:
-    """Raise ControlError unless there is a sound certificate of this very law."""
+def check(
+    certificate: Certificate | None,
+    law: Law[Any],
+    *,
+    sample_time_s: float | None = None,
+    smoothing_share: float | None = None,
+) -> None:
+    """Raise ControlError unless there is a sound certificate of this very law, with this sample time and filter."""
+    refused = "the loop does not start"
+    remedy = "make one with `flyball control design`"
     if certificate is None:
-        raise ControlError(
-            f"the loop does not start: the {law.kind} law has no certificate; make one with `flyball control design`"
-        )
+        raise ControlError(f"{refused}: the {law.kind} law has no certificate; {remedy}")
     if dict(certificate.law) != law_to_json(law):
+        raise ControlError(f"{refused}: its certificate is of other gains; {remedy}")
+    if None not in (certificate.sample_time_s, sample_time_s) and certificate.sample_time_s != sample_time_s:
         raise ControlError(
-            "the loop does not start: its certificate is of other gains; make one with `flyball control design`"
+            f"{refused}: its certificate is for a sample time of {certificate.sample_time_s} s, not {sample_time_s} s"
         )
+    if certificate.smoothing_share != smoothing_share:
+        filters = [
+            "no filter" if share is None else f"a filter with the share {share:g}"
+            for share in (certificate.smoothing_share, smoothing_share)
+        ]
+        raise ControlError(f"{refused}: its certificate is for {filters[0]} of measurements, but it has {filters[1]}")
     if certificate.reason is not None:
-        raise ControlError(f"the loop does not start with the {law.kind} law: {certificate.reason}")
+        raise ControlError(f"{refused} with the {law.kind} law: {certificate.reason}")
 
 
 def certificate_to_json(certificate: Certificate) -> dict[str, Any]:
     """Return a certificate as a document; what is infinite is null, which JSON can say."""
+    nominal = certificate.nominal_gain_margin, certificate.nominal_delay_margin_samples
     return {
         "law": dict(certificate.law),
         "plant": certificate.plant,
-        "poles": [[pole.real, pole.imag] for pole in certificate.poles],
-        "largest_pole": _finite(certificate.largest_pole),
+        "poles": _poles_to_json(certificate.poles),
+        "largest_pole": certificate.largest_pole if math.isfinite(certificate.largest_pole) else None,
         "gain_margin": _finite(certificate.gain_margin),
         "delay_margin_samples": _finite(certificate.delay_margin_samples),
+        "worst_poles": _poles_to_json(certificate.worst_poles),
+        "nominal": (
+            None
+            if nominal[0] is None or nominal[1] is None
+            else {"gain_margin": _finite(nominal[0]), "delay_margin_samples": _finite(nominal[1])}
+        ),
+        "sample_time_s": certificate.sample_time_s,
+        "smoothing_share": certificate.smoothing_share,
         "is_sound": certificate.is_sound,
         "reason": certificate.reason,
     }
@@ -87,20 +128,37 @@ def certificate_from_json(document: object) -> Certificate:
     if not isinstance(document, Mapping):
         raise ControlError(f"a certificate is an object, not {document!r}")
     try:
+        nominal = document.get("nominal")
         return Certificate(
             dict(document["law"]),
             str(document["plant"]),
-            tuple(complex(real, imaginary) for real, imaginary in document["poles"]),
+            _poles_from_json(document["poles"]),
             _number(document["largest_pole"]),
             _number(document["gain_margin"]),
             _number(document["delay_margin_samples"]),
+            _poles_from_json(document.get("worst_poles", ())),
+            None if nominal is None else _number(nominal["gain_margin"]),
+            None if nominal is None else _number(nominal["delay_margin_samples"]),
+            *(
+                None if document.get(key) is None else _number(document[key])
+                for key in ("sample_time_s", "smoothing_share")
+            ),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ControlError(f"this is no certificate: {error!r}; make one with `flyball control design`") from error
 
 
+def _poles_to_json(poles: tuple[complex, ...]) -> list[list[float]]:
+    return [[pole.real, pole.imag] for pole in poles]
+
+
+def _poles_from_json(document: Any) -> tuple[complex, ...]:
+    return tuple(complex(real, imaginary) for real, imaginary in document)
+
+
 def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None
+    # Not a number is no margin at all. It must not come back as an infinite one.
+    return None if number == math.inf else 0.0 if math.isnan(number) else number
 
 
 def _number(value: object) -> float:
@@ -109,3 +167,9 @@ def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{value!r} is no number")
     return float(value)
+
+
+def _rounded_down(number: float) -> float:
+    """Return a positive number with two digits: a factor rounded up would not be enough."""
+    unit = 10.0 ** (math.floor(math.log10(number)) - 1)
+    return math.floor(number / unit) * unit

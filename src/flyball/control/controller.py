@@ -54,6 +54,11 @@ class Controller:
         return self._law
 
     @property
+    def smoothing_share(self) -> float | None:
+        """The share of a new measurement in the filter; None without one."""
+        return None if self._smoothing is None else self._smoothing.share
+
+    @property
     def action(self) -> float:
         """The action that was chosen last."""
         return self._action

@@ -77,7 +77,12 @@ class Loop:
         if not (math.isfinite(sample_time_s) and sample_time_s > 0):
             raise ControlError(f"a sample time is a number of seconds above 0, not {sample_time_s}")
         if not (is_shadow or allow_uncertified):
-            check(certificate, controller.law)
+            check(
+                certificate,
+                controller.law,
+                sample_time_s=sample_time_s,
+                smoothing_share=controller.smoothing_share,
+            )
         self.name = name
         self.controller = controller
         self.sample_time_s = sample_time_s

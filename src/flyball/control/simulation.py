@@ -1,0 +1,167 @@
+"""Closed loops in the computer: a controller on a plant that is known, with noise and disturbances, sample by sample.
+
+Time is the number of the sample. The plants of seed 004 and of its critique are here, by name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import numpy as np
+
+from flyball.control.controller import Controller
+from flyball.control.plant import Plant
+from flyball.errors import ControlError
+
+
+class SimulatedPlant(ABC):
+    """What answers an action with the next output. Noise comes from outside, a standard normal number a sample."""
+
+    __slots__ = ()
+
+    memory_samples: int = 1
+    """So many past outputs, and as many actions, are needed."""
+
+    @abstractmethod
+    def output(self, outputs: Sequence[float], actions: Sequence[float], noise: float) -> float:
+        """Return the next output after these outputs and actions, the latest being the last."""
+
+    @abstractmethod
+    def with_capacity(self, ratio: float) -> Self:
+        """Return a plant that gives so many times the output for the same action."""
+
+    def measured(self, output: float, noise: float) -> float:
+        """Return what the sensor makes of an output."""
+        return output
+
+
+@dataclass(frozen=True)
+class LinearPlant(SimulatedPlant):
+    """y(k+1) = a y(k) + b u(k) + offset + noise. The sensor may have noise of its own, which the plant forgets."""
+
+    model: Plant
+    process_noise: float = 0.0
+    measurement_noise: float = 0.0
+    memory_samples: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "memory_samples", self.model.order + self.model.delay)
+
+    def output(self, outputs: Sequence[float], actions: Sequence[float], noise: float) -> float:
+        model = self.model
+        delay = model.delay
+        reached = model.a * outputs[-1] + model.b * actions[-1 - delay] + model.offset + self.process_noise * noise
+        for back, (a, b) in enumerate(zip(model.ar, model.bs, strict=True), start=2):
+            reached += a * outputs[-back] + b * actions[-back - delay]
+        return reached
+
+    def measured(self, output: float, noise: float) -> float:
+        return output + self.measurement_noise * noise
+
+    def with_capacity(self, ratio: float) -> Self:
+        model = self.model
+        scaled = replace(model, b=ratio * model.b, bs=tuple(ratio * b for b in model.bs), offset=ratio * model.offset)
+        return replace(self, model=scaled)
+
+
+@dataclass(frozen=True)
+class WindowPlant(SimulatedPlant):
+    """A window by Little's law: rate = most_per_s u / (u + half_at), without memory, with noise in proportion.
+
+    The window is filled at once within a sample; a handler that saturates bends the curve.
+    """
+
+    most_per_s: float
+    half_at: float
+    noise_ratio: float = 0.0
+
+    def output(self, outputs: Sequence[float], actions: Sequence[float], noise: float) -> float:
+        action = actions[-1]
+        return self.most_per_s * action / (action + self.half_at) * (1 + self.noise_ratio * noise)
+
+    def with_capacity(self, ratio: float) -> Self:
+        return replace(self, most_per_s=ratio * self.most_per_s)
+
+
+SEED_MODEL = Plant(a=0.26, b=59.73)
+"""The model that seed 004 prints."""
+PLANTS: dict[str, SimulatedPlant] = {
+    "A": LinearPlant(SEED_MODEL, process_noise=92.0),
+    "B": LinearPlant(SEED_MODEL, measurement_noise=92.0),
+    "C": LinearPlant(SEED_MODEL, process_noise=24.0),
+    "D": WindowPlant(most_per_s=1250.0, half_at=3.34, noise_ratio=0.05),
+}
+"""Seed 004's model with the noise that it reports, the same noise in the sensor only, and a quarter of it; and the
+curve of a window as the seed's authors measured it earlier, where 400 messages a second lie between 1 and 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """Before the sample of this number the setpoint changes, or the capacity becomes so many times the first."""
+
+    at_sample: int
+    setpoint: float | None = None
+    capacity_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What happened in each sample: what was wanted, the plant's output, what the sensor saw, the action then."""
+
+    setpoints: list[float]
+    outputs: list[float]
+    measurements: list[float]
+    actions: list[float]
+
+
+def simulate(
+    controller: Controller,
+    plant: SimulatedPlant,
+    steps: int,
+    *,
+    seed: int,
+    is_integer: bool = False,
+    disturbances: Iterable[Disturbance] = (),
+) -> Simulation:
+    """Run the controller on the plant for so many samples, beginning with what its first action gives.
+
+    `is_integer` rounds actions before the plant sees them, as a prefetch count must be; the controller does not know.
+    The same seed gives the same noise, whatever the controller.
+    """
+    if steps < 1:
+        raise ControlError(f"a simulation has one sample or more, not {steps}")
+    noises = np.random.default_rng(seed).standard_normal(steps).tolist()
+    due = _by_sample(disturbances)
+    taken = _taken(controller.action, is_integer)
+    # Before the loop began nothing happened for as long as the plant remembers.
+    before = plant.memory_samples
+    outputs, actions = [0.0] * before, [0.0] * (before - 1) + [taken]
+    setpoints, measurements = [], []
+    disturbed = plant
+    for sample, noise in enumerate(noises):
+        for disturbance in due.get(sample, ()):
+            if disturbance.setpoint is not None:
+                controller.setpoint = disturbance.setpoint
+            if disturbance.capacity_ratio is not None:
+                disturbed = plant.with_capacity(disturbance.capacity_ratio)
+        output = disturbed.output(outputs, actions, noise)
+        measurement = disturbed.measured(output, noise)
+        outputs.append(output)
+        setpoints.append(controller.setpoint)
+        measurements.append(measurement)
+        actions.append(_taken(controller.update(measurement), is_integer))
+    return Simulation(setpoints, outputs[before:], measurements, actions[before:])
+
+
+def _taken(action: float, is_integer: bool) -> float:
+    return float(round(action)) if is_integer else action
+
+
+def _by_sample(disturbances: Iterable[Disturbance]) -> dict[int, list[Disturbance]]:
+    found: dict[int, list[Disturbance]] = {}
+    for disturbance in disturbances:
+        found.setdefault(disturbance.at_sample, []).append(disturbance)
+    return found
