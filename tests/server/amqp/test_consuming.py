@@ -117,6 +117,67 @@ def test_another_window_counts_at_once_for_consumers_that_run(channel: Any) -> N
     assert consumer.wait_for(6) == ["0", "1", "2", "3", "4", "5"]
 
 
+def consume_again(queue: str, tag: str = "mine", **options: Any) -> Any:
+    return spec.Basic.Consume(queue=queue, consumer_tag=tag, **options)
+
+
+@pytest.fixture
+def peer(memory_node: RunningNode, channel: Any, new_peer: Callable[[RunningNode], Peer]) -> Peer:
+    """A peer with the consumer "mine" of "queue", which has got the first of its six messages."""
+    channel.queue_declare("queue")
+    channel.queue_declare("other")
+    publish(channel, "queue", *"012345")
+    peer = new_peer(memory_node)
+    peer.ask(consume_again("queue", arguments={"x-prefetch": 1}), spec.Basic.ConsumeOk)
+    assert peer.expect_content(spec.Basic.Deliver).body == b"0"
+    return peer
+
+
+def test_a_consumer_that_is_asked_for_again_with_another_window_has_it_at_once(channel: Any, peer: Peer) -> None:
+    assert peer.ask(consume_again("queue", arguments={"x-prefetch": 3}), spec.Basic.ConsumeOk).consumer_tag == "mine"
+    assert [peer.expect_content(spec.Basic.Deliver).body for _ in range(2)] == [b"1", b"2"]
+    assert count(channel, "queue") == 3, "it is the same consumer, with what it held before"
+    peer.ask(consume_again("queue", arguments={"x-prefetch": 0}), spec.Basic.ConsumeOk)
+    peer.send(spec.Basic.Ack(delivery_tag=3, multiple=True))
+    peer.ask(spec.Queue.Declare(queue="queue", passive=True), spec.Queue.DeclareOk)
+    assert count(channel, "queue") == 3
+    assert channel.queue_declare("queue", passive=True).method.consumer_count == 1
+
+
+def test_a_running_consumer_can_be_given_a_fraction_of_a_window(
+    memory_node: RunningNode, channel: Any, peer: Peer
+) -> None:
+    slot = stopped_clock(memory_node)
+    peer.ask(consume_again("queue", arguments={"x-prefetch": Decimal("1.25")}), spec.Basic.ConsumeOk)
+    got: list[int] = []
+    for number in range(4):
+        slot(number)
+        memory_node.call(lambda node: node.hub.broker._tick())
+        got.append(6 - count(channel, "queue"))
+    # In every fourth slot there is room for one more.
+    assert got == [1, 1, 1, 2]
+
+
+def test_without_an_answer_asked_for_the_window_changes_too(peer: Peer) -> None:
+    peer.send(consume_again("queue", arguments={"x-prefetch": 2}, nowait=True))
+    assert peer.expect_content(spec.Basic.Deliver).body == b"1"
+
+
+@pytest.mark.parametrize(
+    ("queue", "options"),
+    [
+        ("queue", {}),
+        ("other", {"arguments": {"x-prefetch": 2}}),
+        ("queue", {"arguments": {"x-prefetch": 2}, "no_ack": True}),
+    ],
+)
+def test_a_tag_in_use_is_refused_to_a_consumer_of_another_kind(
+    peer: Peer, queue: str, options: dict[str, Any]
+) -> None:
+    peer.send(consume_again(queue, **options))
+    peer.expect_connection_close(530, "NOT_ALLOWED - attempt to reuse consumer tag 'mine'", spec.Basic.Consume)
+
+
 # Consumers that do not read
 
 

@@ -340,6 +340,8 @@ def basic_qos(channel: Channel, method: amqp.BasicQos) -> None:
 def basic_consume(channel: Channel, method: amqp.BasicConsume) -> None:
     session = channel.session
     tag = method.consumer_tag or new_tag()
+    if _changes_window(channel, method, tag):
+        return
     if tag in channel.deliveries.consumers or (channel.reply_name is not None and tag == channel.reply_tag):
         raise refusal(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
     if method.queue == REPLY_TO:
@@ -361,6 +363,23 @@ def basic_consume(channel: Channel, method: amqp.BasicConsume) -> None:
         working, tag, no_ack=method.no_ack, priority=priority, prefetch=prefetch, begun=begun
     )
     topology.consumer_added(working, consumer, exclusive=method.exclusive)
+
+
+def _changes_window(channel: Channel, method: amqp.BasicConsume, tag: str) -> bool:
+    """Give a running consumer another window, if it is asked for again with one; tell whether it was.
+
+    RabbitMQ refuses the tag of a running consumer. `basic.qos`, which changes windows, has no place for a fraction.
+    """
+    consumer = channel.deliveries.consumers.get(tag)
+    if consumer is None or consumer.no_ack or method.no_ack:
+        return False
+    name = channel.queue_name(method.queue)
+    _, prefetch = _consumer_arguments(method.arguments, described(name, channel.session.vhost))
+    if prefetch is None or consumer.queue_name != name:
+        return False
+    channel.reply(amqp.BasicConsumeOk(channel.number, tag), unless=method.no_wait)
+    channel.deliveries.set_consumer_prefetch(consumer, prefetch)
+    return True
 
 
 def _consumer_arguments(arguments: Mapping[str, Any], what: str) -> tuple[int, float | None]:

@@ -27,12 +27,12 @@ Lease = tuple[Consumer | None, Message]
 class AmqpConsumer:
     """A consumer with its tag. The engine knows it as the owner of its own kind of consumer."""
 
-    __slots__ = ("_channel", "_prefix", "_queue_name", "counts_deliveries", "engine_consumer", "no_ack", "tag")
+    __slots__ = ("_channel", "_prefix", "counts_deliveries", "engine_consumer", "no_ack", "queue_name", "tag")
 
     def __init__(self, channel: Channel, tag: str, working: WorkingQueue, *, no_ack: bool) -> None:
         self._channel = channel
         self._prefix = delivery_prefix(tag)
-        self._queue_name = working.queue.name
+        self.queue_name = working.queue.name
         self.counts_deliveries = working.traits.is_quorum
         self.tag = tag
         self.no_ack = no_ack
@@ -45,7 +45,7 @@ class AmqpConsumer:
         tag = deliveries.last_tag = deliveries.last_tag + 1
         origin, properties = message.origin, message.properties
         if not origin:
-            origin, properties = present(message, self._queue_name)
+            origin, properties = present(message, self.queue_name)
         if self.counts_deliveries and message.delivery_count:
             properties = with_delivery_count(properties, message.delivery_count)
         session = channel.session
@@ -152,6 +152,11 @@ class Deliveries:
         for consumer in list(self.consumers.values()):
             if consumer.engine_consumer is not None and not consumer.no_ack:
                 broker.set_prefetch(consumer.engine_consumer, prefetch)
+
+    def set_consumer_prefetch(self, consumer: AmqpConsumer, prefetch: float) -> None:
+        """Change the window of one consumer."""
+        if consumer.engine_consumer is not None:
+            self._channel.session.broker.set_prefetch(consumer.engine_consumer, prefetch)
 
     def set_shared_prefetch(self, limit: int) -> None:
         """Change the window that all consumers of the channel share."""
