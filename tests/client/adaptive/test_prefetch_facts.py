@@ -1,0 +1,145 @@
+"""How the prefetch of a running consumer can really be changed: the facts of docs/adaptive-consumer.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.amqp.brokers import Broker
+from tests.amqp.queues import Consumer, connection_closed, declare, publish
+
+Connect = Callable[..., Any]
+
+
+@pytest.fixture
+def consuming(connect: Connect) -> Any:
+    """A channel for consumers."""
+    return connect().channel()
+
+
+@pytest.fixture
+def queue(channel: Any) -> str:
+    """A queue with the messages 0 to 8."""
+    queue = declare(channel)
+    publish(channel, queue, *"012345678")
+    return queue
+
+
+@pytest.fixture
+def quorum_queue(channel: Any, connect: Connect) -> Iterator[str]:
+    """A quorum queue with the messages 0 to 8."""
+    queue = declare(channel, {"x-queue-type": "quorum"}, durable=True)
+    publish(channel, queue, *"012345678")
+    yield queue
+    connect().channel().queue_delete(queue)
+
+
+def test_qos_without_global_leaves_running_consumers_alone_on_rabbitmq_and_changes_them_on_flyball(
+    broker: Broker, consuming: Any, queue: str
+) -> None:
+    consuming.basic_qos(prefetch_count=1)
+    consumer = Consumer(consuming, queue)
+    assert consumer.wait_for(1) == ["0"]
+    consuming.basic_qos(prefetch_count=3)
+    if broker.name == "flyball":
+        assert consumer.wait_for(3) == ["0", "1", "2"]
+    else:
+        assert consumer.settle() == ["0"]
+        consuming.basic_ack(consumer.last.tag)
+        assert consumer.wait_for(2) == ["0", "1"]
+        assert consumer.settle() == ["0", "1"], "and it stays so after an acknowledgement"
+
+
+def test_qos_with_global_changes_running_consumers_at_once(consuming: Any, queue: str) -> None:
+    consuming.basic_qos(prefetch_count=1, global_qos=True)
+    consumer = Consumer(consuming, queue)
+    assert consumer.wait_for(1) == ["0"]
+    consuming.basic_qos(prefetch_count=3, global_qos=True)
+    assert consumer.wait_for(3) == ["0", "1", "2"]
+    assert consumer.settle() == ["0", "1", "2"]
+
+
+def test_a_global_window_that_shrinks_takes_nothing_back_and_waits_until_it_has_room(
+    consuming: Any, queue: str
+) -> None:
+    consuming.basic_qos(prefetch_count=4, global_qos=True)
+    consumer = Consumer(consuming, queue)
+    consumer.wait_for(4)
+    consuming.basic_qos(prefetch_count=2, global_qos=True)
+    for delivery in consumer.deliveries[:2]:
+        consuming.basic_ack(delivery.tag)
+    assert consumer.settle() == ["0", "1", "2", "3"], "two are unacknowledged: the window is full"
+    consuming.basic_ack(consumer.deliveries[2].tag)
+    assert consumer.wait_for(5) == ["0", "1", "2", "3", "4"]
+    assert consumer.settle() == ["0", "1", "2", "3", "4"]
+
+
+def test_a_global_window_of_0_is_no_limit(consuming: Any, queue: str) -> None:
+    consuming.basic_qos(prefetch_count=1, global_qos=True)
+    consumer = Consumer(consuming, queue)
+    consumer.wait_for(1)
+    consuming.basic_qos(prefetch_count=0, global_qos=True)
+    assert consumer.wait_for(9) == list("012345678")
+
+
+def test_a_quorum_queue_refuses_consumers_of_a_channel_with_a_global_window_and_ends_the_connection(
+    consuming: Any, quorum_queue: str
+) -> None:
+    consuming.basic_qos(prefetch_count=1, global_qos=True)
+    text = f"NOT_IMPLEMENTED - queue '{quorum_queue}' in vhost '/' does not support global qos"
+    with connection_closed(540, text):
+        consuming.basic_consume(quorum_queue, lambda *_: None)
+
+
+def test_a_global_window_that_comes_after_the_consumer_of_a_quorum_queue_is_accepted_and_widens_nothing(
+    consuming: Any, quorum_queue: str
+) -> None:
+    consuming.basic_qos(prefetch_count=1)
+    consumer = Consumer(consuming, quorum_queue)
+    assert consumer.wait_for(1) == ["0"]
+    consuming.basic_qos(prefetch_count=3, global_qos=True)
+    assert consumer.settle() == ["0"]
+
+
+def test_the_consumer_window_of_a_quorum_queue_changes_like_that_of_others(
+    broker: Broker, consuming: Any, quorum_queue: str
+) -> None:
+    consuming.basic_qos(prefetch_count=1)
+    consumer = Consumer(consuming, quorum_queue)
+    assert consumer.wait_for(1) == ["0"]
+    consuming.basic_qos(prefetch_count=3)
+    if broker.name == "flyball":
+        assert consumer.wait_for(3) == ["0", "1", "2"]
+    else:
+        assert consumer.settle() == ["0"]
+
+
+@pytest.mark.parametrize("kind", ["queue", "quorum_queue"])
+def test_a_new_subscription_has_the_new_window_for_itself_while_the_old_messages_are_still_out(
+    request: pytest.FixtureRequest, consuming: Any, kind: str
+) -> None:
+    queue: str = request.getfixturevalue(kind)
+    consuming.basic_qos(prefetch_count=2)
+    old = Consumer(consuming, queue)
+    assert old.wait_for(2) == ["0", "1"]
+    old.cancel()
+    consuming.basic_qos(prefetch_count=3)
+    new = Consumer(consuming, queue)
+    assert new.wait_for(3) == ["2", "3", "4"], "five are out: more than either window"
+    assert new.settle() == ["2", "3", "4"]
+    # What the old one got is still its channel's to acknowledge, and comes to nobody else.
+    for delivery in old.deliveries:
+        consuming.basic_ack(delivery.tag)
+    assert new.settle() == ["2", "3", "4"]
+
+
+def test_cancelling_keeps_the_order_and_doubles_nothing(consuming: Any, queue: str) -> None:
+    got: list[str] = []
+    for window in (2, 3, 1, 3):
+        consuming.basic_qos(prefetch_count=window)
+        consumer = Consumer(consuming, queue)
+        got += consumer.wait_for(window)
+        consumer.cancel()
+    assert got == list("012345678")
