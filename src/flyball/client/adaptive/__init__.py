@@ -1,0 +1,21 @@
+"""A consumer of any AMQP broker that holds a rate, a latency or its own pace, by adapting its window.
+
+Needs aio-pika: `pip install flyball[control]`.
+"""
+
+from flyball.client.adaptive.actuators import FractionalWindow, Pacer, Window
+from flyball.client.adaptive.consumer import AdaptiveConsumer
+from flyball.client.adaptive.goals import Fast, Goal, Latency, Rate
+from flyball.client.adaptive.state import ConsumerState
+
+__all__ = [
+    "AdaptiveConsumer",
+    "ConsumerState",
+    "Fast",
+    "FractionalWindow",
+    "Goal",
+    "Latency",
+    "Pacer",
+    "Rate",
+    "Window",
+]

@@ -1,0 +1,185 @@
+"""What an adaptive consumer can turn: its window in whole messages, in fractions, or the pace of its handlers.
+
+An actuator is made by the user and bound to one consumer. It decides nothing; laws do that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from abc import ABC, abstractmethod
+
+from flyball.client.adaptive.crew import Crew
+from flyball.client.adaptive.goals import Goal, Rate
+from flyball.client.adaptive.subscription import Subscription
+from flyball.control.limits import Limits
+from flyball.errors import ControlError
+
+HIGHEST_WINDOW = 1000
+MOST_PREFETCH = 65_535
+"""What AMQP has room for."""
+SLOT_S = 0.1
+"""A broker that knows whole windows only is told a new one no more often than this."""
+HELD_S = 0.5
+"""A pacer's window has room for what is handled in so many seconds, unless it is told otherwise."""
+LEAST_PACER_WINDOW = 16
+
+
+class ConsumerActuator(ABC):
+    """Applies actions to a consumer."""
+
+    lowest_window = 1.0
+
+    def __init__(self) -> None:
+        self._subscription: Subscription | None = None
+
+    def bind(self, subscription: Subscription, crew: Crew) -> None:
+        """Act on this consumer. Raises ControlError if it belongs to another one."""
+        if self._subscription is not None:
+            raise ControlError("this actuator belongs to another consumer: make one for each")
+        self._subscription = subscription
+        self._crew = crew
+
+    def default_limits(self, goal: Goal) -> Limits:
+        return Limits(self.lowest_window, HIGHEST_WINDOW)
+
+    def check_limits(self, limits: Limits) -> None:
+        """Raise ControlError if it cannot act between these."""
+        if limits.lowest < self.lowest_window or limits.highest > MOST_PREFETCH:
+            raise ControlError(
+                f"the limits of a window lie between {self.lowest_window:g} and {MOST_PREFETCH},"
+                f" not {limits.lowest:g} and {limits.highest:g}"
+            )
+
+    def default_start(self, goal: Goal) -> float:
+        return 1.0
+
+    def window_at(self, action: float, goal: Goal) -> float:
+        """Return the window with which to begin."""
+        return max(1.0, float(round(action)))
+
+    def is_binding(self) -> bool:
+        """Tell whether it has held anything back since it was asked last, as far as it can tell."""
+        return True
+
+    @abstractmethod
+    async def apply(self, action: float) -> float:
+        """Take the action; return what could really be done."""
+
+    async def run(self) -> None:  # noqa: B027  # most have nothing to do
+        """Do what there is to do between two samples, until cancelled."""
+
+    @property
+    def _bound(self) -> Subscription:
+        assert self._subscription is not None, "the actuator is bound to no consumer"
+        return self._subscription
+
+
+class Window(ConsumerActuator):
+    """The prefetch window, a whole number of messages."""
+
+    async def apply(self, action: float) -> float:
+        window = max(1.0, float(round(action)))
+        await self._bound.set_window(window)
+        return window
+
+
+class FractionalWindow(ConsumerActuator):
+    """The prefetch window with fractions: 2.3 is 2 for seven tenths of the time and 3 for the rest.
+
+    Flyball does that itself, every 10 ms. Other brokers are told to hop, every 100 ms at most and evenly spread;
+    below 1 the acknowledgement is held back meanwhile. Where a window can only change with a new subscription
+    (quorum queues of RabbitMQ) it is rounded.
+    """
+
+    lowest_window = 0.1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._action = 1.0
+        self._carry = 0.0
+        self._changed = asyncio.Event()
+
+    def window_at(self, action: float, goal: Goal) -> float:
+        self._action = action
+        return max(1.0, math.floor(action))
+
+    async def apply(self, action: float) -> float:
+        subscription = self._bound
+        if subscription.is_fractional:
+            self._action = round(action, 3)
+            await subscription.set_window(self._action)
+        elif not subscription.is_quick:
+            self._action = max(1.0, float(round(action)))
+            await subscription.set_window(self._action)
+        else:
+            self._action = action
+            self._changed.set()
+        return self._action
+
+    async def run(self) -> None:
+        """Hop, where the broker does not."""
+        clock = asyncio.get_running_loop().time
+        await self._changed.wait()
+        next_s = clock()
+        while True:
+            if self._bound.is_quick and not self._bound.is_fractional:
+                await self._bound.set_window(self._next_slot())
+            next_s = max(next_s + SLOT_S, clock())
+            await asyncio.sleep(next_s - clock())
+
+    def _next_slot(self) -> float:
+        """Return the window of the next slot; the larger ones are spread evenly."""
+        whole = math.floor(self._action)
+        self._carry += self._action - whole
+        # A little less than 1, since tenths do not add up exactly.
+        if self._carry > 1 - 1e-9:
+            self._carry = max(0.0, self._carry - 1.0)
+            return whole + 1.0
+        return float(whole)
+
+
+class Pacer(ConsumerActuator):
+    """The pace at which handlers begin. The window is only a bound on what the consumer holds."""
+
+    def __init__(self, window: int | None = None) -> None:
+        """`window` is how many messages may be out; if None, enough for half a second at the goal."""
+        super().__init__()
+        if window is not None and not (isinstance(window, int) and 1 <= window <= MOST_PREFETCH):
+            raise ControlError(f"a pacer's window is a whole number from 1 to {MOST_PREFETCH}, not {window!r}")
+        self._window = window
+        self._lost = 0.0
+
+    def default_limits(self, goal: Goal) -> Limits:
+        # The pace is the rate, until something else is slower: there is little to correct.
+        rate = self._rate_of(goal)
+        return Limits(rate / 10, rate * 2)
+
+    def check_limits(self, limits: Limits) -> None:
+        if limits.lowest <= 0:
+            raise ControlError(f"the limits of a pacer are above 0 messages/s, not {limits.lowest:g}")
+
+    def default_start(self, goal: Goal) -> float:
+        return self._rate_of(goal)
+
+    def window_at(self, action: float, goal: Goal) -> float:
+        if self._window is not None:
+            return float(self._window)
+        return float(min(MOST_PREFETCH, max(LEAST_PACER_WINDOW, math.ceil(self._rate_of(goal) * HELD_S))))
+
+    def is_binding(self) -> bool:
+        pace = self._crew.pace
+        if pace is None:
+            return True
+        pace.refill(asyncio.get_running_loop().time())
+        lost, self._lost = pace.lost - self._lost, pace.lost
+        return lost < 1.0
+
+    async def apply(self, action: float) -> float:
+        self._crew.set_pace(action)
+        return action
+
+    def _rate_of(self, goal: Goal) -> float:
+        if not isinstance(goal, Rate):
+            raise ControlError("a pacer holds a rate: use Window or FractionalWindow for other goals")
+        return goal.per_s

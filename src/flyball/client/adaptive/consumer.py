@@ -1,0 +1,284 @@
+"""A consumer that holds a goal by turning its own window or pace, on RabbitMQ and on Flyball.
+
+Puts the parts together and sees to their beginning and end. Each part is in a module of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from aio_pika.abc import AbstractConnection
+
+from flyball.client.adaptive.actuators import ConsumerActuator, Pacer, Window
+from flyball.client.adaptive.crew import Crew, Handler
+from flyball.client.adaptive.delivery import Delivery
+from flyball.client.adaptive.goals import Fast, Goal, Latency, Rate, default_law
+from flyball.client.adaptive.meter import Meter
+from flyball.client.adaptive.sensors import sensor_for
+from flyball.client.adaptive.state import ConsumerState
+from flyball.client.adaptive.subscription import Subscription
+from flyball.control.certificate import Certificate
+from flyball.control.controller import Controller
+from flyball.control.laws import Law
+from flyball.control.limits import Limits
+from flyball.control.loop import Loop, Sample
+from flyball.errors import ControlError
+
+SAMPLE_TIME_S = 1.0
+
+
+class Design(Protocol):
+    """A law with all that belongs to it, as `flyball control design` writes it."""
+
+    @property
+    def law(self) -> Law[Any]: ...
+
+    @property
+    def limits(self) -> Limits: ...
+
+    @property
+    def sample_time_s(self) -> float: ...
+
+    @property
+    def certificate(self) -> Certificate | None: ...
+
+
+class AdaptiveConsumer:
+    """Consumes a queue and holds a goal.
+
+    The handler is awaited with each message; when it returns, the message is acknowledged, and when it raises, the
+    message goes back to the queue (`on_error="requeue"`) or is rejected (`"reject"`). Up to `concurrency` handlers run
+    at once; if None, as many as there are messages in the window. Each message is settled once on the channel that it
+    came by. When the connection is lost, what was not settled comes again, also to handlers that had begun with it.
+
+    Use it as an asynchronous context manager, or `run` it until it is stopped or cancelled.
+    """
+
+    def __init__(
+        self,
+        source: str | AbstractConnection,
+        queue_name: str,
+        handler: Handler,
+        goal: Goal,
+        *,
+        actuator: ConsumerActuator | None = None,
+        law: Law[Any] | None = None,
+        certificate: Certificate | None = None,
+        design: Design | None = None,
+        sample_time_s: float | None = None,
+        limits: Limits | None = None,
+        start: float | None = None,
+        concurrency: int | None = None,
+        on_error: str = "requeue",
+        record: Callable[[Sample], None] | None = None,
+        is_shadow: bool = False,
+        allow_uncertified: bool = False,
+        name: str | None = None,
+        stop_limit_s: float = 30.0,
+    ) -> None:
+        """`source` is an address (amqp://...) or a connection of aio-pika. Nothing is connected before `start`.
+
+        Without `law` and `design` there is a law that needs no model. `design` brings a law, its certificate, limits
+        and sample time. `record` is called with each sample. When it stops, handlers have `stop_limit_s` to finish.
+        Raises ControlError if something does not fit together.
+        """
+        _check(source, queue_name, handler, goal, concurrency, on_error, stop_limit_s)
+        if design is not None and (law is not None or certificate is not None):
+            raise ControlError("give a design or a law with its certificate, not both")
+        self._goal = goal
+        self._actuator = actuator or (Pacer() if isinstance(goal, Rate) else Window())
+        if design is not None:
+            law, certificate = design.law, design.certificate
+        elif law is None:
+            law, certificate = default_law(goal)
+        self._has_own_limits = limits is None and design is None
+        limits = limits or (design.limits if design is not None else self._actuator.default_limits(goal))
+        self._actuator.check_limits(limits)
+        self._stop_limit_s = stop_limit_s
+        self._record = record
+        self._last_sample: Sample | None = None
+        self._samples = 0
+        self._meter = Meter()
+        self._crew = Crew(handler, self._meter, concurrency, requeues=on_error == "requeue")
+        begin = self._actuator.default_start(goal) if start is None else start
+        controller = Controller(law, limits, goal.setpoint, begin)
+        self._subscription = Subscription(
+            source,
+            queue_name,
+            self._crew.take,
+            self._on_settled,
+            self._crew.forget,
+            self._actuator.window_at(controller.action, goal),
+        )
+        self._actuator.bind(self._subscription, self._crew)
+        self._loop = Loop(
+            name or queue_name,
+            sensor_for(goal, self._meter, self._subscription, self._actuator.is_binding, concurrency),
+            controller,
+            self._actuator,
+            sample_time_s or (design.sample_time_s if design is not None else SAMPLE_TIME_S),
+            certificate=certificate,
+            record=self._on_sample,
+            is_shadow=is_shadow,
+            allow_uncertified=allow_uncertified,
+        )
+        self._stopping = asyncio.Event()
+        self._supervisor: asyncio.Task[None] | None = None
+
+    # Life
+
+    async def start(self) -> None:
+        """Connect, subscribe and begin. Raises ControlError if the broker or the queue is not there."""
+        if self._supervisor is not None:
+            return
+        try:
+            await self._subscription.open()
+        except BaseException:
+            await self._subscription.close()
+            raise
+        # Stored, and awaited in `run` and `stop`.
+        self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
+
+    async def run(self) -> None:
+        """Start, and consume until `stop` is called or this is cancelled, which lets the handlers finish first."""
+        await self.start()
+        assert self._supervisor is not None
+        try:
+            await asyncio.wait([self._supervisor])
+        finally:
+            await self.stop()
+
+    async def stop(self) -> None:
+        """Have no more delivered, let the handlers finish, acknowledge, and return the rest to the queue.
+
+        May be called twice, and before `start`. If this is cancelled, the handlers are, too. Raises what went wrong
+        meanwhile.
+        """
+        self._stopping.set()
+        if self._supervisor is None:
+            return
+        try:
+            await asyncio.wait([self._supervisor])
+        except asyncio.CancelledError:
+            self._supervisor.cancel()
+            await asyncio.wait([self._supervisor])
+            raise
+        if not self._supervisor.cancelled():
+            self._supervisor.result()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # While it runs
+
+    @property
+    def goal(self) -> Goal:
+        return self._goal
+
+    def set_goal(self, goal: Goal) -> None:
+        """Hold another value of the same kind of goal from now on. Raises ControlError for another kind."""
+        if type(goal) is not type(self._goal):
+            raise ControlError(f"the goal is a {type(self._goal).__name__}: another kind needs another consumer")
+        self._goal = goal
+        controller = self._loop.controller
+        if isinstance(self._actuator, Pacer) and self._has_own_limits:
+            # The pace is the rate: there is no need to feel the way.
+            limits, begin = self._actuator.default_limits(goal), self._actuator.default_start(goal)
+            self._loop.controller = Controller(controller.law, limits, goal.setpoint, begin)
+        else:
+            controller.setpoint = goal.setpoint
+
+    @property
+    def state(self) -> ConsumerState:
+        """What can be seen of it now."""
+        meter, session = self._meter, self._subscription.session
+        pace = self._crew.pace
+        return ConsumerState(
+            is_connected=session is not None,
+            window=self._subscription.window,
+            pace_per_s=None if pace is None else pace.per_s,
+            waiting=meter.waiting,
+            running=meter.running,
+            unsettled=0 if session is None else len(session.unsettled),
+            arrived=meter.arrived,
+            handled=meter.handled,
+            failed=meter.failed,
+            settled=meter.settled,
+            sessions=self._subscription.sessions,
+            samples=self._samples,
+            late_samples=self._loop.late_ticks,
+            last_sample=self._last_sample,
+        )
+
+    # Inside
+
+    async def _supervise(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._crew.start(tasks)
+                others = [
+                    tasks.create_task(self._subscription.keep()),
+                    tasks.create_task(self._actuator.run()),
+                    tasks.create_task(self._loop.run()),
+                ]
+                await self._stopping.wait()
+                for task in others:
+                    task.cancel()
+                await asyncio.wait(others)
+                await self._subscription.end()
+                await self._crew.finish(self._stop_limit_s)
+                self._crew.dismiss()
+        except BaseExceptionGroup as group:
+            # One failure ends all the others, which are cancelled: it is the only one worth telling.
+            raise group.exceptions[0] from None
+        finally:
+            await self._subscription.close()
+
+    def _on_settled(self, delivery: Delivery) -> None:
+        self._meter.settle(asyncio.get_running_loop().time() - delivery.arrived_s)
+
+    def _on_sample(self, sample: Sample) -> None:
+        self._samples += 1
+        self._last_sample = sample
+        if self._record is not None:
+            self._record(sample)
+
+
+def _check(
+    source: object,
+    queue_name: object,
+    handler: object,
+    goal: object,
+    concurrency: object,
+    on_error: object,
+    stop_limit_s: float,
+) -> None:
+    """Raise ControlError with the first thing that is not as it should be."""
+    if not isinstance(source, str | AbstractConnection):
+        raise ControlError(f"a consumer needs an address (amqp://...) or a connection of aio-pika, not {source!r}")
+    if not (isinstance(queue_name, str) and queue_name):
+        raise ControlError(f"a consumer needs the name of a queue, not {queue_name!r}")
+    is_plain = inspect.isfunction(handler) and not inspect.iscoroutinefunction(handler)
+    if not callable(handler) or (is_plain and handler.__name__ != "<lambda>"):
+        raise ControlError(f"a handler is an `async def` that takes a message, not {handler!r}")
+    if not isinstance(goal, Rate | Latency | Fast):
+        raise ControlError(f"a goal is a Rate, a Latency or Fast, not {goal!r}")
+    if concurrency is not None and (
+        isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1
+    ):
+        raise ControlError(f"concurrency is the number of handlers at once, 1 or more, not {concurrency!r}")
+    if on_error not in ("requeue", "reject"):
+        raise ControlError(f'on_error is "requeue" or "reject", not {on_error!r}')
+    if not (math.isfinite(stop_limit_s) and stop_limit_s >= 0):
+        raise ControlError(f"stop_limit_s is a number of seconds, 0 or more, not {stop_limit_s!r}")

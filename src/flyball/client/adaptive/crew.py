@@ -1,0 +1,193 @@
+"""Runs the handler on what was delivered: so many at once as may be, at the pace that is set, each message once.
+
+Knows nothing of brokers and windows: a delivery brings the session on which it is settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aio_pika import IncomingMessage
+
+from flyball.client.adaptive.delivery import Delivery
+from flyball.client.adaptive.meter import Meter
+from flyball.client.adaptive.pace import Pace
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[IncomingMessage], Awaitable[Any]]
+
+
+class Crew:
+    """The tasks that handle messages. They are hired when there is work for them, and stay."""
+
+    def __init__(self, handler: Handler, meter: Meter, concurrency: int | None, *, requeues: bool) -> None:
+        self.pace: Pace | None = None
+        self.concurrency = concurrency
+        self._handler = handler
+        self._meter = meter
+        self._requeues = requeues
+        self._waiting: deque[Delivery] = deque()
+        self._idle: list[asyncio.Future[None]] = []
+        self._size = 0
+        self._tasks: asyncio.TaskGroup | None = None
+        self._workers: list[asyncio.Task[None]] = []
+        self._alarm: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._is_finishing = False
+        self._is_quiet = asyncio.Event()
+        self._known_failures: set[type[BaseException]] = set()
+
+    # Life
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Begin to handle what has come, with tasks of this group."""
+        self._loop = asyncio.get_running_loop()
+        self._tasks = tasks
+        self._is_finishing = False
+        for _ in range(len(self._waiting)):
+            self._call()
+
+    async def finish(self, limit_s: float) -> bool:
+        """Begin nothing more, and wait for the handlers that run; return whether all have ended in time."""
+        self._is_finishing = True
+        self._forget_waiting()
+        self._quiet_down()
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._is_quiet.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def dismiss(self) -> None:
+        """End the tasks; what a handler is still busy with it is taken out of."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        for worker in self._workers:
+            worker.cancel()
+        self._workers.clear()
+        self._idle.clear()
+        self._size = 0
+
+    # Work
+
+    def take(self, delivery: Delivery) -> None:
+        """Take a delivery over. What comes at the end is left alone: it goes back with its channel."""
+        if self._is_finishing:
+            return
+        self._meter.arrive(delivery.arrived_s)
+        self._waiting.append(delivery)
+        if self._tasks is not None:
+            self._call()
+
+    def set_pace(self, per_s: float) -> None:
+        """Begin so many messages in a second from now on."""
+        now_s = asyncio.get_running_loop().time()
+        if self.pace is None:
+            self.pace = Pace(per_s, now_s)
+        else:
+            self.pace.change(per_s, now_s)
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self._set_alarm()
+
+    def forget(self, session: object) -> None:
+        """Drop what waits and came by a session that is lost: it comes again."""
+        kept = [delivery for delivery in self._waiting if delivery.session is not session]
+        self._meter.forget(len(self._waiting) - len(kept), asyncio.get_running_loop().time())
+        self._waiting = deque(kept)
+
+    # Inside
+
+    def _call(self) -> None:
+        """Have one more task look for work, if there is one."""
+        if self.pace is not None and not self.pace.ready(self._loop.time()):
+            self._set_alarm()
+            return
+        if self._idle:
+            self._idle.pop().set_result(None)
+        elif self._tasks is not None and (self.concurrency is None or self._size < self.concurrency):
+            self._size += 1
+            self._workers.append(self._tasks.create_task(self._work()))
+
+    def _set_alarm(self) -> None:
+        if self.pace is not None and self._alarm is None and self._waiting and self._tasks is not None:
+            self._alarm = self._loop.call_later(self.pace.wait_s(), self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._alarm = None
+        assert self.pace is not None
+        for _ in range(min(self.pace.ready(self._loop.time()), len(self._waiting))):
+            self._call()
+        self._set_alarm()
+
+    def _next(self) -> Delivery | None:
+        """Return what is to be handled now."""
+        if not self._waiting or self._is_finishing:
+            return None
+        if self.pace is not None and not self.pace.take(self._loop.time()):
+            self._set_alarm()
+            return None
+        return self._waiting.popleft()
+
+    async def _work(self) -> None:
+        while True:
+            delivery = self._next()
+            if delivery is None:
+                idle: asyncio.Future[None] = self._loop.create_future()
+                self._idle.append(idle)
+                await idle
+            else:
+                await self._handle(delivery)
+
+    async def _handle(self, delivery: Delivery) -> None:
+        meter = self._meter
+        meter.begin(self._loop.time())
+        error: BaseException | None = None
+        try:
+            await self._handler(delivery.message)
+        except Exception as raised:
+            error = raised
+        except asyncio.CancelledError as raised:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Something that the handler waited for was cancelled: a failure as any other.
+            error = raised
+        finally:
+            meter.end(self._loop.time())
+        if error is None:
+            meter.handled += 1
+            await delivery.session.acknowledge(delivery)
+        else:
+            self._note_failure(error)
+            await delivery.session.reject(delivery, requeue=self._requeues)
+        if self._is_finishing:
+            self._quiet_down()
+
+    def _note_failure(self, error: BaseException) -> None:
+        self._meter.failed += 1
+        if type(error) not in self._known_failures:
+            self._known_failures.add(type(error))
+            fate = "goes back to the queue" if self._requeues else "is rejected"
+            log.warning(
+                "the handler failed, and the message %s; further failures with %s are counted, but not told",
+                fate,
+                type(error).__name__,
+                exc_info=error,
+            )
+
+    def _forget_waiting(self) -> None:
+        self._meter.forget(len(self._waiting), asyncio.get_running_loop().time())
+        self._waiting.clear()
+
+    def _quiet_down(self) -> None:
+        if not self._meter.running:
+            self._is_quiet.set()

@@ -1,0 +1,53 @@
+"""A token bucket: spaces out what it lets through so that a rate holds. Pure: takes the time as an argument."""
+
+from __future__ import annotations
+
+BURST_S = 0.02
+"""What was missed for so long may be made up for at once: timers of an event loop are late by milliseconds."""
+
+
+class Pace:
+    """Lets `per_s` through in a second, evenly; what is not used within BURST_S is lost."""
+
+    __slots__ = ("_at_s", "_per_s", "_tokens", "lost")
+
+    def __init__(self, per_s: float, now_s: float) -> None:
+        self._per_s = per_s
+        self._at_s = now_s
+        self._tokens = 1.0
+        self.lost = 0.0
+        """So many could have been let through, but nobody came."""
+
+    @property
+    def per_s(self) -> float:
+        return self._per_s
+
+    def change(self, per_s: float, now_s: float) -> None:
+        self.refill(now_s)
+        self._per_s = per_s
+
+    def take(self, now_s: float) -> bool:
+        """Let one through, if it is time."""
+        self.refill(now_s)
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+    def ready(self, now_s: float) -> int:
+        """Return how many may go now."""
+        self.refill(now_s)
+        return int(self._tokens)
+
+    def wait_s(self) -> float:
+        """Return how long, after the last refill, until the next may go."""
+        return max(0.0, (1.0 - self._tokens) / self._per_s)
+
+    def refill(self, now_s: float) -> None:
+        tokens = self._tokens + (now_s - self._at_s) * self._per_s
+        most = 1.0 + self._per_s * BURST_S
+        if tokens > most:
+            self.lost += tokens - most
+            tokens = most
+        self._tokens = tokens
+        self._at_s = now_s

@@ -1,0 +1,161 @@
+"""One life of a channel with its subscription: from its opening until it is closed or lost.
+
+Settles each delivery once, and only as long as the channel lives: what was delivered before goes back to its queue
+with the channel, and an acknowledgement for it would be an error on any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import aiormq
+from aio_pika import IncomingMessage
+from aiormq.abc import AbstractChannel, DeliveredMessage
+from pamqp import commands
+
+from flyball.client.adaptive.delivery import Delivery
+
+T = TypeVar("T")
+
+
+class SessionLost(Exception):
+    """The channel, or its connection, ended before it had answered; the cause says why."""
+
+
+class Session:
+    """A channel that consumes one queue. How large its window is, and how that changes, is a BrokerWindow's business."""
+
+    def __init__(
+        self,
+        channel: AbstractChannel,
+        queue_name: str,
+        receive: Callable[[Delivery], None],
+        settled: Callable[[Delivery], None],
+    ) -> None:
+        """`receive` is called with what arrives, `settled` with what was settled while the channel lived."""
+        self.channel = channel
+        self.queue_name = queue_name
+        self.tag = f"flyball-{secrets.token_hex(8)}"
+        self.unsettled: dict[int, Delivery] = {}
+        """By delivery tag, the oldest first."""
+        self.is_lost = asyncio.Event()
+        self.released = asyncio.Event()
+        """Set whenever something was settled; for those who wait for room."""
+        self._receive = receive
+        self._settled = settled
+        self._held: list[Delivery] | None = None
+        self._clock = asyncio.get_running_loop().time
+        channel.closing.add_done_callback(self._on_closed)
+        # The broker ends a subscription when its queue is deleted: the same as a lost channel, for who consumes.
+        channel.on_consumer_cancel_callbacks.add(self._on_cancelled)
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether acknowledgements are held back."""
+        return self._held is not None
+
+    async def ask(self, request: Coroutine[Any, Any, T]) -> T:
+        """Send a request and return its answer. A caller that is cancelled leaves it under way. Raises SessionLost.
+
+        The library closes a channel whose request is given up, and every unsettled message would come twice.
+        """
+        try:
+            return await asyncio.shield(request)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Nobody has cancelled us: it was the request, with its channel.
+            raise SessionLost from error
+        except Exception as error:
+            # The library raises whatever ended the connection, of any type.
+            if self.channel.is_closed or isinstance(error, aiormq.exceptions.AMQPError):
+                raise SessionLost from error
+            raise
+
+    async def consume(self, arguments: dict[str, Any] | None = None) -> None:
+        """Subscribe."""
+        await self.ask(
+            self.channel.basic_consume(self.queue_name, self._on_delivery, consumer_tag=self.tag, arguments=arguments)
+        )
+
+    async def cancel(self) -> None:
+        """End the subscription; what was delivered may still be settled."""
+        await self.ask(self.channel.basic_cancel(self.tag))
+
+    async def count_ready(self) -> int:
+        """Return how many messages wait in the queue."""
+        answer = await self.ask(self.channel.queue_declare(self.queue_name, passive=True))
+        return answer.message_count or 0
+
+    # Settling
+
+    async def acknowledge(self, delivery: Delivery) -> None:
+        """Settle a delivery for good, at once or as soon as nothing is held back any more."""
+        if self._held is not None:
+            self._held.append(delivery)
+        else:
+            await self._settle(delivery, None)
+
+    async def reject(self, delivery: Delivery, *, requeue: bool) -> None:
+        """Return a delivery to its queue, or have the broker give it up."""
+        await self._settle(delivery, requeue)
+
+    def hold(self) -> None:
+        """Hold acknowledgements back: the window stays full."""
+        if self._held is None:
+            self._held = []
+
+    async def release(self) -> None:
+        """Send the acknowledgements that were held back, and hold no more."""
+        held, self._held = self._held, None
+        for delivery in held or ():
+            await self._settle(delivery, None)
+
+    async def close(self) -> None:
+        """Close the channel: what is not settled goes back to the queue, to its old place."""
+        if not self.channel.is_closed:
+            with contextlib.suppress(SessionLost):
+                await self.ask(self.channel.close())
+
+    # Inside
+
+    async def _settle(self, delivery: Delivery, requeue: bool | None) -> None:
+        if self.unsettled.pop(delivery.tag, None) is None or self.is_lost.is_set():
+            return
+        # A handler may have settled it already.
+        if not delivery.message.processed:
+            try:
+                # Only a full socket makes these wait. The broker confirms nothing here in any case.
+                if requeue is None:
+                    await self.channel.basic_ack(delivery.tag, wait=False)
+                else:
+                    await self.channel.basic_reject(delivery.tag, requeue=requeue, wait=False)
+            except (aiormq.exceptions.AMQPError, aiormq.exceptions.ChannelInvalidStateError, ConnectionError):
+                # The channel is gone: it comes again, on another one.
+                return
+        self._settled(delivery)
+        self.released.set()
+
+    async def _on_delivery(self, delivered: DeliveredMessage) -> None:
+        frame = delivered.delivery
+        assert isinstance(frame, commands.Basic.Deliver)
+        tag = frame.delivery_tag or 0
+        delivery = Delivery(self, IncomingMessage(delivered), tag, self._clock())
+        self.unsettled[tag] = delivery
+        self._receive(delivery)
+
+    def _on_closed(self, closing: asyncio.Future[Any]) -> None:
+        if not closing.cancelled():
+            closing.exception()
+        self.is_lost.set()
+        self.released.set()
+
+    def _on_cancelled(self, frame: commands.Basic.Cancel) -> None:
+        if frame.consumer_tag == self.tag:
+            self.is_lost.set()
+            self.released.set()

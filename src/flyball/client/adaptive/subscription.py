@@ -1,0 +1,236 @@
+"""A queue's messages, for as long as they are wanted: connects, and connects again when the connection is lost.
+
+Each life of the channel is a Session. The window that was asked for last holds for the next one, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import random
+from collections.abc import Callable
+
+import aio_pika
+import aiormq
+from aio_pika.abc import AbstractConnection, AbstractRobustConnection
+from aiormq.abc import AbstractConnection as AmqpConnection
+
+from flyball.client.adaptive.delivery import Delivery
+from flyball.client.adaptive.session import Session, SessionLost
+from flyball.client.adaptive.windows import BrokerWindow, ChannelWindow, ConsumerWindow, NewSubscription
+from flyball.client.backoff import Backoff
+from flyball.errors import ControlError
+
+log = logging.getLogger(__name__)
+
+BACKOFF = Backoff()
+CONNECT_LIMIT_S = 20.0
+
+
+class Subscription:
+    """Consumes a queue over a connection of its own, or over a channel of one that it is given."""
+
+    def __init__(
+        self,
+        source: str | AbstractConnection,
+        queue_name: str,
+        receive: Callable[[Delivery], None],
+        settled: Callable[[Delivery], None],
+        lost: Callable[[Session], None],
+        window: float,
+    ) -> None:
+        self._source = source
+        self._queue_name = queue_name
+        self._receive = receive
+        self._settled = settled
+        self._lost = lost
+        self._connection: AbstractConnection | None = None
+        self._session: Session | None = None
+        self._window: BrokerWindow | None = None
+        self._changing = asyncio.Lock()
+        self._wanted = window
+        self._applied: float | None = None
+        self._is_ending = False
+        self._global_is_refused = False
+        self.sessions = 0
+        """So many times a channel was opened."""
+
+    # What it is like
+
+    @property
+    def session(self) -> Session | None:
+        """The channel that lives now, if one does."""
+        return None if self._session is None or self._session.is_lost.is_set() else self._session
+
+    @property
+    def window(self) -> float:
+        """The window that was asked for last."""
+        return self._wanted
+
+    @property
+    def is_fractional(self) -> bool:
+        """Whether the broker understands fractions of a window."""
+        return self._window is not None and self._window.is_fractional
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether the window may change many times a second."""
+        return self._window is None or self._window.is_quick
+
+    # What it does
+
+    async def open(self) -> None:
+        """Connect and subscribe. Raises ControlError if that cannot be done now."""
+        try:
+            await self._establish()
+        except _Failed as failure:
+            raise ControlError(str(failure)) from failure.__cause__
+
+    async def keep(self) -> None:
+        """Whenever the channel is lost, open another one, until cancelled."""
+        while self._session is not None:
+            await self._session.is_lost.wait()
+            if self._is_ending:
+                return
+            log.warning("the connection for queue %r is lost; its unsettled messages come again", self._queue_name)
+            self._lost(self._session)
+            await self._discard()
+            self._require_that_it_restores_itself()
+            await self._establish_again()
+            log.warning("queue %r is consumed again", self._queue_name)
+
+    async def set_window(self, window: float) -> None:
+        """Ask for another window; it holds on return, or when the next channel is open."""
+        self._wanted = window
+        async with self._changing:
+            session, broker_window = self.session, self._window
+            if session is None or broker_window is None or self._wanted == self._applied:
+                return
+            window = self._wanted
+            with contextlib.suppress(SessionLost):
+                await broker_window.change(window)
+                self._applied = window
+
+    async def count_ready(self) -> int | None:
+        """Return how many messages wait in the queue; None if nobody can tell at present."""
+        session = self.session
+        if session is None:
+            return None
+        try:
+            return await session.count_ready()
+        except SessionLost:
+            return None
+
+    async def end(self) -> None:
+        """Have no more delivered; what was may still be settled. Nothing is held back any more."""
+        self._is_ending = True
+        session = self.session
+        if session is not None:
+            with contextlib.suppress(SessionLost):
+                await session.cancel()
+            await session.release()
+
+    async def close(self) -> None:
+        """Close the channel, and the connection if it is its own. What is not settled goes back."""
+        self._is_ending = True
+        await self._discard()
+
+    # Inside
+
+    async def _establish_again(self, attempts: int | None = None) -> None:
+        for attempt in itertools.count(1):
+            await asyncio.sleep(BACKOFF.delay_s(attempt - 1, random.random()))
+            try:
+                await self._establish()
+                return
+            except _Failed as failure:
+                if attempt == attempts:
+                    raise
+                if attempt == 1:
+                    log.warning("%s; trying on", failure)
+
+    async def _establish(self) -> None:
+        try:
+            await self._try_to_establish()
+        except _GlobalRefused:
+            log.info("queue %r allows no window of a channel: a change is a new subscription", self._queue_name)
+            self._global_is_refused = True
+            # The refusal has ended the connection. One that restores itself needs its time for it.
+            await self._establish_again(attempts=1 if isinstance(self._source, str) else 8)
+
+    async def _try_to_establish(self) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_LIMIT_S):
+                amqp = await self._connect()
+                channel = await amqp.channel(publisher_confirms=False)
+        except (aiormq.exceptions.AMQPError, OSError, RuntimeError, ValueError) as error:
+            await self._discard()
+            raise _Failed(f"there is no connection to {self._place}: {error or type(error).__name__}") from error
+        session = Session(channel, self._queue_name, self._receive, self._settled)
+        window = self._window_of(session, amqp)
+        try:
+            wanted = self._wanted
+            await session.count_ready()
+            await window.begin(wanted)
+        except SessionLost as lost:
+            await session.close()
+            await self._discard()
+            cause = lost.__cause__
+            if "global" in str(cause) and not self._global_is_refused:
+                raise _GlobalRefused from cause
+            raise _Failed(f"queue {self._queue_name!r} of {self._place} cannot be consumed: {cause}") from cause
+        self._session, self._window, self._applied = session, window, wanted
+        self.sessions += 1
+
+    def _window_of(self, session: Session, connection: AmqpConnection) -> BrokerWindow:
+        product = connection.server_properties.get("product")
+        if product in ("Flyball", b"Flyball"):
+            return ConsumerWindow(session)
+        return NewSubscription(session) if self._global_is_refused else ChannelWindow(session)
+
+    async def _connect(self) -> AmqpConnection:
+        if isinstance(self._source, str):
+            # Not the library's own restoring connection: it would subscribe again with a window of the past.
+            self._connection = await aio_pika.connect(self._source)
+            connection = self._connection
+        else:
+            connection = self._source
+            await connection.ready()
+        if connection.transport is None or connection.transport.connection.is_closed:
+            raise ConnectionError("it is closed")
+        return connection.transport.connection
+
+    def _require_that_it_restores_itself(self) -> None:
+        source = self._source
+        if isinstance(source, str | AbstractRobustConnection):
+            return
+        if source.transport is None or source.transport.connection.is_closed:
+            raise ControlError(
+                f"the connection to {self._place} is lost and does not come back by itself:"
+                " use its address, or aio_pika.connect_robust"
+            )
+
+    async def _discard(self) -> None:
+        session, self._session = self._session, None
+        self._window = self._applied = None
+        if session is not None:
+            await session.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(aiormq.exceptions.AMQPError, OSError, RuntimeError):
+                await connection.close()
+
+    @property
+    def _place(self) -> str:
+        # Without the password.
+        return str(self._source) if not isinstance(self._source, str) else self._source.rpartition("@")[2]
+
+
+class _Failed(Exception):
+    """It could not be opened."""
+
+
+class _GlobalRefused(Exception):
+    """The queue wants no windows of channels."""
