@@ -52,9 +52,9 @@ class AdaptiveConsumer:
     """Consumes a queue and holds a goal.
 
     The handler is awaited with each message; when it returns, the message is acknowledged, and when it raises, the
-    message goes back to the queue (`on_error="requeue"`) or is rejected (`"reject"`). Up to `concurrency` handlers run
-    at once; if None, as many as there are messages in the window. Each message is settled once on the channel that it
-    came by. When the connection is lost, what was not settled comes again, also to handlers that had begun with it.
+    message goes back to the queue (`on_error="requeue"`) or is rejected (`"reject"`). Up to `concurrency` handlers
+    run at once; if None, as many as there are messages in the window. Each message is settled once, on the channel
+    that it came by. When the connection is lost, what was not settled comes again, also what handlers had begun with.
 
     Use it as an asynchronous context manager, or `run` it until it is stopped or cancelled.
     """
@@ -116,9 +116,10 @@ class AdaptiveConsumer:
             self._actuator.window_at(controller.action, goal),
         )
         self._actuator.bind(self._subscription, self._crew)
+        self._sensor = sensor_for(goal, self._meter, self._subscription, self._actuator.is_binding, concurrency)
         self._loop = Loop(
             name or queue_name,
-            sensor_for(goal, self._meter, self._subscription, self._actuator.is_binding, concurrency),
+            self._sensor,
             controller,
             self._actuator,
             sample_time_s or (design.sample_time_s if design is not None else SAMPLE_TIME_S),
@@ -192,12 +193,15 @@ class AdaptiveConsumer:
             raise ControlError(f"the goal is a {type(self._goal).__name__}: another kind needs another consumer")
         self._goal = goal
         controller = self._loop.controller
-        if isinstance(self._actuator, Pacer) and self._has_own_limits:
-            # The pace is the rate: there is no need to feel the way.
-            limits, begin = self._actuator.default_limits(goal), self._actuator.default_start(goal)
-            self._loop.controller = Controller(controller.law, limits, goal.setpoint, begin)
-        else:
+        if not (isinstance(self._actuator, Pacer) and self._has_own_limits):
             controller.setpoint = goal.setpoint
+            return
+        # The pace is the rate: there is no need to feel the way. What was measured before says nothing any more.
+        limits, begin = self._actuator.default_limits(goal), self._actuator.default_start(goal)
+        self._loop.controller = Controller(controller.law, limits, goal.setpoint, begin)
+        if self._supervisor is not None and not self._loop.is_shadow:
+            self._crew.set_pace(begin)
+            self._sensor.restart()
 
     @property
     def state(self) -> ConsumerState:
@@ -225,6 +229,8 @@ class AdaptiveConsumer:
 
     async def _supervise(self) -> None:
         try:
+            if not self._loop.is_shadow:
+                await self._actuator.apply(self._loop.controller.action)
             async with asyncio.TaskGroup() as tasks:
                 self._crew.start(tasks)
                 others = [
@@ -249,6 +255,8 @@ class AdaptiveConsumer:
         self._meter.settle(asyncio.get_running_loop().time() - delivery.arrived_s)
 
     def _on_sample(self, sample: Sample) -> None:
+        if math.isnan(sample.measurement):
+            return
         self._samples += 1
         self._last_sample = sample
         if self._record is not None:
@@ -270,13 +278,12 @@ def _check(
     if not (isinstance(queue_name, str) and queue_name):
         raise ControlError(f"a consumer needs the name of a queue, not {queue_name!r}")
     is_plain = inspect.isfunction(handler) and not inspect.iscoroutinefunction(handler)
-    if not callable(handler) or (is_plain and handler.__name__ != "<lambda>"):
+    if not callable(handler) or (is_plain and getattr(handler, "__name__", "") != "<lambda>"):
         raise ControlError(f"a handler is an `async def` that takes a message, not {handler!r}")
     if not isinstance(goal, Rate | Latency | Fast):
         raise ControlError(f"a goal is a Rate, a Latency or Fast, not {goal!r}")
-    if concurrency is not None and (
-        isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1
-    ):
+    is_count = isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency >= 1
+    if concurrency is not None and not is_count:
         raise ControlError(f"concurrency is the number of handlers at once, 1 or more, not {concurrency!r}")
     if on_error not in ("requeue", "reject"):
         raise ControlError(f'on_error is "requeue" or "reject", not {on_error!r}')

@@ -124,9 +124,12 @@ class Crew:
     def _on_alarm(self) -> None:
         self._alarm = None
         assert self.pace is not None
-        for _ in range(min(self.pace.ready(self._loop.time()), len(self._waiting))):
+        ready = self.pace.ready(self._loop.time())
+        for _ in range(min(ready, len(self._waiting))):
             self._call()
-        self._set_alarm()
+        # Those who were called look for more, and set it again if it is not time yet; so do all that become free.
+        if not ready:
+            self._set_alarm()
 
     def _next(self) -> Delivery | None:
         """Return what is to be handled now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -10,6 +11,9 @@ from flyball.client.adaptive.goals import Fast, Goal, Latency
 from flyball.client.adaptive.meter import Meter
 from flyball.client.adaptive.subscription import Subscription
 from flyball.control.loop import Measurement
+
+LEAST_S = 0.02
+"""In less time there is nothing to be measured."""
 
 
 class MeterSensor(ABC):
@@ -22,9 +26,17 @@ class MeterSensor(ABC):
         self._is_binding = is_binding
         self._read_s = 0.0
 
-    async def read(self) -> Measurement:
+    def restart(self) -> None:
+        """Forget what was there since the last reading."""
         now_s = asyncio.get_running_loop().time()
-        value = self._since(now_s - self._read_s, now_s)
+        self._since(max(LEAST_S, now_s - self._read_s), now_s)
+        self._read_s = now_s
+
+    async def read(self) -> Measurement:
+        """Return what was there since the last reading or restart; not a number if that is no time at all."""
+        now_s = asyncio.get_running_loop().time()
+        elapsed_s = now_s - self._read_s
+        value = self._since(elapsed_s, now_s) if elapsed_s >= LEAST_S else math.nan
         self._read_s = now_s
         is_binding = self._is_binding()
         ready = await self._subscription.count_ready()
@@ -46,7 +58,7 @@ class RateSensor(MeterSensor):
 
 
 class LatencySensor(MeterSensor):
-    """Seconds from arrival to acknowledgement, the mean of what was settled. If nothing was, the age of the oldest."""
+    """Seconds from arrival to acknowledgement, the mean of what was settled; the age of the oldest if nothing was."""
 
     _settled = 0
     _latency_s = 0.0

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import aiormq
 from aio_pika import IncomingMessage
-from aiormq.abc import AbstractChannel, DeliveredMessage
+from aiormq.abc import DeliveredMessage
 from pamqp import commands
 
 from flyball.client.adaptive.delivery import Delivery
@@ -27,11 +27,11 @@ class SessionLost(Exception):
 
 
 class Session:
-    """A channel that consumes one queue. How large its window is, and how that changes, is a BrokerWindow's business."""
+    """A channel that consumes one queue. How large its window is and how that changes is a BrokerWindow's business."""
 
     def __init__(
         self,
-        channel: AbstractChannel,
+        channel: aiormq.Channel,
         queue_name: str,
         receive: Callable[[Delivery], None],
         settled: Callable[[Delivery], None],

@@ -168,6 +168,7 @@ class Subscription:
         except (aiormq.exceptions.AMQPError, OSError, RuntimeError, ValueError) as error:
             await self._discard()
             raise _Failed(f"there is no connection to {self._place}: {error or type(error).__name__}") from error
+        assert isinstance(channel, aiormq.Channel)
         session = Session(channel, self._queue_name, self._receive, self._settled)
         window = self._window_of(session, amqp)
         try:
@@ -191,10 +192,10 @@ class Subscription:
         return NewSubscription(session) if self._global_is_refused else ChannelWindow(session)
 
     async def _connect(self) -> AmqpConnection:
+        connection: AbstractConnection
         if isinstance(self._source, str):
             # Not the library's own restoring connection: it would subscribe again with a window of the past.
-            self._connection = await aio_pika.connect(self._source)
-            connection = self._connection
+            connection = self._connection = await aio_pika.connect(self._source)
         else:
             connection = self._source
             await connection.ready()

@@ -105,7 +105,7 @@ class NewSubscription(BrokerWindow):
         await self._session.consume()
 
     async def _is_open_after(self, count: int) -> bool:
-        """Wait a moment for all that is out, and for as long as it takes for room; return whether the channel lives."""
+        """Wait a moment for all that is out, and as long as it takes for room; return whether the channel lives."""
         session = self._session
         clock = asyncio.get_running_loop().time
         end_s = clock() + DRAIN_S
