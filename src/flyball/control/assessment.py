@@ -52,8 +52,9 @@ def assess(measurements: Sequence[float], setpoint: float) -> LoopFigures:
       None if it never was or did not stay. It is the least k such that the five windows of five samples that begin at
       k and after are all at the setpoint, and so are 95 % of all windows from k on. At the setpoint is a window whose
       mean is within 5 % of it, or within three standard errors where noise makes these more, but at most 10 %.
-    * `mean`, `std`: after settling, or of the second half where the loop took longer: always of half of the
-      samples or more. The standard deviation is that of a sample (n - 1).
+    * `mean`, `std`: of the steady state, that is, after twice the settling time and one window more, so that the last
+      of the way there is over, or of the second half where that would leave less. The standard deviation is that of
+      a sample (n - 1).
     * `overshoot`: how far the measurement went beyond the setpoint, seen from where it began, until the loop had
       settled (without settling: at all), as a part of the setpoint. What lies within two standard deviations is noise
       and counts as 0.
@@ -67,9 +68,10 @@ def assess(measurements: Sequence[float], setpoint: float) -> LoopFigures:
         raise ControlError(f"a loop is judged against a setpoint above 0, not {setpoint}")
     half = len(measurements) // 2
     settling = _settling_samples(measurements, setpoint, _std(measurements[half:]))
-    mean, std = _steady(measurements[half if settling is None else min(settling, half) :])
+    steady = measurements[half if settling is None else min(2 * settling + WINDOW_SAMPLES, half) :]
+    std = _std(steady)
     return LoopFigures(
-        mean=mean,
+        mean=sum(steady) / len(steady),
         std=std,
         settling_samples=settling,
         overshoot=_overshoot(measurements, setpoint, settling, std),
@@ -94,10 +96,6 @@ def assess_parts(
         for start, end in pairwise(bounds)
         if end - start >= 2
     ]
-
-
-def _steady(measurements: Sequence[float]) -> tuple[float, float]:
-    return sum(measurements) / len(measurements), _std(measurements)
 
 
 def _std(measurements: Sequence[float]) -> float:

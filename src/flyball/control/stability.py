@@ -24,32 +24,23 @@ FREQUENCIES = 1024
 """So many points of the upper half of the unit circle are looked at to see whether a loop ever amplifies."""
 
 Polynomial = npt.NDArray[np.float64]
+Fraction = tuple[Polynomial, Polynomial]
+"""Numerator and denominator in z, highest power first, equally long."""
 
 
 def plant_transfer(plant: Plant) -> control.TransferFunction:
-    """Return the plant from action to measurement: z^-(1 + delay) (b + bs z^-1 ...) / (1 - a z^-1 - ar z^-2 ...)."""
-    numerator = [0.0] * (1 + plant.delay) + [*plant.all_b]
-    denominator = [1.0, *(-a for a in plant.all_a)]
-    return _transfer(numerator, denominator, plant.sample_time_s)
+    """Return the plant from action to measurement."""
+    return _transfer(_plant_fraction(plant), plant.sample_time_s)
 
 
 def law_transfer(law: Law[Any], sample_time_s: float) -> control.TransferFunction:
     """Return the law from error to action. Raises ControlError for a law that is not linear."""
-    if isinstance(law, Proportional):
-        return _transfer([law.kp], [1.0], sample_time_s)
-    if isinstance(law, VelocityLaw):
-        kp, ki, kd = law.gains()
-    elif isinstance(law, PositionalPid):
-        kp, ki, kd = law.kp, law.ki, law.kd
-    else:
-        raise ControlError(f"a {law.kind} law is not linear and has no transfer function")
-    numerator = [kp + ki + kd, -kp - 2 * kd, kd] if kd else [kp + ki, -kp] if kp else [ki]
-    return _transfer(numerator, [1.0, -1.0], sample_time_s)
+    return _transfer(_law_fraction(law), sample_time_s)
 
 
 def open_loop(law: Law[Any], plant: Plant, smoothing_share: float | None = None) -> control.TransferFunction:
     """Return law, plant and the filter of the measurement, if there is one, in a row."""
-    return law_transfer(law, plant.sample_time_s) * plant_transfer(plant) * _back(plant, smoothing_share)
+    return _transfer(_loop_fraction(law, plant, smoothing_share), plant.sample_time_s)
 
 
 def closed_loop(law: Law[Any], plant: Plant, smoothing_share: float | None = None) -> control.TransferFunction:
@@ -60,7 +51,8 @@ def closed_loop(law: Law[Any], plant: Plant, smoothing_share: float | None = Non
 
 def closed_loop_poles(law: Law[Any], plant: Plant, smoothing_share: float | None = None) -> tuple[complex, ...]:
     """Return the poles of the closed loop, the slowest first. It is stable if all are inside the unit circle."""
-    poles = control.feedback(open_loop(law, plant, smoothing_share), 1).poles()
+    numerator, denominator = _loop_fraction(law, plant, smoothing_share)
+    poles = np.roots(denominator + numerator)
     return tuple(sorted((complex(pole) for pole in poles), key=lambda pole: (-abs(pole), pole.real, pole.imag)))
 
 
@@ -70,7 +62,7 @@ def gain_margin(law: Law[Any], plant: Plant, smoothing_share: float | None = Non
     Below 1 the loop is unstable, and would be stable with its gains times anything below the margin; 0 if no smaller
     gains help.
     """
-    numerator, denominator = _polynomials(open_loop(law, plant, smoothing_share))
+    numerator, denominator = _loop_fraction(law, plant, smoothing_share)
     critical = _critical_gains(numerator, denominator)
     begin = 1.0 if _is_stable(denominator + numerator) else 0.0
     bounds = [gain for gain in critical if gain > begin]
@@ -89,7 +81,7 @@ def delay_margin_samples(law: Law[Any], plant: Plant, smoothing_share: float | N
     0 if not even by one, or if the loop is unstable as it is; infinite if the loop amplifies at no frequency, so that
     no delay matters; at most MOST_DELAY_SAMPLES otherwise.
     """
-    numerator, denominator = _polynomials(open_loop(law, plant, smoothing_share))
+    numerator, denominator = _loop_fraction(law, plant, smoothing_share)
     if not _is_stable(denominator + numerator):
         return 0.0
     if _never_amplifies(numerator, denominator):
@@ -113,7 +105,7 @@ def step_response(
     times = np.arange(steps) * plant.sample_time_s
     to_action = _with_feedforward(
         law,
-        _transfer([1.0], [1.0], plant.sample_time_s),
+        _transfer(_fraction([1.0], [1.0]), plant.sample_time_s),
         law_transfer(law, plant.sample_time_s),
         plant_transfer(plant) * _back(plant, smoothing_share),
     )
@@ -138,22 +130,49 @@ def _with_feedforward(
 
 
 def _back(plant: Plant, smoothing_share: float | None) -> control.TransferFunction:
-    share = 1.0 if smoothing_share is None else smoothing_share
-    return _transfer([share], [1.0, share - 1] if share < 1 else [1.0], plant.sample_time_s)
+    return _transfer(_smoothing_fraction(smoothing_share), plant.sample_time_s)
 
 
-def _transfer(numerator: list[float], denominator: list[float], sample_time_s: float) -> control.TransferFunction:
-    """Return a transfer function by its polynomials in z^-1."""
+def _transfer(fraction: Fraction, sample_time_s: float) -> control.TransferFunction:
+    return control.tf(*fraction, sample_time_s)
+
+
+def _plant_fraction(plant: Plant) -> Fraction:
+    """z^-(1 + delay) (b + bs z^-1 ...) / (1 - a z^-1 - ar z^-2 ...)"""
+    return _fraction([0.0] * (1 + plant.delay) + [*plant.all_b], [1.0, *(-a for a in plant.all_a)])
+
+
+def _law_fraction(law: Law[Any]) -> Fraction:
+    if isinstance(law, Proportional):
+        return _fraction([law.kp], [1.0])
+    if isinstance(law, VelocityLaw):
+        kp, ki, kd = law.gains()
+    elif isinstance(law, PositionalPid):
+        kp, ki, kd = law.kp, law.ki, law.kd
+    else:
+        raise ControlError(f"a {law.kind} law is not linear and has no transfer function")
+    # Zeros at the end would be poles at 0 that the loop does not have.
+    return _fraction([kp + ki + kd, -kp - 2 * kd, kd] if kd else [kp + ki, -kp] if kp else [ki], [1.0, -1.0])
+
+
+def _smoothing_fraction(share: float | None) -> Fraction:
+    return _fraction([1.0], [1.0]) if share is None or share == 1 else _fraction([share], [1.0, share - 1])
+
+
+def _loop_fraction(law: Law[Any], plant: Plant, smoothing_share: float | None) -> Fraction:
+    numerator, denominator = np.ones(1), np.ones(1)
+    for part in (_law_fraction(law), _plant_fraction(plant), _smoothing_fraction(smoothing_share)):
+        numerator, denominator = np.convolve(numerator, part[0]), np.convolve(denominator, part[1])
+    return numerator, denominator
+
+
+def _fraction(numerator: list[float], denominator: list[float]) -> Fraction:
+    """Return polynomials in z, equally long, of polynomials in z^-1."""
     size = max(len(numerator), len(denominator))
-    return control.tf(
-        numerator + [0.0] * (size - len(numerator)), denominator + [0.0] * (size - len(denominator)), sample_time_s
+    return (
+        np.array(numerator + [0.0] * (size - len(numerator))),
+        np.array(denominator + [0.0] * (size - len(denominator))),
     )
-
-
-def _polynomials(loop: control.TransferFunction) -> tuple[Polynomial, Polynomial]:
-    """Return numerator and denominator in z, equally long."""
-    numerator, denominator = np.asarray(loop.num[0][0], float), np.asarray(loop.den[0][0], float)
-    return np.concatenate([np.zeros(len(denominator) - len(numerator)), numerator]), denominator
 
 
 def _is_stable(polynomial: Polynomial) -> bool:
@@ -168,8 +187,10 @@ def _critical_gains(numerator: Polynomial, denominator: Polynomial) -> list[floa
     small delay lose their stability: a lambda-tuned PI loop, among others, would have an infinite margin.
     """
     product = np.convolve(denominator, numerator[::-1])
-    mirrored = np.trim_zeros(product - product[::-1])
-    roots = np.roots(mirrored) if len(mirrored) else np.empty(0)
+    mirrored = product - product[::-1]
+    # What is only rounding has its roots far from the circle, or anywhere.
+    mirrored[np.abs(mirrored) < 1e-14 * np.sum(np.abs(product))] = 0
+    roots = np.roots(mirrored)
     on_circle = np.concatenate([roots[np.abs(np.abs(roots) - 1) < 1e-4], [1.0, -1.0]])
     on_circle = on_circle / np.abs(on_circle)
     above, below = np.polyval(denominator, on_circle), np.polyval(numerator, on_circle)

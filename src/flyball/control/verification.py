@@ -68,14 +68,15 @@ def confidence_set(plant: Plant) -> list[Plant]:
 
 def describe(plant: Plant) -> str:
     """Return the plant as an equation, and how sure it is."""
-    terms = [_term(a, "y", -k) for k, a in enumerate(plant.all_a) if a]
-    terms += [_term(b, "u", -plant.delay - k) for k, b in enumerate(plant.all_b) if b]
-    if plant.offset:
-        terms.append(f"{plant.offset:+.3g}")
-    equation = "y(k+1) = " + " ".join(terms).lstrip("+")
-    if plant.covariance is None:
-        return equation
-    return f"{equation} and all within its {plant.confidence_ratio:.0%} confidence"
+    terms = [(a, f" y({_time(-k)})") for k, a in enumerate(plant.all_a)]
+    terms += [(b, f" u({_time(-plant.delay - k)})") for k, b in enumerate(plant.all_b)]
+    text = "".join(
+        f" {'-' if number < 0 else '+'} {abs(number):.3g}{name}"
+        for number, name in [*terms, (plant.offset, "")]
+        if number
+    )
+    equation = f"y(k+1) ={text.removeprefix(' +')}"
+    return equation if plant.covariance is None else f"{equation} within its {plant.confidence_ratio:.0%} confidence"
 
 
 def _verified(
@@ -165,5 +166,5 @@ def _segments(points: Iterable[tuple[float, float]]) -> list[Segment]:
     return [(u0, u1, (y1 - y0) / (u1 - u0)) for (u0, y0), (u1, y1) in pairwise(points)]
 
 
-def _term(factor: float, name: str, shift: int) -> str:
-    return f"{factor:+.3g} {name}(k{f'{shift:+d}' if shift else ''})"
+def _time(shift: int) -> str:
+    return f"k{shift:+d}" if shift else "k"
