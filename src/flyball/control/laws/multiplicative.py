@@ -37,7 +37,7 @@ class Multiplicative(Law[float]):
 
     kind: ClassVar[str] = "multiplicative"
 
-    exponent: float = 0.4
+    exponent: float = 0.5
 
     def __post_init__(self) -> None:
         check_gains(self)

@@ -68,9 +68,9 @@ class SelfTuning(Law[Tuning]):
 
     kind: ClassVar[str] = "self_tuning"
 
-    pole: float = 0.8
+    pole: float = 0.5
     forgetting: float = 0.97
-    lowest_elasticity: float = 0.2
+    lowest_elasticity: float = 0.5
     highest_elasticity: float = 1.25
 
     def __post_init__(self) -> None:
