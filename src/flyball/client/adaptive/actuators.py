@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from abc import ABC, abstractmethod
+from time import monotonic
 
 from flyball.client.adaptive.crew import Crew
 from flyball.client.adaptive.goals import Goal, Rate
@@ -171,7 +172,7 @@ class Pacer(ConsumerActuator):
         pace = self._crew.pace
         if pace is None:
             return True
-        pace.refill(asyncio.get_running_loop().time())
+        pace.refill(monotonic())
         lost, self._lost = pace.lost - self._lost, pace.lost
         return lost < 1.0
 

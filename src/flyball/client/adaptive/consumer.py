@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import math
 from collections.abc import Callable
+from time import monotonic
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -252,7 +253,7 @@ class AdaptiveConsumer:
             await self._subscription.close()
 
     def _on_settled(self, delivery: Delivery) -> None:
-        self._meter.settle(asyncio.get_running_loop().time() - delivery.arrived_s)
+        self._meter.settle(monotonic() - delivery.arrived_s)
 
     def _on_sample(self, sample: Sample) -> None:
         if math.isnan(sample.measurement):

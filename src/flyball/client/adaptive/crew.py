@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Any
 
 from aio_pika import IncomingMessage
@@ -34,6 +35,8 @@ class Crew:
         self._waiting: deque[Delivery] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._size = 0
+        self._is_called = False
+        """A task was called and has not looked yet."""
         self._tasks: asyncio.TaskGroup | None = None
         self._workers: list[asyncio.Task[None]] = []
         self._alarm: asyncio.TimerHandle | None = None
@@ -49,7 +52,7 @@ class Crew:
         self._loop = asyncio.get_running_loop()
         self._tasks = tasks
         self._is_finishing = False
-        for _ in range(len(self._waiting)):
+        if self._waiting:
             self._call()
 
     async def finish(self, limit_s: float) -> bool:
@@ -83,12 +86,12 @@ class Crew:
             return
         self._meter.arrive(delivery.arrived_s)
         self._waiting.append(delivery)
-        if self._tasks is not None:
+        if self._tasks is not None and self._alarm is None:
             self._call()
 
     def set_pace(self, per_s: float) -> None:
         """Begin so many messages in a second from now on."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = monotonic()
         if self.pace is None:
             self.pace = Pace(per_s, now_s)
         else:
@@ -101,19 +104,23 @@ class Crew:
     def forget(self, session: object) -> None:
         """Drop what waits and came by a session that is lost: it comes again."""
         kept = [delivery for delivery in self._waiting if delivery.session is not session]
-        self._meter.forget(len(self._waiting) - len(kept), asyncio.get_running_loop().time())
+        self._meter.forget(len(self._waiting) - len(kept), monotonic())
         self._waiting = deque(kept)
 
     # Inside
 
     def _call(self) -> None:
-        """Have one more task look for work, if there is one."""
-        if self.pace is not None and not self.pace.ready(self._loop.time()):
-            self._set_alarm()
+        """Have one more task look for work, if there is one. It calls the next one, if there is work for two.
+
+        Handlers that never wait are so run by one task, one after the other, and cost no switch between tasks.
+        """
+        if self._is_called:
             return
         if self._idle:
+            self._is_called = True
             self._idle.pop().set_result(None)
         elif self._tasks is not None and (self.concurrency is None or self._size < self.concurrency):
+            self._is_called = True
             self._size += 1
             self._workers.append(self._tasks.create_task(self._work()))
 
@@ -123,36 +130,35 @@ class Crew:
 
     def _on_alarm(self) -> None:
         self._alarm = None
-        assert self.pace is not None
-        ready = self.pace.ready(self._loop.time())
-        for _ in range(min(ready, len(self._waiting))):
-            self._call()
-        # Those who were called look for more, and set it again if it is not time yet; so do all that become free.
-        if not ready:
-            self._set_alarm()
+        # Who is called looks whether it is time, and sets the alarm again if not; so do all that become free.
+        self._call()
 
     def _next(self) -> Delivery | None:
         """Return what is to be handled now."""
         if not self._waiting or self._is_finishing:
             return None
-        if self.pace is not None and not self.pace.take(self._loop.time()):
+        if self.pace is not None and not self.pace.take(monotonic()):
             self._set_alarm()
             return None
         return self._waiting.popleft()
 
     async def _work(self) -> None:
+        self._is_called = False
         while True:
             delivery = self._next()
             if delivery is None:
                 idle: asyncio.Future[None] = self._loop.create_future()
                 self._idle.append(idle)
                 await idle
+                self._is_called = False
             else:
+                if self._waiting and self._alarm is None:
+                    self._call()
                 await self._handle(delivery)
 
     async def _handle(self, delivery: Delivery) -> None:
         meter = self._meter
-        meter.begin(self._loop.time())
+        meter.begin(monotonic())
         error: BaseException | None = None
         try:
             await self._handler(delivery.message)
@@ -165,7 +171,7 @@ class Crew:
             # Something that the handler waited for was cancelled: a failure as any other.
             error = raised
         finally:
-            meter.end(self._loop.time())
+            meter.end(monotonic())
         if error is None:
             meter.handled += 1
             await delivery.session.acknowledge(delivery)
@@ -188,7 +194,7 @@ class Crew:
             )
 
     def _forget_waiting(self) -> None:
-        self._meter.forget(len(self._waiting), asyncio.get_running_loop().time())
+        self._meter.forget(len(self._waiting), monotonic())
         self._waiting.clear()
 
     def _quiet_down(self) -> None:

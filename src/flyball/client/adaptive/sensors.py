@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from time import monotonic
 
 from flyball.client.adaptive.goals import Fast, Goal, Latency
 from flyball.client.adaptive.meter import Meter
@@ -28,13 +28,13 @@ class MeterSensor(ABC):
 
     def restart(self) -> None:
         """Forget what was there since the last reading."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = monotonic()
         self._since(max(LEAST_S, now_s - self._read_s), now_s)
         self._read_s = now_s
 
     async def read(self) -> Measurement:
         """Return what was there since the last reading or restart; not a number if that is no time at all."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = monotonic()
         elapsed_s = now_s - self._read_s
         value = self._since(elapsed_s, now_s) if elapsed_s >= LEAST_S else math.nan
         self._read_s = now_s

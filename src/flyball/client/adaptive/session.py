@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Callable, Coroutine
+from time import monotonic
 from typing import Any, TypeVar
 
 import aiormq
@@ -27,7 +28,7 @@ class SessionLost(Exception):
 
 
 class Session:
-    """A channel that consumes one queue. How large its window is and how that changes is a BrokerWindow's business."""
+    """A channel that consumes one queue. Its window, and how that changes, is a BrokerWindow's business."""
 
     def __init__(
         self,
@@ -48,7 +49,6 @@ class Session:
         self._receive = receive
         self._settled = settled
         self._held: list[Delivery] | None = None
-        self._clock = asyncio.get_running_loop().time
         channel.closing.add_done_callback(self._on_closed)
         # The broker ends a subscription when its queue is deleted: the same as a lost channel, for who consumes.
         channel.on_consumer_cancel_callbacks.add(self._on_cancelled)
@@ -145,7 +145,7 @@ class Session:
         frame = delivered.delivery
         assert isinstance(frame, commands.Basic.Deliver)
         tag = frame.delivery_tag or 0
-        delivery = Delivery(self, IncomingMessage(delivered), tag, self._clock())
+        delivery = Delivery(self, IncomingMessage(delivered), tag, monotonic())
         self.unsettled[tag] = delivery
         self._receive(delivery)
 
