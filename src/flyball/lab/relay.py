@@ -1,0 +1,197 @@
+"""A network that takes its time: passes bytes between clients and a server, each way half a round trip late.
+
+Bytes keep their order and stay what they are. Knows nothing of what they say; memory is bounded, a sender that is too
+fast is made to wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from types import TracebackType
+from typing import Self, cast
+
+from flyball.lab.alarm import Alarm
+
+HOST = "127.0.0.1"
+MOST_BYTES = 4 * 2**20
+"""So much may be under way in one direction of a connection before its sender has to wait."""
+
+
+class Relay:
+    """Listens on a port of its own while its context is open; whoever connects there is connected to the server.
+
+    When one side has closed, the other is closed as soon as all that was under way has arrived.
+    """
+
+    def __init__(self, host: str, port: int, round_trip_s: float) -> None:
+        self.round_trip_s = round_trip_s
+        """May be changed at any time: it holds for bytes that come from then on, which do not overtake others."""
+        self.host = HOST
+        self.port = 0
+        self._server_address = host, port
+        self._passages: set[asyncio.Task[None]] = set()
+        self._ends: set[_End] = set()
+
+    @property
+    def under_way_bytes(self) -> int:
+        """How many bytes have come and not gone on yet."""
+        return sum(end.under_way_bytes for end in self._ends)
+
+    async def __aenter__(self) -> Self:
+        self._alarm = Alarm()
+        self._tasks = await asyncio.TaskGroup().__aenter__()
+        self._server = await asyncio.get_running_loop().create_server(self._accept, HOST, 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._server.close()
+        for passage in self._passages:
+            passage.cancel()
+        try:
+            # What went wrong while it was open is not the relay's, and goes on as it is.
+            await self._tasks.__aexit__(None, None, None)
+        finally:
+            self._alarm.close()
+
+    def _accept(self) -> _End:
+        near = _End(self)
+        passage = self._tasks.create_task(self._connect(near))
+        self._passages.add(passage)
+        passage.add_done_callback(self._passages.discard)
+        return near
+
+    async def _connect(self, near: _End) -> None:
+        """Be the way between a client and the server until both have closed."""
+        far = _End(self)
+        self._ends |= {near, far}
+        try:
+            await near.is_open.wait()
+            await asyncio.get_running_loop().create_connection(lambda: far, *self._server_address)
+            async with asyncio.TaskGroup() as directions:
+                directions.create_task(near.pass_on_to(far))
+                directions.create_task(far.pass_on_to(near))
+        except OSError:
+            # There is no server: the client learns it by the end of its connection.
+            near.close()
+        except BaseException:
+            near.abort()
+            far.abort()
+            raise
+        else:
+            near.close()
+            far.close()
+        finally:
+            self._ends -= {near, far}
+
+    def due_ns(self) -> int:
+        """Return when bytes that come now are to go on."""
+        return time.perf_counter_ns() + int(self.round_trip_s * 1e9 / 2)
+
+    async def until(self, at_ns: int) -> None:
+        await self._alarm.until(at_ns)
+
+
+class _End(asyncio.Protocol):
+    """One of the two connections of a passage, and what came in there and is under way."""
+
+    def __init__(self, relay: Relay) -> None:
+        self.is_open = asyncio.Event()
+        self._relay = relay
+        self._under_way: deque[tuple[int, bytes]] = deque()
+        """When to go on, and what; nothing at all is the end."""
+        self.under_way_bytes = 0
+        self._has_come = asyncio.Event()
+        self._takes_more = asyncio.Event()
+        self._takes_more.set()
+        self._is_held_up = False
+        self._has_ended = False
+        self._transport: asyncio.Transport | None = None
+        self._told: _End | None = None
+        """The other end, once it knows that no more comes from here."""
+
+    async def pass_on_to(self, other: _End) -> None:
+        """Hand over to the other end what comes in here, when it is due, until all of it has gone."""
+        while True:
+            while not self._under_way:
+                self._has_come.clear()
+                await self._has_come.wait()
+            due_ns, data = self._under_way[0]
+            await self._relay.until(due_ns)
+            await other._takes_more.wait()
+            self._under_way.popleft()
+            if not data:
+                self._told = other
+                other._hear_no_more(is_closed=self._transport is None)
+                return
+            other._write(data)
+            self._note_gone(len(data))
+
+    def close(self) -> None:
+        """End the connection when all that was written has gone."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection now, whatever is under way."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self.is_open.set()
+
+    def data_received(self, data: bytes) -> None:
+        self._under_way.append((self._relay.due_ns(), data))
+        self.under_way_bytes += len(data)
+        self._has_come.set()
+        if self.under_way_bytes > MOST_BYTES and self._transport is not None:
+            self._transport.pause_reading()
+            self._is_held_up = True
+
+    def eof_received(self) -> bool:
+        self._end()
+        # It may still want to hear what the other side says.
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        # What was meant for it has nowhere to go, and must not hold up the other direction.
+        self._takes_more.set()
+        if self._told is not None:
+            self._told.close()
+        self._end()
+
+    def pause_writing(self) -> None:
+        self._takes_more.clear()
+
+    def resume_writing(self) -> None:
+        self._takes_more.set()
+
+    def _end(self) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._under_way.append((self._relay.due_ns(), b""))
+            self._has_come.set()
+
+    def _note_gone(self, byte_count: int) -> None:
+        self.under_way_bytes -= byte_count
+        if self._is_held_up and self.under_way_bytes <= MOST_BYTES and self._transport is not None:
+            self._transport.resume_reading()
+            self._is_held_up = False
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def _hear_no_more(self, *, is_closed: bool) -> None:
+        if self._transport is None:
+            return
+        if is_closed:
+            self._transport.close()
+        elif not self._transport.is_closing():
+            self._transport.write_eof()
