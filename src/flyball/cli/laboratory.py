@@ -29,7 +29,7 @@ from flyball.lab.experiment import (
     label_of,
     shipped_experiments,
 )
-from flyball.lab.plan import Plan, PlannedRun, plan
+from flyball.lab.plan import Plan, PlannedRun, in_order, plan
 from flyball.lab.results import Results
 from flyball.lab.runner import Live
 
@@ -109,6 +109,8 @@ def _settings_rows(experiment: Experiment) -> list[tuple[str, str]]:
         rows.append(("hosts", ", ".join(hosts)))
     times = f"warm-up {run.warm_up_s:g} s, measured {run.length_s:g} s, cool-down {run.cool_down_s:g} s"
     rows.append(("each run", times))
+    if experiment.needs:
+        rows.append(("begins with", f"the results of {experiment.needs}"))
     if experiment.source:
         rows.append(("source", experiment.source))
     return rows
@@ -118,6 +120,7 @@ def run(name: str, out: Path, is_quick: bool, is_fresh: bool, keeps_going: bool,
     """Run an experiment, or what is missing of it."""
     with _errors_told():
         laid_out = plan(_changed(find(name), assignments), is_quick=is_quick)
+        laid_out.check_packages()
         results = Results(out, laid_out)
         _exit_if_failed(_run_plan(laid_out, results, is_fresh, keeps_going))
     typer.echo(f"\nresults: {results.folder}\nreport:  flyball pipeline report {out}")
@@ -159,7 +162,9 @@ def reproduce(seed: str, out: Path, is_quick: bool, is_fresh: bool, keeps_going:
 
         # Now, not when all has been measured for hours.
         check_packages()
-        plans = [plan(experiment, is_quick=is_quick) for experiment in _experiments_of(seed)]
+        plans = [plan(experiment, is_quick=is_quick) for experiment in in_order(_experiments_of(seed))]
+        for laid_out in plans:
+            laid_out.check_packages()
         failures: list[Failure] = []
         for number, laid_out in enumerate(plans, 1):
             left = duration(sum(later.expected_s for later in plans[number - 1 :]))

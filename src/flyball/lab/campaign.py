@@ -6,8 +6,8 @@ Knows when a run is kept, thrown away or tried no further; how one is made is th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from flyball.errors import LabError
 from flyball.lab.plan import Plan, PlannedRun
 from flyball.lab.results import Results
 from flyball.lab.runner import Live, make_run
+from flyball.lab.workloads import make_workload
 
 
 class Watcher(Protocol):
@@ -47,13 +48,16 @@ class Failure:
 def run_all(plan: Plan, results: Results, watcher: Watcher, *, keeps_going: bool) -> list[Failure]:
     """Make all runs that are missing; return those that failed, of which there is one unless it `keeps_going`.
 
-    On KeyboardInterrupt the run that is being made is stopped in good order and thrown away.
+    On KeyboardInterrupt the run that is being made is stopped in good order and thrown away. Raises LabError, before
+    anything is run, if what an earlier experiment has to give is missing or of no use.
     """
     failures: list[Failure] = []
-    for run in plan.runs:
-        if results.is_complete(run):
-            watcher.end(run, results.manifest(run))
+    prepared = _prepared([run for run in plan.runs if not results.is_complete(run)], results)
+    for planned in plan.runs:
+        if results.is_complete(planned):
+            watcher.end(planned, results.manifest(planned))
             continue
+        run = prepared[planned.run_id]
         watcher.begin(run)
         try:
             folder = results.begin(run)
@@ -72,3 +76,17 @@ def run_all(plan: Plan, results: Results, watcher: Watcher, *, keeps_going: bool
             results.complete(run, manifest)
             watcher.end(run, manifest)
     return failures
+
+
+def _prepared(runs: Sequence[PlannedRun], results: Results) -> dict[str, PlannedRun]:
+    """Return the runs with what their workloads take from the experiment that this one needs."""
+    earlier = results.earlier_runs() if runs else []
+    found = {}
+    for run in runs:
+        kind = run.experiment.target.kind
+        of_kind = [one for one in earlier if one.manifest["target"]["kind"] == kind]
+        if earlier and not of_kind:
+            raise LabError(f"{run.run_id}: {run.experiment.needs} was not run on {kind}; run it there first")
+        prepared = make_workload(run.experiment.workload).prepare(of_kind)
+        found[run.run_id] = replace(run, prepared=prepared)
+    return found

@@ -24,6 +24,8 @@ from flyball.server.settings import ServeSettings, StoreChoice, load_settings
 SHIPPED = Path(__file__).parent / "experiments"
 SECTIONS = ("target", "workload", "clients", "noise", "run")
 """The parts of a description whose values can be varied."""
+ALL = "all"
+"""What `quick.sweep` says if a quick run is to have all levels."""
 
 OWN_SETTINGS = ("config", "data", "store", "name", "amqp", "amqps", "telesto", "thorbang")
 """Settings of a node that the lab chooses: a data folder of its own, ports that are free."""
@@ -50,6 +52,12 @@ def _check_host(text: str) -> str:
 def _check_address(text: str) -> str:
     if not re.fullmatch(r"(\[[^\[\]\s]+\]|[^\[\]:\s]+):[0-9]{1,5}", text) or int(text.rpartition(":")[2]) > 65535:
         raise ValueError(f"{text!r} is not an address: give host:port")
+    return text
+
+
+def _check_name(text: str) -> str:
+    if text and not re.fullmatch(r"[\w.-]+(/[\w.-]+)*", text):
+        raise ValueError(f"{text!r} is no name of an experiment: see `flyball lab list`")
     return text
 
 
@@ -177,6 +185,8 @@ class Experiment(Part):
     title: str
     about: str = ""
     source: str = ""
+    needs: Annotated[str, AfterValidator(_check_name)] = ""
+    """The name of the experiment whose results this one begins with."""
     target: TargetPart = TargetPart()
     workload: dict[str, Any]
     clients: ClientsPart = ClientsPart()
@@ -361,6 +371,8 @@ def quick_sweep(experiment: Experiment) -> dict[str, list[Level]] | None:
     """Return the sweep that the description wants in a quick run, None if it does not say."""
     if "sweep" not in experiment.quick:
         return None
+    if experiment.quick["sweep"] == ALL:
+        return experiment.sweep
     return _factors_in(experiment.quick["sweep"], "quick.sweep", experiment.path)
 
 

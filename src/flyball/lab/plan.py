@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import flyball
+from flyball.errors import LabError
 from flyball.lab.experiment import (
     Experiment,
     Level,
@@ -20,6 +22,7 @@ from flyball.lab.experiment import (
     slug_of,
     values_of,
 )
+from flyball.lab.workloads import make_workload
 
 QUICK_S = 60.0
 """A quick experiment takes about so long in all."""
@@ -40,7 +43,7 @@ QUICK_LARGEST: dict[str, int | float] = {STORED_MESSAGES: 10_000, **dict.fromkey
 
 LONGEST_SLUG = 80
 
-START_S = {"embedded": 4.5, "postgresql": 2.0, "memory": 1.5, "null": 1.5, "rabbitmq": 9.0, "foreign": 0.5}
+START_S = {"embedded": 4.5, "postgresql": 2.0, "memory": 1.5, "null": 1.5, "rabbitmq": 4.5, "foreign": 0.5}
 """How long a first node takes to start and stop. Guesses, for the expected time only."""
 FURTHER_NODE_S = {"embedded": 2.5, "postgresql": 0.7, "memory": 0.7, "null": 0.7, "rabbitmq": 0.0, "foreign": 0.0}
 CLIENTS_START_S = 1.5
@@ -59,6 +62,8 @@ class PlannedRun:
     repetition: int
     seed: int
     is_quick: bool
+    prepared: dict[str, Any] = field(default_factory=dict)
+    """What its workload takes from the experiment that this one needs."""
 
     @property
     def expected_s(self) -> float:
@@ -77,6 +82,11 @@ class Plan:
     @property
     def expected_s(self) -> float:
         return sum(run.expected_s for run in self.runs)
+
+    def check_packages(self) -> None:
+        """Raise LabError if a run needs a package that is not installed here."""
+        for run in self.runs:
+            make_workload(run.experiment.workload).check_packages()
 
 
 def plan(experiment: Experiment, *, is_quick: bool = False) -> Plan:
@@ -103,6 +113,19 @@ def plan(experiment: Experiment, *, is_quick: bool = False) -> Plan:
                 )
             )
     return Plan(experiment, tuple(runs), is_quick)
+
+
+def in_order(experiments: Sequence[Experiment]) -> list[Experiment]:
+    """Return the experiments as they are, but each after the one that it needs. Raises LabError if that cannot be."""
+    waiting, done = list(experiments), list[Experiment]()
+    while waiting:
+        missing = {experiment.name for experiment in waiting}
+        ready = next((one for one in waiting if one.needs not in missing), None)
+        if ready is None:
+            raise LabError(f"experiments need each other: {', '.join(sorted(missing))}")
+        waiting.remove(ready)
+        done.append(ready)
+    return done
 
 
 def start_s(experiment: Experiment) -> float:
@@ -205,6 +228,8 @@ def definition_of(laid_out: Plan) -> dict[str, object]:
         part = getattr(experiment, section)
         document = dict(part) if isinstance(part, dict) else part.model_dump(mode="json")
         definition.update({f"{section}.{key}": value for key, value in document.items()})
+    if experiment.needs:
+        definition["needs"] = experiment.needs
     definition.pop("target.password")
     definition["target.store"] = label_of(experiment.target.store)
     for factor, levels in experiment.sweep.items():

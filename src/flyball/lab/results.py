@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from flyball.errors import LabError
-from flyball.lab.experiment import label_of
+from flyball.lab.experiment import label_of, slug_of
 from flyball.lab.plan import Plan, PlannedRun, definition_of
+from flyball.lab.workloads import EarlierRun
 
 VERSION = 1
 MANIFEST = "run.json"
@@ -70,6 +71,28 @@ class Results:
                 f"{self.folder} holds results of another definition ({shown}{more}): "
                 "give --fresh to throw them away, or another --out"
             )
+
+    def earlier_runs(self) -> list[EarlierRun]:
+        """Return the runs of the experiment that this one needs, from the same `out`; none if it needs nothing.
+
+        Raises LabError that says what to run first if they are not all there.
+        """
+        experiment = self._plan.experiment
+        if not experiment.needs:
+            return []
+        out = self.folder.parent
+        folder = out / slug_of(experiment.needs)
+        found = [EarlierRun(read_json(path), path.parent / "traces") for path in sorted(folder.glob(f"run=*/{MANIFEST}"))]
+        described = folder / DESCRIPTION
+        wanted = read_json(described)["run_count"] if described.exists() else None
+        if wanted is None or len(found) < wanted:
+            state = "are not there" if wanted is None else f"are not complete: {len(found)} of {wanted} runs"
+            quick = " --quick" if self._plan.is_quick else ""
+            raise LabError(
+                f"{experiment.name} begins with the results of {experiment.needs}, and in {out} they {state}; "
+                f"first: flyball lab run {experiment.needs}{quick} --out {out}"
+            )
+        return found
 
     def is_complete(self, run: PlannedRun) -> bool:
         """Whether the run was made before."""

@@ -110,17 +110,18 @@ class Worker:
         return float(self.outcome["cpu_s"] / max(self.outcome["wall_s"], 1e-9))
 
 
-def worker_count(experiment: Experiment, client_count: int, core_count: int) -> int:
+def worker_count(experiment: Experiment, client_count: int, core_count: int, least: int = 1) -> int:
     """Return how many processes the clients are spread over: what is asked for, else one for every 50 of them.
 
-    More than two for each core would only take the time of the nodes. Never more than there are clients.
+    More than two for each core would only take the time of the nodes. Never more than there are clients, nor fewer than
+    are needed at `least`.
     """
     hosts = max(1, len(experiment.clients.hosts))
     wanted = experiment.clients.workers
     if wanted == 0:
         wanted = min(math.ceil(client_count / CLIENTS_PER_WORKER), WORKERS_PER_CORE * core_count * hosts)
         wanted = max(wanted, hosts)
-    return max(1, min(wanted, client_count))
+    return max(1, min(max(wanted, least), client_count))
 
 
 async def make_run(run: PlannedRun, folder: Path, tell: Tell) -> dict[str, Any]:
@@ -248,17 +249,19 @@ class _Run:
         self._say("setting up")
         targets = [Target.model_validate(target) for target in self._targets()]
         try:
-            return await self._workload.set_up(targets)
+            return {**await self._workload.set_up(targets), **self._run.prepared}
         except (LabError, OSError) as error:
             await asyncio.sleep(BLAME_S)
             raise LabError(f"cannot set the workload up: {error}") from error
 
     async def _start_workers(self, hosts: list[Host], running: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
-        count = worker_count(self._experiment, self._workload.client_count, os.cpu_count() or 1)
-        for number in range(count):
+        count = worker_count(
+            self._experiment, self._workload.client_count, os.cpu_count() or 1, self._workload.least_workers
+        )
+        for number, clients in enumerate(self._workload.numbers_of_workers(count)):
             host = hosts[number % len(hosts)]
             peer = await self._peer(host, f"worker-{number + 1}", "flyball.lab.worker", running, WORKER_END_S)
-            worker = Worker(peer, range(number, self._workload.client_count, count))
+            worker = Worker(peer, clients)
             self._workers.append(worker)
             tasks.create_task(self._listen(worker))
 
@@ -393,6 +396,8 @@ class _Run:
         verdict = judge([worker.outcome["tally"] for worker in self._workers])
         if (verdict.lost and self._workload.drains) or verdict.doubled:
             raise LabError(f"{verdict.lost} messages of {verdict.sent} are lost, {verdict.doubled} came twice")
+        if verdict.unsent:
+            raise LabError(f"{verdict.unsent} messages came that nobody has sent")
         return verdict
 
     async def _collect(self, *, with_traces: bool) -> None:
@@ -433,7 +438,7 @@ class _Run:
                 "settings": experiment.target.settings,
                 "hosts": list(experiment.target.hosts),
             },
-            "workload": self._workload.model_dump(mode="json"),
+            "workload": {**self._workload.model_dump(mode="json"), **run.prepared},
             "clients": clients,
             "noise": experiment.noise.model_dump(),
             "nodes": [

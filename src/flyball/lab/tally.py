@@ -45,6 +45,8 @@ class Verdict:
     received: int
     lost: int
     doubled: int
+    unsent: int = 0
+    """Messages that came although nobody had them confirmed."""
 
 
 class Tally:
@@ -80,7 +82,8 @@ class Tally:
 def judge(tallies: Iterable[Mapping[str, Any]]) -> Verdict:
     """Return what the tallies of all processes, as `Tally.as_dict` gives them, say together.
 
-    Lost is what was sent and not received by anybody; doubled is every time that a message came again.
+    Lost is what was sent and not received by anybody; doubled is every time that a message came again; unsent is what
+    was received and not sent by anybody.
     """
     sent: dict[str, int] = {}
     received: dict[str, int] = {}
@@ -94,7 +97,8 @@ def judge(tallies: Iterable[Mapping[str, Any]]) -> Verdict:
             doubled += (here & elsewhere).bit_count()
             received[stream] = here | elsewhere
     lost = sum((numbers & ~received.get(stream, 0)).bit_count() for stream, numbers in sent.items())
-    return Verdict(_count(sent), _count(received), lost, doubled)
+    unsent = sum((numbers & ~sent.get(stream, 0)).bit_count() for stream, numbers in received.items())
+    return Verdict(_count(sent), _count(received), lost, doubled, unsent)
 
 
 def _count(streams: Mapping[str, int]) -> int:

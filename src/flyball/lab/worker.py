@@ -90,7 +90,7 @@ class Worker:
         self._workload: Workload = make_workload(assignment.workload)
         self._alarm = Alarm()
         self._writer = CallWriter(assignment.traces, assignment.worker)
-        self._stage = Stage(self._writer, self._alarm)
+        self._stage = Stage(self._writer, self._alarm, assignment.traces, assignment.worker)
         self._sessions: list[Session] = []
         self._clients: list[Client] = []
         self._running = 0

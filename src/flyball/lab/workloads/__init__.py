@@ -9,15 +9,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from flyball.errors import LabError
+from flyball.lab.workloads.adaptive import Adaptive
 from flyball.lab.workloads.client import Client
 from flyball.lab.workloads.push_peek_pop import PushPeekPop
 from flyball.lab.workloads.send_and_pop import SendAndPop
 from flyball.lab.workloads.standard import Standard
 from flyball.lab.workloads.stream import Stream
 from flyball.lab.workloads.telesto import TelestoOneWay, TelestoPairs, TelestoService
-from flyball.lab.workloads.workload import Workload
+from flyball.lab.workloads.workload import EarlierRun, Workload
 
-__all__ = ["WORKLOADS", "Client", "Workload", "find_workload", "make_workload"]
+__all__ = ["WORKLOADS", "Client", "EarlierRun", "Workload", "find_workload", "make_workload"]
 
 WORKLOADS: dict[str, type[Workload]] = {
     "send_and_pop": SendAndPop,
@@ -27,6 +28,7 @@ WORKLOADS: dict[str, type[Workload]] = {
     "telesto_pairs": TelestoPairs,
     "telesto_service": TelestoService,
     "stream": Stream,
+    "adaptive": Adaptive,
 }
 
 

@@ -83,3 +83,36 @@ class Scheduled:
     def next_s(self) -> float:
         self._count += self._clients if self._chance is None else self._chance.expovariate(1 / self._clients)
         return self._curve.when(self._count)
+
+
+class Gaps:
+    """An open loop: gaps of their own between calls, normally distributed but above 0, during some spans of time."""
+
+    is_open = True
+
+    def __init__(
+        self, mean_s: float, deviation_s: float, spans: Sequence[tuple[float, float]], chance: random.Random
+    ) -> None:
+        """Spans are from when to when, in seconds since the start, in order."""
+        self._mean_s = mean_s
+        self._deviation_s = deviation_s
+        self._spans = list(spans)
+        self._chance = chance
+        self._at_s = -math.inf
+
+    def next_s(self) -> float:
+        self._at_s += self._gap_s()
+        while self._spans and self._at_s >= self._spans[0][1]:
+            del self._spans[0]
+        if not self._spans:
+            return math.inf
+        begin_s = self._spans[0][0]
+        if self._at_s < begin_s:
+            # Anywhere in their first gap, so that those who begin together do not march in step.
+            self._at_s = begin_s + self._chance.random() * self._mean_s
+        return self._at_s
+
+    def _gap_s(self) -> float:
+        while (gap_s := self._chance.gauss(self._mean_s, self._deviation_s)) <= 0:
+            pass
+        return gap_s

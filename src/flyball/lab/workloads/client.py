@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from flyball.errors import LabError
@@ -38,9 +39,11 @@ class Counts:
 class Stage:
     """What the clients of a process share: how far the run is, when it began, where records go."""
 
-    def __init__(self, writer: CallWriter, alarm: Alarm) -> None:
+    def __init__(self, writer: CallWriter, alarm: Alarm, traces: Path, worker: str) -> None:
         self.writer = writer
         self.alarm = alarm
+        self.traces = traces
+        self.worker = worker
         self.tally = Tally()
         self.counts = Counts()
         self.epoch_ns = epoch_ns()
@@ -129,6 +132,21 @@ class Client:
     def intended_ns(self) -> int:
         """When the call that `pace` has let through is meant, by `time.perf_counter_ns`; 0 if in a closed loop."""
         return self._intended_ns
+
+    @property
+    def begin_ns(self) -> int:
+        """When the run began, for all clients alike, by `time.perf_counter_ns`."""
+        return self._stage.begin_ns
+
+    @property
+    def traces(self) -> Path:
+        """Where records of this process go."""
+        return self._stage.traces
+
+    @property
+    def worker(self) -> str:
+        """The name of this process."""
+        return self._stage.worker
 
     @property
     def epoch_ns(self) -> int:

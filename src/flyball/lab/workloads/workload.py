@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -26,6 +28,14 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 
 
+@dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """A complete run of the experiment that another one needs: its manifest, and where its traces are."""
+
+    manifest: Mapping[str, Any]
+    traces: Path
+
+
 class Workload(BaseModel, ABC):
     """The parameters of a workload, and all that it does. Client `i` talks to target `i` modulo their number."""
 
@@ -39,6 +49,8 @@ class Workload(BaseModel, ABC):
     """Queues with messages for certain clients."""
     shared_queues: ClassVar[tuple[str, ...]] = ()
     """Queues with messages for whoever comes first; see `queue_names`."""
+    least_workers: ClassVar[int] = 1
+    """So many processes of clients it needs, if there are so many clients."""
 
     kind: str
     protocol: Literal["thorbang", "telesto", "amqp"] = "thorbang"
@@ -103,6 +115,22 @@ class Workload(BaseModel, ABC):
     def check(self, target_count: int) -> None:
         """Raise LabError if the clients cannot be spread over so many targets."""
         return
+
+    def check_packages(self) -> None:
+        """Raise LabError if it needs a package that is not installed here."""
+        return
+
+    def prepare(self, earlier: Sequence[EarlierRun]) -> dict[str, Any]:
+        """Return what follows from earlier runs, on the same kind of target, of the experiment that this one needs.
+
+        It is there as `set_up` of every client, and in run.json as part of the workload. Raises LabError if the
+        workload cannot be run with what there is.
+        """
+        return {}
+
+    def numbers_of_workers(self, worker_count: int) -> list[Sequence[int]]:
+        """Return which clients are in which of so many processes."""
+        return [range(worker, self.client_count, worker_count) for worker in range(worker_count)]
 
     @abstractmethod
     async def behave(self, client: Client) -> None:
