@@ -58,7 +58,7 @@ def main() -> None:
         hear_nothing_but_report()
     say(event="stopped", **counts(sent=6 if fault == "loses" else 5))
     hear()
-    received = {"loses": ["a"], "gets it twice": ["a", "b"]}.get(fault, ["a", "b"])
+    received = {"loses": ["a"], "gets what nobody sent": ["a", "b", "c"]}.get(fault, ["a", "b"])
     tally = {"sent": ["a", "b"], "received": received, "doubled": int(fault == "gets it twice")}
     busy_s = 100.0 if fault == "is too busy" else 0.1
     say(event="done", **counts(cpu_s=busy_s), wall_s=1.0, tally=tally)

@@ -115,13 +115,14 @@ async def _run(
     workers: int,
     meanwhile: Callable[[Workload, dict[str, Any], list[Conductor]], Any] | None,
 ) -> Outcome:
-    set_up = await workload.set_up(targets)
+    set_up = {**await workload.set_up(targets), **workload.prepare([])}
     conductors = [Conductor() for _ in range(workers)]
     async with asyncio.TaskGroup() as tasks:
-        for place, conductor in enumerate(conductors):
+        for place, (conductor, numbers) in enumerate(
+            zip(conductors, workload.numbers_of_workers(workers), strict=True)
+        ):
             tasks.create_task(conductor.be_a_worker())
-            numbers = list(range(place, workload.client_count, workers))
-            conductor.tell(assignment(workload, targets, traces, set_up, numbers, f"worker-{place}"))
+            conductor.tell(assignment(workload, targets, traces, set_up, list(numbers), f"worker-{place}"))
         await _conduct(workload, set_up, conductors, calls, meanwhile)
         for conductor in conductors:
             conductor.hang_up()

@@ -12,7 +12,7 @@ from flyball.errors import LabError
 from flyball.lab import campaign
 from flyball.lab.campaign import run_all
 from flyball.lab.plan import Plan, PlannedRun, plan
-from flyball.lab.results import Results
+from flyball.lab.results import Results, write_json
 from flyball.lab.runner import Live
 from tests.lab.descriptions import TINY, described
 
@@ -106,3 +106,55 @@ def test_an_interrupted_run_is_thrown_away_and_the_others_stay(
     with pytest.raises(type(error)):
         run_all(three, results, Notes(), keeps_going=True)
     assert [path.name for path in results.folder.glob("*run=*")] == [f"run={three.runs[0].run_id}"]
+
+
+PREPARING = """
+from flyball.lab.workloads.send_and_pop import SendAndPop
+
+class Preparing(SendAndPop):
+    kind: str
+
+    def prepare(self, earlier):
+        return {"learned": [run.manifest["says"] for run in earlier]}
+"""
+
+
+@pytest.fixture
+def needing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, Results]:
+    """An experiment that begins with the results of another, of which there are two runs on RabbitMQ."""
+    (tmp_path / "preparing.py").write_text(PREPARING)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for number in range(2):
+        run = tmp_path / "out" / "first" / f"run={number}"
+        run.mkdir(parents=True)
+        write_json(run / "run.json", {"target": {"kind": "rabbitmq"}, "says": number})
+    write_json(tmp_path / "out" / "first" / "experiment.json", {"run_count": 2})
+    text = 'needs = "first"\n' + TINY.replace('"send_and_pop"', '"preparing:Preparing"\nprotocol = "amqp"')
+    laid_out = plan(described(tmp_path, text).changed({"target.kind": "rabbitmq"}))
+    results = Results(tmp_path / "out", laid_out)
+    results.open(is_fresh=False)
+    return laid_out, results
+
+
+def test_a_run_gets_what_its_workload_takes_from_the_experiment_that_it_needs(
+    needing: tuple[Plan, Results], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def make_run(run: PlannedRun, folder: Path, tell: object) -> dict[str, Any]:
+        return run.prepared
+
+    monkeypatch.setattr(campaign, "make_run", make_run)
+    laid_out, results = needing
+    assert run_all(laid_out, results, Notes(), keeps_going=False) == []
+    assert results.manifest(laid_out.runs[0]) == {"learned": [0, 1]}
+
+
+def test_results_on_another_kind_of_target_are_of_no_use(
+    needing: tuple[Plan, Results], make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    make_runs({})
+    laid_out, _ = needing
+    elsewhere = plan(laid_out.experiment.changed({"target.kind": "flyball"}))
+    results = Results(tmp_path / "out", elsewhere)
+    results.open(is_fresh=True)
+    with pytest.raises(LabError, match="first was not run on flyball; run it there first"):
+        run_all(elsewhere, results, Notes(), keeps_going=True)

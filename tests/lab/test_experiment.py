@@ -76,6 +76,7 @@ def test_a_recorded_rate_lies_beside_the_description(tmp_path: Path) -> None:
     ("right", "wrong", "told"),
     [
         ("store =", "stor =", "target.stor: no such key; did you mean store?"),
+        ('title = "Tiny"', 'title = "Tiny"\nneeds = "a b"', "needs: 'a b' is no name of an experiment"),
         ("title", "titel", "titel: no such key; did you mean title?"),
         ('title = "Tiny"', "", "title is missing"),
         ("[run]", "[runs]", "runs: no such key; did you mean run?"),
@@ -164,3 +165,4 @@ def test_an_unknown_name_is_answered_with_what_to_do() -> None:
 def test_every_shipped_experiment_is_sound_and_found_by_its_name() -> None:
     for experiment in shipped_experiments():
         assert find(experiment.name) == experiment
+        assert not experiment.needs or find(experiment.needs)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from flyball.lab.experiment import Experiment
-from flyball.lab.plan import QUICK_LIMIT_S, STORED_PER_S, plan, quickened
+from flyball.errors import LabError
+from flyball.lab.experiment import Experiment, shipped_experiments
+from flyball.lab.plan import QUICK_LIMIT_S, STORED_PER_S, definition_of, in_order, plan, quickened
 from tests.lab.descriptions import TINY, described
 
 LONG = """
@@ -133,3 +134,34 @@ def test_what_the_description_wants_for_quick_comes_first(tmp_path: Path) -> Non
     quick: Experiment = quickened(described(tmp_path, LONG + "[sweep]\n" + CLIENTS + wanted))
     assert (quick.run.length_s, quick.run.repetitions, quick.workload["clients"]) == (3, 2, 1)
     assert quick.sweep == {"workload.body_bytes": [1, 2, 3, 4, 5, 6]}
+
+
+def named(folder: Path, name: str, needs: str = "") -> Experiment:
+    return described(folder, f'needs = "{needs}"\n' + TINY, name)
+
+
+def test_an_experiment_comes_after_the_one_that_it_needs_and_the_others_stay_where_they_are(tmp_path: Path) -> None:
+    first, second, third = (named(tmp_path, *names) for names in (("a", "c"), ("b", "elsewhere"), ("c", "")))
+    assert in_order([first, second, third]) == [second, third, first]
+
+
+def test_experiments_that_need_each_other_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="experiments need each other: a, b"):
+        in_order([named(tmp_path, "a", "b"), named(tmp_path, "b", "a"), named(tmp_path, "c")])
+
+
+def test_what_an_experiment_needs_is_part_of_its_definition(tmp_path: Path) -> None:
+    assert definition_of(plan(named(tmp_path, "a", "b")))["needs"] == "b"
+    assert "needs" not in definition_of(plan(named(tmp_path, "a")))
+
+
+def test_quick_keeps_all_levels_if_the_description_wants_it(tmp_path: Path) -> None:
+    quick = quickened(described(tmp_path, LONG + '[quick]\nsweep = "all"\n[sweep]\n' + CLIENTS))
+    assert quick.sweep["workload.clients"] == [1, 2, 4, 8, 16, 32, 64]
+
+
+def test_the_experiments_of_seed_004_take_less_than_ten_minutes_when_quick() -> None:
+    plans = [plan(one, is_quick=True) for one in shipped_experiments() if one.name.startswith("seed-004/")]
+    assert sum(laid_out.expected_s for laid_out in plans) < 570
+    kinds = {run.factors["controller"] for laid_out in plans for run in laid_out.runs if "controller" in run.factors}
+    assert len(kinds) == 17

@@ -135,3 +135,42 @@ def test_a_password_is_in_no_file_of_the_results(tmp_path: Path) -> None:
         assert "secret" not in path.read_text()
         assert "hidden" not in path.read_text()
         json.loads(path.read_text())
+
+
+NEEDING = 'needs = "group/first"\n' + TINY
+
+
+def first_results(folder: Path, runs: int, wanted: int = 2) -> None:
+    """Write results of an experiment that others need."""
+    for number in range(runs):
+        run = folder / "out" / "group-first" / f"run={number}"
+        run.mkdir(parents=True)
+        (run / "run.json").write_text(json.dumps({**MANIFEST, "target": {"kind": "flyball"}}))
+    (folder / "out" / "group-first" / "experiment.json").write_text(json.dumps({"run_count": wanted}))
+
+
+def test_the_runs_of_the_experiment_that_is_needed_are_found_beside_it(tmp_path: Path) -> None:
+    first_results(tmp_path, runs=2)
+    results, _ = opened(tmp_path, NEEDING)
+    traces = [run.traces for run in results.earlier_runs()]
+    assert traces == [tmp_path / "out" / "group-first" / f"run={number}" / "traces" for number in (0, 1)]
+
+
+def test_an_experiment_that_needs_nothing_begins_with_nothing(tmp_path: Path) -> None:
+    results, _ = opened(tmp_path, TINY)
+    assert results.earlier_runs() == []
+
+
+@pytest.mark.parametrize("is_quick", [False, True])
+def test_what_has_to_be_run_first_is_told_with_the_command(is_quick: bool, tmp_path: Path) -> None:
+    results, _ = opened(tmp_path, NEEDING, is_quick=is_quick)
+    out = tmp_path / "out"
+    command = f"flyball lab run group/first{' --quick' * is_quick} --out {out}"
+    with pytest.raises(LabError) as missing:
+        results.earlier_runs()
+    assert str(missing.value) == (
+        f"tiny begins with the results of group/first, and in {out} they are not there; first: {command}"
+    )
+    first_results(tmp_path, runs=1)
+    with pytest.raises(LabError, match="they are not complete: 1 of 2 runs; first: "):
+        results.earlier_runs()

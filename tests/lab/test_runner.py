@@ -182,8 +182,8 @@ class FakeHost(ThisMachine):
 
 def fake_verdict(tallies: Iterable[Mapping[str, Any]]) -> Verdict:
     (tally,) = tallies
-    lost = len(set(tally["sent"]) - set(tally["received"]))
-    return Verdict(len(tally["sent"]), len(tally["received"]), lost, tally["doubled"])
+    sent, received = set(tally["sent"]), set(tally["received"])
+    return Verdict(len(sent), len(received), len(sent - received), tally["doubled"], len(received - sent))
 
 
 class WithFakes:
@@ -229,6 +229,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> WithFakes:
         ("does not stop", "worker-1 did not stop within 1.5 s"),
         ("loses", "1 messages of 2 are lost, 0 came twice"),
         ("gets it twice", "0 messages of 2 are lost, 1 came twice"),
+        ("gets what nobody sent", "1 messages came that nobody has sent"),
     ],
 )
 def test_whatever_goes_wrong_fails_the_run_with_the_reason(fakes: WithFakes, fault: str, told: str) -> None:
@@ -307,3 +308,8 @@ def test_clients_are_spread_over_processes(
     urls = [f"ssh://host-{number}" for number in range(hosts)]
     experiment = described(tmp_path, TINY + f"[clients]\nworkers = {workers}\nhosts = {urls}\n")
     assert worker_count(experiment, clients, core_count=2) == expected
+
+
+def test_a_workload_may_need_several_processes(tmp_path: Path) -> None:
+    experiment = described(tmp_path, TINY)
+    assert [worker_count(experiment, clients, core_count=2, least=2) for clients in (1, 3)] == [1, 2]

@@ -35,6 +35,7 @@ def test_the_verdict_on_several_processes_is_that_of_one_list(
         received=len(received),
         lost=len(sent - set(received)),
         doubled=sum(received.values()) - len(received),
+        unsent=len(set(received) - sent),
     )
 
 
@@ -48,7 +49,7 @@ def test_a_message_is_new_once(received: list[tuple[str, int]]) -> None:
 
 
 def test_no_tallies_mean_no_messages() -> None:
-    assert judge([]) == Verdict(0, 0, 0, 0)
+    assert judge([]) == Verdict(0, 0, 0, 0, 0)
 
 
 def test_a_million_messages_take_little_room() -> None:

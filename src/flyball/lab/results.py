@@ -82,7 +82,9 @@ class Results:
             return []
         out = self.folder.parent
         folder = out / slug_of(experiment.needs)
-        found = [EarlierRun(read_json(path), path.parent / "traces") for path in sorted(folder.glob(f"run=*/{MANIFEST}"))]
+        found = [
+            EarlierRun(read_json(path), path.parent / "traces") for path in sorted(folder.glob(f"run=*/{MANIFEST}"))
+        ]
         described = folder / DESCRIPTION
         wanted = read_json(described)["run_count"] if described.exists() else None
         if wanted is None or len(found) < wanted:

@@ -113,8 +113,8 @@ class Worker:
 def worker_count(experiment: Experiment, client_count: int, core_count: int, least: int = 1) -> int:
     """Return how many processes the clients are spread over: what is asked for, else one for every 50 of them.
 
-    More than two for each core would only take the time of the nodes. Never more than there are clients, nor fewer than
-    are needed at `least`.
+    More than two for each core would only take the time of the nodes. Never more than there are clients, nor fewer
+    than are needed at `least`.
     """
     hosts = max(1, len(experiment.clients.hosts))
     wanted = experiment.clients.workers

@@ -45,7 +45,7 @@ class Verdict:
     received: int
     lost: int
     doubled: int
-    unsent: int = 0
+    unsent: int
     """Messages that came although nobody had them confirmed."""
 
 

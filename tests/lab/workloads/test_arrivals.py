@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from itertools import pairwise
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyball.lab.workloads.arrivals import RateCurve, Scheduled, Thinking
+from flyball.lab.workloads.arrivals import Gaps, RateCurve, Scheduled, Thinking
 from flyball.lab.workloads.paced import read_curve
 
 rates = st.one_of(st.just(0.0), st.floats(0.1, 1000))
@@ -85,3 +86,29 @@ def test_a_file_without_a_curve_is_refused(text: str, complaint: str, tmp_path: 
     (tmp_path / "rates.csv").write_text(text)
     with pytest.raises(ValueError, match=complaint):
         read_curve(tmp_path / "rates.csv")
+
+
+def test_gaps_are_normally_distributed_and_above_0() -> None:
+    arrivals = Gaps(0.01, 0.008, [(0.0, math.inf)], random.Random(1))
+    times = [arrivals.next_s() for _ in range(5000)]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert 0 <= times[0] < 0.01
+    assert min(gaps) > 0
+    # Cut off below 0, the mean is a little higher.
+    assert sum(gaps) / len(gaps) == pytest.approx(0.0115, rel=0.03)
+    narrow = Gaps(0.01, 0.001, [(0.0, math.inf)], random.Random(1))
+    assert [narrow.next_s() for _ in range(1000)][-1] == pytest.approx(10, rel=0.01)
+
+
+def test_gaps_lie_within_their_spans() -> None:
+    arrivals = Gaps(0.01, 0.001, [(1.0, 1.1), (3.0, 3.1)], random.Random(1))
+    times = list(itertools.takewhile(math.isfinite, iter(arrivals.next_s, None)))
+    assert all(1.0 <= at_s < 1.1 or 3.0 <= at_s < 3.1 for at_s in times)
+    assert 18 <= len(times) <= 22
+    assert arrivals.next_s() == math.inf
+
+
+def test_those_who_begin_together_do_not_march_in_step() -> None:
+    firsts = [Gaps(0.01, 0.0, [(1.0, 2.0)], random.Random(seed)).next_s() for seed in range(50)]
+    assert min(firsts) < 1.002
+    assert max(firsts) > 1.008

@@ -39,7 +39,8 @@ def stored_in(node: RunningNode) -> int:
 
 
 def test_every_workload_is_tried() -> None:
-    assert set(SMALL) == set(WORKLOADS)
+    # The one that is missing has tests of its own, in test_adaptive.
+    assert set(SMALL) == set(WORKLOADS) - {"adaptive"}
 
 
 @pytest.mark.parametrize(("kind", "protocol"), CASES)

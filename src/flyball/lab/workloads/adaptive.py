@@ -7,6 +7,7 @@ from an earlier experiment in `tuning`: both need packages that not everybody ha
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_serial
 
 from flyball.control.laws import law_from_json
 from flyball.errors import ControlError, LabError
-from flyball.lab.drivers import AmqpSession, QueueRef
+from flyball.lab.drivers import AmqpSession, QueueRef, Target
 from flyball.lab.workloads.arrivals import Gaps
 from flyball.lab.workloads.client import Client
 from flyball.lab.workloads.stream import HEAD, PRODUCER
@@ -54,8 +55,8 @@ class Change(BaseModel):
 class Adaptive(Workload):
     """One consumer of one queue, in a process of its own, and many publishers that wait for nobody.
 
-    Only deliveries are recorded as calls: what is looked at is what the consumer gets, and it gets a small part of what
-    is published.
+    Only deliveries are recorded as calls: what is looked at is what the consumer gets, a small part of what is
+    published.
     """
 
     protocols: ClassVar[tuple[str, ...]] = ("amqp",)
@@ -84,13 +85,13 @@ class Adaptive(Workload):
     signal: Literal["closed", "staircase", "random", "prbs"] = "closed"
     """A controller at work, or actions that are played from `lowest` to `highest` to learn what they do."""
     levels: Annotated[int, Field(ge=2)] = 360
-    """So many actions are played, each for one sample; then all ends."""
+    """So many actions are played, one for each sample; the last is held."""
     lowest: Positive = 1.0
     highest: Positive = 360.0
     start: Positive | None = None
     """The first action; the lowest if it is not given."""
-    law: dict[str, Any] = {"kind": "multiplicative"}
-    """A law and its gains, or {kind = "designed", as = ...} for the plant that an earlier experiment has identified."""
+    law: dict[str, Any] = Field(default_factory=lambda: {"kind": "multiplicative"})
+    """A law and its gains, or {kind = "designed", as = ...} for the plant that an earlier experiment identified."""
     actuator: Literal["integer", "fractional", "pacer"] = "fractional"
     allow_uncertified: bool = False
     """Run a law although it is not known to be stable, or known not to be."""
@@ -112,6 +113,10 @@ class Adaptive(Workload):
     def _fits_together(self) -> Self:
         if self.lowest >= self.highest:
             raise ValueError("lowest must be below highest")
+        if self.signal != "closed" and not (
+            self.actuator == "integer" and self.lowest.is_integer() and self.highest.is_integer()
+        ):
+            raise ValueError("a signal is played in whole numbers: give actuator = 'integer' and such limits")
         if [change.at_sample for change in self.schedule] != sorted({change.at_sample for change in self.schedule}):
             raise ValueError("the samples in schedule must grow")
         return self
@@ -158,6 +163,9 @@ class Adaptive(Workload):
 
         return tuned(self.law, self.sample_time_s, earlier, allow_uncertified=self.allow_uncertified)
 
+    async def set_up(self, targets: Sequence[Target]) -> dict[str, Any]:
+        return {**await super().set_up(targets), "broker": targets[0].model_dump()}
+
     async def behave(self, client: Client) -> None:
         assert isinstance(client.session, AmqpSession)
         queue = client.queue("adaptive")
@@ -193,19 +201,18 @@ class Adaptive(Workload):
         client.follow(Gaps(self.gap_s, self.gap_deviation_s, self.spans_of(client.number), client.random))
         link, tally, stream = session.link, client.tally, str(client.number)
         padding = b"*" * (self.body_bytes - HEAD.size)
-        sequence = 0
-        while await client.pace():
+        for sequence in itertools.count():
+            if not await client.pace():
+                break
             while len(link.in_flight) >= self.in_flight or link.is_held_up:
                 await link.news()
+
+            def confirmed(_: int, sequence: int = sequence) -> None:
+                tally.sent(stream, sequence)
+
             head = HEAD.pack(client.number, sequence, client.epoch_ns + client.intended_ns)
             client.counts.sent += 1
-            session.publish(
-                queue,
-                head + padding,
-                persistent=self.persistent,
-                confirmed=lambda _, sequence=sequence: tally.sent(stream, sequence),
-            )
-            sequence += 1
+            session.publish(queue, head + padding, persistent=self.persistent, confirmed=confirmed)
         while link.in_flight:
             await link.news()
 

@@ -1,0 +1,103 @@
+"""Gains from an earlier experiment: the plant that its samples show, designs for it, and what is refused."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyball.control.loop import Sample
+from flyball.errors import LabError
+from flyball.lab.tuning import tuned
+from flyball.lab.workloads import EarlierRun
+from flyball.trace.samples import SampleWriter
+
+SAMPLE_TIME_S = 1.0
+DESIGNED = {"kind": "designed", "as": "lambda_pi"}
+
+
+def a_run(folder: Path, seed: int = 1, count: int = 60, skipped: tuple[int, ...] = ()) -> EarlierRun:
+    """Write samples of the plant y(k+1) = 0.26 y(k) + 59.73 u(k) at random actions, with a little noise."""
+    chance = random.Random(seed)
+    writer = SampleWriter(folder, "worker-2")
+    writer.start()
+    measurement = 0.0
+    for sequence in range(1, count + 1):
+        action = float(chance.randint(1, 10))
+        sample = Sample("adaptive", float(sequence), SAMPLE_TIME_S, 400.0, measurement, action, sequence)
+        if sequence not in skipped:
+            writer.record(sample)
+        measurement = 0.26 * measurement + 59.73 * action + chance.gauss(0, 5)
+    writer.stop()
+    return EarlierRun({"measured": {"from_us": 0, "until_us": 1 << 62}}, folder)
+
+
+def designs(law: dict[str, Any], *runs: EarlierRun, allow_uncertified: bool = False) -> dict[str, Any]:
+    return tuned(law, SAMPLE_TIME_S, runs, allow_uncertified=allow_uncertified)
+
+
+def test_a_law_is_designed_for_the_plant_that_the_samples_show(tmp_path: Path) -> None:
+    found = designs(DESIGNED, a_run(tmp_path))
+    assert (found["plant"]["a"], found["plant"]["b"]) == pytest.approx((0.26, 59.73), rel=0.05)
+    # Lambda tuning with a pole of 0.8: kp = 0.2 a / b, ki = 0.2 (1 - a) / b.
+    assert found["law_used"] == {
+        "kind": "pi",
+        "kp": pytest.approx(0.00087, rel=0.1),
+        "ki": pytest.approx(0.00248, rel=0.1),
+    }
+    assert found["certificate"]["is_sound"]
+    assert found["certificate"]["gain_margin"] == pytest.approx(10, rel=0.2)
+
+
+@pytest.mark.parametrize("kind", ["p", "i", "pi", "pid", "lambda_pi"])
+def test_every_design_is_sound(kind: str, tmp_path: Path) -> None:
+    found = designs({"kind": "designed", "as": kind}, a_run(tmp_path))
+    assert found["certificate"]["reason"] is None
+
+
+def test_repetitions_count_together_and_missing_samples_are_no_steps(tmp_path: Path) -> None:
+    runs = [a_run(tmp_path / str(seed), seed, 30, skipped=(7, 8, 20)) for seed in range(4)]
+    found = designs(DESIGNED, *runs)
+    assert (found["plant"]["a"], found["plant"]["b"]) == pytest.approx((0.26, 59.73), rel=0.05)
+    assert found["plant"]["pairs"] == 4 * (5 + 10 + 9)
+
+
+def test_only_samples_of_the_measured_time_count(tmp_path: Path) -> None:
+    whole = a_run(tmp_path)
+    none = EarlierRun({"measured": {"from_us": 0, "until_us": 1}}, whole.traces)
+    with pytest.raises(LabError, match="have recorded no samples of a loop"):
+        designs(DESIGNED, none)
+
+
+def test_too_few_samples_are_told(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"workload\.law lambda_pi: .* too few"):
+        designs(DESIGNED, a_run(tmp_path, count=10))
+
+
+def test_another_sample_time_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"sampled every 1 s, not 10 s: run both with --quick or both without"):
+        tuned(DESIGNED, 10.0, [a_run(tmp_path)], allow_uncertified=False)
+
+
+def test_unsound_gains_run_only_if_that_is_wanted_and_keep_their_verdict(tmp_path: Path) -> None:
+    law = {"kind": "p", "kp": 0.05, "feedforward": 0.0}
+    run = a_run(tmp_path)
+    with pytest.raises(LabError, match=r"workload\.law p: it is unstable .*allow_uncertified = true"):
+        designs(law, run)
+    found = designs(law, run, allow_uncertified=True)
+    assert found["law_used"] == law
+    assert not found["certificate"]["is_sound"]
+
+
+def test_a_law_without_a_model_is_certified_without_one() -> None:
+    found = designs({"kind": "multiplicative"})
+    assert found["plant"] is None
+    assert found["certificate"]["is_sound"]
+    assert found["law_used"] == {"kind": "multiplicative", "exponent": 0.4}
+
+
+def test_a_design_without_a_plant_says_what_to_do() -> None:
+    with pytest.raises(LabError, match=r'name the experiment that identifies it, needs = "\.\.\."'):
+        designs(DESIGNED)
