@@ -160,6 +160,10 @@ class FakeWorkload:
     drains = True
     protocol = "thorbang"
     client_count = 1
+    least_workers = 1
+
+    def numbers_of_workers(self, worker_count: int) -> list[list[int]]:
+        return [[0]]
 
     async def set_up(self, targets: object) -> dict[str, Any]:
         return {}
