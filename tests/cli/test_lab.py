@@ -199,6 +199,46 @@ def test_reproducing_a_seed_asks_for_missing_packages_before_it_measures(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_seed_is_reproduced_in_the_order_in_which_its_experiments_need_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def note(plan: Plan, results: Results, watcher: Watcher, *, keeps_going: bool) -> list[Failure]:
+        made.append(plan.experiment.name)
+        if plan.experiment.needs:
+            results.earlier_runs()
+        return []
+
+    monkeypatch.setattr(laboratory, "run_all", note)
+    monkeypatch.setattr("flyball.cli.pipeline.write_report_of", lambda source, out: made.append("report"))
+    arguments = ["reproduce", "seed-004", "--quick", "--out", str(tmp_path / "out")]
+    assert lab(*arguments).exit_code == 1
+    assert made[-2] == "seed-004/identification"
+    made.clear()
+    result = lab(*arguments, "--keep-going")
+    assert len(made) == len(set(made)) == 7
+    assert made[-1] == "report"
+    assert result.exit_code == 1
+    assert "begins with the results of seed-004/identification" in result.stderr
+
+
+def test_an_experiment_without_what_it_needs_says_what_to_run_first(tmp_path: Path) -> None:
+    assert "the results of seed-004/identification" in lab("show", "seed-004/disturbances").stdout
+    result = lab("run", "seed-004/disturbances", "--quick", "--out", str(tmp_path))
+    assert result.exit_code == 1
+    assert f"first: flyball lab run seed-004/identification --quick --out {tmp_path}\n" in result.stderr
+
+
+def test_packages_for_an_adaptive_consumer_are_asked_for_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = lab("run", "seed-004/open-loop", "--quick", "--out", str(tmp_path / "out"))
+    assert (result.exit_code, "pip install 'flyball[control]'" in result.stderr) == (1, True)
+    assert not (tmp_path / "out").exists()
+
+
 def start(tiny: str, out: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "flyball", "lab", "run", tiny, "--out", str(out)]
     environment = {**os.environ, **QUIET, "PYTHONUNBUFFERED": "1", "TMPDIR": str(out.parent)}

@@ -170,7 +170,14 @@ def reproduce(seed: str, out: Path, is_quick: bool, is_fresh: bool, keeps_going:
             left = duration(sum(later.expected_s for later in plans[number - 1 :]))
             title = f"{laid_out.experiment.name}: {laid_out.experiment.title}"
             typer.echo(f"\n{number} of {len(plans)}, about {left} left in all: {title}")
-            failures += _run_plan(laid_out, Results(out / "results", laid_out), is_fresh, keeps_going)
+            results = Results(out / "results", laid_out)
+            try:
+                failures += _run_plan(laid_out, results, is_fresh, keeps_going)
+            except LabError as error:
+                if not keeps_going:
+                    raise
+                # What it needs of another experiment is missing, since that has failed.
+                failures.append(Failure(laid_out.experiment.name, str(error), results.folder))
             if not keeps_going:
                 _exit_if_failed(failures)
         page = write_report_of(out / "results", out)

@@ -6,6 +6,7 @@ Needs aio-pika. How the loop is set up and disturbed is the workload's to say.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -182,6 +183,9 @@ def _actions_of(workload: Adaptive, client: Client) -> list[float]:
     span = workload.lowest, workload.highest, workload.levels
     if workload.signal == "staircase":
         return staircase(*span, is_integer=True)
+    if workload.signal == "geometric":
+        powers = staircase(math.log(workload.lowest), math.log(workload.highest), workload.levels)
+        return [float(round(math.exp(power))) for power in powers]
     seed = client.random.randrange(2**31)
     if workload.signal == "prbs":
         return prbs(*span, seed=seed)

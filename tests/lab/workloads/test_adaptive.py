@@ -70,12 +70,17 @@ def test_a_loop_runs_on_rabbitmq(rabbitmq_node: Broker, tmp_path: Path) -> None:
     check_loop(run(SMALL, [target], tmp_path, calls=300), 2.0)
 
 
-def test_a_staircase_is_played_one_step_a_sample(memory_node: RunningNode, tmp_path: Path) -> None:
-    parameters = {**SMALL, "signal": "staircase", "actuator": "integer", "levels": 4, "lowest": 1, "highest": 10}
+@pytest.mark.parametrize(
+    ("signal", "played"), [("staircase", [1.0, 4.0, 7.0, 10.0]), ("geometric", [1.0, 2.0, 5.0, 10.0])]
+)
+def test_a_staircase_is_played_one_step_a_sample(
+    signal: str, played: list[float], memory_node: RunningNode, tmp_path: Path
+) -> None:
+    parameters = {**SMALL, "signal": signal, "actuator": "integer", "levels": 4, "lowest": 1, "highest": 10}
     outcome = run(parameters, [target_of(memory_node, "amqp")], tmp_path, calls=400)
     check(outcome)
     actions = [sample["action"] for sample in samples_of(outcome)]
-    assert list(dict.fromkeys(actions)) == [1.0, 4.0, 7.0, 10.0]
+    assert list(dict.fromkeys(actions)) == played
     assert actions == sorted(actions)
 
 

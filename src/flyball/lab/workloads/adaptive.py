@@ -82,7 +82,7 @@ class Adaptive(Workload):
     """Of the network between consumer and broker, above that of this machine."""
     sample_time_s: Positive = 1.0
     goal_per_s: Positive = 400.0
-    signal: Literal["closed", "staircase", "random", "prbs"] = "closed"
+    signal: Literal["closed", "staircase", "geometric", "random", "prbs"] = "closed"
     """A controller at work, or actions that are played from `lowest` to `highest` to learn what they do."""
     levels: Annotated[int, Field(ge=2)] = 360
     """So many actions are played, one for each sample; the last is held."""
