@@ -154,7 +154,9 @@ class RunPart(Part):
 class View(Part):
     """How a result is shown."""
 
-    kind: Literal["curve", "bars", "over_time", "histogram", "breakdown", "table", "effects", "network"]
+    kind: Literal[
+        "curve", "bars", "over_time", "histogram", "breakdown", "table", "effects", "network", "loop", "open_loop"
+    ]
     metric: str = "throughput"
     request: str = "all"
     source: Literal["clients", "nodes"] = "clients"

@@ -26,11 +26,11 @@ from flyball.pipeline.capacity import capacity
 from flyball.pipeline.events import of_calls, of_requests, placed, within
 from flyball.pipeline.factorial import COLUMNS as EFFECT_COLUMNS
 from flyball.pipeline.factorial import factorial
-from flyball.pipeline.identify import identify
 from flyball.pipeline.ingest import Ingested, ingest_once, open_store
 from flyball.pipeline.latency import histogram, percentiles, spread
 from flyball.pipeline.laws import laws
 from flyball.pipeline.log_tables import downtime_of, phases_of, throughput_of
+from flyball.pipeline.loops import closed_loops, loop_measures, loops, plants
 from flyball.pipeline.manifest import Experiment, Run, read_experiments, read_runs
 from flyball.pipeline.measures import cells, measures, references, telesto_metrics
 from flyball.pipeline.phases import phases
@@ -46,6 +46,9 @@ MODELS = ("profile", "model", "capacity")
 MOST_DAYS = 14
 """Every second of a run is looked at on the driver, so a run cannot be of any length."""
 _DAY_US = 86_400_000_000
+
+ONLY_OF_LOOPS = ("loops", "closed_loops")
+"""Tables that are there only if the traces hold samples of control loops, the second only of closed ones."""
 
 _ENOUGH_ROWS = 10_000_000
 """Of more rows than these, the profile and the spread of times other than the response are made from a part."""
@@ -95,7 +98,7 @@ def find_model(spark: SparkSession, name: str, source: Path, out: Path, progress
         if name == "profile":
             model = profile(opened.found.requests)
         elif name == "model":
-            model = identify(opened.found.samples)
+            model = plants(opened.found.samples, opened.runs)
         else:
             counted = _counted(opened.found, stages)
             stages.begin("measures")
@@ -189,6 +192,7 @@ def _tables(opened: _Opened, counted: _Counted, stages: _Stages) -> dict[str, pd
     tables["series"] = _pandas(series(inside))
     around, windows = _pandas(series(counted.seconds)), _pandas(counted.windows)
     tables["measures"] = measures(tables["series"], _pandas(percentiles(counted.spread)), windows)
+    _add_loops(tables, opened)
     tables["laws"] = laws(around, windows, opened.runs)
     tables["warm_up"] = warm_up(around, windows)
     tables["telesto"] = telesto_metrics(tables["measures"])
@@ -198,6 +202,21 @@ def _tables(opened: _Opened, counted: _Counted, stages: _Stages) -> dict[str, pd
     tables["quarantine"] = pd.DataFrame(_left_out(opened), columns=list(Quarantined._fields))
     _add_logs(tables, opened.found, windows)
     return tables
+
+
+def _add_loops(tables: dict[str, pd.DataFrame], opened: _Opened) -> None:
+    """Add what samples of control loops say, if there are any, also to the measures."""
+    if not opened.found.rows.get("samples"):
+        return
+    tables["loops"] = _pandas(loops(opened.found.samples, opened.runs))
+    if not tables["loops"]["is_closed"].any():
+        return
+    found = _pandas(closed_loops(opened.found.samples, opened.runs)).sort_values(["run", "loop", "part"])
+    # A number of samples is a whole one, also beside loops that never settled.
+    tables["closed_loops"] = found.astype({"settling_samples": "Int64"}).reset_index(drop=True)
+    more = loop_measures(tables["closed_loops"])
+    parts = [table for table in (tables["measures"], more) if len(table)]
+    tables["measures"] = pd.concat(parts, ignore_index=True) if parts else more
 
 
 def _left_out(opened: _Opened) -> list[Quarantined]:
@@ -259,7 +278,7 @@ def _models(
     stages.begin("identification")
     if opened.found.rows.get("samples"):
         with contextlib.suppress(PipelineError):
-            models["model"] = identify(opened.found.samples)
+            models["model"] = plants(opened.found.samples, opened.runs)
     stages.begin("capacity")
     found = capacity(measured, opened.runs)
     if found["targets"]:
@@ -296,6 +315,9 @@ def _write(analysis: Analysis, out: Path) -> None:
         for name, table in analysis.tables.items():
             table.to_parquet(folder / f"{name}.parquet", index=False)
             table.to_csv(folder / f"{name}.csv", index=False)
+        for name in set(ONLY_OF_LOOPS) - set(analysis.tables):
+            for suffix in ("parquet", "csv"):
+                (folder / f"{name}.{suffix}").unlink(missing_ok=True)
         for name in MODELS:
             if name in analysis.models:
                 _write_model(name, analysis.models[name], out)

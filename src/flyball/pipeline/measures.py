@@ -68,6 +68,9 @@ TELESTO_NAMES = {
 """Seed 003's metrics (section 5.3), by who measures them and our name. Clients, where there are any, measure the
 response time as the seed means it: until the response is there."""
 
+LOOP_UNITS = {"loop_mean": "1/s", "loop_std": "1/s", "loop_settling": "samples", "loop_overshoot": "ratio"}
+"""What is measured of a closed loop around a rate: its mean and standard deviation, and how it came to its goal."""
+
 _NO_SHAPE: Row = dict.fromkeys((*QUANTILES, "max_ms"), float("nan"))
 """Of a kind so rare that none of it was among the rows whose times were spread."""
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
@@ -324,4 +327,4 @@ def _beside(experiment: str, reference: Reference, cell: str, ours: Row | None) 
 
 
 def _unit(metric: str) -> str:
-    return "1/s" if metric in ("throughput", "messages") else "ms"
+    return "1/s" if metric in ("throughput", "messages") else LOOP_UNITS.get(metric, "ms")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CLIENTS = "clients"
 NODES = "nodes"
 
-_BY_RUN = ("throughput", "series", "histogram", "phases", "measures", "laws")
+_BY_RUN = ("throughput", "series", "histogram", "phases", "measures", "laws", "loops", "closed_loops")
 _BY_EXPERIMENT = ("cells", "effects", "references")
 
 
@@ -38,6 +38,8 @@ class Chapter:
     cell_of: Mapping[str, str]
     """From a run to its cell: the JSON text of its factors."""
     tables: Mapping[str, pd.DataFrame]
+    plants: Sequence[Mapping[str, Any]] = ()
+    """What its open loops have shown, as in `model.json`."""
 
     @property
     def name(self) -> str:
@@ -118,7 +120,9 @@ def chapters_of(analysis: Analysis) -> list[Chapter]:
         for name in _BY_EXPERIMENT:
             table = _table(analysis, name)
             tables[name] = table[table["experiment"] == experiment.name] if "experiment" in table else table
-        found.append(Chapter(len(found) + 1, experiment.title or experiment.name, experiment, runs, cells, tables))
+        title = experiment.title or experiment.name
+        plants = _plants(analysis, experiment.name)
+        found.append(Chapter(len(found) + 1, title, experiment, runs, cells, tables, plants))
     other_runs = [run for run in analysis.runs if run.experiment not in known]
     others = _runs_in_tables(analysis) - {run for chapter in found for run in chapter.cell_of}
     if others:
@@ -132,7 +136,7 @@ def _chapter_of_traces(analysis: Analysis, number: int, names: list[str], runs: 
     tables["cells"] = _cells_of_measures(tables["measures"])
     for name in ("effects", "references"):
         tables[name] = _table(analysis, name).iloc[:0]
-    return Chapter(number, "Traces", None, runs, cells, tables)
+    return Chapter(number, "Traces", None, runs, cells, tables, _plants(analysis, ""))
 
 
 def _cells_of_measures(measures: pd.DataFrame) -> pd.DataFrame:
@@ -147,7 +151,13 @@ def _tables_of(analysis: Analysis, cells: Mapping[str, str]) -> dict[str, pd.Dat
 
 
 def _runs_in_tables(analysis: Analysis) -> set[str]:
-    return {str(run) for name in ("measures", "throughput") for run in _table(analysis, name)["run"].unique()}
+    names = ("measures", "throughput", "loops")
+    return {str(run) for name in names for run in _table(analysis, name)["run"].unique()}
+
+
+def _plants(analysis: Analysis, experiment: str) -> list[Mapping[str, Any]]:
+    found = analysis.models.get("model", {}).get("plants", [])
+    return [plant for plant in found if plant.get("experiment", "") == experiment]
 
 
 def _table(analysis: Analysis, name: str) -> pd.DataFrame:
@@ -179,6 +189,15 @@ COLUMNS = {
         *("p50", "p90", "p95", "p99", "p999", "max"),
     ),
     "laws": ("run", "law", "expected", "measured", "error_ratio", "holds", "says"),
+    "loops": (
+        *("run", "loop", "is_closed", "at_s", "samples", "setpoint", "measurement", "low", "high", "action"),
+        "answer",
+    ),
+    "closed_loops": (
+        *("broker", "controller", "gains", "actuator", "goal", "mean", "std", "settling_samples", "overshoot"),
+        *("experiment", "run", "repetition", "loop", "part", "disturbance", "from_s", "samples", "sample_time_s"),
+        "half_width",
+    ),
     "cells": (
         *("experiment", "cell", "source", "metric", "kind", "unit", "repetitions"),
         *("mean", "half_width", "low", "high"),

@@ -28,6 +28,11 @@
     return { automargin: true, separatethousands: true, exponentformat: "none", ...lines, ...given, title };
   }
 
+  // A figure of several plots has several axes: xaxis, yaxis, yaxis2.
+  function axesOf(given) {
+    return [...new Set(["xaxis", "yaxis", ...Object.keys(given).filter((name) => /^[xy]axis\d*$/.test(name))])];
+  }
+
   function layoutOf(given, canvas) {
     const family = getComputedStyle(document.body).fontFamily;
     const surface = colourOf("surface");
@@ -44,8 +49,7 @@
       legend: { orientation: "h", x: 0, xanchor: "left", y: 1.02, yanchor: "bottom", maxheight: 0.3, font: { size: 12 }, ...given.legend },
       barcornerradius: 3,
       showlegend: given.showlegend ?? true,
-      xaxis: axis(given.xaxis),
-      yaxis: axis(given.yaxis),
+      ...Object.fromEntries(axesOf(given).map((name) => [name, axis(given[name])])),
     };
   }
 
@@ -64,7 +68,7 @@
     const { data, layout } = JSON.parse(document.getElementById(canvas.dataset.figure).textContent);
     const call = canvas.dataset.drawn ? Plotly.react : Plotly.newPlot;
     canvas.dataset.drawn = "true";
-    return call(canvas, coloured(data), layoutOf(layout, canvas), settings);
+    return call(canvas, coloured(data), layoutOf(coloured(layout), canvas), settings);
   }
 
   let loading;

@@ -1,0 +1,318 @@
+"""How control loops did: how close each stayed to its goal, how soon after a disturbance, and what it is a loop around.
+
+What settling and overshoot mean is `flyball.control`'s to say; how a run was set up, the lab's `run.json`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as sf
+from pyspark.sql.types import BooleanType, DoubleType, LongType, StringType, StructField, StructType
+
+from flyball.control.assessment import assess
+from flyball.pipeline.events import CLIENTS
+from flyball.pipeline.identify import identify
+from flyball.pipeline.intervals import batch_means
+from flyball.pipeline.latency import ALL
+from flyball.pipeline.manifest import Run
+from flyball.pipeline.measures import COLUMNS as MEASURE_COLUMNS
+from flyball.pipeline.measures import LOOP_UNITS
+from flyball.pipeline.schemas import SAMPLES, require, table
+
+SETTLING_LIMIT = 10
+"""A loop may take so many samples after a disturbance; mean and deviation are those of the time after them."""
+MOST_POINTS = 2000
+"""A longer loop has several samples in one row of LOOPS."""
+
+_TEXT, _WHOLE, _REAL, _TRUTH = StringType(), LongType(), DoubleType(), BooleanType()
+
+LOOPS = table(
+    run=_TEXT,
+    loop=_TEXT,
+    is_closed=_TRUTH,
+    at_s=_REAL,
+    samples=_WHOLE,
+    setpoint=_REAL,
+    measurement=_REAL,
+    low=_REAL,
+    high=_REAL,
+    action=_REAL,
+).add(StructField("answer", _REAL))
+"""A loop over time: `at_s` counts from the beginning of the measured time. `answer` is the measurement after the action,
+null if the next sample is missing."""
+
+CLOSED_LOOPS = StructType(
+    [
+        StructField("broker", _TEXT),
+        StructField("controller", _TEXT),
+        StructField("gains", _TEXT),
+        StructField("actuator", _TEXT),
+        StructField("goal", _REAL),
+        StructField("mean", _REAL),
+        StructField("std", _REAL),
+        StructField("settling_samples", _WHOLE),
+        StructField("overshoot", _REAL),
+        StructField("experiment", _TEXT),
+        StructField("run", _TEXT),
+        StructField("repetition", _WHOLE),
+        StructField("loop", _TEXT),
+        StructField("part", _WHOLE),
+        StructField("disturbance", _TEXT),
+        StructField("from_s", _REAL),
+        StructField("samples", _WHOLE),
+        StructField("sample_time_s", _REAL),
+        StructField("half_width", _REAL),
+    ]
+)
+"""A row for each loop of each run, or for each part of it between two disturbances. Null is what cannot be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What a run says about its loop."""
+
+    broker: str = ""
+    controller: str = ""
+    """The loop's own name where it is not known."""
+    gains: str = ""
+    actuator: str = ""
+    experiment: str = ""
+    repetition: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """When a run was measured and when it was disturbed, the latter in samples from the beginning of the loop."""
+
+    facts: _Facts = _Facts()
+    from_us: int = 0
+    until_us: int = 1 << 62
+    disturbances: tuple[tuple[int, str], ...] = ()
+
+
+def closed_loops(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
+    """Turn SAMPLES into CLOSED_LOOPS; loops that were held open to be identified are left out.
+
+    A part begins where the goal changes or the run's schedule says so. Its settling and overshoot count from there, for
+    the first part from the beginning of the loop. Mean and deviation are of the measured time, after a disturbance of
+    what follows SETTLING_LIMIT samples.
+    """
+    require(samples, SAMPLES, "the samples")
+    plans = {run.run: _plan(run) for run in runs}
+
+    def found(own: pd.DataFrame) -> pd.DataFrame:
+        return _parts(own.sort_values("sequence"), plans.get(str(own["run"].iloc[0]), _Plan()))
+
+    closed = with_is_closed(samples, runs).where("is_closed").drop("is_closed")
+    return closed.groupBy("run", "loop").applyInPandas(found, CLOSED_LOOPS)
+
+
+def loops(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
+    """Turn SAMPLES into LOOPS, at most MOST_POINTS of each loop."""
+    require(samples, SAMPLES, "the samples")
+    own = Window.partitionBy("run", "loop")
+    order = own.orderBy("sequence")
+    begun_us = sf.coalesce("from_us", sf.min("at_us").over(own))
+    is_next = sf.lead("sequence").over(order) == sf.col("sequence") + 1
+    return (
+        with_is_closed(samples, runs)
+        .join(sf.broadcast(_begins(samples, runs)), "run", "left")
+        .withColumns(
+            {
+                "at_s": (sf.col("at_us") - begun_us) / 1e6,
+                "answer": sf.when(is_next, sf.lead("measurement").over(order)),
+                "point": sf.expr(
+                    f"(row_number() over (partition by run, loop order by sequence) - 1)"
+                    f" div ceil(count(*) over (partition by run, loop) / {MOST_POINTS}D)"
+                ),
+            }
+        )
+        .groupBy("run", "loop", "is_closed", "point")
+        .agg(
+            sf.min("at_s").alias("at_s"),
+            sf.count("*").alias("samples"),
+            sf.avg("setpoint").alias("setpoint"),
+            sf.avg("measurement").alias("measurement"),
+            sf.min("measurement").alias("low"),
+            sf.max("measurement").alias("high"),
+            sf.avg("action").alias("action"),
+            sf.avg("answer").alias("answer"),
+        )
+        .orderBy("run", "loop", "point")
+        .select(*LOOPS.names)
+    )
+
+
+def with_is_closed(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
+    """Add `is_closed` to SAMPLES: whether a controller acted, or a signal was played to learn from.
+
+    Where no run says so, a loop that has a goal, a setpoint above 0, is closed.
+    """
+    said = {run.run: run.workload["signal"] == "closed" for run in runs if "signal" in run.workload}
+    known = samples.sparkSession.createDataFrame(list(said.items()), "run string, is_said_closed boolean")
+    has_goal = sf.max("setpoint").over(Window.partitionBy("run", "loop")) > 0
+    return samples.join(sf.broadcast(known), "run", "left").select(
+        *samples.columns, sf.coalesce("is_said_closed", has_goal).alias("is_closed")
+    )
+
+
+def plants(samples: DataFrame, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return what `identify` finds, separately for each cell of an experiment whose loops were held open.
+
+    Runs with a controller at work say little about the plant behind it and are left out, unless nothing says that they
+    have one. Raises PipelineError if there is no sample to learn from.
+    """
+    opened = [run for run in runs if run.workload.get("signal", "closed") != "closed"]
+    closed = [run.run for run in runs if run.workload.get("signal") == "closed"]
+    cells = list(dict.fromkeys((run.experiment, run.cell) for run in opened))
+    first = {key: next(run for run in opened if (run.experiment, run.cell) == key) for key in cells}
+    rows = [(run.run, f"{cells.index((run.experiment, run.cell))}") for run in opened]
+    known = samples.sparkSession.createDataFrame(rows, "run string, cell string")
+    # A loop of another cell has the same name but is another plant.
+    named = sf.concat_ws("\n", sf.coalesce("cell", sf.lit("")), "loop")
+    usable = samples.where(~sf.col("run").isin(closed)) if closed else samples
+    model = identify(
+        usable.join(sf.broadcast(known), "run", "left").withColumn("loop", named).select(*samples.columns)
+    )
+    found = []
+    for plant in model["plants"]:
+        cell, _, loop = plant["loop"].partition("\n")
+        found.append({**_about(first[cells[int(cell)]] if cell else None), **plant, "loop": loop})
+    return {**model, "plants": found}
+
+
+def loop_measures(closed: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of the table `measures` for CLOSED_LOOPS: LOOP_UNITS of each run, until it is first disturbed.
+
+    Only of experiments: their loops are about messages per second.
+    """
+    first = closed[(closed["part"] == 1) & (closed["experiment"] != "")]
+    columns = {
+        "loop_mean": "mean",
+        "loop_std": "std",
+        "loop_settling": "settling_samples",
+        "loop_overshoot": "overshoot",
+    }
+    rows = [
+        {
+            **{"run": row["run"], "source": CLIENTS, "metric": metric, "kind": ALL, "unit": LOOP_UNITS[metric]},
+            **{"n": row["samples"], "mean": row[column]},
+            **({"sd": row["std"], "half_width": row["half_width"]} if metric == "loop_mean" else {}),
+        }
+        for row in first.to_dict("records")
+        for metric, column in columns.items()
+    ]
+    found = pd.DataFrame(rows, columns=list(MEASURE_COLUMNS))
+    return found.astype({"n": "int64", **dict.fromkeys(MEASURE_COLUMNS[6:], "float64")})
+
+
+def gains_of(law: Mapping[str, Any]) -> str:
+    """Return the parameters of a law as `kp=0.0016 ki=0.006`; of a long list only how long it is."""
+    return " ".join(f"{name}={_short(value)}" for name, value in law.items() if name not in ("kind", "as", "label"))
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(map(_short, value)) if len(value) <= 4 else f"({len(value)} values)"
+    return str(value)
+
+
+def _about(run: Run | None) -> dict[str, Any]:
+    if run is None:
+        return {}
+    return {"experiment": run.experiment, "target": str(run.target.get("kind", "")), "factors": run.factors}
+
+
+def _plan(run: Run) -> _Plan:
+    workload = run.workload
+    law = workload.get("law_used") or workload.get("law") or {}
+    label = next((run.factors[name] for name in run.factors if name.rpartition(".")[2] == "controller"), None)
+    facts = _Facts(
+        broker=str(run.target.get("kind", "")),
+        controller=str(label or law.get("kind", "")),
+        gains=gains_of(law),
+        actuator=str(workload.get("actuator", "")),
+        experiment=run.experiment,
+        repetition=run.repetition,
+    )
+    return _Plan(facts, run.measured.from_us, run.measured.until_us, _disturbances(workload.get("schedule") or ()))
+
+
+def _disturbances(schedule: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, str], ...]:
+    """Return when something other than the goal changes, and what; a change of the goal is in the samples."""
+    found = []
+    for entry in schedule:
+        changes = [
+            f"{name.removesuffix('_ratio')} × {value:g}" for name, value in entry.items() if name.endswith("_ratio")
+        ]
+        if changes:
+            found.append((int(entry["at_sample"]), ", ".join(changes)))
+    return tuple(sorted(found))
+
+
+def _begins(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
+    rows = [(run.run, run.measured.from_us) for run in runs]
+    return samples.sparkSession.createDataFrame(rows, "run string, from_us bigint")
+
+
+def _parts(own: pd.DataFrame, plan: _Plan) -> pd.DataFrame:
+    """Return CLOSED_LOOPS of one loop, whose samples are in order."""
+    own = own[own["at_us"] < plan.until_us]
+    begun_us = plan.from_us or int(own["at_us"].min()) if len(own) else 0
+    rows = []
+    for number, (start, end, disturbance) in enumerate(_bounds(own, plan), 1):
+        part = own.iloc[start:end]
+        counted = part[part["at_us"] >= plan.from_us] if number == 1 else part.iloc[SETTLING_LIMIT:]
+        rows.append(
+            {
+                **_figures(part, counted["measurement"].to_numpy(dtype=float)),
+                **asdict(plan.facts),
+                "controller": plan.facts.controller or own["loop"].iloc[0],
+                "run": own["run"].iloc[0],
+                "loop": own["loop"].iloc[0],
+                "part": number,
+                "disturbance": disturbance,
+                "from_s": (int(part["at_us"].iloc[0]) - begun_us) / 1e6,
+                "samples": len(counted),
+                "sample_time_s": float(part["sample_time_s"].iloc[0]),
+            }
+        )
+    found = pd.DataFrame(rows, columns=CLOSED_LOOPS.names)
+    return found.astype({"settling_samples": "Int64"})
+
+
+def _bounds(own: pd.DataFrame, plan: _Plan) -> list[tuple[int, int, str]]:
+    """Return where each part begins and ends, in rows, and what began it."""
+    if own.empty:
+        return []
+    goals, places = own["setpoint"].to_numpy(), own["sequence"].to_numpy() - own["sequence"].iloc[0]
+    begins: dict[int, list[str]] = {0: []}
+    for row in np.flatnonzero(np.diff(goals)) + 1:
+        begins.setdefault(int(row), []).append(f"goal {goals[row]:g}")
+    for place, says in plan.disturbances:
+        row = int(np.searchsorted(places, place))
+        if row < len(own):
+            begins.setdefault(row, []).append(says)
+    starts = sorted(begins)
+    return [
+        (start, end, ", ".join(begins[start])) for start, end in zip(starts, [*starts[1:], len(own)], strict=True)
+    ]
+
+
+def _figures(part: pd.DataFrame, counted: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, Any]:
+    goal = float(part["setpoint"].iloc[0])
+    way = assess(part["measurement"].tolist(), goal)
+    found = {"goal": goal, "settling_samples": way.settling_samples, "overshoot": way.overshoot}
+    if counted.size == 0:
+        return found | dict.fromkeys(("mean", "std", "half_width"), math.nan)
+    held = assess(counted.tolist(), goal)
+    return found | {"mean": held.mean, "std": held.std, "half_width": batch_means(counted).half_width}
