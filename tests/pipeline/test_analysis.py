@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from tests.pipeline.traces import (
     steady_requests,
     write_experiment,
     write_requests,
+    write_run,
     write_samples,
     write_steady_run,
 )
@@ -138,6 +140,67 @@ def test_samples_become_a_model(spark: SparkSession, tmp_path: Path) -> None:
     path = find_model(spark, "model", tmp_path / "data", tmp_path / "out")
     [plant] = json.loads(path.read_text(encoding="utf-8"))["plants"]
     assert plant["a"] == pytest.approx(0.8, abs=1e-3)
+
+
+@pytest.fixture(scope="module")
+def looped(spark_process: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """A closed loop around 400 and an open one of the plant y = 80 u, with what was published of the first."""
+    source, out = (tmp_path_factory.mktemp(name) for name in ("loops", "looped"))
+    references = [
+        {"label": "seed 004", "metric": metric, "mean": mean, "factors": {"workload.signal": "closed"}}
+        for metric, mean in (("loop_mean", 397.19), ("loop_std", 95.12))
+    ]
+    levels = {"workload.signal": ["closed", "random"]}
+    experiment = write_experiment(source / "loop", title="A loop", factors=levels, references=references)
+    for signal in levels["workload.signal"]:
+        workload = {"kind": "adaptive", "protocol": "amqp", "signal": signal, "actuator": "pacer"}
+        folder = write_run(
+            experiment, f"loop.{signal}", length_s=120, workload=workload, factors={"workload.signal": signal}
+        )
+        actions = [5.0 if signal == "closed" else 1.0 + number * 7 % 11 for number in range(120)]
+        rows = [
+            sample(
+                at_us=START_US + number * 1_000_000,
+                setpoint=400.0,
+                measurement=80 * before + (-1) ** number * 10.0,
+                action=action,
+                sequence=number,
+            )
+            for number, (before, action) in enumerate(zip([5.0, *actions], actions, strict=False))
+        ]
+        write_samples(folder / "traces" / "samples-w-1.parquet", rows)
+    return Done(source, out, analyse(spark_process, source, out), [])
+
+
+def test_closed_loops_are_a_table_beside_what_was_published(looped: Done) -> None:
+    [row] = pd.read_csv(looped.out / "tables" / "closed_loops.csv").to_dict("records")
+    assert list(row)[:6] == ["broker", "controller", "gains", "actuator", "goal", "mean"]
+    assert (row["run"], row["goal"], row["settling_samples"]) == ("loop.closed", 400, 0)
+    assert row["mean"] == pytest.approx(400)
+    assert row["std"] == pytest.approx(10, rel=0.01)
+    published = pd.read_csv(looped.out / "tables" / "references.csv").set_index("metric")
+    assert dict(published["ours"]) == pytest.approx({"loop_mean": 400.0, "loop_std": 10.04}, rel=0.01)
+    assert dict(published["theirs"]) == {"loop_mean": 397.19, "loop_std": 95.12}
+
+
+def test_only_open_loops_make_the_model(looped: Done) -> None:
+    [plant] = json.loads((looped.out / "model.json").read_text(encoding="utf-8"))["plants"]
+    assert plant["factors"] == {"workload.signal": "random"}
+    assert plant["gain"] == pytest.approx(80, rel=0.05)
+
+
+def test_a_report_of_loops_alone_can_be_made(looped: Done) -> None:
+    write_report(looped.analysis, looped.out / "report.html")
+    text = (looped.out / "report.html").read_text(encoding="utf-8")
+    assert "1 of 1 held the goal" in text
+    assert "397.2 ± 95.1 (seed 004)" in text
+
+
+def test_tables_of_loops_do_not_outlive_their_samples(spark: SparkSession, looped: Done, tmp_path: Path) -> None:
+    write_requests(tmp_path / "data" / "trace-a-1.parquet", steady_requests(200))
+    shutil.copytree(looped.out, tmp_path / "out")
+    analyse(spark, tmp_path / "data", tmp_path / "out")
+    assert {path.stem for path in (tmp_path / "out" / "tables").iterdir()} == set(TABLES)
 
 
 def test_interval_logs_fill_throughput_and_phases(spark: SparkSession, tmp_path: Path) -> None:

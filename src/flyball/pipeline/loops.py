@@ -1,4 +1,4 @@
-"""How control loops did: how close each stayed to its goal, how soon after a disturbance, and what it is a loop around.
+"""How control loops did: how close each stayed to its goal, and how soon it was there again after a disturbance.
 
 What settling and overshoot mean is `flyball.control`'s to say; how a run was set up, the lab's `run.json`.
 """
@@ -11,12 +11,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 from pyspark.sql.types import BooleanType, DoubleType, LongType, StringType, StructField, StructType
 
-from flyball.control.assessment import assess
+from flyball.control.assessment import assess_parts
 from flyball.pipeline.events import CLIENTS
 from flyball.pipeline.identify import identify
 from flyball.pipeline.intervals import batch_means
@@ -45,8 +46,8 @@ LOOPS = table(
     high=_REAL,
     action=_REAL,
 ).add(StructField("answer", _REAL))
-"""A loop over time: `at_s` counts from the beginning of the measured time. `answer` is the measurement after the action,
-null if the next sample is missing."""
+"""A loop over time: `at_s` counts from the beginning of the measured time. `answer` is the measurement after the
+action, null if the next sample is missing."""
 
 CLOSED_LOOPS = StructType(
     [
@@ -100,15 +101,15 @@ class _Plan:
 def closed_loops(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
     """Turn SAMPLES into CLOSED_LOOPS; loops that were held open to be identified are left out.
 
-    A part begins where the goal changes or the run's schedule says so. Its settling and overshoot count from there, for
-    the first part from the beginning of the loop. Mean and deviation are of the measured time, after a disturbance of
-    what follows SETTLING_LIMIT samples.
+    A part begins where the goal changes or the run's schedule says so. Its settling and overshoot count from there,
+    for the first part from the beginning of the loop. Mean and deviation are of the measured time, after a
+    disturbance of what follows SETTLING_LIMIT samples.
     """
     require(samples, SAMPLES, "the samples")
     plans = {run.run: _plan(run) for run in runs}
 
     def found(own: pd.DataFrame) -> pd.DataFrame:
-        return _parts(own.sort_values("sequence"), plans.get(str(own["run"].iloc[0]), _Plan()))
+        return _rows(own.sort_values("sequence"), plans.get(str(own["run"].iloc[0]), _Plan()))
 
     closed = with_is_closed(samples, runs).where("is_closed").drop("is_closed")
     return closed.groupBy("run", "loop").applyInPandas(found, CLOSED_LOOPS)
@@ -166,8 +167,8 @@ def with_is_closed(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
 def plants(samples: DataFrame, runs: Sequence[Run]) -> dict[str, Any]:
     """Return what `identify` finds, separately for each cell of an experiment whose loops were held open.
 
-    Runs with a controller at work say little about the plant behind it and are left out, unless nothing says that they
-    have one. Raises PipelineError if there is no sample to learn from.
+    Runs with a controller at work say little about the plant behind it and are left out, unless nothing says that
+    they have one. Raises PipelineError if there is no sample to learn from.
     """
     opened = [run for run in runs if run.workload.get("signal", "closed") != "closed"]
     closed = [run.run for run in runs if run.workload.get("signal") == "closed"]
@@ -202,8 +203,13 @@ def loop_measures(closed: pd.DataFrame) -> pd.DataFrame:
     }
     rows = [
         {
-            **{"run": row["run"], "source": CLIENTS, "metric": metric, "kind": ALL, "unit": LOOP_UNITS[metric]},
-            **{"n": row["samples"], "mean": row[column]},
+            "run": row["run"],
+            "source": CLIENTS,
+            "metric": metric,
+            "kind": ALL,
+            "unit": LOOP_UNITS[metric],
+            "n": row["samples"],
+            "mean": row[column],
             **({"sd": row["std"], "half_width": row["half_width"]} if metric == "loop_mean" else {}),
         }
         for row in first.to_dict("records")
@@ -264,55 +270,45 @@ def _begins(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
     return samples.sparkSession.createDataFrame(rows, "run string, from_us bigint")
 
 
-def _parts(own: pd.DataFrame, plan: _Plan) -> pd.DataFrame:
+def _rows(own: pd.DataFrame, plan: _Plan) -> pd.DataFrame:
     """Return CLOSED_LOOPS of one loop, whose samples are in order."""
-    own = own[own["at_us"] < plan.until_us]
-    begun_us = plan.from_us or int(own["at_us"].min()) if len(own) else 0
+    begun_us = plan.from_us or int(own["at_us"].iloc[0])
+    own = own[(own["at_us"] < plan.until_us) & (own["setpoint"] > 0)]
+    places = own["sequence"].to_numpy() - own["sequence"].iloc[0] if len(own) else np.array([])
+    disturbances = [(int(np.searchsorted(places, place)), says) for place, says in plan.disturbances]
+    goals = own["setpoint"].tolist()
+    parts = assess_parts(own["measurement"].tolist(), goals, [row for row, _ in disturbances])
     rows = []
-    for number, (start, end, disturbance) in enumerate(_bounds(own, plan), 1):
-        part = own.iloc[start:end]
-        counted = part[part["at_us"] >= plan.from_us] if number == 1 else part.iloc[SETTLING_LIMIT:]
+    for number, part in enumerate(parts, 1):
+        samples = own.iloc[part.start : part.end]
+        counted = samples[samples["at_us"] >= plan.from_us] if number == 1 else samples.iloc[SETTLING_LIMIT:]
+        is_new_goal = part.start > 0 and part.setpoint != goals[part.start - 1]
+        begun_by = [f"goal {part.setpoint:g}"] if is_new_goal else []
+        begun_by += [says for row, says in disturbances if row == part.start]
         rows.append(
             {
-                **_figures(part, counted["measurement"].to_numpy(dtype=float)),
                 **asdict(plan.facts),
+                **_held(counted["measurement"].to_numpy(dtype=float)),
                 "controller": plan.facts.controller or own["loop"].iloc[0],
+                "goal": part.setpoint,
+                "settling_samples": part.figures.settling_samples,
+                "overshoot": part.figures.overshoot,
                 "run": own["run"].iloc[0],
                 "loop": own["loop"].iloc[0],
                 "part": number,
-                "disturbance": disturbance,
-                "from_s": (int(part["at_us"].iloc[0]) - begun_us) / 1e6,
-                "samples": len(counted),
-                "sample_time_s": float(part["sample_time_s"].iloc[0]),
+                "disturbance": ", ".join(begun_by),
+                "from_s": (int(samples["at_us"].iloc[0]) - begun_us) / 1e6,
+                "sample_time_s": float(samples["sample_time_s"].iloc[0]),
             }
         )
-    found = pd.DataFrame(rows, columns=CLOSED_LOOPS.names)
-    return found.astype({"settling_samples": "Int64"})
+    return pd.DataFrame(rows, columns=CLOSED_LOOPS.names).astype({"settling_samples": "Int64"})
 
 
-def _bounds(own: pd.DataFrame, plan: _Plan) -> list[tuple[int, int, str]]:
-    """Return where each part begins and ends, in rows, and what began it."""
-    if own.empty:
-        return []
-    goals, places = own["setpoint"].to_numpy(), own["sequence"].to_numpy() - own["sequence"].iloc[0]
-    begins: dict[int, list[str]] = {0: []}
-    for row in np.flatnonzero(np.diff(goals)) + 1:
-        begins.setdefault(int(row), []).append(f"goal {goals[row]:g}")
-    for place, says in plan.disturbances:
-        row = int(np.searchsorted(places, place))
-        if row < len(own):
-            begins.setdefault(row, []).append(says)
-    starts = sorted(begins)
-    return [
-        (start, end, ", ".join(begins[start])) for start, end in zip(starts, [*starts[1:], len(own)], strict=True)
-    ]
-
-
-def _figures(part: pd.DataFrame, counted: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, Any]:
-    goal = float(part["setpoint"].iloc[0])
-    way = assess(part["measurement"].tolist(), goal)
-    found = {"goal": goal, "settling_samples": way.settling_samples, "overshoot": way.overshoot}
-    if counted.size == 0:
-        return found | dict.fromkeys(("mean", "std", "half_width"), math.nan)
-    held = assess(counted.tolist(), goal)
-    return found | {"mean": held.mean, "std": held.std, "half_width": batch_means(counted).half_width}
+def _held(measurements: npt.NDArray[np.float64]) -> dict[str, Any]:
+    count = measurements.size
+    return {
+        "samples": count,
+        "mean": measurements.mean() if count else math.nan,
+        "std": measurements.std(ddof=1) if count > 1 else math.nan,
+        "half_width": batch_means(measurements).half_width if count else math.nan,
+    }

@@ -28,7 +28,7 @@ class View:
     """A figure or table that the report of an experiment shows."""
 
     kind: str
-    """`curve`, `bars`, `over_time`, `histogram`, `breakdown`, `table`, `effects`, `network`, `loop` or `open_loop`."""
+    """As the keys of the report's `KINDS`, or `table`."""
     metric: str = "throughput"
     request: str = "all"
     """A kind of request, or `all`."""

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from flyball.pipeline.analysis import Analysis
 from flyball.pipeline.manifest import View
 from flyball.pipeline.report import write_comparison, write_report
 from flyball.pipeline.report.views import KINDS
-from tests.pipeline.report import made
+from tests.pipeline.report import made, made_loops
 
 A4_PIXELS = 700
 """The width of a sheet of paper without its margins, at 96 pixels an inch."""
@@ -22,6 +24,7 @@ IS_DRAWN = "canvas => canvas.querySelector('.main-svg') !== null"
 ALL_DRAWN = f"() => [...document.querySelectorAll('.canvas')].every({IS_DRAWN})"
 TEXT_COLOUR = "() => getComputedStyle(document.querySelector('.canvas .ytick text')).fill"
 PAGE_COLOUR = "() => getComputedStyle(document.body).backgroundColor"
+SHAPE_COLOURS = "() => [...document.querySelectorAll('.shapelayer path')].map((path) => path.style.stroke)"
 LINE_COLOUR = "() => document.querySelector('.canvas .scatterlayer path.js-line').style.stroke"
 
 
@@ -51,6 +54,18 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("comparison") / "comparison.html"
     one = made.experiment()
     write_comparison({"old": made.analysis(one), "new": made.analysis(one, speed=1.2)}, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report on control loops, closed with disturbances and open."""
+    path = tmp_path_factory.mktemp("loops") / "report.html"
+    closed = made_loops.closed(parts=[("", 400.0), ("goal 800", 800.0)])
+    opened = made_loops.held_open()
+    tables = {**closed.tables, "loops": pd.concat([closed.tables["loops"], opened.tables["loops"]])}
+    experiments, runs = [*closed.experiments, *opened.experiments], [*closed.runs, *opened.runs]
+    write_report(Analysis(experiments, runs, tables, opened.models), path)
     return path
 
 
@@ -102,6 +117,32 @@ def test_a_comparison_is_drawn_too(browser: Browser, comparison: Path) -> None:
     reader.scroll_through()
     assert reader.page.evaluate(ALL_DRAWN)
     assert reader.complaints == []
+    reader.context.close()
+
+
+@pytest.mark.parametrize("width", [360, 1400])
+def test_control_loops_are_drawn_with_their_action_below(browser: Browser, loops: Path, width: int) -> None:
+    reader = Reader(browser, loops, viewport={"width": width, "height": 900})
+    reader.scroll_through()
+    assert reader.page.evaluate(ALL_DRAWN)
+    assert reader.complaints == []
+    run = reader.page.locator("figure", has_text="λ-PI on RabbitMQ").nth(1)
+    assert run.locator(".canvas .subplot").count() == 2
+    assert "goal 800" in run.locator(".canvas .annotation").all_text_contents()
+    above, below = (run.locator(f".canvas .{name}title").bounding_box() for name in ("y", "y2"))
+    assert above is not None
+    assert below is not None
+    assert above["y"] < below["y"]
+    assert reader.page.evaluate("document.documentElement.scrollWidth") <= width
+    reader.context.close()
+
+
+def test_marks_in_a_plot_have_colours_of_the_page(browser: Browser, loops: Path) -> None:
+    reader = Reader(browser, loops)
+    reader.scroll_through()
+    strokes = reader.page.evaluate(SHAPE_COLOURS)
+    assert strokes
+    assert all(stroke.startswith("rgb") and stroke != "rgb(68, 68, 68)" for stroke in strokes)
     reader.context.close()
 
 

@@ -36,17 +36,27 @@ _HEADLINES: dict[str, tuple[str, dict[str, str]]] = {
     "plant": (
         "plants",
         {
+            "experiment": "Experiment",
+            "factors": "Cell",
             "loop": "Loop",
             "sample_time_s": "Sample time [s]",
             "a": "a",
+            "intervals.a": "90 % interval of a",
             "b": "b",
+            "intervals.b": "90 % interval of b",
             "offset": "Offset",
+            "test.r2": "R² of the test",
+            "linear_range": "Linear range",
+            "warnings": "Warnings",
             "reason": "Why not known",
         },
     ),
     "profile": ("classes", {}),
 }
-"""By kind: the list that matters, and the facts of its objects that do; none: all."""
+"""By kind: the list that matters, and the facts of its objects that do, `a.b` inside `a`; none: all."""
+
+_BRIEF = {"linear_range": ("from", "until")}
+"""Of an object in a headline only these facts."""
 
 
 def show_model(name: str, model: Mapping[str, Any]) -> Html:
@@ -56,7 +66,7 @@ def show_model(name: str, model: Mapping[str, Any]) -> Html:
     title = _TITLES.get(name, capital(name))
     shown: Child = None
     if isinstance(objects, list) and objects and all(isinstance(item, Mapping) for item in objects):
-        known = [column for column in columns if any(item.get(column) not in (None, {}, []) for item in objects)]
+        known = [column for column in columns if any(_fact(item, column) not in (None, {}, []) for item in objects)]
         shown = _table(title, objects, {column: columns[column] for column in known} or _columns(objects))
     is_short = shown is None
     return markup(element("h3", title), shown, facts(model) if is_short else details("All of it", facts(model)))
@@ -89,8 +99,18 @@ def _objects(title: str, objects: Sequence[Mapping[str, Any]], depth: int) -> Ht
 
 
 def _table(title: str, objects: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> Html:
-    body = [[_text(item.get(name)) for name in columns] for item in objects[:MOST_ROWS]]
+    body = [[_text(_fact(item, name)) for name in columns] for item in objects[:MOST_ROWS]]
     return table(title, list(columns.values()), body)
+
+
+def _fact(item: Mapping[str, Any], name: str) -> Any:
+    """Return a fact by its name, which may be a path into objects; None if it is not there."""
+    if name in item:
+        found = item[name]
+        return {key: found[key] for key in _BRIEF[name]} if name in _BRIEF and found else found
+    outer, _, inner = name.partition(".")
+    part = item.get(outer)
+    return _fact(part, inner) if inner and isinstance(part, Mapping) else None
 
 
 def _columns(objects: Sequence[Mapping[str, Any]]) -> dict[str, str]:

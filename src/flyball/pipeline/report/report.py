@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flyball.pipeline.report.chapters import Chapter, chapters_of
+from flyball.pipeline.report.held import held_words
 from flyball.pipeline.report.markup import element, markup
 from flyball.pipeline.report.page import Part, write_page
 from flyball.pipeline.report.sections import chapter_part, models_part, quarantine_part, runs_part
@@ -39,6 +40,7 @@ def _summary_part(title: str, analysis: Analysis, chapters: list[Chapter]) -> Pa
         element("h1", title),
         element("p", lead(analysis, chapters), class_="lead"),
         show_tiles(tiles(analysis, chapters)),
+        held_words(chapters),
         show_warnings(warnings(analysis, chapters)),
         id="summary",
     )

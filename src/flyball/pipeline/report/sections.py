@@ -14,6 +14,7 @@ import pandas as pd
 from flyball.pipeline.manifest import Run, View
 from flyball.pipeline.report.chapters import CLIENTS, NODES, Chapter
 from flyball.pipeline.report.figures import Figure
+from flyball.pipeline.report.held import held_table
 from flyball.pipeline.report.markup import Child, Html, details, element, markup, table
 from flyball.pipeline.report.models import show_model
 from flyball.pipeline.report.page import Part, plots
@@ -64,6 +65,7 @@ def chapter_part(chapter: Chapter, *, is_only: bool = False) -> Part:
         None if is_only else show_tiles(tiles_of(chapter)),
         plots(figures, chapter.anchor),
         [element("p", text, class_="note") for text in missing],
+        held_table(chapter),
         _cells_tables(chapter),
         _references_table(chapter),
         _laws_table(chapter),

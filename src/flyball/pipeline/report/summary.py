@@ -10,12 +10,14 @@ import pandas as pd
 
 from flyball.pipeline.manifest import Run
 from flyball.pipeline.report.chapters import CLIENTS, COLUMNS, NODES, Chapter
+from flyball.pipeline.report.held import held_of
 from flyball.pipeline.report.markup import Child, Html, details, element, markup
 from flyball.pipeline.report.words import (
     ALL,
     amount,
     brief,
     capital,
+    cell_name,
     count_of,
     duration,
     percent,
@@ -85,12 +87,14 @@ def lead(analysis: Analysis, chapters: Sequence[Chapter]) -> str:
 def tiles(analysis: Analysis, chapters: Sequence[Chapter]) -> list[Tile]:
     """Return the headline numbers; those that the data do not give are left out."""
     found = [_requests(chapters), _best(chapters, "throughput"), _best(chapters, "response"), _measured(analysis)]
-    return [tile for tile in [*found, _messages(analysis.runs), _laws(chapters), _references(chapters)] if tile]
+    more = [_messages(analysis.runs), _held(chapters), _laws(chapters), _references(chapters)]
+    return [tile for tile in [*found, *more] if tile]
 
 
 def tiles_of(chapter: Chapter) -> list[Tile]:
     """Return the headline numbers of one experiment."""
-    found = [_best([chapter], "throughput"), _best([chapter], "response"), _laws([chapter]), _references([chapter])]
+    found = [_best([chapter], "throughput"), _best([chapter], "response"), _held([chapter])]
+    found += [_laws([chapter]), _references([chapter])]
     return [tile for tile in found if tile]
 
 
@@ -103,6 +107,7 @@ def warnings(analysis: Analysis, chapters: Sequence[Chapter]) -> list[Caution]:
         *_quarantined(analysis.tables.get("quarantine")),
         *_bottlenecks(runs),
         *_broken_laws(chapters),
+        *_doubtful_plants(chapters),
         *_said_by_runs(runs),
         *_quick(chapters),
     ]
@@ -193,6 +198,14 @@ def _messages(runs: Sequence[Run]) -> Tile | None:
     return Tile("Messages lost or doubled", whole(lost + doubled), "", more, "bad" if lost + doubled else "good")
 
 
+def _held(chapters: Sequence[Chapter]) -> Tile | None:
+    loops = [one for chapter in chapters for one in held_of(chapter)]
+    if not loops:
+        return None
+    held = sum(one.is_held for one in loops)
+    return Tile("Closed loops that held their goal", f"{held} of {len(loops)}")
+
+
 def _laws(chapters: Sequence[Chapter]) -> Tile | None:
     rows = _all(chapters, "laws")
     if rows.empty:
@@ -267,6 +280,19 @@ def _broken_laws(chapters: Sequence[Chapter]) -> Iterable[Caution]:
             f"{capital(str(law))} does not hold in {number}: not steady, wrongly measured, or the trace has gaps.",
             names,
         )
+
+
+def _doubtful_plants(chapters: Sequence[Chapter]) -> Iterable[Caution]:
+    said: dict[str, list[str]] = {}
+    for chapter in chapters:
+        for plant in chapter.plants:
+            what = ", ".join(
+                part for part in (chapter.title, cell_name(plant.get("factors", {}), chapter.names)) if part
+            )
+            for text in plant.get("warnings", []):
+                said.setdefault(text, []).append(f"{what}, loop {plant['loop']}")
+    for text, names in said.items():
+        yield Caution(f"In {count_of(len(names), 'identified plant')} {text}.", names)
 
 
 def _said_by_runs(runs: Sequence[Run]) -> Iterable[Caution]:

@@ -9,6 +9,8 @@ from flyball.pipeline.report.chapters import Chapter
 from flyball.pipeline.report.distributions import histogram, over_time, percentiles
 from flyball.pipeline.report.figures import Figure
 from flyball.pipeline.report.levels import bars, curve, network
+from flyball.pipeline.report.loops import loop
+from flyball.pipeline.report.open_loops import open_loop
 from flyball.pipeline.report.parts import breakdown, effects
 
 KINDS: dict[str, Callable[[Chapter, View], list[Figure]]] = {
@@ -20,6 +22,8 @@ KINDS: dict[str, Callable[[Chapter, View], list[Figure]]] = {
     "breakdown": breakdown,
     "effects": effects,
     "network": network,
+    "loop": loop,
+    "open_loop": open_loop,
 }
 
 
@@ -30,9 +34,13 @@ def figures_of(chapter: Chapter, view: View) -> list[Figure]:
 
 
 def default_views(chapter: Chapter) -> list[View]:
-    """Return the views of an experiment that names none: what it varies, or how it went over time."""
+    """Return the views of an experiment that names none: its loops, what it varies, or how it went over time."""
+    has_loops = not chapter.tables["loops"].empty
+    loops = [View("loop"), View("open_loop")] if has_loops else []
     if chapter.experiment is None:
-        return [View("over_time"), View("percentiles", "response"), View("histogram"), View("breakdown")]
+        return [*loops, View("over_time"), View("percentiles", "response"), View("histogram"), View("breakdown")]
+    if has_loops:
+        return [*loops, View("over_time")]
     if not chapter.factors:
         return [View("over_time"), View("histogram"), View("breakdown")]
     x, *others = chapter.factors

@@ -1,0 +1,244 @@
+"""Plots of closed control loops: how controllers compare, and how each run went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from flyball.pipeline.manifest import View
+from flyball.pipeline.report.chapters import Chapter
+from flyball.pipeline.report.figures import (
+    REFERENCE_COLOUR,
+    Figure,
+    Trace,
+    axis,
+    colour,
+    error_bars,
+    line,
+    marker,
+    plain,
+    shorts,
+)
+from flyball.pipeline.report.held import Held, held_of, published_of
+from flyball.pipeline.report.markup import table
+from flyball.pipeline.report.selection import MOST_LINES, spread
+from flyball.pipeline.report.words import amount, duration, percent, proper, student, whole
+
+MOST_RUNS = 100
+"""Closed loops that have a plot of their own; of more, some are chosen."""
+
+_RATE = "Measurement"
+_ACTION = "Action"
+
+
+def loop(chapter: Chapter, view: View) -> list[Figure]:
+    """Closed loops: first all controllers beside each other and their goal, then each run over time."""
+    rows = chapter.tables["loops"]
+    rows = rows[rows["is_closed"].astype(bool)]
+    if rows.empty:
+        return []
+    runs = [(str(run), str(name), own) for (run, name), own in rows.groupby(["run", "loop"], sort=False)]
+    order = {cell: place for place, cell in enumerate(chapter.cells)}
+    runs.sort(key=lambda one: (order.get(chapter.cell_of.get(one[0], ""), 0), one[0]))
+    shown = spread(runs, MOST_RUNS)
+    left_out = f" {len(shown)} of {len(runs)} runs are plotted below." if len(shown) < len(runs) else ""
+    found = held_of(chapter)
+    compared = [_comparison(chapter, view, found, left_out)] if found else []
+    # The last to be kept is the first part, which no disturbance has begun.
+    names = {one.cell: one.name for one in reversed(found)}
+    return [*compared, *(_run_figure(chapter, run, own, names) for run, _, own in shown)]
+
+
+def _comparison(chapter: Chapter, view: View, found: Sequence[Held], left_out: str) -> Figure:
+    """Mean and standard deviation of each controller: in its own unit, or of the goal where goals differ."""
+    goals = {one.goal for one in found}
+    is_ratio = len(goals) > 1
+    brokers = list(dict.fromkeys(one.broker for one in found))
+    names = {(one.cell, one.disturbance, one.goal): plain(_place(one)) for one in found}
+
+    def scaled(value: float, goal: float) -> float:
+        return 100 * value / goal if is_ratio else value
+
+    data: list[Trace] = []
+    for index, broker in enumerate(brokers):
+        own = [one for one in found if one.broker == broker]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": plain(proper(broker)) or "loop",
+                "y": [names[one.cell, one.disturbance, one.goal] for one in own],
+                "x": shorts(scaled(one.mean, one.goal) for one in own),
+                "error_x": error_bars(scaled(one.std, one.goal) for one in own),
+                "marker": marker(index) | {"size": 10},
+                "hovertemplate": "%{y}: %{x:,.4g} ± %{error_x.array:,.3g}",
+            }
+        )
+    data += _published_traces(chapter, found, names, is_ratio=is_ratio)
+    goal = 100.0 if is_ratio else next(iter(goals))
+    places = list(dict.fromkeys(names.values()))
+    layout = {
+        "scattermode": "group",
+        "scattergap": 0.4,
+        "xaxis": axis("Mean ± standard deviation [% of the goal]" if is_ratio else "Mean ± standard deviation"),
+        "yaxis": {
+            **axis(""),
+            "type": "category",
+            "categoryorder": "array",
+            "categoryarray": places,
+            "autorange": "reversed",
+        },
+        "shapes": [_vertical(goal, "ink-2")],
+    }
+    title = view.title or "Controllers beside each other and their goal"
+    says = f"{title}. " + "; ".join(
+        f"{one.name}: {student(one.mean, one.std)} for {amount(one.goal)}" for one in found[:MOST_LINES]
+    )
+    body = [
+        [one.name, amount(one.goal), student(one.mean, one.std), _settling(one), percent(one.overshoot)]
+        for one in found
+    ]
+    head = ["Loop", "Goal", "Mean ± std", "Settling [samples]", "Overshoot"]
+    note = "Bars span one standard deviation of a sample to each side; the dotted line is the goal." + left_out
+    if len(data) > len(brokers):
+        note += " Hollow diamonds: the seed's numbers."
+    height = 180 + 30 * len(places) * max(1, len(brokers))
+    return Figure(title, data, layout, says, table(title, head, body), note, is_wide=True, height_px=height)
+
+
+def _place(one: Held) -> str:
+    return one.label + (f", after {one.disturbance}" if one.disturbance else "")
+
+
+def _settling(one: Held) -> str:
+    return "never" if one.settling_samples is None else whole(one.settling_samples)
+
+
+def _published_traces(
+    chapter: Chapter, found: Sequence[Held], names: Mapping[tuple[str, str, float], str], *, is_ratio: bool
+) -> list[Trace]:
+    """Return what others measured as hollow diamonds; one that stands beside several brokers is drawn once."""
+    goals = {one.cell: one.goal for one in reversed(found) if not one.disturbance}
+    points: dict[tuple[str, str], tuple[float, float | None]] = {}
+    for one in published_of(chapter):
+        if one.cell in goals:
+            scale = 100 / goals[one.cell] if is_ratio else 1.0
+            std = one.std * scale if one.std is not None else None
+            points.setdefault((one.label, names[one.cell, "", goals[one.cell]]), (one.mean * scale, std))
+    traces: list[Trace] = []
+    for label in dict.fromkeys(label for label, _ in points):
+        own = {name: point for (of, name), point in points.items() if of == label}
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": plain(label),
+                "y": list(own),
+                "x": shorts(mean for mean, _ in own.values()),
+                "error_x": error_bars(std for _, std in own.values()) | {"color": REFERENCE_COLOUR},
+                "marker": {
+                    "symbol": "diamond",
+                    "size": 11,
+                    "color": "surface",
+                    "line": {"width": 2, "color": REFERENCE_COLOUR},
+                },
+                "hovertemplate": "%{y}: %{x:,.4g} ± %{error_x.array:,.3g}",
+            }
+        )
+    return traces
+
+
+def _run_figure(chapter: Chapter, run: str, own: pd.DataFrame, names: Mapping[str, str]) -> Figure:
+    """Measurement and goal over time, and the action below them."""
+    parts = chapter.tables["closed_loops"]
+    parts = parts[(parts["run"] == run) & (parts["loop"] == own["loop"].iloc[0])].sort_values("part")
+    title = _run_title(chapter, run, names, parts)
+    times = shorts(own["at_s"])
+    data: list[Trace] = [*_band(own, times)] if (own["samples"] > 1).any() else []
+    data += [
+        _series(_RATE, times, own["measurement"], 0),
+        {
+            **_series("Goal", times, own["setpoint"], 0),
+            "line": {"color": "ink-2", "dash": "dot", "width": 1.5, "shape": "hv"},
+        },
+        {**_series(_ACTION, times, own["action"], 1), "yaxis": "y2", "line": line(1) | {"shape": "hv"}},
+    ]
+    layout = {
+        "xaxis": axis("Time since the measurement began [s]", anchor="y2"),
+        "yaxis": axis(_RATE, rangemode="tozero", domain=[0.36, 1.0]),
+        "yaxis2": axis(_ACTION, rangemode="tozero", domain=[0.0, 0.26], anchor="x"),
+        "hovermode": "x unified",
+        "shapes": [_warm_up(own), *(_vertical(part["from_s"], "series-6") for part in _disturbed(parts))],
+        "annotations": [_mark(part["from_s"], part["disturbance"]) for part in _disturbed(parts)],
+    }
+    body = [
+        [
+            str(part["disturbance"]) or "the beginning",
+            amount(part["from_s"]),
+            amount(part["goal"]),
+            student(part["mean"], part["std"]),
+            "never" if pd.isna(part["settling_samples"]) else whole(part["settling_samples"]),
+            percent(part["overshoot"]),
+        ]
+        for part in parts.to_dict("records")
+    ]
+    says = (
+        f"{title}: measurement, goal and action over {duration(own['at_s'].max() - own['at_s'].min())}. "
+        + "; ".join(
+            f"after {row[0]}: goal {row[2]}, {row[3]}, settled after {row[4]} samples" for row in body[:MOST_LINES]
+        )
+    )
+    head = ["After", "From [s]", "Goal", "Mean ± std", "Settling [samples]", "Overshoot"]
+    note = "" if (own["samples"] == 1).all() else "Each point is the mean of several samples, the band spans them."
+    return Figure(title, data, layout, says, table(title, head, body), note, height_px=400)
+
+
+def _run_title(chapter: Chapter, run: str, names: Mapping[str, str], parts: pd.DataFrame) -> str:
+    if parts.empty:
+        return f"Run {run}"
+    name = names[parts["cell"].iloc[0]]
+    if chapter.experiment is None:
+        return f"{name}, {run}" if run else name
+    return f"{name}, repetition {parts['repetition'].iloc[0]}" if chapter.experiment.repetitions > 1 else name
+
+
+def _disturbed(parts: pd.DataFrame) -> list[dict[Any, Any]]:
+    return parts[parts["part"] > 1].to_dict("records")
+
+
+def _series(name: str, times: Sequence[float | None], values: pd.Series[float], index: int) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": times,
+        "y": shorts(values),
+        "line": line(index),
+        "hovertemplate": "%{y:,.4g}",
+    }
+
+
+def _band(own: pd.DataFrame, times: Sequence[float | None]) -> list[Trace]:
+    edge = {"type": "scatter", "mode": "lines", "x": times, "line": {"width": 0}, "hoverinfo": "skip"}
+    low = {**edge, "name": "low", "y": shorts(own["low"]), "showlegend": False}
+    high = {**edge, "name": "high", "y": shorts(own["high"]), "showlegend": False}
+    return [low, {**high, "fill": "tonexty", "fillcolor": colour(0, 0.2)}]
+
+
+def _vertical(at: float, hue: str) -> dict[str, Any]:
+    place = {"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1}
+    return {**place, "line": {"color": hue, "width": 1.2, "dash": "dot"}}
+
+
+def _warm_up(own: pd.DataFrame) -> dict[str, Any]:
+    """Return a shade over the time that is not measured."""
+    begin = min(float(own["at_s"].min()), 0.0)
+    place = {"type": "rect", "x0": begin, "x1": 0, "yref": "paper", "y0": 0, "y1": 1}
+    return {**place, "fillcolor": "muted/0.12", "line": {"width": 0}, "layer": "below"}
+
+
+def _mark(at: float, says: object) -> dict[str, Any]:
+    place = {"x": at, "y": 1, "yref": "paper", "xanchor": "left", "yanchor": "top", "showarrow": False}
+    return {**place, "text": plain(str(says)), "font": {"size": 11, "color": "ink-2"}}

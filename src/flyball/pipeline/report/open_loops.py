@@ -1,0 +1,129 @@
+"""Plots of control loops that were held open: what each action brought, and the plant that was found in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flyball.pipeline.manifest import View, cell_of
+from flyball.pipeline.report.chapters import Chapter
+from flyball.pipeline.report.figures import Figure, Trace, axis, colour, line, marker, shorts
+from flyball.pipeline.report.markup import Html, table
+from flyball.pipeline.report.selection import MOST_LINES, spread
+from flyball.pipeline.report.words import NOTHING, amount, whole
+
+MOST_LEVELS = 40
+"""An action that took more values is divided into so many ranges."""
+
+
+def open_loop(chapter: Chapter, view: View) -> list[Figure]:
+    """Loops that were held open: what each action brought, with the plant that was found in it."""
+    rows = chapter.tables["loops"]
+    rows = rows[~rows["is_closed"].astype(bool) & rows["answer"].notna()]
+    order = {cell: place for place, cell in enumerate(chapter.cells)}
+    groups = [(str(cell), str(name), own) for (cell, name), own in rows.groupby(["cell", "loop"], sort=False)]
+    groups.sort(key=lambda group: order.get(group[0], 0))
+    return [_figure(chapter, view, cell, name, own) for cell, name, own in groups]
+
+
+def _figure(chapter: Chapter, view: View, cell: str, name: str, own: pd.DataFrame) -> Figure:
+    plant = _plant_of(chapter, cell, name)
+    medians = _medians(own)
+    data: list[Trace] = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "samples",
+            "x": shorts(own["action"]),
+            "y": shorts(own["answer"]),
+            "marker": {"color": colour(0, 0.3), "size": 5},
+            "hovertemplate": "%{x:,.4g}: %{y:,.4g}",
+        },
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": "median",
+            "x": shorts(medians["action"]),
+            "y": shorts(medians["answer"]),
+            "line": line(1),
+            "marker": marker(1),
+            "hovertemplate": "%{x:,.4g}: %{y:,.4g}",
+        },
+    ]
+    at_rest = _line_of(plant)
+    if at_rest:
+        data.append(at_rest)
+    layout = {
+        "xaxis": axis("Action", rangemode="tozero"),
+        "yaxis": axis("Measurement one sample later", rangemode="tozero"),
+        "shapes": [_shade(plant["linear_range"])] if at_rest else [],
+    }
+    where = chapter.cell_name(cell) if chapter.factors else name
+    title = f"{view.title or 'What an action brings'}: {where}"
+    says = f"{title}. Median measurement " + ", ".join(
+        f"{amount(answer)} at action {amount(action)}"
+        for action, answer in spread(list(medians.itertuples(index=False, name=None)), MOST_LINES)
+    )
+    return Figure(title, data, layout, says, _medians_table(title, own, medians), _plant_words(plant))
+
+
+def _plant_of(chapter: Chapter, cell: str, name: str) -> Mapping[str, Any]:
+    for plant in chapter.plants:
+        if plant["loop"] == name and cell_of(plant.get("factors", json.loads(cell))) == cell:
+            return plant
+    return {}
+
+
+def _medians(own: pd.DataFrame) -> pd.DataFrame:
+    """Return the median answer for each action, or for ranges of about as many samples where there are many."""
+    is_many = own["action"].nunique() > MOST_LEVELS
+    by = pd.qcut(own["action"], MOST_LEVELS, duplicates="drop") if is_many else own["action"]
+    return own.groupby(by, observed=True)[["action", "answer"]].median().reset_index(drop=True)
+
+
+def _medians_table(title: str, own: pd.DataFrame, medians: pd.DataFrame) -> Html:
+    body = [[amount(action), amount(answer)] for action, answer in medians.itertuples(index=False, name=None)]
+    return table(f"{title}, {whole(len(own))} samples", ["Action", "Median measurement one sample later"], body)
+
+
+def _line_of(plant: Mapping[str, Any]) -> Trace | None:
+    """Return where the plant settles for the actions of its linear range; None if that is not known, or nowhere."""
+    a, edges = plant.get("a"), plant.get("linear_range")
+    if a is None or edges is None or abs(a) >= 1:
+        return None
+    actions = np.array([edges["from"], edges["until"]], dtype=float)
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "identified plant at rest",
+        "x": shorts(actions),
+        "y": shorts((plant["b"] * actions + plant["offset"]) / (1 - a)),
+        "line": line(2) | {"width": 3},
+        "hovertemplate": "%{x:,.4g}: %{y:,.4g}",
+    }
+
+
+def _shade(edges: Mapping[str, Any]) -> dict[str, Any]:
+    place = {"type": "rect", "x0": edges["from"], "x1": edges["until"], "yref": "paper", "y0": 0, "y1": 1}
+    return {**place, "fillcolor": colour(2, 0.1), "line": {"width": 0}, "layer": "below"}
+
+
+def _plant_words(plant: Mapping[str, Any]) -> str:
+    if not plant:
+        return ""
+    if plant.get("reason"):
+        return f"No plant: {plant['reason']}."
+    said = [f"{name} = {amount(plant[name])} ({_interval(plant, name)})" for name in ("a", "b")]
+    test = plant.get("test", {}).get("r2")
+    fits = f"; R² on samples kept for the test {amount(test)}" if test is not None else ""
+    doubts = "".join(f" Warning: {text}." for text in plant.get("warnings", []))
+    return f"y(k+1) = a y(k) + b u(k) + offset with {', '.join(said)}{fits}. Shaded: its linear range.{doubts}"
+
+
+def _interval(plant: Mapping[str, Any], name: str) -> str:
+    low, high = plant.get("intervals", {}).get(name, (None, None))
+    return f"90 %: {amount(low)} to {amount(high)}" if low is not None else NOTHING
