@@ -28,7 +28,8 @@ from flyball.pipeline.measures import LOOP_UNITS
 from flyball.pipeline.schemas import SAMPLES, require, table
 
 SETTLING_LIMIT = 10
-"""A loop may take so many samples after a disturbance; mean and deviation are those of the time after them."""
+"""A loop may take so many samples after a disturbance, or half of the time until the next if that is less; mean and
+deviation are those of the time after them."""
 MOST_POINTS = 2000
 """A longer loop has several samples in one row of LOOPS."""
 
@@ -90,7 +91,7 @@ class _Facts:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """When a run was measured and when it was disturbed, the latter in samples from the beginning of the loop."""
+    """When a run was measured, and after which samples it was disturbed."""
 
     facts: _Facts = _Facts()
     from_us: int = 0
@@ -103,7 +104,7 @@ def closed_loops(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
 
     A part begins where the goal changes or the run's schedule says so. Its settling and overshoot count from there,
     for the first part from the beginning of the loop. Mean and deviation are of the measured time, after a
-    disturbance of what follows SETTLING_LIMIT samples.
+    disturbance without the first samples, see SETTLING_LIMIT.
     """
     require(samples, SAMPLES, "the samples")
     plans = {run.run: _plan(run) for run in runs}
@@ -274,14 +275,16 @@ def _rows(own: pd.DataFrame, plan: _Plan) -> pd.DataFrame:
     """Return CLOSED_LOOPS of one loop, whose samples are in order."""
     begun_us = plan.from_us or int(own["at_us"].iloc[0])
     own = own[(own["at_us"] < plan.until_us) & (own["setpoint"] > 0)]
-    places = own["sequence"].to_numpy() - own["sequence"].iloc[0] if len(own) else np.array([])
-    disturbances = [(int(np.searchsorted(places, place)), says) for place, says in plan.disturbances]
+    # What happens after a sample is first seen in the next one.
+    sequence = own["sequence"].to_numpy()
+    disturbances = [(int(np.searchsorted(sequence, after, "right")), says) for after, says in plan.disturbances]
     goals = own["setpoint"].tolist()
     parts = assess_parts(own["measurement"].tolist(), goals, [row for row, _ in disturbances])
     rows = []
     for number, part in enumerate(parts, 1):
         samples = own.iloc[part.start : part.end]
-        counted = samples[samples["at_us"] >= plan.from_us] if number == 1 else samples.iloc[SETTLING_LIMIT:]
+        settling = min(SETTLING_LIMIT, len(samples) // 2)
+        counted = samples[samples["at_us"] >= plan.from_us] if number == 1 else samples.iloc[settling:]
         is_new_goal = part.start > 0 and part.setpoint != goals[part.start - 1]
         begun_by = [f"goal {part.setpoint:g}"] if is_new_goal else []
         begun_by += [says for row, says in disturbances if row == part.start]

@@ -68,6 +68,8 @@ def _comparison(chapter: Chapter, view: View, found: Sequence[Held], left_out: s
             {
                 "type": "scatter",
                 "mode": "markers",
+                "orientation": "h",
+                "offsetgroup": str(index),
                 "name": plain(proper(broker)) or "loop",
                 "y": [names[one.cell, one.disturbance, one.goal] for one in own],
                 "x": shorts(scaled(one.mean, one.goal) for one in own),
@@ -134,6 +136,8 @@ def _published_traces(
             {
                 "type": "scatter",
                 "mode": "markers",
+                "orientation": "h",
+                "offsetgroup": label,
                 "name": plain(label),
                 "y": list(own),
                 "x": shorts(mean for mean, _ in own.values()),
