@@ -74,6 +74,11 @@ def test_the_summary_says_in_plain_words_which_controllers_held_their_goal(tmp_p
     assert "Closed loops that held their goal" in summary
 
 
+def test_the_summary_says_how_often_loops_settled_soon_after_a_disturbance() -> None:
+    words = held_words(chapters_of(made_loops.closed(["rabbitmq"], parts=STEPS)))
+    assert "Settled within 10 samples after 2 of 4 disturbances." in words
+
+
 def test_a_report_without_loops_says_nothing_about_them(tmp_path: Path) -> None:
     analysis = made.analysis(made.experiment())
     assert held_words(chapters_of(analysis)) == ""

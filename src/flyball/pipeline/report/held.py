@@ -18,6 +18,8 @@ from flyball.pipeline.report.words import NOTHING, amount, count_of, level, perc
 MOST_MEAN_ERROR_RATIO = 0.01
 MOST_STD_RATIO = 0.075
 """A loop holds its goal if its mean is so close to it and its deviation so small: 30 messages/s at seed 004's 400."""
+SOON_SAMPLES = 10
+"""A loop that is disturbed should have settled again after so many."""
 MOST_NAMED = 12
 """Loops that a sentence of the summary names."""
 
@@ -154,6 +156,11 @@ def _sentences(found: Sequence[Held]) -> str:
         said.append(f"{len(held)} of {len(found)} held the goal: {_named(held)}.")
     if lost:
         said.append(f"{len(lost)} of {len(found)} did not: {_named(lost)}.")
+    disturbed = [one for one in found if one.disturbance]
+    if disturbed:
+        soon = sum(one.settling_samples is not None and one.settling_samples <= SOON_SAMPLES for one in disturbed)
+        after = count_of(len(disturbed), "disturbance")
+        said.append(f"Settled within {SOON_SAMPLES} samples after {soon} of {after}.")
     return " ".join(said)
 
 

@@ -244,5 +244,6 @@ def _warm_up(own: pd.DataFrame) -> dict[str, Any]:
 
 
 def _mark(at: float, says: object) -> dict[str, Any]:
-    place = {"x": at, "y": 1, "yref": "paper", "xanchor": "left", "yanchor": "top", "showarrow": False}
+    # Between the two plots, where no line hides it.
+    place = {"x": at, "y": 0.31, "yref": "paper", "xanchor": "left", "yanchor": "middle", "showarrow": False}
     return {**place, "text": plain(str(says)), "font": {"size": 11, "color": "ink-2"}}
