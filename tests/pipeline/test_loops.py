@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from flyball.pipeline.schemas import SAMPLES
 
 from .rows import START_US
 
-WARM_UP = 5
+WARM_UP = 15
 """Samples before the measured time begins."""
 FIRST_COLUMNS = [
     *("broker", "controller", "gains", "actuator", "goal", "mean", "std", "settling_samples", "overshoot"),
@@ -90,6 +91,12 @@ def test_mean_and_deviation_are_those_of_the_measured_time(closed: Table) -> Non
     assert row["std"] == pytest.approx(np.std(measured, ddof=1), rel=0.05)
     assert (row["samples"], row["goal"], row["part"], row["disturbance"]) == (40, 400, 1, "")
     assert row["half_width"] < row["std"]
+
+
+def test_a_warm_up_that_is_too_short_for_a_loop_to_settle_is_longer_for_it(closed: Table) -> None:
+    run = replace(run_of(), measured=Measured(START_US, START_US + 100_000_000))
+    [row] = closed(samples_of([0.0] * SETTLING_LIMIT + [400.0] * 40), run).to_dict("records")
+    assert (row["mean"], row["samples"]) == (400, 40)
 
 
 def test_settling_and_overshoot_count_from_the_beginning_of_the_loop(closed: Table) -> None:
@@ -179,7 +186,7 @@ def test_gains_are_short() -> None:
 def test_a_short_loop_is_shown_sample_by_sample(spark: SparkSession) -> None:
     samples = samples_of([1.0, 2.0, 3.0], actions=[10.0, 20.0, 30.0])
     found = loops(spark.createDataFrame(samples, SAMPLES), [run_of()]).toPandas()
-    assert list(found["at_s"]) == [-5, -4, -3]
+    assert list(found["at_s"]) == [-15, -14, -13]
     assert list(found["measurement"]) == [1, 2, 3]
     assert list(found["answer"][:2]) == [2, 3], "what an action does is seen in the next sample"
     assert pd.isna(found["answer"][2])

@@ -28,8 +28,8 @@ from flyball.pipeline.measures import LOOP_UNITS
 from flyball.pipeline.schemas import SAMPLES, require, table
 
 SETTLING_LIMIT = 10
-"""A loop may take so many samples after a disturbance, or half of the time until the next if that is less; mean and
-deviation are those of the time after them."""
+"""A loop may take so many samples from its beginning and after a disturbance, or half of those until the next if they
+are fewer; mean and deviation are those of the samples after them."""
 MOST_POINTS = 2000
 """A longer loop has several samples in one row of LOOPS."""
 
@@ -103,8 +103,8 @@ def closed_loops(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
     """Turn SAMPLES into CLOSED_LOOPS; loops that were held open to be identified are left out.
 
     A part begins where the goal changes or the run's schedule says so. Its settling and overshoot count from there,
-    for the first part from the beginning of the loop. Mean and deviation are of the measured time, after a
-    disturbance without the first samples, see SETTLING_LIMIT.
+    for the first part from the beginning of the loop. Mean and deviation are of those samples in the measured time
+    that come after the time to settle, see SETTLING_LIMIT.
     """
     require(samples, SAMPLES, "the samples")
     plans = {run.run: _plan(run) for run in runs}
@@ -283,8 +283,8 @@ def _rows(own: pd.DataFrame, plan: _Plan) -> pd.DataFrame:
     rows = []
     for number, part in enumerate(parts, 1):
         samples = own.iloc[part.start : part.end]
-        settling = min(SETTLING_LIMIT, len(samples) // 2)
-        counted = samples[samples["at_us"] >= plan.from_us] if number == 1 else samples.iloc[settling:]
+        counted = samples.iloc[min(SETTLING_LIMIT, len(samples) // 2) :]
+        counted = counted[counted["at_us"] >= plan.from_us]
         is_new_goal = part.start > 0 and part.setpoint != goals[part.start - 1]
         begun_by = [f"goal {part.setpoint:g}"] if is_new_goal else []
         begun_by += [says for row, says in disturbances if row == part.start]
