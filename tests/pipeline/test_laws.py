@@ -52,6 +52,13 @@ def test_clients_that_are_unaccounted_for_break_the_interactive_law(spark: Spark
     assert row["error_ratio"] == pytest.approx(0.5, abs=0.05)
 
 
+def test_a_queue_that_grows_before_a_control_loop_breaks_no_law(spark: SparkSession) -> None:
+    run = closed(1, signal="closed")
+    found = checked(spark, of_nodes=loop("node", 80), of_clients=loop("client", 80), run=run)
+    assert "Little's law (nodes)" in found
+    assert not {"Little's law (clients)", "flow balance (clients)", "flow balance (nodes)"} & set(found)
+
+
 @pytest.mark.parametrize("workload", [{"rate_per_s": 20.0}, {"rate_curve": [[0, 20]]}])
 def test_the_interactive_law_says_nothing_about_open_loops(spark: SparkSession, workload: dict[str, Any]) -> None:
     found = checked(spark, of_clients=loop("client", 80), run=closed(2, **workload))

@@ -19,7 +19,7 @@ from flyball.pipeline.report.held import held_of, held_words
 from flyball.pipeline.report.loops import MOST_RUNS
 from flyball.pipeline.report.models import show_model
 from flyball.pipeline.report.open_loops import MOST_LEVELS
-from flyball.pipeline.report.views import default_views, figures_of
+from flyball.pipeline.report.views import figures_of, views_of
 from tests.pipeline.report import made, made_loops
 from tests.pipeline.report.pages import Page
 
@@ -69,7 +69,7 @@ def test_the_summary_says_in_plain_words_which_controllers_held_their_goal(tmp_p
     page = page_of(made_loops.closed(), tmp_path)
     summary = page.text[: page.text.rindex("Results")]
     assert "2 of 4 held the goal: λ-PI on RabbitMQ (400.0 ± 12.0 for 400.0); λ-PI on Flyball" in summary
-    assert "2 of 4 did not: P, printed on RabbitMQ (262.0 ± 128.0 for 400.0); P, printed on Flyball" in summary
+    assert "The others did not: P, printed on RabbitMQ (262.0 ± 128.0 for 400.0); P, printed on Flyball" in summary
     assert "within 1 % of the goal" in summary
     assert "Closed loops that held their goal" in summary
 
@@ -196,15 +196,31 @@ def test_doubts_about_a_plant_stand_among_the_warnings(tmp_path: Path) -> None:
     assert "In 1 identified plant measurement and action moved together." in page.text
 
 
-def test_an_experiment_of_loops_without_views_shows_its_loops() -> None:
-    assert [view.kind for view in default_views(chapter_of(made_loops.closed()))][:2] == ["loop", "open_loop"]
+@pytest.mark.parametrize("views", [[], [View("bars", "loop_mean")]])
+def test_loops_are_shown_whether_they_are_asked_for_or_not(views: list[View]) -> None:
+    shown = views_of(chapter_of(made_loops.closed(views=views)))
+    assert [view.kind for view in shown][:2] == ["loop", "open_loop"]
+    assert views == [] or shown[2:] == views
+
+
+def test_loops_that_are_asked_for_stand_where_they_are_wanted() -> None:
+    shown = views_of(chapter_of(made_loops.closed(views=[View("over_time"), View("loop", title="Mine")])))
+    assert [view.kind for view in shown] == ["open_loop", "over_time", "loop"]
+
+
+def test_a_name_has_only_what_sets_it_apart() -> None:
+    analysis = made_loops.closed(["rabbitmq"], {"PI": (400.0, 8.0), "P": (400.0, 8.0)})
+    assert [one.name for one in held_of(chapter_of(analysis))] == ["PI", "P"]
+    twice = pd.concat([analysis.tables["closed_loops"], analysis.tables["closed_loops"].assign(actuator="pacer")])
+    chapter = chapter_of(replace(analysis, tables={**analysis.tables, "closed_loops": twice}))
+    assert held_of(chapter)[0].name == "PI, fractional"
 
 
 def test_loops_of_no_experiment_are_shown_too(tmp_path: Path) -> None:
     found = made_loops.closed(["rabbitmq"], {"PI": (400.0, 8.0)})
     loops, closed = found.tables["loops"].assign(run=""), found.tables["closed_loops"].assign(run="", broker="")
     page = page_of(Analysis([], [], {"loops": loops, "closed_loops": closed}), tmp_path)
-    assert "1 of 1 held the goal: PI (400.0 ± 8.0 for 400.0)" in page.text
+    assert "The only one held the goal: PI (400.0 ± 8.0 for 400.0)" in page.text
 
 
 @pytest.mark.parametrize("kind", ["loop", "open_loop"])

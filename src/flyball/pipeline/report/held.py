@@ -36,6 +36,8 @@ class Held:
     cell: str
     label: str
     """The controller, and what else sets it apart from others on the same broker."""
+    name: str
+    """The label, the broker where there are several, and the disturbance."""
     broker: str
     gains: str
     actuator: str
@@ -50,12 +52,6 @@ class Held:
     runs: int
     is_held: bool
     """In each of the repetitions."""
-
-    @property
-    def name(self) -> str:
-        """What it is called beside others."""
-        where = f" on {proper(self.broker)}" if self.broker else ""
-        return f"{self.label}{where}" + (f", after {self.disturbance}" if self.disturbance else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +68,9 @@ def held_of(chapter: Chapter) -> list[Held]:
     """Return what each closed loop of a chapter did, in the order of its cells; parts one after the other."""
     rows = chapter.tables["closed_loops"]
     order = {cell: place for place, cell in enumerate(chapter.cells)}
-    has_actuators = rows["actuator"].nunique() > 1
-    found = []
-    for _, own in rows.groupby(["cell", "loop", "part", "disturbance", "goal"], sort=False):
-        found.append(
-            (order.get(own["cell"].iloc[0], 0), int(own["part"].iloc[0]), _held(chapter, own, has_actuators))
-        )
-    return [one for _, _, one in sorted(found, key=lambda item: item[:2])]
+    groups = rows.groupby(["cell", "loop", "part", "disturbance", "goal"], sort=False)
+    parts = [(order.get(own["cell"].iloc[0], 0), int(own["part"].iloc[0]), own) for _, own in groups]
+    return [_held(chapter, own) for _, _, own in sorted(parts, key=lambda part: part[:2])]
 
 
 def published_of(chapter: Chapter) -> list[Published]:
@@ -151,11 +143,12 @@ def _has_loops(chapter: Chapter) -> bool:
 
 def _sentences(found: Sequence[Held]) -> str:
     held, lost = [one for one in found if one.is_held], [one for one in found if not one.is_held]
-    said = []
-    if held:
-        said.append(f"{len(held)} of {len(found)} held the goal: {_named(held)}.")
-    if lost:
-        said.append(f"{len(lost)} of {len(found)} did not: {_named(lost)}.")
+    if not lost:
+        said = [f"{_all(found)} held the goal: {_named(held)}."]
+    elif not held:
+        said = [f"{_all(found)} did not hold the goal: {_named(lost)}."]
+    else:
+        said = [f"{len(held)} of {len(found)} held the goal: {_named(held)}.", f"The others did not: {_named(lost)}."]
     disturbed = [one for one in found if one.disturbance]
     if disturbed:
         soon = sum(one.settling_samples is not None and one.settling_samples <= SOON_SAMPLES for one in disturbed)
@@ -164,18 +157,26 @@ def _sentences(found: Sequence[Held]) -> str:
     return " ".join(said)
 
 
+def _all(found: Sequence[Held]) -> str:
+    return "The only one" if len(found) == 1 else f"All {len(found)}"
+
+
 def _named(found: Sequence[Held]) -> str:
     said = [f"{one.name} ({student(one.mean, one.std)} for {amount(one.goal)})" for one in found[:MOST_NAMED]]
     more = len(found) - len(said)
     return "; ".join(said) + (f"; and {count_of(more, 'other')}" if more else "")
 
 
-def _held(chapter: Chapter, own: pd.DataFrame, has_actuators: bool) -> Held:
+def _held(chapter: Chapter, own: pd.DataFrame) -> Held:
     first = own.iloc[0]
     settling = own["settling_samples"]
+    label = _label(chapter, first.to_dict())
+    has_brokers = chapter.tables["closed_loops"]["broker"].nunique() > 1
+    where = f" on {proper(str(first['broker']))}" if has_brokers else ""
     return Held(
         cell=str(first["cell"]),
-        label=_label(chapter, first.to_dict(), has_actuators),
+        label=label,
+        name=f"{label}{where}" + (f", after {first['disturbance']}" if first["disturbance"] else ""),
         broker=str(first["broker"]),
         gains=str(first["gains"]),
         actuator=str(first["actuator"]),
@@ -195,8 +196,10 @@ def _is_held(rows: pd.DataFrame) -> pd.Series[bool]:
     return is_near & (rows["std"] <= MOST_STD_RATIO * rows["goal"])
 
 
-def _label(chapter: Chapter, row: Mapping[object, object], has_actuators: bool) -> str:
+def _label(chapter: Chapter, row: Mapping[object, object]) -> str:
     factors = json.loads(str(row["cell"]))
+    rows = chapter.tables["closed_loops"]
+    has_actuators = rows.loc[rows["controller"] == row["controller"], "actuator"].nunique() > 1
     others = [
         f"{chapter.names.get(name, name)} {level(factors[name])}"
         for name in chapter.factors

@@ -19,7 +19,7 @@ from flyball.pipeline.report.markup import Child, Html, details, element, markup
 from flyball.pipeline.report.models import show_model
 from flyball.pipeline.report.page import Part, plots
 from flyball.pipeline.report.summary import show_tiles, tiles_of
-from flyball.pipeline.report.views import KINDS, default_views, figures_of
+from flyball.pipeline.report.views import KINDS, figures_of, views_of
 from flyball.pipeline.report.words import (
     ALL,
     NOTHING,
@@ -133,10 +133,10 @@ def _figures(chapter: Chapter) -> tuple[list[Figure], list[str]]:
     asked = chapter.experiment.views if chapter.experiment else []
     figures: list[Figure] = []
     missing: list[str] = []
-    for view in asked or default_views(chapter):
+    for view in views_of(chapter):
         made = figures_of(chapter, view)
         figures += made
-        if not made and asked and view.kind != "table":
+        if not made and view in asked and view.kind != "table":
             missing.append(_why_nothing(view))
     return figures, missing
 

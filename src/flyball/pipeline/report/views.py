@@ -26,6 +26,8 @@ KINDS: dict[str, Callable[[Chapter, View], list[Figure]]] = {
     "open_loop": open_loop,
 }
 
+LOOP_KINDS = ("loop", "open_loop")
+
 
 def figures_of(chapter: Chapter, view: View) -> list[Figure]:
     """Return the plots of one view; none if its kind is a table or there is nothing to plot."""
@@ -33,14 +35,18 @@ def figures_of(chapter: Chapter, view: View) -> list[Figure]:
     return make(chapter, view) if make else []
 
 
+def views_of(chapter: Chapter) -> list[View]:
+    """Return the views of a chapter: its control loops in any case, then what it asks for, or what fits it."""
+    asked = list(chapter.experiment.views) if chapter.experiment else []
+    kinds = {view.kind for view in asked}
+    loops = [View(kind) for kind in LOOP_KINDS if kind not in kinds and not chapter.tables["loops"].empty]
+    return [*loops, *(asked or default_views(chapter))]
+
+
 def default_views(chapter: Chapter) -> list[View]:
-    """Return the views of an experiment that names none: its loops, what it varies, or how it went over time."""
-    has_loops = not chapter.tables["loops"].empty
-    loops = [View("loop"), View("open_loop")] if has_loops else []
+    """Return the views of an experiment that names none: what it varies, or how it went over time."""
     if chapter.experiment is None:
-        return [*loops, View("over_time"), View("percentiles", "response"), View("histogram"), View("breakdown")]
-    if has_loops:
-        return [*loops, View("over_time")]
+        return [View("over_time"), View("percentiles", "response"), View("histogram"), View("breakdown")]
     if not chapter.factors:
         return [View("over_time"), View("histogram"), View("breakdown")]
     x, *others = chapter.factors

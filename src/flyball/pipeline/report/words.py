@@ -36,10 +36,10 @@ _METRICS = {
     "worker": "request worker",
     "persistence": "persistence",
     "network": "network time",
-    "loop_mean": "mean of the loop",
-    "loop_std": "standard deviation of the loop",
-    "loop_settling": "settling of the loop",
-    "loop_overshoot": "overshoot of the loop",
+    "loop_mean": "loop's mean",
+    "loop_std": "loop's standard deviation",
+    "loop_settling": "loop's settling",
+    "loop_overshoot": "loop's overshoot",
 }
 _UNITS = {"throughput": "requests/s", "messages": "messages/s"}
 _PROPER_NAMES = {
