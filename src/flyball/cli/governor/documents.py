@@ -1,0 +1,42 @@
+"""The files that go from one command to the next: models and designs as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from flyball.control.documents import Design, design_from_json
+from flyball.control.plant import Plant, read_model
+from flyball.errors import ControlError
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write a document, all of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}")
+    unfinished.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    unfinished.replace(path)
+
+
+def read_plant(path: Path, loop: str | None = None, sample_time_s: float | None = None) -> Plant:
+    """Return the plant of a model file. Raises ControlError, or OSError, if there is none."""
+    try:
+        return read_model(_text(path), loop, sample_time_s)
+    except ControlError as error:
+        raise ControlError(f"{path}: {error}") from error
+
+
+def read_design(path: Path) -> Design:
+    """Return the design of a file. Raises ControlError, or OSError, if there is none."""
+    try:
+        return design_from_json(_text(path))
+    except ControlError as error:
+        raise ControlError(f"{path}: {error}") from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ControlError("it is no text, so no JSON") from error

@@ -1,0 +1,133 @@
+"""Samples of control loops, read from files: those that loops record, or tables that others made."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from flyball.control.loop import Sample
+from flyball.errors import ControlError
+
+COLUMNS = ("loop", "at_us", "sample_time_s", "measurement", "action", "sequence")
+
+
+@dataclass(slots=True)
+class Series:
+    """What a loop measured and then did, sample by sample. Several runs of it may follow one another."""
+
+    loop: str
+    sample_time_s: float
+    measurements: list[float] = field(default_factory=list)
+    actions: list[float] = field(default_factory=list)
+    breaks: list[int] = field(default_factory=list)
+    """Samples that do not follow the one before: the first of another run, or after a gap."""
+    _last: int | None = None
+
+    def add(self, measurement: float, action: float, sequence: int) -> None:
+        if self._last is not None and sequence != self._last + 1:
+            self.breaks.append(len(self.measurements))
+        self._last = sequence
+        self.measurements.append(measurement)
+        self.actions.append(action)
+
+    def end_run(self) -> None:
+        """Say that what comes next is of another run."""
+        if self._last is not None:
+            self._last = -2
+
+
+def series_of(samples: Sequence[Sample]) -> Series:
+    """Return what one loop did."""
+    found = Series(samples[0].loop, samples[0].sample_time_s)
+    for sample in samples:
+        found.add(sample.measurement, sample.action, sample.sequence)
+    return found
+
+
+def read_series(sources: Iterable[Path], sample_time_s: float) -> list[Series]:
+    """Return what is in files and folders, by loop and sample time.
+
+    A CSV file has the columns measurement and action; its sample time is the one given. Raises ControlError if there
+    is nothing, or something cannot be read.
+    """
+    found: dict[tuple[str, float], Series] = {}
+    for source in sources:
+        for paths in _runs(source):
+            if paths[0].suffix.lower() == ".csv":
+                _add_csv(found, paths[0], sample_time_s)
+            else:
+                _add_parquet(found, paths)
+    if not any(series.measurements for series in found.values()):
+        raise ControlError("the files hold no samples: let the loop run for a while first")
+    return [found[key] for key in sorted(found)]
+
+
+def _runs(source: Path) -> list[list[Path]]:
+    """Return the files of each run: those in the same folder."""
+    if source.is_file():
+        return [[source]]
+    if not source.is_dir():
+        raise ControlError(f"there is no file or folder {source}")
+    folders: dict[Path, list[Path]] = {}
+    for path in sorted(source.rglob("samples-*.parquet")):
+        folders.setdefault(path.parent, []).append(path)
+    if not folders:
+        raise ControlError(f"{source} has no samples-*.parquet: give a folder in which a loop has recorded samples")
+    return list(folders.values())
+
+
+def _add_parquet(found: dict[tuple[str, float], Series], paths: Sequence[Path]) -> None:
+    columns = [_columns(path) for path in paths]
+    rows = [row for one in columns for row in zip(*(one[name] for name in COLUMNS), strict=True)]
+    rows.sort(key=lambda row: row[1])
+    touched = set()
+    for loop, _, sample_time_s, measurement, action, sequence in rows:
+        key = (str(loop), float(sample_time_s))
+        touched.add(key)
+        found.setdefault(key, Series(*key)).add(measurement, action, sequence)
+    for key in touched:
+        found[key].end_run()
+
+
+def _columns(path: Path) -> dict[str, list[object]]:
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise ControlError(f"{path} is no Parquet file that can be read: {error}") from error
+    missing = [name for name in COLUMNS if name not in table.column_names]
+    if missing:
+        raise ControlError(f"{path} holds no samples of a loop: it has no {', '.join(missing)}")
+    columns: dict[str, list[object]] = {name: table.column(name).to_pylist() for name in COLUMNS}
+    return columns
+
+
+def _add_csv(found: dict[tuple[str, float], Series], path: Path, sample_time_s: float) -> None:
+    key = (path.stem, sample_time_s)
+    series = found.setdefault(key, Series(*key))
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        try:
+            lines = csv.DictReader(file, skipinitialspace=True)
+            for name in ("measurement", "action"):
+                if name not in (lines.fieldnames or ()):
+                    raise ControlError(f"{path} has no column {name!r}: its first line must name measurement and action")
+            for sequence, line in enumerate(lines):
+                series.add(*(_number(path, lines.line_num, line[name]) for name in ("measurement", "action")), sequence)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ControlError(f"{path} is no CSV file that can be read: {error}") from error
+    series.end_run()
+
+
+def _number(path: Path, line: int, text: str | None) -> float:
+    try:
+        number = float(text or "")
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ControlError(f"{path}, line {line}: {text or 'nothing'!r} is no number")
+    return number
