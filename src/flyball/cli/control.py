@@ -19,6 +19,7 @@ from flyball.cli.governor.requests import (
     Source,
     Tuning,
 )
+from flyball.cli.governor.telling import errors_told
 from flyball.cli.session import AsJson
 
 app = typer.Typer(
@@ -37,7 +38,9 @@ Plot = Annotated[
 Loop = Annotated[str | None, typer.Option("--loop", metavar="NAME", help="Which loop, if there are several.")]
 Url = Annotated[
     str,
-    typer.Option("--url", envvar="FLYBALL_AMQP_URL", metavar="URL", help="The broker: amqp://USER:PASSWORD@HOST/VHOST."),
+    typer.Option(
+        "--url", envvar="FLYBALL_AMQP_URL", metavar="URL", help="The broker: amqp://USER:PASSWORD@HOST/VHOST."
+    ),
 ]
 Handler = Annotated[
     str | None,
@@ -52,12 +55,17 @@ Actuator = Annotated[
     typer.Option("--actuator", help="How to get more or fewer messages: by a pause, or by the prefetch count."),
 ]
 SampleTime = Annotated[float, typer.Option("--sample-time", metavar="SECONDS", help="Time between two samples.")]
-Pole = Annotated[float, typer.Option("--pole", help="Slowest pole: 0 is fast, near 1 is slow and quiet.")]
+Concurrency = Annotated[
+    int | None, typer.Option("--concurrency", min=1, help="Handlers at once; else as many as there are messages.")
+]
+Pole = Annotated[
+    float | None, typer.Option("--pole", help="From 0, fast, to 1, slow and quiet; 0.8 for laws that have only one.")
+]
 Poles = Annotated[
     str | None, typer.Option("--poles", metavar="P,P...", help="All poles of p, pi or pid, as in 0.5+0.3i,0.5-0.3i.")
 ]
 Settling = Annotated[
-    float, typer.Option("--settling-samples", help="Samples in which p, pi or pid settle, if --poles are not given.")
+    float, typer.Option("--settling-samples", help="Samples in which pi or pid settle, if no poles are given.")
 ]
 Overshoot = Annotated[float, typer.Option("--overshoot", help="How far they may overshoot, as a part of the step.")]
 Exponent = Annotated[float, typer.Option("--exponent", help="Of the multiplicative law: how fast it is.")]
@@ -74,7 +82,9 @@ def identify(
     ] = None,
     samples: Annotated[
         list[Path] | None,
-        typer.Option("--samples", metavar="DIR|FILE", help="Folder with samples-*.parquet, or a Parquet or CSV file."),
+        typer.Option(
+            "--samples", metavar="DIR|FILE", help="Folder with samples-*.parquet, or a Parquet or CSV file."
+        ),
     ] = None,
     url: Url = DEFAULT_URL,
     queue: Annotated[str | None, typer.Option("--queue", help="Consume this queue to make samples.")] = None,
@@ -87,8 +97,11 @@ def identify(
     sample_time: SampleTime = 1.0,
     handler: Handler = None,
     handler_ms: HandlerMs = None,
+    concurrency: Concurrency = None,
     actuator: Actuator = None,
-    delay: Annotated[str, typer.Option("--delay", metavar="N|auto", help="Samples until an action has effect.")] = "0",
+    delay: Annotated[
+        str, typer.Option("--delay", metavar="N|auto", help="Samples until an action has effect.")
+    ] = "0",
     order: Annotated[int, typer.Option("--order", min=1, help="Past samples on which the next one depends.")] = 1,
     loop: Loop = None,
     out: Out = HERE,
@@ -104,17 +117,18 @@ def identify(
 
     Example: flyball control identify --queue orders --handler-ms 1 --lowest 1 --highest 10
     """
-    from flyball.cli.governor import identifying
+    with errors_told():
+        from flyball.cli.governor import identifying
 
-    identifying.identify(
-        [*(samples or []), *(more or [])],
-        None if queue is None else Source(url, queue, handler, handler_ms, actuator),
-        Excitation(signal, lowest, highest, count, hold, seed),
-        sample_time,
-        Fit(delay, order, loop),
-        Files(out, plot),
-        as_json,
-    )
+        identifying.identify(
+            [*(samples or []), *(more or [])],
+            None if queue is None else Source(url, queue, handler, handler_ms, concurrency, actuator),
+            Excitation(signal, lowest, highest, count, hold, seed),
+            sample_time,
+            Fit(delay, order, loop),
+            Files(out, plot),
+            as_json,
+        )
 
 
 @app.command()
@@ -123,7 +137,7 @@ def design(
         Path | None, typer.Argument(metavar="[MODEL.json]", help="From `identify`; some laws need none.")
     ] = None,
     law: Annotated[LawName, typer.Option("--law", help="Which law.")] = LawName.LAMBDA_PI,
-    pole: Pole = DEFAULT_TUNING.pole,
+    pole: Pole = None,
     poles: Poles = None,
     settling_samples: Settling = DEFAULT_TUNING.settling_samples,
     overshoot: Overshoot = DEFAULT_TUNING.overshoot,
@@ -149,10 +163,11 @@ def design(
 
     Example: flyball control design model.json --law pi --settling-samples 8 --setpoint 400
     """
-    from flyball.cli.governor import designing
+    with errors_told():
+        from flyball.cli.governor import designing
 
-    tuning = Tuning(pole, poles, settling_samples, overshoot, exponent, gains)
-    designing.design(model, law, tuning, limits, setpoint, sample_time, loop, Files(out, plot), as_json)
+        tuning = Tuning(pole, poles, settling_samples, overshoot, exponent, gains)
+        designing.design(model, law, tuning, limits, setpoint, sample_time, loop, Files(out, plot), as_json)
 
 
 @app.command()
@@ -163,17 +178,21 @@ def run(
     latency_ms: Annotated[
         float | None, typer.Option("--latency-ms", help="Hold this time from arrival to acknowledgement.")
     ] = None,
-    fast: Annotated[bool, typer.Option("--fast", help="As fast as the handler can, with few messages waiting.")] = False,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="As fast as the handler can, with few messages waiting.")
+    ] = False,
     design_file: Annotated[
         Path | None, typer.Option("--design", metavar="FILE", help="design.json; else a law that needs no model.")
     ] = None,
     actuator: Actuator = None,
     handler: Handler = None,
     handler_ms: HandlerMs = None,
+    concurrency: Concurrency = None,
     shadow: Annotated[bool, typer.Option("--shadow", help="Compute and show actions, but do not act.")] = False,
     seconds: Annotated[float | None, typer.Option("--seconds", help="Stop after so long; else by Ctrl-C.")] = None,
     sample_time: Annotated[
-        float | None, typer.Option("--sample-time", metavar="SECONDS", help="Between two samples; else the design's, or 1.")
+        float | None,
+        typer.Option("--sample-time", metavar="SECONDS", help="Between two samples; else the design's, or 1."),
     ] = None,
     samples: Annotated[
         Path | None, typer.Option("--samples", metavar="DIR", help="Folder to keep the samples in.")
@@ -188,26 +207,28 @@ def run(
 
     Example: flyball control run --queue orders --rate 400 --handler shop.orders:handle
     """
-    from flyball.cli.governor import running
+    with errors_told():
+        from flyball.cli.governor import running
 
-    running.run(
-        Source(url, queue, handler, handler_ms, actuator),
-        Goal(rate, latency_ms, fast),
-        design_file,
-        shadow,
-        seconds,
-        sample_time,
-        samples,
-        Files(out, plot),
-        as_json,
-    )
+        running.run(
+            Source(url, queue, handler, handler_ms, concurrency, actuator),
+            Goal(rate, latency_ms, fast),
+            design_file,
+            shadow,
+            seconds,
+            sample_time,
+            samples,
+            Files(out, plot),
+            as_json,
+        )
 
 
 @app.command()
 def simulate(
     model: Annotated[Path | None, typer.Argument(metavar="[MODEL.json]", help="From `identify`.")] = None,
     plant: Annotated[
-        str | None, typer.Option("--plant", metavar="KIND:A,B", help="Instead: little:1250,3.34 or linear:0.26,59.73.")
+        str | None,
+        typer.Option("--plant", metavar="KIND:A,B", help="Instead: little:1250,3.34 or linear:0.26,59.73."),
     ] = None,
     law: Annotated[
         list[LawName] | None, typer.Option("--law", help="Which law; may be repeated.  [default: lambda_pi]")
@@ -215,7 +236,7 @@ def simulate(
     designs: Annotated[
         list[Path] | None, typer.Option("--design", metavar="FILE", help="A design.json; may be repeated.")
     ] = None,
-    pole: Pole = DEFAULT_TUNING.pole,
+    pole: Pole = None,
     poles: Poles = None,
     settling_samples: Settling = DEFAULT_TUNING.settling_samples,
     overshoot: Overshoot = DEFAULT_TUNING.overshoot,
@@ -225,7 +246,7 @@ def simulate(
     start: Annotated[float | None, typer.Option("--start", help="First action; else the lowest.")] = None,
     steps: Annotated[int, typer.Option("--steps", min=2, help="How many samples.")] = 200,
     noise: Annotated[
-        float, typer.Option("--noise", min=0.0, help="Standard deviation of measurements, as a part of them.")
+        float, typer.Option("--noise", min=0.0, help="Standard deviation of the noise, as a part of the setpoint.")
     ] = 0.05,
     quantise: Annotated[bool, typer.Option("--quantise", help="Whole actions only, as a prefetch count.")] = False,
     seed: Seed = 1,
@@ -241,16 +262,17 @@ def simulate(
 
     Example: flyball control simulate --plant little:1250,3.34 --law pi --law multiplicative --setpoint 400
     """
-    from flyball.cli.governor import simulating
+    with errors_told():
+        from flyball.cli.governor import simulating
 
-    simulating.simulate(
-        model,
-        plant,
-        law or [],
-        designs or [],
-        Tuning(pole, poles, settling_samples, overshoot, exponent),
-        Simulation(setpoint, limits, steps, noise, quantise, seed, start),
-        loop,
-        Files(out, plot),
-        as_json,
-    )
+        simulating.simulate(
+            model,
+            plant,
+            law or [],
+            designs or [],
+            Tuning(pole, poles, settling_samples, overshoot, exponent),
+            Simulation(setpoint, limits, steps, noise, quantise, seed, start),
+            loop,
+            Files(out, plot),
+            as_json,
+        )

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from flyball import __version__
-from flyball.cli import clients, lab, permissions, pipeline, policies, queues, users, vhosts
+from flyball.cli import clients, control, lab, permissions, pipeline, policies, queues, users, vhosts
 from flyball.cli.messages import get, put
 from flyball.cli.serve import serve
 from flyball.cli.status import status
@@ -15,7 +15,7 @@ from flyball.cli.status import status
 app = typer.Typer(name="flyball", help="A message broker that governs itself.", no_args_is_help=True)
 for command in (serve, status, put, get):
     app.command()(command)
-for commands in (queues, clients, users, vhosts, permissions, policies, lab, pipeline):
+for commands in (queues, clients, users, vhosts, permissions, policies, lab, pipeline, control):
     app.add_typer(commands.app)
 
 

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flyball.control.documents import Design, design_from_json
+from flyball.control import documents
+from flyball.control.documents import Design
 from flyball.control.plant import Plant, read_model
 from flyball.errors import ControlError
 
@@ -30,7 +31,7 @@ def read_plant(path: Path, loop: str | None = None, sample_time_s: float | None 
 def read_design(path: Path) -> Design:
     """Return the design of a file. Raises ControlError, or OSError, if there is none."""
     try:
-        return design_from_json(_text(path))
+        return documents.read_design(_text(path))
     except ControlError as error:
         raise ControlError(f"{path}: {error}") from error
 

@@ -52,7 +52,8 @@ class Files:
 class Tuning:
     """How fast a law shall be, or its gains themselves."""
 
-    pole: float = 0.8
+    pole: float | None = None
+    """Of laws that have one to choose; all poles of others. None: 0.8, or as settling and overshoot say."""
     poles: str | None = None
     settling_samples: float = 8.0
     overshoot: float = 0.05
@@ -69,6 +70,8 @@ class Source:
     queue: str
     handler: str | None
     handler_ms: float | None
+    concurrency: int | None
+    """Handlers at once; None: as many as there are messages."""
     actuator: ActuatorName | None
 
 

@@ -115,9 +115,13 @@ def _add_csv(found: dict[tuple[str, float], Series], path: Path, sample_time_s: 
             lines = csv.DictReader(file, skipinitialspace=True)
             for name in ("measurement", "action"):
                 if name not in (lines.fieldnames or ()):
-                    raise ControlError(f"{path} has no column {name!r}: its first line must name measurement and action")
+                    raise ControlError(
+                        f"{path} has no column {name!r}: its first line must name measurement and action"
+                    )
             for sequence, line in enumerate(lines):
-                series.add(*(_number(path, lines.line_num, line[name]) for name in ("measurement", "action")), sequence)
+                series.add(
+                    *(_number(path, lines.line_num, line[name]) for name in ("measurement", "action")), sequence
+                )
         except (csv.Error, UnicodeDecodeError) as error:
             raise ControlError(f"{path} is no CSV file that can be read: {error}") from error
     series.end_run()

@@ -1,0 +1,117 @@
+"""What `flyball control design` does: find a law for a model, prove that it holds, write and print both."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from flyball.cli.governor import plots
+from flyball.cli.governor.documents import read_plant, write_json
+from flyball.cli.governor.laws import described, law_for
+from flyball.cli.governor.requests import Files, LawName, Tuning
+from flyball.cli.output import Output
+from flyball.control.certificate import Certificate
+from flyball.control.documents import Design, design_to_json
+from flyball.control.laws import Law
+from flyball.control.limits import Limits
+from flyball.control.model_free import loop_gain
+from flyball.control.plant import Plant
+from flyball.control.stability import closed_loop_poles, step_response
+from flyball.control.verification import certify
+from flyball.errors import ControlError
+
+DRAWN_STEPS = 30
+DRAWN_PLANTS = 16
+ELASTICITIES = (1.0, 0.75, 0.5, 0.25)
+"""How steep the curves are, in logarithms, for which a law without model is drawn."""
+
+
+def design(
+    model: Path | None,
+    name: LawName,
+    tuning: Tuning,
+    limits: tuple[float, float],
+    setpoint: float | None,
+    sample_time_s: float | None,
+    loop: str | None,
+    files: Files,
+    as_json: bool,
+) -> None:
+    """Design a law and certify it. Raises ControlError, after all is written, if the law must not be used."""
+    plot = files.plot_path("design.svg")
+    plots.check_name(plot)
+    plant = None if model is None else read_plant(model, loop, sample_time_s)
+    law = law_for(name, plant, tuning)
+    found = Design(
+        loop=(plant.loop if plant else loop) or "",
+        law=law,
+        limits=Limits(*limits),
+        sample_time_s=plant.sample_time_s if plant else sample_time_s or 1.0,
+        setpoint=setpoint,
+        plant=plant,
+        certificate=certify(law, plant, Limits(*limits)),
+    )
+    path = files.folder / "design.json"
+    write_json(path, design_to_json(found))
+    plots.save(plots.design(responses(law, plant), f"{name}: {described(law)}"), plot)
+    certificate = found.certificate
+    assert certificate is not None
+    _tell(found, certificate, path, plot, Output(sys.stdout.buffer, as_json))
+    if certificate.reason is not None:
+        raise ControlError(f"no loop starts with this {law.kind} law: {certificate.reason}")
+
+
+def responses(law: Law[Any], plant: Plant | None) -> list[plots.Response]:
+    """Return how the loop follows a step, for the plant and those at the border of what the data allow.
+
+    Of a law without model: for curves that are more or less steep; its steps are in logarithms.
+    """
+    gain = loop_gain(law)
+    if gain is not None:
+        return [
+            plots.Response(
+                f"elasticity {steepness:g}",
+                [1 - (1 - gain * steepness) ** step for step in range(DRAWN_STEPS)],
+                (complex(1 - gain * steepness),),
+                is_centre=steepness == 1,
+            )
+            for steepness in ELASTICITIES
+        ]
+    assert plant is not None, "only laws without model are designed without one"
+    return [
+        plots.Response(
+            "estimated plant" if number == 0 else "its confidence set" if number == 1 else "",
+            step_response(law, one, DRAWN_STEPS)[0],
+            closed_loop_poles(law, one),
+            is_centre=number == 0,
+        )
+        for number, one in enumerate(plant.variants(DRAWN_PLANTS))
+    ]
+
+
+def _tell(found: Design, certificate: Certificate, path: Path, plot: Path, out: Output) -> None:
+    if out.is_json:
+        out.json({"design": str(path), "plot": str(plot), **design_to_json(found)})
+        return
+    verdict = "sound" if certificate.is_sound else "NOT SOUND"
+    rows = [
+        ("law", f"{found.law.kind}: {described(found.law)}"),
+        ("plant", certificate.plant),
+        ("poles", ", ".join(map(_pole, certificate.poles))),
+        ("largest pole", f"{certificate.largest_pole:.3g} at worst; below 1 is stable"),
+        ("gain margin", f"{_margin(certificate.gain_margin)} at worst; 2 or more is wanted"),
+        ("delay margin", f"{_margin(certificate.delay_margin_samples)} samples at worst"),
+        ("certificate", verdict),
+    ]
+    out.table(("", ""), rows)
+    out.tell(f"design: {path}\nplot:   {plot}", None)
+
+
+def _margin(value: float) -> str:
+    return f"{value:.3g}" if math.isfinite(value) else "unlimited"
+
+
+def _pole(pole: complex) -> str:
+    return f"{pole.real:.3g}" if abs(pole.imag) < 1e-9 else f"{pole.real:.3g}{pole.imag:+.3g}i"

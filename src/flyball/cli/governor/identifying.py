@@ -1,0 +1,189 @@
+"""What `flyball control identify` does: get samples, fit models, write and print them."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from flyball.cli.governor import plots
+from flyball.cli.governor.documents import write_json
+from flyball.cli.governor.requests import Excitation, Files, Fit, SignalName, Source
+from flyball.cli.governor.series import Series, read_series, series_of
+from flyball.cli.governor.telling import Interrupted, WrongUse
+from flyball.cli.output import Output
+from flyball.control import signals
+from flyball.control.identification import PAIRS_PER_PARAMETER, best_delay
+from flyball.control.identification import identify as fit_plant
+from flyball.control.plant import NoPlant, Plant, model_to_json
+from flyball.errors import ControlError
+
+MOST_DELAY = 5
+"""`--delay auto` looks so far."""
+
+
+def identify(
+    paths: Sequence[Path],
+    source: Source | None,
+    excitation: Excitation,
+    sample_time_s: float,
+    fit: Fit,
+    files: Files,
+    as_json: bool,
+) -> None:
+    """Find a plant for each loop of the samples, from files or made now."""
+    if paths and source:
+        raise WrongUse("give --samples or --queue, not both")
+    if not paths and not source:
+        raise WrongUse("give --samples with recorded samples, or --queue to make some")
+    delay = _delay(fit.delay)
+    plot = files.plot_path("model.svg")
+    plots.check_name(plot)
+    found = (
+        read_series(paths, sample_time_s)
+        if source is None
+        else [_made(source, excitation, sample_time_s, delay, fit.order, files.folder, as_json)]
+    )
+    fits = [(series, _fitted(series, delay, fit.order)) for series in _of_loop(found, fit.loop)]
+    model = files.folder / "model.json"
+    drawn = [(series, plant) for series, plant in fits if isinstance(plant, Plant)]
+    if not drawn:
+        raise ControlError("; ".join(plant.reason for _, plant in fits if isinstance(plant, NoPlant)))
+    write_json(model, model_to_json(plant for _, plant in fits))
+    pictures = [
+        plot if number == 1 else plot.with_stem(f"{plot.stem}-{number}") for number in range(1, len(drawn) + 1)
+    ]
+    for (series, plant), picture in zip(drawn, pictures, strict=True):
+        predicted = predictions(series, plant)
+        plots.save(plots.identification(series.measurements, series.actions, predicted, plant), picture)
+    _tell([plant for _, plant in fits], model, pictures, Output(sys.stdout.buffer, as_json))
+
+
+def predictions(series: Series, plant: Plant) -> list[float]:
+    """Return what the model expects of each measurement from those before it; NaN where too few are."""
+    runs_from = [0, *series.breaks]
+    expected: list[float] = []
+    for place in range(len(series.measurements)):
+        first = max(start for start in runs_from if start <= place)
+        reach = plant.delay + plant.order
+        if place - first < reach:
+            expected.append(math.nan)
+            continue
+        before = place - 1
+        expected.append(
+            plant.offset
+            + sum(a * series.measurements[before - lag] for lag, a in enumerate(plant.all_a))
+            + sum(b * series.actions[before - plant.delay - lag] for lag, b in enumerate(plant.all_b))
+        )
+    return expected
+
+
+def _made(
+    source: Source,
+    excitation: Excitation,
+    sample_time_s: float,
+    delay: int | None,
+    order: int,
+    folder: Path,
+    as_json: bool,
+) -> Series:
+    """Consume a queue with actions that change, and return what came of it."""
+    needed = PAIRS_PER_PARAMETER * (2 * order + 1) + (MOST_DELAY if delay is None else delay) + order
+    if excitation.count < needed:
+        raise WrongUse(f"--count {excitation.count} is too few: this model needs {needed} samples or more")
+    # Here, not above: it is not needed for samples that are there already.
+    from flyball.cli.governor import live
+
+    kept = live.excite(source, actions_of(excitation), sample_time_s, folder, as_json)
+    if kept.is_interrupted:
+        again = f"flyball control identify --samples {folder}"
+        raise Interrupted(f"interrupted: {len(kept.samples)} samples are kept in {folder}; `{again}` uses them")
+    return series_of(kept.samples)
+
+
+def actions_of(excitation: Excitation) -> list[float]:
+    """Return the actions, one for each sample."""
+    lowest, highest, count, hold = excitation.lowest, excitation.highest, excitation.count, excitation.hold
+    match excitation.signal:
+        case SignalName.STAIRCASE:
+            return signals.staircase(lowest, highest, count, hold=hold)
+        case SignalName.PRBS:
+            return signals.prbs(lowest, highest, count, hold, excitation.seed)
+        case SignalName.RANDOM:
+            return signals.random_steps(lowest, highest, count, hold, excitation.seed)
+
+
+def _delay(text: str) -> int | None:
+    """Return the delay; None if it is to be found."""
+    if text == "auto":
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise WrongUse(f"--delay {text}: give a number of samples, or auto")
+    return int(text)
+
+
+def _of_loop(found: Sequence[Series], loop: str | None) -> Sequence[Series]:
+    chosen = [series for series in found if loop in (None, series.loop)]
+    if not chosen:
+        known = ", ".join(sorted({series.loop for series in found}))
+        raise ControlError(f"there are no samples of a loop {loop!r}; there are some of {known}")
+    return chosen
+
+
+def _fitted(series: Series, delay: int | None, order: int) -> Plant | NoPlant:
+    y, u = series.measurements, series.actions
+    try:
+        if delay is None:
+            delay = best_delay(y, u, most=MOST_DELAY, order=order, breaks=series.breaks)
+        return fit_plant(
+            y,
+            u,
+            sample_time_s=series.sample_time_s,
+            loop=series.loop,
+            delay=delay,
+            order=order,
+            breaks=series.breaks,
+        )
+    except ControlError as error:
+        return NoPlant(series.loop, series.sample_time_s, len(y), str(error))
+
+
+def _tell(fits: Sequence[Plant | NoPlant], model: Path, pictures: Sequence[Path], out: Output) -> None:
+    if out.is_json:
+        plants = [plant.to_json() for plant in fits]
+        out.json({"model": str(model), "plots": [str(picture) for picture in pictures], "plants": plants})
+        return
+    for plant in fits:
+        out.tell(f"loop {plant.loop or '-'}, a sample every {plant.sample_time_s:g} s", None)
+        if isinstance(plant, NoPlant):
+            out.tell(f"  no model: {plant.reason}", None)
+            continue
+        out.table(("", ""), _rows(plant))
+        for warning in plant.warnings:
+            out.tell(f"  warning: {warning}", None)
+    out.tell(f"model: {model}", None)
+    for picture in pictures:
+        out.tell(f"plot:  {picture}", None)
+
+
+def _rows(plant: Plant) -> list[tuple[str, str]]:
+    rows = []
+    for name, value, number in (("a", plant.a, 0), ("b", plant.b, 1)):
+        sure = ""
+        if plant.intervals is not None:
+            low, high = plant.intervals[number]
+            sure = f" ({plant.confidence_ratio:.0%}: {low:.4g} to {high:.4g})"
+        rows.append((f"  {name}", f"{value:.4g}{sure}"))
+    if plant.order > 1:
+        rows.append(("  further a, b", ", ".join(f"{value:.4g}" for value in (*plant.ar, *plant.bs))))
+    rows.append(("  offset", f"{plant.offset:.4g}"))
+    rows.append(("  gain", f"{plant.gain:.4g}"))
+    rows.append(("  delay", f"{plant.delay} samples"))
+    if plant.linear_range is not None:
+        part = "all of it" if plant.linear_range.is_all else "a part"
+        rows.append(("  linear", f"{plant.linear_range.lowest:.4g} to {plant.linear_range.highest:.4g}, {part}"))
+    if plant.test is not None and plant.test.rmse is not None:
+        r2 = "" if plant.test.r2 is None else f"R² {plant.test.r2:.3f}, "
+        rows.append(("  test", f"{r2}RMSE {plant.test.rmse:.4g}, {plant.test.pairs} samples that were not fitted"))
+    return rows

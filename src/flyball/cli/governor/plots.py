@@ -1,0 +1,139 @@
+"""The figures of `flyball control`, each a matplotlib Figure. Draws what others have computed; keeps no state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from flyball.control.plant import Plant
+from flyball.errors import ControlError
+
+SUFFIXES = (".svg", ".png")
+MEASURED, GOAL, DONE, PREDICTED, FAINT = "#1f5fa8", "#c0392b", "#444444", "#e08a1e", "#9bb8d6"
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What one loop did over time."""
+
+    name: str
+    times: Sequence[float]
+    measurements: Sequence[float]
+    actions: Sequence[float]
+    setpoints: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """How a closed loop follows a step, and its poles; `is_centre` is the plant as it was estimated."""
+
+    name: str
+    steps: Sequence[float]
+    poles: Sequence[complex]
+    is_centre: bool
+
+
+def check_name(path: Path) -> None:
+    """Raise ControlError if a figure cannot be written under that name: it is better known before the work."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ControlError(f"{path}: a figure is a file that ends in {' or '.join(SUFFIXES)}")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the figure; the name says whether it is SVG or PNG. The same figure gives the same bytes."""
+    check_name(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    is_svg = path.suffix.lower() == ".svg"
+    # Text stays text, so that it can be searched and is small.
+    with matplotlib.rc_context({"svg.hashsalt": "flyball", "svg.fonttype": "none"}):
+        figure.savefig(path, metadata={"Date": None} if is_svg else {"Software": None}, dpi=120)
+
+
+def identification(
+    measurements: Sequence[float], actions: Sequence[float], predicted: Sequence[float], plant: Plant
+) -> Figure:
+    """Return data and one-step predictions over time, and the measurement over the action with the fitted line.
+
+    `predicted` has a number, or NaN where there is none, for each measurement.
+    """
+    figure = _figure(9, 7)
+    over_time, below, curve = _three(figure)
+    times = np.arange(len(measurements)) * plant.sample_time_s
+    over_time.plot(times, measurements, color=MEASURED, lw=1.0, label="measurement")
+    over_time.plot(times, predicted, color=PREDICTED, lw=1.0, ls="--", label="predicted one sample before")
+    over_time.set_ylabel("measurement")
+    over_time.legend(loc="best", frameon=False)
+    below.step(times, actions, where="post", color=DONE, lw=1.0)
+    below.set(xlabel="seconds", ylabel="action")
+    reach = plant.delay + 1
+    curve.plot(actions[:-reach], measurements[reach:], ".", color=FAINT, ms=4, label="next measurement")
+    _draw_fit(curve, actions, plant)
+    curve.set(xlabel="action", ylabel="measurement")
+    curve.legend(loc="best", frameon=False)
+    over_time.set_title(f"{plant.loop or 'plant'}: a = {plant.a:.3g}, b = {plant.b:.3g}, gain {plant.gain:.3g}")
+    return figure
+
+
+def design(responses: Sequence[Response], title: str) -> Figure:
+    """Return step responses and the poles in the unit circle: the estimated plant in front of its confidence set."""
+    figure = _figure(10, 4.6)
+    steps, circle = figure.subplots(1, 2, width_ratios=(3, 2))
+    turn = np.linspace(0, 2 * np.pi, 200)
+    circle.plot(np.cos(turn), np.sin(turn), color=DONE, lw=0.8)
+    for response in sorted(responses, key=lambda one: one.is_centre):
+        style = {"color": MEASURED, "lw": 1.8, "zorder": 3} if response.is_centre else {"color": FAINT, "lw": 0.7}
+        steps.plot(response.steps, drawstyle="steps-post", label=response.name or None, **style)
+        real, imaginary = [p.real for p in response.poles], [p.imag for p in response.poles]
+        circle.plot(real, imaginary, "x", color=style["color"], ms=8 if response.is_centre else 4)
+    steps.axhline(1.0, color=GOAL, lw=0.8, ls="--")
+    steps.set(xlabel="samples", ylabel="part of the step that is made", title=title)
+    if any(response.name for response in responses):
+        steps.legend(loc="best", frameon=False)
+    circle.set(aspect="equal", xlabel="real", ylabel="imaginary", title="poles")
+    circle.grid(visible=True, lw=0.3)
+    return figure
+
+
+def loops(traces: Sequence[Trace], measurement_label: str, time_label: str) -> Figure:
+    """Return measurement, setpoint and action over time, a column of two for each loop."""
+    figure = _figure(max(8.0, 4.0 * len(traces)), 5.4)
+    axes = figure.subplots(2, len(traces), sharex="col", sharey="row", squeeze=False, height_ratios=(2, 1))
+    for column, trace in enumerate(traces):
+        above, below = axes[0][column], axes[1][column]
+        above.plot(trace.times, trace.measurements, color=MEASURED, lw=1.0)
+        above.step(trace.times, trace.setpoints, where="post", color=GOAL, lw=1.0, ls="--")
+        above.set_title(trace.name)
+        below.step(trace.times, trace.actions, where="post", color=DONE, lw=1.0)
+        below.set_xlabel(time_label)
+    axes[0][0].set_ylabel(measurement_label)
+    axes[1][0].set_ylabel("action")
+    return figure
+
+
+def _draw_fit(axes: Axes, actions: Sequence[float], plant: Plant) -> None:
+    if plant.curve:
+        axes.plot(*zip(*plant.curve, strict=True), "o-", color=DONE, ms=3, lw=0.8, label="where it settles")
+    lowest, highest = min(actions), max(actions)
+    if plant.linear_range is not None:
+        lowest, highest = plant.linear_range.lowest, plant.linear_range.highest
+        axes.axvspan(lowest, highest, color=FAINT, alpha=0.2, lw=0, label="linear range")
+    left = 1 - sum(plant.all_a)
+    if left > 0:
+        ends = np.array([lowest, highest])
+        axes.plot(ends, plant.gain * ends + plant.offset / left, color=GOAL, lw=1.4, label="model")
+
+
+def _three(figure: Figure) -> tuple[Axes, Axes, Axes]:
+    upper, lower = figure.subfigures(2, 1, height_ratios=(5, 4))
+    over_time, below = upper.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    return over_time, below, lower.subplots()
+
+
+def _figure(width: float, height: float) -> Figure:
+    return Figure(figsize=(width, height), layout="constrained")

@@ -1,0 +1,141 @@
+"""What `flyball control simulate` does: run laws on a plant in the computer, print and draw how they do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from flyball.cli.governor import plots
+from flyball.cli.governor.documents import read_design, read_plant
+from flyball.cli.governor.figures import HEADINGS, figures_row
+from flyball.cli.governor.laws import described, law_for
+from flyball.cli.governor.requests import Files, LawName, Simulation, Tuning
+from flyball.cli.governor.telling import WrongUse
+from flyball.cli.output import Output
+from flyball.control import simulation
+from flyball.control.assessment import assess
+from flyball.control.controller import Controller, Smoothing
+from flyball.control.documents import Design
+from flyball.control.limits import Limits
+from flyball.control.plant import OperatingPoint, Plant
+from flyball.control.simulation import LinearPlant, SimulatedPlant, WindowPlant
+from flyball.errors import ControlError
+
+CURVE_POINTS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is simulated, and the model of it that laws are designed for."""
+
+    plant: SimulatedPlant
+    model: Plant
+
+
+def simulate(
+    model: Path | None,
+    plant: str | None,
+    names: Sequence[LawName],
+    paths: Sequence[Path],
+    tuning: Tuning,
+    wish: Simulation,
+    loop: str | None,
+    files: Files,
+    as_json: bool,
+) -> None:
+    """Run each law and each design on the same plant with the same noise."""
+    if (model is None) == (plant is None):
+        raise WrongUse("give either a model.json or --plant")
+    plot = files.plot_path("simulate.svg")
+    plots.check_name(plot)
+    designs = {path.name if len(paths) > 1 else "design": read_design(path) for path in paths}
+    known = None if model is None else read_plant(model, loop)
+    setpoint = _setpoint(wish.setpoint, list(designs.values()), known)
+    limits = Limits(*wish.limits)
+    subject = (
+        Subject(LinearPlant(known, wish.noise_ratio * setpoint), known)
+        if known is not None
+        else _named_plant(plant or "", setpoint, limits, wish.noise_ratio)
+    )
+    if not (names or designs):
+        names = [LawName.LAMBDA_PI]
+    contestants = {
+        **{name.value: _designed(name, subject.model, tuning, limits) for name in names},
+        **{f"{name}: {found.law.kind}": found for name, found in designs.items()},
+    }
+    runs = {name: _run(found, subject.plant, setpoint, wish) for name, found in contestants.items()}
+    traces = [
+        plots.Trace(name, range(wish.steps), run.measurements, run.actions, run.setpoints)
+        for name, run in runs.items()
+    ]
+    plots.save(plots.loops(traces, "measurement", "samples"), plot)
+    figures = {name: assess(run.measurements, setpoint) for name, run in runs.items()}
+    out = Output(sys.stdout.buffer, as_json)
+    if as_json:
+        loops = [{"law": name, **asdict(found)} for name, found in figures.items()]
+        out.json({"setpoint": setpoint, "steps": wish.steps, "loops": loops, "plot": str(plot)})
+        return
+    out.table(
+        ("law", *HEADINGS, "gains"),
+        [(name, *figures_row(found), described(contestants[name].law)) for name, found in figures.items()],
+    )
+    out.tell(f"plot: {plot}", None)
+
+
+def _setpoint(wanted: float | None, designs: Sequence[Design], plant: Plant | None) -> float:
+    if wanted is not None:
+        return wanted
+    for found in designs:
+        if found.setpoint is not None:
+            return found.setpoint
+    if plant is not None and plant.operating_point is not None:
+        return plant.operating_point.measurement
+    raise WrongUse("give the --setpoint that is to be held")
+
+
+def _named_plant(text: str, setpoint: float, limits: Limits, noise_ratio: float) -> Subject:
+    kind, _, numbers = text.partition(":")
+    try:
+        first, second = (float(number) for number in numbers.split(","))
+    except ValueError:
+        raise WrongUse(f"--plant {text}: give two numbers, as in little:1250,3.34 or linear:0.26,59.73") from None
+    if kind == "linear":
+        model = Plant(a=first, b=second)
+        return Subject(LinearPlant(model, noise_ratio * setpoint), model)
+    if kind == "little":
+        if not (first > 0 and second > 0 and 0 < setpoint < first):
+            raise ControlError(f"--plant {text} gives more than 0 and less than {first:g}; {setpoint:g} is not held")
+        return Subject(WindowPlant(first, second, noise_ratio), _straightened(first, second, setpoint, limits))
+    raise WrongUse(f"--plant {text}: there are the kinds little and linear")
+
+
+def _straightened(most: float, half_at: float, setpoint: float, limits: Limits) -> Plant:
+    """Return the straight line that touches y = most u/(u + half_at) at the setpoint, and points of the curve."""
+    action = setpoint * half_at / (most - setpoint)
+    slope = most * half_at / (action + half_at) ** 2
+    lowest, highest = max(limits.lowest, half_at / 100), max(limits.highest, action * 2)
+    # Evenly in logarithms: the bend is near the lower end.
+    actions = [lowest * (highest / lowest) ** (place / (CURVE_POINTS - 1)) for place in range(CURVE_POINTS)]
+    return Plant(
+        a=0.0,
+        b=slope,
+        offset=setpoint - slope * action,
+        operating_point=OperatingPoint(action, setpoint),
+        curve=tuple((u, most * u / (u + half_at)) for u in actions),
+    )
+
+
+def _designed(name: LawName, plant: Plant, tuning: Tuning, limits: Limits) -> Design:
+    try:
+        return Design(plant.loop, law_for(name, plant, tuning), limits, plant.sample_time_s)
+    except ControlError as error:
+        raise ControlError(f"{name}: {error}") from error
+
+
+def _run(found: Design, plant: SimulatedPlant, setpoint: float, wish: Simulation) -> simulation.Simulation:
+    smoothing = None if found.smoothing_share is None else Smoothing(found.smoothing_share)
+    start = found.limits.lowest if wish.start is None else wish.start
+    controller = Controller(found.law, found.limits, setpoint, start, smoothing)
+    return simulation.simulate(controller, plant, wish.steps, seed=wish.seed, is_integer=wish.is_quantised)
