@@ -24,7 +24,7 @@ from flyball.errors import ControlError
 
 DRAWN_STEPS = 30
 DRAWN_PLANTS = 16
-ELASTICITIES = (1.0, 0.75, 0.5, 0.25)
+ELASTICITIES = {1.0: "elasticity 1", 0.75: "0.75, 0.5 and 0.25, from left to right", 0.5: "", 0.25: ""}
 """How steep the curves are, in logarithms, for which a law without model is drawn."""
 
 
@@ -72,12 +72,12 @@ def responses(law: Law[Any], plant: Plant | None) -> list[plots.Response]:
     if gain is not None:
         return [
             plots.Response(
-                f"elasticity {steepness:g}",
+                name,
                 [1 - (1 - gain * steepness) ** step for step in range(DRAWN_STEPS)],
                 (complex(1 - gain * steepness),),
                 is_centre=steepness == 1,
             )
-            for steepness in ELASTICITIES
+            for steepness, name in ELASTICITIES.items()
         ]
     assert plant is not None, "only laws without model are designed without one"
     return [

@@ -7,9 +7,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import typer
+
 from flyball.cli.governor import plots
 from flyball.cli.governor.documents import write_json
-from flyball.cli.governor.requests import Excitation, Files, Fit, SignalName, Source
+from flyball.cli.governor.requests import ActuatorName, Excitation, Files, Fit, SignalName, Source
 from flyball.cli.governor.series import Series, read_series, series_of
 from flyball.cli.governor.telling import Interrupted, WrongUse
 from flyball.cli.output import Output
@@ -57,6 +59,8 @@ def identify(
     for (series, plant), picture in zip(drawn, pictures, strict=True):
         predicted = predictions(series, plant)
         plots.save(plots.identification(series.measurements, series.actions, predicted, plant), picture)
+    if source is not None and not as_json:
+        typer.echo(f"samples: {files.folder / 'samples'}")
     _tell([plant for _, plant in fits], model, pictures, Output(sys.stdout.buffer, as_json))
 
 
@@ -95,23 +99,34 @@ def _made(
     # Here, not above: it is not needed for samples that are there already.
     from flyball.cli.governor import live
 
-    kept = live.excite(source, actions_of(excitation), sample_time_s, folder, as_json)
+    from flyball.cli.governor.display import Display, Unit
+
+    actions = actions_of(excitation, is_whole=source.actuator in (None, ActuatorName.WINDOW))
+    place = folder / "samples"
+    kept = live.excite(source, actions, sample_time_s, place, Display(Unit(), as_json, len(actions)))
     if kept.is_interrupted:
-        again = f"flyball control identify --samples {folder}"
-        raise Interrupted(f"interrupted: {len(kept.samples)} samples are kept in {folder}; `{again}` uses them")
+        again = f"`flyball control identify --samples {place}` uses them"
+        raise Interrupted(f"interrupted: {len(kept.samples)} samples are kept in {place}; {again}")
+    held_back = sum(sample.action < wanted - 1 for sample, wanted in zip(kept.samples, actions, strict=True))
+    if held_back:
+        typer.echo(
+            f"flyball: the queue ran empty: for {held_back} of {len(actions)} samples there was nothing to get more"
+            " of; they say little about the plant",
+            err=True,
+        )
     return series_of(kept.samples)
 
 
-def actions_of(excitation: Excitation) -> list[float]:
-    """Return the actions, one for each sample."""
+def actions_of(excitation: Excitation, *, is_whole: bool) -> list[float]:
+    """Return the actions, one for each sample; whole numbers, if nothing else can be done."""
     lowest, highest, count, hold = excitation.lowest, excitation.highest, excitation.count, excitation.hold
     match excitation.signal:
         case SignalName.STAIRCASE:
-            return signals.staircase(lowest, highest, count, hold=hold)
+            return signals.staircase(lowest, highest, count, hold=hold, is_integer=is_whole)
         case SignalName.PRBS:
             return signals.prbs(lowest, highest, count, hold, excitation.seed)
         case SignalName.RANDOM:
-            return signals.random_steps(lowest, highest, count, hold, excitation.seed)
+            return signals.random_steps(lowest, highest, count, hold, excitation.seed, is_whole)
 
 
 def _delay(text: str) -> int | None:

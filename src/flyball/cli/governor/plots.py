@@ -15,6 +15,7 @@ from flyball.control.plant import Plant
 from flyball.errors import ControlError
 
 SUFFIXES = (".svg", ".png")
+MOST_COLUMNS = 4
 MEASURED, GOAL, DONE, PREDICTED, FAINT = "#1f5fa8", "#c0392b", "#444444", "#e08a1e", "#9bb8d6"
 
 
@@ -90,9 +91,12 @@ def design(responses: Sequence[Response], title: str) -> Figure:
         style = {"color": MEASURED, "lw": 1.8, "zorder": 3} if response.is_centre else {"color": FAINT, "lw": 0.7}
         steps.plot(response.steps, drawstyle="steps-post", label=response.name or None, **style)
         real, imaginary = [p.real for p in response.poles], [p.imag for p in response.poles]
-        circle.plot(real, imaginary, "x", color=style["color"], ms=8 if response.is_centre else 4)
+        circle.plot(real, imaginary, "x" if response.is_centre else ".", color=style["color"], ms=8, zorder=3)
     steps.axhline(1.0, color=GOAL, lw=0.8, ls="--")
     steps.set(xlabel="samples", ylabel="part of the step that is made", title=title)
+    low, high = steps.get_ylim()
+    # What is unstable grows beyond all bounds, and would leave of the rest a line.
+    steps.set_ylim(max(low, -1.0), min(high, 3.0))
     if any(response.name for response in responses):
         steps.legend(loc="best", frameon=False)
     circle.set(aspect="equal", xlabel="real", ylabel="imaginary", title="poles")
@@ -101,18 +105,27 @@ def design(responses: Sequence[Response], title: str) -> Figure:
 
 
 def loops(traces: Sequence[Trace], measurement_label: str, time_label: str) -> Figure:
-    """Return measurement, setpoint and action over time, a column of two for each loop."""
-    figure = _figure(max(8.0, 4.0 * len(traces)), 5.4)
-    axes = figure.subplots(2, len(traces), sharex="col", sharey="row", squeeze=False, height_ratios=(2, 1))
-    for column, trace in enumerate(traces):
-        above, below = axes[0][column], axes[1][column]
+    """Return measurement, setpoint and action over time for each loop, side by side."""
+    columns = min(len(traces), MOST_COLUMNS)
+    rows = -(-len(traces) // columns)
+    figure = _figure(max(8.0, 4.0 * columns), 4.6 * rows)
+    axes = figure.subplots(2 * rows, columns, sharex=True, sharey="row", squeeze=False, height_ratios=(2, 1) * rows)
+    for number in range(rows * columns):
+        row, column = divmod(number, columns)
+        above, below = axes[2 * row][column], axes[2 * row + 1][column]
+        if number >= len(traces):
+            above.set_axis_off()
+            below.set_axis_off()
+            continue
+        trace = traces[number]
         above.plot(trace.times, trace.measurements, color=MEASURED, lw=1.0)
         above.step(trace.times, trace.setpoints, where="post", color=GOAL, lw=1.0, ls="--")
         above.set_title(trace.name)
         below.step(trace.times, trace.actions, where="post", color=DONE, lw=1.0)
         below.set_xlabel(time_label)
-    axes[0][0].set_ylabel(measurement_label)
-    axes[1][0].set_ylabel("action")
+        if column == 0:
+            above.set_ylabel(measurement_label)
+            below.set_ylabel("action")
     return figure
 
 

@@ -38,4 +38,4 @@ def errors_told() -> Iterator[None]:
             raise
         fail("`flyball control` needs further packages: pip install 'flyball[control]'")
     except KeyboardInterrupt:
-        fail("interrupted: nothing was written", INTERRUPTED)
+        fail("interrupted", INTERRUPTED)

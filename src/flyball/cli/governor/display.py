@@ -1,0 +1,68 @@
+"""Shows the samples of a loop as they come: one line that changes on a terminal, a line each elsewhere, or JSON."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from typing import Self
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from flyball.cli.output import Output
+from flyball.control.loop import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """In what people read a measurement: so many times what the loop has."""
+
+    name: str = "messages/s"
+    factor: float = 1.0
+
+    def text(self, value: float) -> str:
+        return f"{value * self.factor:.4g}"
+
+
+class Display:
+    """Shows samples while it is entered. Without a goal there is an end: `most_samples`."""
+
+    def __init__(self, unit: Unit, as_json: bool, most_samples: int | None = None) -> None:
+        self._unit = unit
+        self._out = Output(sys.stdout.buffer, as_json)
+        console = Console(stderr=True)
+        columns = [TextColumn("{task.description}"), TimeElapsedColumn()]
+        if most_samples is not None:
+            columns = [BarColumn(bar_width=24), MofNCompleteColumn(), *columns]  # type: ignore[list-item]
+        self._has_goal = most_samples is None
+        self._is_live = console.is_terminal and not as_json
+        self._progress = Progress(*columns, console=console, transient=True, disable=not self._is_live)
+        self._task = self._progress.add_task("connecting", total=most_samples)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def sample(self, sample: Sample) -> None:
+        """Show a sample."""
+        if self._is_live:
+            self._progress.update(self._task, advance=1, description=self._text(sample))
+            return
+        facts = {name: value for name, value in asdict(sample).items() if name != "at_s"}
+        seconds = sample.sequence * sample.sample_time_s
+        self._out.tell(f"{seconds:g} s: {self._text(sample)}", facts)
+
+    def say(self, text: str) -> None:
+        """Tell something that happened meanwhile."""
+        if self._is_live:
+            self._progress.console.print(f"flyball: {text}", markup=False, highlight=False, soft_wrap=True)
+        else:
+            typer.echo(f"flyball: {text}", err=True)
+
+    def _text(self, sample: Sample) -> str:
+        goal = f", goal {self._unit.text(sample.setpoint)}" if self._has_goal else ""
+        return f"{self._unit.text(sample.measurement)} {self._unit.name}{goal}, action {sample.action:.4g}"

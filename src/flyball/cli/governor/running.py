@@ -1,0 +1,135 @@
+"""What `flyball control run` does: hold a goal on a queue, and tell how well it went."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from flyball.cli.governor import goals, live, plots
+from flyball.cli.governor.display import Display, Unit
+from flyball.cli.governor.documents import read_design
+from flyball.cli.governor.figures import figures_row
+from flyball.cli.governor.handlers import handler_of
+from flyball.cli.governor.requests import ActuatorName, Files, Goal, Source
+from flyball.cli.governor.telling import Interrupted, WrongUse
+from flyball.cli.output import Output
+from flyball.client.adaptive import AdaptiveConsumer, Rate
+from flyball.control.assessment import LoopFigures, assess
+from flyball.control.documents import Design
+from flyball.control.loop import Sample
+from flyball.errors import ControlError
+
+FEWEST_SAMPLES = 2
+
+
+def run(
+    source: Source,
+    wanted: Goal,
+    design_path: Path | None,
+    is_shadow: bool,
+    seconds: float | None,
+    sample_time_s: float | None,
+    samples: Path | None,
+    files: Files,
+    as_json: bool,
+) -> None:
+    """Run an adaptive consumer until Ctrl-C or for so long; then print its figures and draw it."""
+    plot = files.plot_path("run.svg")
+    plots.check_name(plot)
+    live.check_url(source.url)
+    design = None if design_path is None else read_design(design_path)
+    goal, unit = goals.goal_of(wanted, design)
+    if wanted.is_fast and source.concurrency is None:
+        raise WrongUse("--fast needs --concurrency: with as many handlers as messages nothing ever waits")
+    if design is not None and sample_time_s not in (None, design.sample_time_s):
+        raise WrongUse(f"--sample-time {sample_time_s:g}: the design is for {design.sample_time_s:g} s and no other")
+    handler = handler_of(source.handler, source.handler_ms)
+    actuator = _actuator(source.actuator, design, is_rate=isinstance(goal, Rate))
+
+    def consumer(record: live.Record) -> AdaptiveConsumer:
+        return AdaptiveConsumer(
+            source.url,
+            source.queue,
+            handler,
+            goal,
+            actuator=None if actuator is None else live.new_actuator(actuator),
+            design=design,
+            sample_time_s=sample_time_s,
+            concurrency=source.concurrency,
+            record=record,
+            is_shadow=is_shadow,
+        )
+
+    kept = live.consume(
+        consumer, Display(unit, as_json), samples, seconds=_until_last_sample(seconds, sample_time_s, design)
+    )
+    _tell(kept, goal.setpoint, unit, plot, samples, Output(sys.stdout.buffer, as_json))
+    if kept.is_interrupted and seconds is not None:
+        raise Interrupted("interrupted: these are the figures of what there was")
+
+
+def _actuator(wanted: ActuatorName | None, design: Design | None, *, is_rate: bool) -> ActuatorName | None:
+    """Return the actuator; None for the consumer's own choice.
+
+    A design was made for a window, so a pacer, the usual choice for a rate, would be another plant.
+    """
+    return ActuatorName.FRACTIONAL if wanted is None and design is not None and is_rate else wanted
+
+
+def _until_last_sample(seconds: float | None, sample_time_s: float | None, design: Design | None) -> float | None:
+    """Return a little more than was asked for: the sample at the very end belongs to it."""
+    if seconds is None:
+        return None
+    return seconds + (sample_time_s or (design.sample_time_s if design else 1.0)) / 4
+
+
+def _tell(kept: live.Kept, setpoint: float, unit: Unit, plot: Path, samples: Path | None, out: Output) -> None:
+    found = kept.samples
+    if kept.failed_handlers:
+        out_of = f"{kept.failed_handlers} messages went back to the queue because the handler failed"
+        if not out.is_json:
+            out.tell(f"warning: {out_of}", None)
+    if len(found) < FEWEST_SAMPLES:
+        raise ControlError(f"{len(found)} samples are too few for figures: let it run longer")
+    figures = assess([sample.measurement for sample in found], setpoint)
+    plots.save(plots.loops([_trace(found, unit)], unit.name, "seconds"), plot)
+    if out.is_json:
+        facts = {"samples": len(found), "setpoint": setpoint, **asdict(figures)}
+        out.json({**facts, "failed_handlers": kept.failed_handlers, "plot": str(plot)})
+        return
+    mean, std, settled, overshoot = figures_row(_scaled(figures, unit))
+    out.table(
+        ("", ""),
+        [
+            ("goal", f"{unit.text(setpoint)} {unit.name}"),
+            ("mean", f"{mean} {unit.name}"),
+            ("standard deviation", std),
+            ("settled after", settled),
+            ("overshoot", overshoot),
+        ],
+    )
+    if samples is not None:
+        out.tell(f"samples: {samples}", None)
+    out.tell(f"plot: {plot}", None)
+
+
+def _scaled(figures: LoopFigures, unit: Unit) -> LoopFigures:
+    return LoopFigures(
+        figures.mean * unit.factor,
+        figures.std * unit.factor,
+        figures.settling_samples,
+        figures.overshoot,
+        figures.mean_error * unit.factor,
+    )
+
+
+def _trace(found: Sequence[Sample], unit: Unit) -> plots.Trace:
+    return plots.Trace(
+        found[0].loop,
+        [sample.sequence * sample.sample_time_s for sample in found],
+        [sample.measurement * unit.factor for sample in found],
+        [sample.action for sample in found],
+        [sample.setpoint * unit.factor for sample in found],
+    )
