@@ -10,6 +10,7 @@ from pathlib import Path
 import typer
 
 from flyball.cli.governor import plots
+from flyball.cli.governor.display import Display, Unit
 from flyball.cli.governor.documents import write_json
 from flyball.cli.governor.requests import ActuatorName, Excitation, Files, Fit, SignalName, Source
 from flyball.cli.governor.series import Series, read_series, series_of
@@ -98,8 +99,6 @@ def _made(
         raise WrongUse(f"--count {excitation.count} is too few: this model needs {needed} samples or more")
     # Here, not above: it is not needed for samples that are there already.
     from flyball.cli.governor import live
-
-    from flyball.cli.governor.display import Display, Unit
 
     actions = actions_of(excitation, is_whole=source.actuator in (None, ActuatorName.WINDOW))
     place = folder / "samples"
