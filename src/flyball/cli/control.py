@@ -35,6 +35,7 @@ Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for what
 Plot = Annotated[
     Path | None, typer.Option("--plot", metavar="FILE", help="File for the figure: .svg or .png; else in DIR.")
 ]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Do not show samples as they come.")]
 Loop = Annotated[str | None, typer.Option("--loop", metavar="NAME", help="Which loop, if there are several.")]
 Url = Annotated[
     str,
@@ -54,7 +55,9 @@ Actuator = Annotated[
     ActuatorName | None,
     typer.Option("--actuator", help="How to get more or fewer messages: by a pause, or by the prefetch count."),
 ]
-SampleTime = Annotated[float, typer.Option("--sample-time", metavar="SECONDS", help="Time between two samples.")]
+SampleTime = Annotated[
+    float, typer.Option("--sample-time", min=0.01, metavar="SECONDS", help="Time between two samples.")
+]
 Concurrency = Annotated[
     int | None, typer.Option("--concurrency", min=1, help="Handlers at once; else as many as there are messages.")
 ]
@@ -106,6 +109,7 @@ def identify(
     loop: Loop = None,
     out: Out = HERE,
     plot: Plot = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the model of a plant: DIR/model.json and DIR/model.svg.
@@ -126,7 +130,7 @@ def identify(
             Excitation(signal, lowest, highest, count, hold, seed),
             sample_time,
             Fit(delay, order, loop),
-            Files(out, plot),
+            Files(out, plot, quiet),
             as_json,
         )
 
@@ -149,7 +153,8 @@ def design(
     limits: Limits = DEFAULT_LIMITS,
     setpoint: Annotated[float | None, typer.Option("--setpoint", help="What to hold.")] = None,
     sample_time: Annotated[
-        float | None, typer.Option("--sample-time", metavar="SECONDS", help="Of which plant, or without a model.")
+        float | None,
+        typer.Option("--sample-time", min=0.01, metavar="SECONDS", help="Of which plant, or without a model."),
     ] = None,
     loop: Loop = None,
     out: Out = HERE,
@@ -189,16 +194,21 @@ def run(
     handler_ms: HandlerMs = None,
     concurrency: Concurrency = None,
     shadow: Annotated[bool, typer.Option("--shadow", help="Compute and show actions, but do not act.")] = False,
-    seconds: Annotated[float | None, typer.Option("--seconds", help="Stop after so long; else by Ctrl-C.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", min=0.0, help="Stop after so long; else by Ctrl-C.")
+    ] = None,
     sample_time: Annotated[
         float | None,
-        typer.Option("--sample-time", metavar="SECONDS", help="Between two samples; else the design's, or 1."),
+        typer.Option(
+            "--sample-time", min=0.01, metavar="SECONDS", help="Between two samples; else the design's, or 1."
+        ),
     ] = None,
     samples: Annotated[
         Path | None, typer.Option("--samples", metavar="DIR", help="Folder to keep the samples in.")
     ] = None,
     out: Out = HERE,
     plot: Plot = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Consume a queue and hold a rate, a latency, or as little waiting as possible: DIR/run.svg shows how it went.
@@ -218,7 +228,7 @@ def run(
             seconds,
             sample_time,
             samples,
-            Files(out, plot),
+            Files(out, plot, quiet),
             as_json,
         )
 

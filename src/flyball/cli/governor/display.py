@@ -1,4 +1,4 @@
-"""Shows the samples of a loop as they come: one line that changes on a terminal, a line each elsewhere, or JSON."""
+"""Shows the samples of a loop as they come: on a terminal one line that changes, elsewhere a line each, or JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
 from flyball.cli.output import Output
 from flyball.control.loop import Sample
@@ -26,17 +26,18 @@ class Unit:
 
 
 class Display:
-    """Shows samples while it is entered. Without a goal there is an end: `most_samples`."""
+    """Shows samples while it is entered: with their goal, or how many there are of `most_samples`."""
 
-    def __init__(self, unit: Unit, as_json: bool, most_samples: int | None = None) -> None:
+    def __init__(self, unit: Unit, as_json: bool, is_quiet: bool, most_samples: int | None = None) -> None:
         self._unit = unit
         self._out = Output(sys.stdout.buffer, as_json)
         console = Console(stderr=True)
-        columns = [TextColumn("{task.description}"), TimeElapsedColumn()]
+        columns: list[ProgressColumn] = [TextColumn("{task.description}"), TimeElapsedColumn()]
         if most_samples is not None:
-            columns = [BarColumn(bar_width=24), MofNCompleteColumn(), *columns]  # type: ignore[list-item]
+            columns = [BarColumn(bar_width=24), MofNCompleteColumn(), *columns]
         self._has_goal = most_samples is None
-        self._is_live = console.is_terminal and not as_json
+        self._is_quiet = is_quiet
+        self._is_live = console.is_terminal and not (as_json or is_quiet)
         self._progress = Progress(*columns, console=console, transient=True, disable=not self._is_live)
         self._task = self._progress.add_task("connecting", total=most_samples)
 
@@ -51,6 +52,8 @@ class Display:
         """Show a sample."""
         if self._is_live:
             self._progress.update(self._task, advance=1, description=self._text(sample))
+            return
+        if self._is_quiet:
             return
         facts = {name: value for name, value in asdict(sample).items() if name != "at_s"}
         seconds = sample.sequence * sample.sample_time_s

@@ -46,7 +46,7 @@ def identify(
     found = (
         read_series(paths, sample_time_s)
         if source is None
-        else [_made(source, excitation, sample_time_s, delay, fit.order, files.folder, as_json)]
+        else [_made(source, excitation, sample_time_s, delay, fit.order, files, as_json)]
     )
     fits = [(series, _fitted(series, delay, fit.order)) for series in _of_loop(found, fit.loop)]
     model = files.folder / "model.json"
@@ -90,7 +90,7 @@ def _made(
     sample_time_s: float,
     delay: int | None,
     order: int,
-    folder: Path,
+    files: Files,
     as_json: bool,
 ) -> Series:
     """Consume a queue with actions that change, and return what came of it."""
@@ -101,8 +101,9 @@ def _made(
     from flyball.cli.governor import live
 
     actions = actions_of(excitation, is_whole=source.actuator in (None, ActuatorName.WINDOW))
-    place = folder / "samples"
-    kept = live.excite(source, actions, sample_time_s, place, Display(Unit(), as_json, len(actions)))
+    place = files.folder / "samples"
+    display = Display(Unit(), as_json, files.is_quiet, len(actions))
+    kept = live.excite(source, actions, sample_time_s, place, display)
     if kept.is_interrupted:
         again = f"`flyball control identify --samples {place}` uses them"
         raise Interrupted(f"interrupted: {len(kept.samples)} samples are kept in {place}; {again}")

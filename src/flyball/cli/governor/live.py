@@ -145,7 +145,7 @@ async def _until_enough(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupt)
     try:
-        await consumer.start()
+        await _start(consumer)
         if seconds is not None:
             loop.call_later(seconds, enough.set)
         async with asyncio.TaskGroup() as tasks:
@@ -157,6 +157,13 @@ async def _until_enough(
         raise group.exceptions[0] from None
     finally:
         kept.failed_handlers = consumer.state.failed
+
+
+async def _start(consumer: AdaptiveConsumer) -> None:
+    try:
+        await consumer.start()
+    except ControlError as error:
+        raise ControlError(f"{str(error).rstrip('.')}. Check --url and --queue.") from error
 
 
 async def _stop_after(enough: asyncio.Event, consumer: AdaptiveConsumer) -> None:

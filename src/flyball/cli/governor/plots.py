@@ -47,13 +47,12 @@ def check_name(path: Path) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure; the name says whether it is SVG or PNG. The same figure gives the same bytes."""
+    """Write the figure; the name says whether it is SVG or PNG."""
     check_name(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    is_svg = path.suffix.lower() == ".svg"
     # Text stays text, so that it can be searched and is small.
-    with matplotlib.rc_context({"svg.hashsalt": "flyball", "svg.fonttype": "none"}):
-        figure.savefig(path, metadata={"Date": None} if is_svg else {"Software": None}, dpi=120)
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        figure.savefig(path, dpi=120)
 
 
 def identification(
@@ -143,7 +142,7 @@ def _draw_fit(axes: Axes, actions: Sequence[float], plant: Plant) -> None:
 
 
 def _three(figure: Figure) -> tuple[Axes, Axes, Axes]:
-    upper, lower = figure.subfigures(2, 1, height_ratios=(5, 4))
+    upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=(5, 4))[:, 0]
     over_time, below = upper.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     return over_time, below, lower.subplots()
 

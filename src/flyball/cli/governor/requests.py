@@ -38,11 +38,13 @@ class ActuatorName(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Where a command leaves what it makes."""
+    """Where a command leaves what it makes, and what it shows meanwhile."""
 
     folder: Path
     plot: Path | None
     """The figure, if it has another name than usual: the suffix says what kind of picture it is."""
+    is_quiet: bool = False
+    """Whether samples are not shown as they come."""
 
     def plot_path(self, usual_name: str) -> Path:
         return self.plot or self.folder / usual_name

@@ -63,7 +63,10 @@ def run(
         )
 
     kept = live.consume(
-        consumer, Display(unit, as_json), samples, seconds=_until_last_sample(seconds, sample_time_s, design)
+        consumer,
+        Display(unit, as_json, files.is_quiet),
+        samples,
+        seconds=_until_last_sample(seconds, sample_time_s, design),
     )
     _tell(kept, goal.setpoint, unit, plot, samples, Output(sys.stdout.buffer, as_json))
     if kept.is_interrupted and seconds is not None:
@@ -87,10 +90,10 @@ def _until_last_sample(seconds: float | None, sample_time_s: float | None, desig
 
 def _tell(kept: live.Kept, setpoint: float, unit: Unit, plot: Path, samples: Path | None, out: Output) -> None:
     found = kept.samples
-    if kept.failed_handlers:
-        out_of = f"{kept.failed_handlers} messages went back to the queue because the handler failed"
-        if not out.is_json:
-            out.tell(f"warning: {out_of}", None)
+    if kept.failed_handlers and not out.is_json:
+        out.tell(
+            f"warning: the handler failed {kept.failed_handlers} times; those messages went back to the queue", None
+        )
     if len(found) < FEWEST_SAMPLES:
         raise ControlError(f"{len(found)} samples are too few for figures: let it run longer")
     figures = assess([sample.measurement for sample in found], setpoint)

@@ -119,9 +119,8 @@ def _add_csv(found: dict[tuple[str, float], Series], path: Path, sample_time_s: 
                         f"{path} has no column {name!r}: its first line must name measurement and action"
                     )
             for sequence, line in enumerate(lines):
-                series.add(
-                    *(_number(path, lines.line_num, line[name]) for name in ("measurement", "action")), sequence
-                )
+                measurement = _number(path, lines.line_num, line["measurement"])
+                series.add(measurement, _number(path, lines.line_num, line["action"]), sequence)
         except (csv.Error, UnicodeDecodeError) as error:
             raise ControlError(f"{path} is no CSV file that can be read: {error}") from error
     series.end_run()

@@ -1,0 +1,598 @@
+"""`flyball control`: the chain from samples to a loop that runs, with files in between, on a real node."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.nodes import RunningNode
+from tests.pipeline.traces import write_samples
+from typer.testing import CliRunner, Result
+
+from flyball.cli.governor.handlers import handler_of
+from flyball.cli.governor.live import shown_url, without_password
+from flyball.cli.governor.series import read_series
+from flyball.cli.main import app
+from flyball.client.sync import Client
+from flyball.control.documents import read_design
+from flyball.control.plant import read_model
+
+QUIET = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
+QUEUE = "orders"
+MESSAGES = 12_000
+
+Row = dict[str, Any]
+
+
+def control(*arguments: object) -> Result:
+    result = CliRunner().invoke(app, ["control", *map(str, arguments)], env=QUIET)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def documents(result: Result) -> list[Any]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def assert_one_line(result: Result, told: str, code: int = 1) -> None:
+    assert told in result.stderr
+    assert (result.stderr.count("\n"), result.exit_code) == (1, code)
+
+
+def plant_samples(
+    a: float = 0.26, b: float = 59.73, count: int = 200, seed: int = 1
+) -> Iterator[tuple[float, float]]:
+    """Measurements and actions of the plant of seed 004, with little noise."""
+    chance = random.Random(seed)
+    measurement = 0.0
+    for _ in range(count):
+        action = chance.uniform(1, 10)
+        yield measurement, action
+        measurement = a * measurement + b * action + chance.gauss(0, 20)
+
+
+def sample_rows(loop: str, first: int = 0, **plant: Any) -> list[Row]:
+    return [
+        {
+            "loop": loop,
+            "at_us": (first + number) * 1_000_000,
+            "sample_time_s": 1.0,
+            "setpoint": 400.0,
+            "measurement": measurement,
+            "action": action,
+            "sequence": first + number,
+        }
+        for number, (measurement, action) in enumerate(plant_samples(**plant))
+    ]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A CSV file of samples."""
+    path = tmp_path / "samples.csv"
+    lines = [f"{measurement},{action}" for measurement, action in plant_samples()]
+    path.write_text("\n".join(["measurement,action", *lines]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def model(table: Path, tmp_path: Path) -> Path:
+    assert control("identify", "--samples", table, "--out", tmp_path).exit_code == 0
+    return tmp_path / "model.json"
+
+
+@pytest.fixture
+def url(start_memory_node: Callable[..., RunningNode]) -> str:
+    """The address of a node whose queue holds enough for a short run."""
+    node = start_memory_node()
+    with Client.connect(str(node.address("telesto")), name="producer") as client:
+        client.create_queue(QUEUE)
+        client.put_many(QUEUE, ["x"] * MESSAGES)
+    return f"amqp://guest:guest@{node.address('amqp')}/"
+
+
+def live(command: str, url: str, *arguments: object) -> Result:
+    return control(command, "--url", url, "--queue", QUEUE, *arguments)
+
+
+# Identifying from files
+
+
+def test_identify_finds_the_plant_of_a_table_and_leaves_a_model_and_a_figure(table: Path, tmp_path: Path) -> None:
+    result = control("identify", "--samples", table, "--sample-time", "10", "--out", tmp_path / "out")
+    plant = read_model((tmp_path / "out" / "model.json").read_text(encoding="utf-8"))
+    assert (plant.a, plant.b, plant.sample_time_s) == (pytest.approx(0.26, abs=0.03), pytest.approx(60, abs=2), 10.0)
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines[0] == "loop samples, a sample every 10 s"
+    assert f"gain {plant.gain:.4g}" in lines
+    assert any(re.fullmatch(r"a 0\.2\d+ \(90%: 0\.\d+ to 0\.\d+\)", line) for line in lines)
+    assert any(re.fullmatch(r"test R² 0\.9\d+, RMSE [\d.]+, \d+ samples .*", line) for line in lines)
+    assert (tmp_path / "out" / "model.svg").read_text(encoding="utf-8").count("predicted one sample before") == 1
+
+
+def test_identify_reads_the_files_of_loops_and_knows_where_one_run_ends(tmp_path: Path) -> None:
+    write_samples(tmp_path / "runs" / "one" / "samples-a-2.parquet", sample_rows("prefetch", 50, count=50))
+    write_samples(tmp_path / "runs" / "one" / "samples-a-1.parquet", sample_rows("prefetch", 0, count=50))
+    write_samples(tmp_path / "runs" / "two" / "samples-a-1.parquet", sample_rows("prefetch", 100, count=40))
+    (series,) = read_series([tmp_path / "runs"], 1.0)
+    # The second file goes on from the first; the other folder, whatever its numbers say, is another run.
+    assert (len(series.measurements), series.breaks) == (140, [100])
+    (told,) = documents(control("identify", tmp_path / "runs", "--out", tmp_path, "--json"))
+    assert [plant["loop"] for plant in told["plants"]] == ["prefetch"]
+    assert told["plots"] == [str(tmp_path / "model.svg")]
+
+
+def test_a_gap_in_the_samples_is_not_bridged(tmp_path: Path) -> None:
+    rows = sample_rows("prefetch", count=60)
+    path = write_samples(tmp_path / "samples-a-1.parquet", rows[:20] + rows[25:])
+    (series,) = read_series([path], 1.0)
+    assert series.breaks == [20]
+
+
+def test_identify_makes_a_model_of_each_loop_and_says_which_gave_none(tmp_path: Path) -> None:
+    write_samples(tmp_path / "runs" / "samples-a-1.parquet", sample_rows("one"))
+    write_samples(tmp_path / "runs" / "samples-b-1.parquet", sample_rows("two", a=0.5))
+    write_samples(tmp_path / "runs" / "samples-c-1.parquet", sample_rows("three", count=5))
+    result = control("identify", "--samples", tmp_path / "runs", "--out", tmp_path, "--plot", tmp_path / "a.png")
+    assert "no model: 4 pairs of samples are too few" in result.stdout
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "a-2.png").exists()
+    chosen = control("design", tmp_path / "model.json", "--loop", "two", "--out", tmp_path, "--json")
+    assert documents(chosen)[0]["plant"]["a"] == pytest.approx(0.5, abs=0.05)
+    assert_one_line(control("design", tmp_path / "model.json", "--out", tmp_path), "say which by its loop")
+    (told,) = documents(control("identify", tmp_path / "runs", "--loop", "two", "--out", tmp_path, "--json"))
+    assert [plant["loop"] for plant in told["plants"]] == ["two"]
+
+
+def test_identify_finds_a_delay_and_a_higher_order_when_asked(tmp_path: Path) -> None:
+    actions = [action for _, action in plant_samples(count=300)]
+    late = [0.0, 0.0, 0.0, *(10 * action + 5 for action in actions)]
+    lines = [f"{measurement},{action}" for measurement, action in zip(late, actions, strict=False)]
+    (tmp_path / "late.csv").write_text("\n".join(["measurement, action", *lines]), encoding="utf-8")
+    (told,) = documents(control("identify", tmp_path / "late.csv", "--delay", "auto", "--out", tmp_path, "--json"))
+    assert (told["plants"][0]["delay"], told["plants"][0]["gain"]) == (2, pytest.approx(10, rel=0.01))
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("action\n1\n", "has no column 'measurement': its first line must name measurement and action"),
+        ("measurement,action\n1,2\n1,x\n", "line 3: 'x' is no number"),
+        ("measurement,action\n1\n", "line 2: 'nothing' is no number"),
+        ("measurement,action\n1,inf\n", "line 2: 'inf' is no number"),
+        ("measurement,action\n", "the files hold no samples"),
+        ("measurement,action\n1,2\n2,3\n", "1 pairs of samples are too few, 30 are needed"),
+        ("measurement,action\n" + "5,2\n" * 50, "the measurement never changed"),
+    ],
+)
+def test_a_table_that_says_nothing_is_one_line(tmp_path: Path, content: str, told: str) -> None:
+    (tmp_path / "bad.csv").write_text(content, encoding="utf-8")
+    assert_one_line(control("identify", tmp_path / "bad.csv", "--out", tmp_path), told)
+    assert not (tmp_path / "model.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        ([], 2, "give --samples with recorded samples, or --queue to make some"),
+        (["--samples", "no", "--queue", "orders"], 2, "give --samples or --queue, not both"),
+        (["--samples", "no"], 1, "there is no file or folder no"),
+        (["--samples", "TABLE", "--delay", "some"], 2, "--delay some: give a number of samples, or auto"),
+        (["--samples", "TABLE", "--loop", "x"], 1, "there are no samples of a loop 'x'; there are some of samples"),
+        (["--samples", "TABLE", "--plot", "a.gif"], 1, "a.gif: a figure is a file that ends in .svg or .png"),
+        (["--samples", "EMPTY"], 1, "has no samples-*.parquet: give a folder in which a loop has recorded samples"),
+        (["--samples", "TEXT"], 1, "is no Parquet file that can be read"),
+        (["--samples", "CALLS"], 1, "holds no samples of a loop: it has no loop, at_us"),
+        (["--samples", "TABLE", "--out", "TABLE"], 1, "samples.csv/model.json: "),
+        (
+            ["--queue", "orders", "--handler-ms", "1", "--count", "20"],
+            2,
+            "--count 20 is too few: this model needs 31",
+        ),
+        (["--queue", "orders"], 2, "say how, with --handler MODULE:FUNCTION, or with --handler-ms 1"),
+        (
+            ["--queue", "orders", "--handler-ms", "1", "--lowest", "3", "--highest", "2"],
+            1,
+            "the lowest must be below",
+        ),
+    ],
+)
+def test_a_mistake_in_identify_is_one_line(
+    table: Path, tmp_path: Path, arguments: list[str], code: int, told: str
+) -> None:
+    places = {"TABLE": table, "EMPTY": tmp_path / "empty", "TEXT": tmp_path / "text.parquet"}
+    places["EMPTY"].mkdir()
+    places["TEXT"].write_text("no", encoding="utf-8")
+    places["CALLS"] = write_samples(tmp_path / "calls.parquet", [{"action": 1.0}]).rename(tmp_path / "c.parquet")
+    if "CALLS" in arguments:
+        _drop_columns(places["CALLS"])
+    result = control("identify", "--out", tmp_path, *[places.get(argument, argument) for argument in arguments])
+    assert_one_line(result, told, code)
+
+
+def _drop_columns(path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    pq.write_table(pq.read_table(path).select(["action", "measurement"]), path)
+
+
+# Designing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "law"),
+    [
+        ([], {"kind": "pi", "kp": 0.00087, "ki": 0.00248}),
+        (["--pole", "0.5"], {"kind": "pi", "kp": 0.00218, "ki": 0.00619}),
+        (["--law", "pi"], {"kind": "pi", "kp": -0.00181, "ki": 0.00532}),
+        (["--law", "pi", "--settling-samples", "6"], {"kind": "pi", "kp": -0.00006, "ki": 0.008}),
+        (["--law", "pi", "--poles", "0.5+0.332i,0.5-0.332i"], {"kind": "pi", "kp": -0.00167, "ki": 0.00603}),
+        (["--law", "pi", "--pole", "0.6"], {"kind": "pi", "kp": -0.00167, "ki": 0.00268}),
+        (
+            ["--law", "pid", "--poles", "0.501+0.338i,0.501-0.338i,-0.301"],
+            {"kind": "pid", "kp": -0.000385, "ki": 0.007919, "kd": 0.0018417},
+        ),
+        (["--law", "p", "--pole", "0.5"], {"kind": "p", "kp": -0.00402}),
+        (["--law", "i"], {"kind": "i", "ki": 0.00226}),
+        (["--law", "pi", "--gains", "kp=-0.0016, ki=0.006"], {"kind": "pi", "kp": -0.0016, "ki": 0.006}),
+        (["--law", "scheduled", "--pole", "0.7"], {"kind": "scheduled", "pole": 0.7}),
+        (["--law", "multiplicative", "--exponent", "0.3"], {"kind": "multiplicative", "exponent": 0.3}),
+        (["--law", "self_tuning"], {"kind": "self_tuning", "pole": 0.8}),
+    ],
+)
+def test_design_finds_the_gains_of_the_law_that_is_asked_for(
+    model: Path, tmp_path: Path, arguments: list[str], law: Row
+) -> None:
+    result = control("design", model, "--out", tmp_path, "--setpoint", "400", *arguments)
+    assert result.exit_code == 0
+    found = json.loads((tmp_path / "design.json").read_text(encoding="utf-8"))
+    assert (found["setpoint"], found["limits"]) == (400.0, {"lowest": 1.0, "highest": 360.0})
+    assert found["certificate"]["is_sound"]
+    for name, value in law.items():
+        # The model is a little beside the plant.
+        assert found["law"][name] == (value if name == "kind" else pytest.approx(value, abs=4e-4, rel=0.05)), name
+    assert "certificate   sound\n" in result.stdout
+    assert "poles</text>" in re.sub(r">\s*poles", ">poles", (tmp_path / "design.svg").read_text(encoding="utf-8"))
+
+
+def test_a_law_without_model_is_designed_without_one(tmp_path: Path) -> None:
+    result = control("design", "--law", "multiplicative", "--out", tmp_path, "--limits", "2", "50")
+    assert "plant         every concave curve through the origin\n" in result.stdout
+    design = read_design((tmp_path / "design.json").read_text(encoding="utf-8"))
+    assert (design.plant, design.limits.highest, design.sample_time_s) == (None, 50.0, 1.0)
+
+
+def test_an_unsound_design_is_exit_code_1_but_written_and_no_loop_starts_with_it(model: Path, tmp_path: Path) -> None:
+    result = control("design", model, "--law", "p", "--gains", "kp=0.0205", "--out", tmp_path)
+    assert "certificate   NOT SOUND\n" in result.stdout
+    assert_one_line(result, "no loop starts with this p law: ")
+    assert (tmp_path / "design.svg").exists()
+    (told,) = documents(control("design", model, "--law", "p", "--gains", "kp=0.0205", "--out", tmp_path, "--json"))
+    assert not told["certificate"]["is_sound"]
+    goal = ["--rate", "400", "--handler-ms", "1"]
+    refused = control("run", "--queue", QUEUE, "--design", tmp_path / "design.json", *goal)
+    assert_one_line(refused, "the loop does not start with the p law: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["no.json"], 1, "no.json: No such file or directory"),
+        (["TABLE"], 1, "samples.csv: the model is not JSON"),
+        ([], 2, "a lambda_pi law is designed for a plant: give its model, or choose multiplicative or self_tuning"),
+        (["MODEL", "--law", "pi", "--poles", "a,b"], 2, "--poles a,b: give numbers such as 0.5+0.3i,0.5-0.3i"),
+        (["MODEL", "--law", "pi", "--poles", "0.5"], 2, "--poles 0.5: this law has 2, not 1"),
+        (["MODEL", "--law", "pi", "--poles", "0.5,1.5"], 1, "inside the unit circle; 1.5 is not"),
+        (["MODEL", "--pole", "1.5"], 1, "from 0 to below 1, not 1.5"),
+        (["MODEL", "--gains", "kp"], 2, "--gains kp: give numbers by their names, as in kp=0.002,ki=0.006"),
+        (["MODEL", "--gains", "kp=1"], 1, "pi: ki is missing"),
+        (["MODEL", "--limits", "5", "1"], 1, "limits must be two numbers in order"),
+        (["MODEL", "--loop", "x"], 1, "the model has no such plant; it has 'samples' at 1.0 s"),
+        (["MODEL", "--sample-time", "5"], 1, "the model has no such plant"),
+        (["MODEL", "--plot", "x.pdf"], 1, "x.pdf: a figure is a file that ends in .svg or .png"),
+    ],
+)
+def test_a_mistake_in_design_is_one_line(
+    model: Path, table: Path, tmp_path: Path, arguments: list[str], code: int, told: str
+) -> None:
+    places = {"MODEL": model, "TABLE": table}
+    result = control("design", "--out", tmp_path, *[places.get(argument, argument) for argument in arguments])
+    assert_one_line(result, told, code)
+
+
+# Simulating
+
+
+def test_simulate_puts_laws_and_designs_side_by_side(model: Path, tmp_path: Path) -> None:
+    control("design", model, "--law", "pi", "--out", tmp_path)
+    laws = [
+        "--law",
+        "lambda_pi",
+        "--law",
+        "multiplicative",
+        "--law",
+        "scheduled",
+        "--design",
+        tmp_path / "design.json",
+    ]
+    result = control(
+        "simulate", "--plant", "little:1250,3.34", *laws, "--setpoint", 400, "--steps", 400, "--out", tmp_path
+    )
+    heading, *rows, plot = result.stdout.splitlines()
+    assert heading.split()[:3] == ["law", "mean", "std"]
+    assert [row.split()[0] for row in rows] == ["lambda_pi", "multiplicative", "scheduled", "design:"]
+    for row in rows:
+        mean, std = map(float, row.removeprefix("design:").split()[1:3])
+        # Fractions of a window leave little but the noise of 5 %.
+        assert (mean, std) == (pytest.approx(400, rel=0.02), pytest.approx(22, abs=7)), row
+    assert plot == f"plot: {tmp_path / 'simulate.svg'}"
+    drawn = (tmp_path / "simulate.svg").read_text(encoding="utf-8")
+    assert [name in drawn for name in ("lambda_pi", "scheduled", "design: pi")] == [True] * 3
+
+
+def test_whole_actions_hop_around_the_setpoint(tmp_path: Path) -> None:
+    arguments = ["--plant", "little:1250,3.34", "--setpoint", 400, "--steps", 2000, "--out", tmp_path, "--json"]
+    (told,) = documents(control("simulate", *arguments, "--quantise"))
+    assert told["loops"][0]["std"] == pytest.approx(90, abs=5)
+    (again,) = documents(control("simulate", *arguments, "--quantise"))
+    assert again == told
+    (other,) = documents(control("simulate", *arguments, "--quantise", "--seed", "2"))
+    assert other["loops"] != told["loops"]
+
+
+def test_simulate_takes_the_setpoint_from_the_model_or_the_design(model: Path, tmp_path: Path) -> None:
+    plant = read_model(model.read_text(encoding="utf-8"))
+    assert plant.operating_point is not None
+    (told,) = documents(control("simulate", model, "--out", tmp_path, "--json"))
+    assert told["setpoint"] == plant.operating_point.measurement
+    assert told["loops"][0]["mean"] == pytest.approx(told["setpoint"], rel=0.03)
+    control("design", model, "--setpoint", "300", "--out", tmp_path)
+    design = ["--design", tmp_path / "design.json"]
+    (told,) = documents(control("simulate", "--plant", "linear:0.26,59.73", *design, "--out", tmp_path, "--json"))
+    assert (told["setpoint"], told["loops"][0]["law"]) == (300.0, "design: pi")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        ([], 2, "give either a model.json or --plant"),
+        (["MODEL", "--plant", "linear:1,2"], 2, "give either a model.json or --plant"),
+        (["--plant", "linear:0.26,59.73"], 2, "give the --setpoint that is to be held"),
+        (["--plant", "cubic:1,2", "--setpoint", "1"], 2, "there are the kinds little and linear"),
+        (["--plant", "little:1250", "--setpoint", "1"], 2, "give two numbers, as in little:1250,3.34"),
+        (["--plant", "little:1250,3", "--setpoint", "1300"], 1, "less than 1250; 1300 is not held"),
+        (["--plant", "linear:1.5,2", "--setpoint", "1"], 1, "lambda_pi: lambda tuning cancels a stable pole"),
+        (["MODEL", "--design", "no.json"], 1, "no.json: No such file or directory"),
+        (["MODEL", "--design", "MODEL"], 1, "model.json: this is not a design"),
+        (["MODEL", "--setpoint", "-1"], 1, "a setpoint above 0, not -1"),
+    ],
+)
+def test_a_mistake_in_simulate_is_one_line(
+    model: Path, tmp_path: Path, arguments: list[str], code: int, told: str
+) -> None:
+    result = control("simulate", "--out", tmp_path, *[model if word == "MODEL" else word for word in arguments])
+    assert_one_line(result, told, code)
+
+
+# On a node
+
+
+def test_the_chain_from_a_queue_to_a_loop_that_holds_its_rate(url: str, tmp_path: Path) -> None:
+    signal_flags = ["--lowest", 1, "--highest", 6, "--count", 45, "--sample-time", 0.05]
+    made = live("identify", url, *signal_flags, "--handler-ms", 10, "--out", tmp_path, "--quiet")
+    assert made.exit_code == 0, made.stderr
+    assert made.stdout.startswith(f"samples: {tmp_path / 'samples'}\nloop {QUEUE}, a sample every 0.05 s\n")
+    plant = read_model((tmp_path / "model.json").read_text(encoding="utf-8"))
+    # By Little's law a window of one is a message every 10 ms, and a bit.
+    assert plant.gain == pytest.approx(90, rel=0.4)
+    designed = control("design", tmp_path / "model.json", "--setpoint", 300, "--limits", 1, 20, "--out", tmp_path)
+    assert designed.exit_code == 0, designed.stderr
+    flags = ["--design", tmp_path / "design.json", "--handler-ms", 10, "--seconds", 1.5, "--json"]
+    *samples, told = documents(live("run", url, *flags, "--samples", tmp_path / "run", "--out", tmp_path))
+    assert len(samples) == told["samples"] >= 25
+    assert {sample["setpoint"] for sample in samples} == {300.0}
+    assert all(1 <= sample["action"] <= 20 for sample in samples)
+    assert told["mean"] == pytest.approx(300, rel=0.3)
+    assert "messages/s" in (tmp_path / "run.svg").read_text(encoding="utf-8")
+    # What the loop has recorded can be identified from, too: it is read, whatever it says.
+    (series,) = read_series([tmp_path / "run"], 1.0)
+    assert series.actions == [sample["action"] for sample in samples]
+
+
+def test_a_rate_needs_no_model(url: str, tmp_path: Path) -> None:
+    flags = ["--rate", 200, "--handler-ms", 1, "--sample-time", 0.1, "--seconds", 1]
+    result = live("run", url, *flags, "--out", tmp_path)
+    lines = result.stdout.splitlines()
+    assert re.fullmatch(r"0\.1 s: [\d.]+ messages/s, goal 200, action [\d.]+", lines[0])
+    shown = dict(line.split(maxsplit=1) for line in lines if line.startswith(("goal", "mean")))
+    assert shown["goal"] == "200 messages/s"
+    assert float(shown["mean"].split()[0]) == pytest.approx(200, rel=0.15)
+    assert lines[-1] == f"plot: {tmp_path / 'run.svg'}"
+
+
+@pytest.mark.parametrize(
+    ("goal", "unit"), [(["--latency-ms", "20"], "ms"), (["--fast"], "messages waiting")], ids=["latency", "fast"]
+)
+def test_other_goals_are_shown_in_their_units(url: str, tmp_path: Path, goal: list[str], unit: str) -> None:
+    flags = ["--handler-ms", 2, "--concurrency", 2, "--sample-time", 0.1, "--seconds", 0.5, "--quiet"]
+    result = live("run", url, *goal, *flags, "--out", tmp_path, "--plot", tmp_path / "run.png")
+    goal_line = next(line for line in result.stdout.splitlines() if line.startswith("goal"))
+    assert goal_line.endswith(f" {unit}")
+    assert (tmp_path / "run.png").exists()
+
+
+def test_a_shadow_shows_what_it_would_do_and_does_nothing(url: str, tmp_path: Path) -> None:
+    flags = ["--rate", 5000, "--actuator", "window", "--handler-ms", 10, "--sample-time", 0.1, "--seconds", 0.6]
+    *samples, _ = documents(live("run", url, *flags, "--shadow", "--out", tmp_path, "--json"))
+    assert samples[-1]["action"] > 2
+    # With a window of one there is never more than one message every 10 ms.
+    assert max(sample["measurement"] for sample in samples) < 120
+
+
+def test_a_handler_of_ones_own_gets_each_message(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_handlers.py").write_text(
+        "seen = []\nasync def handle(message):\n    seen.append(message.body)\n"
+        "async def fail(message):\n    raise ValueError('no\\ngood')\n"
+        "def plain(message):\n    pass\n",
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    flags = ["--rate", 100, "--sample-time", 0.1, "--seconds", 0.5, "--out", tmp_path]
+    assert live("run", url, *flags, "--handler", "own_handlers:handle").exit_code == 0
+    assert len(sys.modules["own_handlers"].seen) == pytest.approx(50, abs=25)
+    assert set(sys.modules["own_handlers"].seen) == {b"x"}
+    failing = live("run", url, *flags, "--handler", "own_handlers:fail")
+    assert "warning: the handler failed" in failing.stdout
+    assert_one_line(failing, "the message goes back to the queue", 0)
+    for name, told in (
+        ("own_handlers:plain", "it must be an `async def` that takes a message"),
+        ("own_handlers:no", "own_handlers has no no"),
+        ("no_such_module:x", "no_such_module cannot be imported: ModuleNotFoundError"),
+    ):
+        assert_one_line(live("run", url, *flags, "--handler", name), told)
+    assert_one_line(live("run", url, *flags, "--handler", "x"), "--handler x: give MODULE:FUNCTION", 2)
+    assert_one_line(live("run", url, *flags, "--handler", "x:y", "--handler-ms", 1), "say how, with --handler", 2)
+
+
+def test_an_object_that_can_be_awaited_is_a_handler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    methods = "".join(f"    async def {name}(self, message): ...\n" for name in ("__call__", "take"))
+    (tmp_path / "own_shop.py").write_text(f"class Shop:\n{methods}shop = Shop()\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert callable(handler_of("own_shop:shop", None))
+    assert callable(handler_of("own_shop:shop.take", None))
+
+
+def test_an_empty_queue_is_told_since_it_teaches_nothing(
+    start_memory_node: Callable[..., RunningNode], tmp_path: Path
+) -> None:
+    node = start_memory_node()
+    with Client.connect(str(node.address("telesto")), name="producer") as client:
+        client.create_queue(QUEUE)
+    flags = ["--handler-ms", 1, "--sample-time", 0.02, "--count", 35, "--signal", "prbs", "--out", tmp_path]
+    result = live("identify", f"amqp://guest:guest@{node.address('amqp')}/", *flags, "--quiet")
+    first, second = result.stderr.splitlines()
+    assert first.startswith("flyball: the queue ran empty: for ")
+    assert (
+        second == "flyball: the measurement never changed: let the action change at random around the operating point"
+    )
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        ([], 2, "give one of --rate, --latency-ms and --fast, or a --design with a setpoint"),
+        (["--rate", "4", "--fast"], 2, "give one of --rate, --latency-ms and --fast"),
+        (["--fast"], 2, "--fast needs --concurrency"),
+        (["--rate", "0"], 1, "a rate to hold is a number of messages per second above 0"),
+        (["--rate", "4", "--url", "http://u:secret@h/"], 1, "--url http://h/: an address begins with amqp://"),
+        (["--rate", "4", "--url", "amqp://u:secret@127.0.0.1:1/"], 1, "there is no connection to 127.0.0.1:1/: "),
+        (["--rate", "4", "--design", "no.json"], 1, "no.json: No such file or directory"),
+        (["--rate", "4", "--plot", "run.txt"], 1, "run.txt: a figure is a file that ends in .svg or .png"),
+        (["--latency-ms", "5", "--actuator", "pacer"], 1, "a pacer holds a rate"),
+        (["--design", "DESIGN", "--rate", "4", "--sample-time", "2"], 2, "--sample-time 2: the design is for 1 s"),
+    ],
+)
+def test_a_mistake_in_run_is_one_line_and_shows_no_password(
+    tmp_path: Path, arguments: list[str], code: int, told: str
+) -> None:
+    control("design", "--law", "multiplicative", "--out", tmp_path)
+    arguments = [str(tmp_path / "design.json") if word == "DESIGN" else word for word in arguments]
+    result = control("run", "--queue", QUEUE, "--handler-ms", 1, "--out", tmp_path, *arguments)
+    assert_one_line(result, told, code)
+    assert "secret" not in result.output
+
+
+def test_what_a_broker_refuses_is_one_line_without_the_password(url: str, tmp_path: Path) -> None:
+    flags = ["--rate", 4, "--handler-ms", 1, "--out", tmp_path]
+    assert_one_line(control("run", "--url", url, "--queue", "no", *flags), "queue 'no' of 127.0.0.1:")
+    refused = live("run", url.replace("guest:guest", "guest:secret"), *flags)
+    assert_one_line(refused, "ACCESS_REFUSED")
+    assert "secret" not in refused.output
+    assert refused.stderr.endswith("Check --url and --queue.\n")
+
+
+def test_too_short_a_run_has_no_figures(url: str, tmp_path: Path) -> None:
+    result = live("run", url, "--rate", 4, "--handler-ms", 1, "--seconds", 0.1, "--out", tmp_path)
+    assert_one_line(result, "0 samples are too few for figures: let it run longer")
+
+
+def test_addresses_are_shown_without_user_and_password() -> None:
+    assert shown_url("amqp://user:pass@host:5672/shop") == "amqp://host:5672/shop"
+    assert shown_url("amqp://host/") == "amqp://host/"
+    assert without_password("cannot reach amqp://user:p@ss@host/ now") == "cannot reach amqp://host/ now"
+
+
+# Ctrl-C, packages, speed
+
+
+def interrupted(arguments: list[object], line: str) -> tuple[int, str, str]:
+    """Run a command, press Ctrl-C as soon as it prints a line like that, and return how it ended."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flyball", "control", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **QUIET},
+    )
+    with process:
+        assert process.stdout is not None
+        printed = []
+        for text in process.stdout:
+            printed.append(text)
+            if re.match(line, text):
+                process.send_signal(signal.SIGINT)
+                break
+        out, complaints = process.communicate(timeout=30)
+    return process.returncode, "".join(printed) + out, complaints
+
+
+def test_ctrl_c_is_how_a_run_ends(url: str, tmp_path: Path) -> None:
+    flags = ["run", "--url", url, "--queue", QUEUE, "--rate", 100, "--handler-ms", 1, "--sample-time", 0.05]
+    code, out, complaints = interrupted([*flags, "--out", tmp_path, "--samples", tmp_path / "kept"], r"0\.3 s")
+    assert (code, complaints) == (0, "")
+    assert "mean " in out
+    assert (tmp_path / "run.svg").exists()
+    assert len(read_series([tmp_path / "kept"], 1.0)[0].measurements) >= 6
+    code, out, complaints = interrupted([*flags, "--out", tmp_path, "--seconds", 60], r"0\.3 s")
+    assert (code, complaints) == (130, "flyball: interrupted: these are the figures of what there was\n")
+    assert "mean " in out
+
+
+def test_ctrl_c_keeps_the_samples_that_were_made(url: str, tmp_path: Path) -> None:
+    flags = ["identify", "--url", url, "--queue", QUEUE, "--handler-ms", 1, "--sample-time", 0.05]
+    code, _, complaints = interrupted([*flags, "--out", tmp_path], r"0\.3 s")
+    place = tmp_path / "samples"
+    said = re.fullmatch(
+        r"flyball: interrupted: (\d+) samples are kept in (\S+); `flyball .*` uses them\n", complaints
+    )
+    assert said is not None, complaints
+    assert (code, said[2]) == (130, str(place))
+    assert len(read_series([place], 1.0)[0].measurements) == int(said[1])
+
+
+@pytest.mark.parametrize("package", ["matplotlib", "control", "scipy"])
+def test_without_its_packages_control_says_what_to_install(table: Path, package: str) -> None:
+    lacking = f"import sys; sys.modules[{package!r}] = None; from flyball.cli.main import app; app()"
+    command = ["design", "--law", "multiplicative"] if package == "control" else ["identify", "--samples", str(table)]
+    done = subprocess.run(
+        [sys.executable, "-c", lacking, "control", *command], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "flyball: `flyball control` needs further packages: pip install 'flyball[control]'\n"
+
+
+def test_help_imports_nothing_that_takes_long() -> None:
+    heavy = {"numpy", "scipy", "matplotlib", "control", "aio_pika", "pyarrow"}
+    script = f"import sys, flyball.cli.main; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
