@@ -75,19 +75,19 @@ def sample_rows(loop: str, first: int = 0, **plant: Any) -> list[Row]:
     ]
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A CSV file of samples."""
-    path = tmp_path / "samples.csv"
+    path = tmp_path_factory.mktemp("table") / "samples.csv"
     lines = [f"{measurement},{action}" for measurement, action in plant_samples()]
     path.write_text("\n".join(["measurement,action", *lines]), encoding="utf-8")
     return path
 
 
-@pytest.fixture
-def model(table: Path, tmp_path: Path) -> Path:
-    assert control("identify", "--samples", table, "--out", tmp_path).exit_code == 0
-    return tmp_path / "model.json"
+@pytest.fixture(scope="module")
+def model(table: Path) -> Path:
+    assert control("identify", "--samples", table, "--out", table.parent).exit_code == 0
+    return table.parent / "model.json"
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_a_table_that_says_nothing_is_one_line(tmp_path: Path, content: str, tol
         (["--samples", "EMPTY"], 1, "has no samples-*.parquet: give a folder in which a loop has recorded samples"),
         (["--samples", "TEXT"], 1, "is no Parquet file that can be read"),
         (["--samples", "CALLS"], 1, "holds no samples of a loop: it has no loop, at_us"),
-        (["--samples", "TABLE", "--out", "TABLE"], 1, "samples.csv/model.json: "),
+        (["--samples", "TABLE", "--out", "TABLE"], 1, "samples.csv: File exists"),
         (
             ["--queue", "orders", "--handler-ms", "1", "--count", "20"],
             2,

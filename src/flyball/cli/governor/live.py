@@ -203,7 +203,7 @@ def without_password(text: str) -> str:
 def _logs_shown(say: Callable[[str], None]) -> Iterator[None]:
     """Show what is logged meanwhile, each record in a line. What the library logs the consumer tells, too."""
     ours, theirs = _OneLine(say), logging.NullHandler()
-    places = {"flyball": ours, "aio_pika": theirs, "aiormq": theirs}
+    places = {"flyball.client": ours, "aio_pika": theirs, "aiormq": theirs}
     for name, handler in places.items():
         logging.getLogger(name).addHandler(handler)
     propagated = {name: logging.getLogger(name).propagate for name in ("aio_pika", "aiormq")}
