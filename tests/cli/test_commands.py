@@ -33,9 +33,14 @@ Flyball = Callable[..., Result]
 
 
 @pytest.fixture
-def address(tmp_path: Path) -> Iterator[str]:
-    with RunningNode(tmp_path, store="memory", thorbang="off") as node:
-        yield str(node.address("telesto"))
+def node(tmp_path: Path) -> Iterator[RunningNode]:
+    with RunningNode(tmp_path / "data", store="memory", thorbang="off") as node:
+        yield node
+
+
+@pytest.fixture
+def address(node: RunningNode) -> str:
+    return str(node.address("telesto"))
 
 
 @pytest.fixture
@@ -366,12 +371,19 @@ def matches(shown: str, printed: str) -> bool:
     return re.fullmatch(pattern, printed.rstrip("\n")) is not None
 
 
-def test_the_page_shows_what_happens(address: str) -> None:
-    environment = {**os.environ, **QUIET, "FLYBALL_SERVER": address, "PATH": f"{BIN}:{os.environ['PATH']}"}
+def test_the_page_shows_what_happens(node: RunningNode, tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        **QUIET,
+        "FLYBALL_SERVER": str(node.address("telesto")),
+        "FLYBALL_AMQP_URL": f"amqp://guest:guest@{node.address('amqp')}/",
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+    }
     for command, shown in dialogue():
         done = subprocess.run(
             command,
             shell=True,
+            cwd=tmp_path,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

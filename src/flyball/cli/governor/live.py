@@ -107,7 +107,7 @@ def consume(
             folder.mkdir(parents=True, exist_ok=True)
             writer = SampleWriter(folder, WRITER)
             writer.start()
-            stack.callback(writer.stop)
+            stack.callback(_close, writer, folder, display)
 
         def record(sample: Sample, enough: asyncio.Event) -> None:
             if most_samples is not None and len(kept.samples) >= most_samples:
@@ -124,6 +124,12 @@ def consume(
         except ControlError as error:
             raise ControlError(without_password(str(error))) from error
     return kept
+
+
+def _close(writer: SampleWriter, folder: Path, display: Display) -> None:
+    writer.stop()
+    if writer.dropped:
+        display.say(f"{writer.dropped} samples could not be written to {folder}: see whether the disk is full")
 
 
 async def _until_enough(
