@@ -26,6 +26,7 @@ from flyball.cli.governor.series import read_series
 from flyball.cli.main import app
 from flyball.client.sync import Client
 from flyball.control.documents import read_design
+from flyball.control.laws import Multiplicative, SelfTuning, law_to_json
 from flyball.control.plant import read_model
 from flyball.trace.files import TraceFiles
 
@@ -251,7 +252,9 @@ def _drop_columns(path: Path) -> None:
         (["--law", "pi", "--gains", "kp=-0.0016, ki=0.006"], {"kind": "pi", "kp": -0.0016, "ki": 0.006}),
         (["--law", "scheduled", "--pole", "0.7"], {"kind": "scheduled", "pole": 0.7}),
         (["--law", "multiplicative", "--exponent", "0.3"], {"kind": "multiplicative", "exponent": 0.3}),
-        (["--law", "self_tuning"], {"kind": "self_tuning", "pole": 0.8}),
+        (["--law", "multiplicative"], law_to_json(Multiplicative())),
+        (["--law", "self_tuning"], law_to_json(SelfTuning())),
+        (["--law", "self_tuning", "--pole", "0.8"], {"kind": "self_tuning", "pole": 0.8}),
     ],
 )
 def test_design_finds_the_gains_of_the_law_that_is_asked_for(

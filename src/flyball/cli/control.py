@@ -62,7 +62,8 @@ Concurrency = Annotated[
     int | None, typer.Option("--concurrency", min=1, help="Handlers at once; else as many as there are messages.")
 ]
 Pole = Annotated[
-    float | None, typer.Option("--pole", help="From 0, fast, to 1, slow and quiet; 0.8 for laws that have only one.")
+    float | None,
+    typer.Option("--pole", help="From 0, fast, to 1, slow and quiet; 0.8 for most laws that have only one."),
 ]
 Poles = Annotated[
     str | None, typer.Option("--poles", metavar="P,P...", help="All poles of p, pi or pid, as in 0.5+0.3i,0.5-0.3i.")
@@ -71,7 +72,7 @@ Settling = Annotated[
     float, typer.Option("--settling-samples", help="Samples in which pi or pid settle, if no poles are given.")
 ]
 Overshoot = Annotated[float, typer.Option("--overshoot", help="How far they may overshoot, as a part of the step.")]
-Exponent = Annotated[float, typer.Option("--exponent", help="Of the multiplicative law: how fast it is.")]
+Exponent = Annotated[float | None, typer.Option("--exponent", help="Of the multiplicative law: how fast it is.")]
 Limits = Annotated[
     tuple[float, float], typer.Option("--limits", metavar="LOWEST HIGHEST", help="Between what the action may be.")
 ]
@@ -145,7 +146,7 @@ def design(
     poles: Poles = None,
     settling_samples: Settling = DEFAULT_TUNING.settling_samples,
     overshoot: Overshoot = DEFAULT_TUNING.overshoot,
-    exponent: Exponent = DEFAULT_TUNING.exponent,
+    exponent: Exponent = None,
     gains: Annotated[
         str | None,
         typer.Option("--gains", metavar="NAME=NUMBER,...", help="Design nothing, check these: kp=0.002,ki=0.006."),
@@ -250,7 +251,7 @@ def simulate(
     poles: Poles = None,
     settling_samples: Settling = DEFAULT_TUNING.settling_samples,
     overshoot: Overshoot = DEFAULT_TUNING.overshoot,
-    exponent: Exponent = DEFAULT_TUNING.exponent,
+    exponent: Exponent = None,
     limits: Limits = DEFAULT_LIMITS,
     setpoint: Annotated[float | None, typer.Option("--setpoint", help="What to hold; else the design's.")] = None,
     start: Annotated[float | None, typer.Option("--start", help="First action; else the lowest.")] = None,

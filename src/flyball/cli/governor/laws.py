@@ -17,13 +17,13 @@ def law_for(name: LawName, plant: Plant | None, tuning: Tuning) -> Law[Any]:
     """Return the law. Raises ControlError if this plant, or the lack of one, does not allow it."""
     if tuning.gains is not None:
         return law_from_json({"kind": "pi" if name is LawName.LAMBDA_PI else name.value, **_gains(tuning.gains)})
-    pole = LAMBDA if tuning.pole is None else tuning.pole
     if name is LawName.MULTIPLICATIVE:
-        return Multiplicative(tuning.exponent)
+        return Multiplicative() if tuning.exponent is None else Multiplicative(tuning.exponent)
     if name is LawName.SELF_TUNING:
-        return SelfTuning(pole)
+        return SelfTuning() if tuning.pole is None else SelfTuning(tuning.pole)
     if plant is None:
         raise WrongUse(f"a {name} law is designed for a plant: give its model, or choose {' or '.join(MODEL_FREE)}")
+    pole = LAMBDA if tuning.pole is None else tuning.pole
     match name:
         case LawName.LAMBDA_PI:
             return lambda_pi(plant, pole)

@@ -55,11 +55,11 @@ class Tuning:
     """How fast a law shall be, or its gains themselves."""
 
     pole: float | None = None
-    """Of laws that have one to choose; all poles of others. None: 0.8, or as settling and overshoot say."""
+    """Of laws that have one to choose; all poles of others. None: the law's default, or by settling and overshoot."""
     poles: str | None = None
     settling_samples: float = 8.0
     overshoot: float = 0.05
-    exponent: float = 0.4
+    exponent: float | None = None
     gains: str | None = None
 
 
