@@ -17,6 +17,7 @@ import uvloop
 from flyball.cli.governor.display import Display
 from flyball.cli.governor.handlers import handler_of
 from flyball.cli.governor.requests import ActuatorName, Source
+from flyball.cli.governor.telling import Interrupted
 from flyball.client.adaptive import AdaptiveConsumer, FractionalWindow, Pacer, Rate, Window
 from flyball.client.adaptive.actuators import ConsumerActuator
 from flyball.control.laws import Law, Reading
@@ -123,6 +124,8 @@ def consume(
             uvloop.run(_until_enough(consumer, record, seconds, kept))
         except ControlError as error:
             raise ControlError(without_password(str(error))) from error
+        except asyncio.CancelledError:
+            raise Interrupted("interrupted before it was connected") from None
     return kept
 
 
@@ -141,10 +144,13 @@ async def _until_enough(
     loop = asyncio.get_running_loop()
     enough = asyncio.Event()
     consumer = new_consumer(lambda sample: record(sample, enough))
+    starting = asyncio.current_task()
 
     def interrupt() -> None:
         kept.is_interrupted = True
         enough.set()
+        if starting is not None:
+            starting.cancel()
         # A second time it ends at once.
         loop.remove_signal_handler(signal.SIGINT)
 
@@ -152,6 +158,7 @@ async def _until_enough(
         loop.add_signal_handler(number, interrupt)
     try:
         await _start(consumer)
+        starting = None
         if seconds is not None:
             loop.call_later(seconds, enough.set)
         async with asyncio.TaskGroup() as tasks:
