@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -16,7 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
+from tests.amqp.brokers import Broker
 from tests.nodes import RunningNode
 from tests.pipeline.traces import write_samples
 from typer.testing import CliRunner, Result
@@ -427,6 +430,23 @@ def test_a_rate_needs_no_model(url: str, tmp_path: Path) -> None:
     assert shown["goal"] == "200 messages/s"
     assert float(shown["mean"].split()[0]) == pytest.approx(200, rel=0.3)
     assert lines[-1] == f"plot: {tmp_path / 'run.svg'}"
+
+
+def test_rabbitmq_is_a_broker_like_any_other(rabbitmq_node: Broker, tmp_path: Path) -> None:
+    with contextlib.closing(pika.BlockingConnection(pika.URLParameters(rabbitmq_node.url()))) as connection:
+        channel = connection.channel()
+        channel.queue_declare("control")
+        for _ in range(2_000):
+            channel.basic_publish("", "control", b"x")
+        flags = ["--rate", 200, "--handler-ms", 10, "--actuator", "fractional", "--sample-time", 0.2, "--seconds", 3]
+        result = control(
+            "run", "--url", rabbitmq_node.url(), "--queue", "control", *flags, "--out", tmp_path, "--json"
+        )
+        *samples, told = documents(result)
+        channel.queue_delete("control")
+    # A window between two and three: 10 ms and a bit for each message.
+    assert 1.5 < samples[-1]["action"] < 6
+    assert told["mean"] == pytest.approx(200, rel=0.3)
 
 
 @pytest.mark.parametrize(
