@@ -97,7 +97,7 @@ def design(responses: Sequence[Response], title: str) -> Figure:
     # What is unstable grows beyond all bounds, and would leave of the rest a line.
     steps.set_ylim(max(low, -1.0), min(high, 3.0))
     if any(response.name for response in responses):
-        steps.legend(loc="best", frameon=False)
+        steps.legend(loc="best")
     circle.set(aspect="equal", xlabel="real", ylabel="imaginary", title="poles")
     circle.grid(visible=True, lw=0.3)
     return figure
@@ -122,6 +122,7 @@ def loops(traces: Sequence[Trace], measurement_label: str, time_label: str) -> F
         above.set_title(trace.name)
         below.step(trace.times, trace.actions, where="post", color=DONE, lw=1.0)
         below.set_xlabel(time_label)
+        below.tick_params(labelbottom=True)
         if column == 0:
             above.set_ylabel(measurement_label)
             below.set_ylabel("action")
