@@ -74,6 +74,19 @@ def test_the_summary_says_in_plain_words_which_controllers_held_their_goal(tmp_p
     assert "Closed loops that held their goal" in summary
 
 
+@pytest.mark.parametrize(
+    ("std", "count", "says"),
+    [
+        (8.0, 2, "All 2 held the goal: "),
+        (99.0, 2, "None of 2 held the goal: "),
+        (99.0, 1, "The only one did not hold the goal: "),
+    ],
+)
+def test_the_summary_says_it_when_all_or_none_held_the_goal(std: float, count: int, says: str) -> None:
+    controllers = {f"PI {number}": (400.0, std) for number in range(count)}
+    assert says in held_words(chapters_of(made_loops.closed(["rabbitmq"], controllers)))
+
+
 def test_the_summary_says_how_often_loops_settled_soon_after_a_disturbance() -> None:
     words = held_words(chapters_of(made_loops.closed(["rabbitmq"], parts=STEPS)))
     assert "Settled within 10 samples after 2 of 4 disturbances." in words

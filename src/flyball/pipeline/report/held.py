@@ -143,10 +143,12 @@ def _has_loops(chapter: Chapter) -> bool:
 
 def _sentences(found: Sequence[Held]) -> str:
     held, lost = [one for one in found if one.is_held], [one for one in found if not one.is_held]
+    is_one = len(found) == 1
     if not lost:
-        said = [f"{_all(found)} held the goal: {_named(held)}."]
+        said = [f"{'The only one' if is_one else f'All {len(held)}'} held the goal: {_named(held)}."]
     elif not held:
-        said = [f"{_all(found)} did not hold the goal: {_named(lost)}."]
+        none = "The only one did not hold" if is_one else f"None of {len(lost)} held"
+        said = [f"{none} the goal: {_named(lost)}."]
     else:
         said = [f"{len(held)} of {len(found)} held the goal: {_named(held)}.", f"The others did not: {_named(lost)}."]
     disturbed = [one for one in found if one.disturbance]
@@ -155,10 +157,6 @@ def _sentences(found: Sequence[Held]) -> str:
         after = count_of(len(disturbed), "disturbance")
         said.append(f"Settled within {SOON_SAMPLES} samples after {soon} of {after}.")
     return " ".join(said)
-
-
-def _all(found: Sequence[Held]) -> str:
-    return "The only one" if len(found) == 1 else f"All {len(found)}"
 
 
 def _named(found: Sequence[Held]) -> str:

@@ -137,7 +137,7 @@ def _published_traces(
                 "type": "scatter",
                 "mode": "markers",
                 "orientation": "h",
-                "offsetgroup": label,
+                "offsetgroup": "published",
                 "name": plain(label),
                 "y": list(own),
                 "x": shorts(mean for mean, _ in own.values()),
