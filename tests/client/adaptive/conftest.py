@@ -1,7 +1,36 @@
-"""Both brokers for the adaptive consumer's tests, and pika to look at them from outside."""
+"""Both brokers for the adaptive consumer's tests, and pika to look at them from outside; tests may be coroutines."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+from typing import Any
+
+import pytest
+
 from tests.amqp.conftest import broker, channel, connect, flyball_node, name, new_name
+from tests.client.conftest import TEST_LIMIT_S
 
 __all__ = ["broker", "channel", "connect", "flyball_node", "name", "new_name"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run tests that are coroutines; they must leave no task of ours behind. aio-pika's own need a moment longer."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+
+    async def run() -> None:
+        async with asyncio.timeout(TEST_LIMIT_S):
+            await pyfuncitem.obj(**arguments)
+        left = [task for task in asyncio.all_tasks() - {asyncio.current_task()} if "flyball" in _file_of(task)]
+        assert not left, f"tasks were left behind: {left}"
+
+    asyncio.run(run())
+    return True
+
+
+def _file_of(task: asyncio.Task[Any]) -> str:
+    code = getattr(task.get_coro(), "cr_code", None)
+    return "" if code is None else str(code.co_filename)

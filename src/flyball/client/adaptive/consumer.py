@@ -162,6 +162,7 @@ class AdaptiveConsumer:
         meanwhile.
         """
         self._stopping.set()
+        self._crew.wind_up()
         if self._supervisor is None:
             return
         try:

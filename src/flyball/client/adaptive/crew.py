@@ -51,15 +51,18 @@ class Crew:
         """Begin to handle what has come, with tasks of this group."""
         self._loop = asyncio.get_running_loop()
         self._tasks = tasks
-        self._is_finishing = False
         if self._waiting:
             self._call()
 
-    async def finish(self, limit_s: float) -> bool:
-        """Begin nothing more, and wait for the handlers that run; return whether all have ended in time."""
+    def wind_up(self) -> None:
+        """Begin nothing more from now on: what waits and what comes goes back with its channel."""
         self._is_finishing = True
-        self._forget_waiting()
+        self._meter.forget(len(self._waiting), monotonic())
+        self._waiting.clear()
         self._quiet_down()
+
+    async def finish(self, limit_s: float) -> bool:
+        """Wait for the handlers that run; return whether all have ended in time."""
         try:
             async with asyncio.timeout(limit_s):
                 await self._is_quiet.wait()
@@ -192,10 +195,6 @@ class Crew:
                 type(error).__name__,
                 exc_info=error,
             )
-
-    def _forget_waiting(self) -> None:
-        self._meter.forget(len(self._waiting), monotonic())
-        self._waiting.clear()
 
     def _quiet_down(self) -> None:
         if not self._meter.running:

@@ -40,7 +40,7 @@ class Session:
         """`receive` is called with what arrives, `settled` with what was settled while the channel lived."""
         self.channel = channel
         self.queue_name = queue_name
-        self.tag = f"flyball-{secrets.token_hex(8)}"
+        self.tag = ""
         self.unsettled: dict[int, Delivery] = {}
         """By delivery tag, the oldest first."""
         self.is_lost = asyncio.Event()
@@ -78,7 +78,8 @@ class Session:
             raise
 
     async def consume(self, arguments: dict[str, Any] | None = None) -> None:
-        """Subscribe."""
+        """Subscribe, under another tag each time: quorum queues of RabbitMQ fail where one comes twice."""
+        self.tag = f"flyball-{secrets.token_hex(8)}"
         await self.ask(
             self.channel.basic_consume(self.queue_name, self._on_delivery, consumer_tag=self.tag, arguments=arguments)
         )

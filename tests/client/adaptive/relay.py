@@ -1,0 +1,59 @@
+"""A relay between a client and a broker that a test can cut."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import TracebackType
+from typing import Self
+
+
+class Relay:
+    """Hands on bytes both ways, over connections that `cut` ends without a word."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+        self.cut()
+        await self._server.wait_closed()
+
+    @property
+    def url(self) -> str:
+        port = self._server.sockets[0].getsockname()[1]
+        return f"amqp://guest:guest@127.0.0.1:{port}/"
+
+    def cut(self) -> None:
+        """End all connections."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            onwards = await asyncio.open_connection(self._host, self._port)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers |= {writer, onwards[1]}
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_hand_on(reader, onwards[1]))
+            tasks.create_task(_hand_on(onwards[0], writer))
+        self._writers -= {writer, onwards[1]}
+
+
+async def _hand_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()

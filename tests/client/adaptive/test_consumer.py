@@ -1,0 +1,396 @@
+"""The adaptive consumer against both brokers: goals are reached, and no message is lost or doubled on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import aio_pika
+import pytest
+import uvloop
+from aio_pika import IncomingMessage
+
+from flyball.client.adaptive import AdaptiveConsumer, Fast, FractionalWindow, Goal, Latency, Pacer, Rate, Window
+from flyball.client.adaptive.actuators import ConsumerActuator
+from flyball.control.laws import Multiplicative, ProportionalIntegral
+from flyball.control.limits import Limits
+from flyball.errors import ControlError
+from tests.amqp.brokers import Broker
+from tests.client.adaptive.work import Samples, Work, drain, fill
+
+SAMPLE_S = 0.1
+
+
+async def test_every_message_is_handled_and_acknowledged_once(broker: Broker, name: str) -> None:
+    await fill(broker.url(), name, 300)
+    work = Work()
+    async with AdaptiveConsumer(broker.url(), name, work, Fast(), concurrency=3, sample_time_s=SAMPLE_S) as consumer:
+        await work.until_done(300)
+    assert work.done == list(range(300)), "in order, as they are handled by nobody who waits"
+    assert (consumer.state.settled, consumer.state.failed, consumer.state.is_connected) == (300, 0, False)
+    assert await drain(broker.url(), name) == []
+
+
+@pytest.mark.parametrize("actuator", [Window, FractionalWindow, Pacer])
+async def test_windows_that_change_all_the_time_lose_and_double_nothing(
+    broker: Broker, name: str, actuator: type[ConsumerActuator]
+) -> None:
+    await fill(broker.url(), name, 600)
+    work = Work()
+    acting = actuator()
+    consumer = AdaptiveConsumer(broker.url(), name, work, Rate(2000), actuator=acting, sample_time_s=SAMPLE_S)
+    async with consumer:
+        for number, action in enumerate([3, 1.5, 40, 0.7, 2.25, 700, 1, 12] * 3):
+            await work.until_done(20 * number)
+            await acting.apply(action)
+        await acting.apply(1000)
+        await work.until_done(600)
+    assert sorted(work.done) == list(range(600))
+    assert consumer.state.settled == 600
+    assert await drain(broker.url(), name) == []
+
+
+async def test_a_quorum_queue_is_consumed_with_new_subscriptions(broker: Broker, name: str) -> None:
+    await fill(broker.url(), name, 300, quorum=True)
+    work = Work()
+    acting = Window()
+    consumer = AdaptiveConsumer(broker.url(), name, work, Rate(1e6), actuator=acting, sample_time_s=60)
+    async with consumer:
+        for number, action in enumerate([3, 1, 40, 2, 25, 1, 7]):
+            await work.until_done(20 * number)
+            assert await acting.apply(action) == action
+        await acting.apply(100)
+        await work.until_done(300)
+    assert work.done == list(range(300)), "also the order is kept"
+    assert await drain(broker.url(), name) == []
+
+
+async def test_a_connection_that_is_given_is_used_and_left_open(broker: Broker, name: str) -> None:
+    await fill(broker.url(), name, 10)
+    work = Work()
+    async with await aio_pika.connect_robust(broker.url()) as connection:
+        async with AdaptiveConsumer(connection, name, work, Rate(1000)):
+            await work.until_done(10)
+        channel = await connection.channel()
+        await channel.declare_queue(name, passive=True)
+        await channel.close()
+    assert await drain(broker.url(), name) == []
+
+
+# Goals
+
+
+async def test_a_rate_is_held_by_the_pacer(broker: Broker, name: str) -> None:
+    await fill(broker.url(), name, 1000)
+    samples = Samples()
+    work = Work()
+    async with AdaptiveConsumer(
+        broker.url(), name, work, Rate(200), sample_time_s=0.5, record=samples.record
+    ) as consumer:
+        await samples.until(lambda: len(samples.all) >= 4)
+        state = consumer.state
+    assert state.pace_per_s is not None
+    assert sum(samples.all[1:4]) / 3 == pytest.approx(200, rel=0.1)
+    await drain(broker.url(), name)
+
+
+async def test_a_rate_is_held_by_a_fractional_window_below_one(broker: Broker, name: str) -> None:
+    """Handlers of 5 ms give less than 200/s at a window of 1: 60/s is a window of about 0.3."""
+    await fill(broker.url(), name, 1000)
+    samples = Samples()
+
+    async def handle(message: IncomingMessage) -> None:
+        await asyncio.sleep(0.005)
+
+    async with AdaptiveConsumer(
+        broker.url(),
+        name,
+        handle,
+        Rate(60),
+        actuator=FractionalWindow(),
+        sample_time_s=0.5,
+        record=samples.record,
+    ):
+        await samples.until(lambda: len(samples.all) >= 12)
+    assert sum(samples.all[6:12]) / 6 == pytest.approx(60, rel=0.25)
+    assert max(samples.actions[6:]) < 1
+    await drain(broker.url(), name)
+
+
+async def test_a_latency_is_held_by_the_window(broker: Broker, name: str) -> None:
+    """One handler of 5 ms at a time: 50 ms are about ten messages."""
+    await fill(broker.url(), name, 3000)
+    samples = Samples()
+
+    async def handle(message: IncomingMessage) -> None:
+        await asyncio.sleep(0.005)
+
+    async with AdaptiveConsumer(
+        broker.url(), name, handle, Latency(0.05), concurrency=1, sample_time_s=0.4, record=samples.record
+    ):
+        await samples.until(lambda: len(samples.all) >= 12)
+    assert sum(samples.all[8:12]) / 4 == pytest.approx(0.05, rel=0.35)
+    await drain(broker.url(), name)
+
+
+async def test_as_fast_as_the_handlers_can_means_that_few_messages_wait(broker: Broker, name: str) -> None:
+    await fill(broker.url(), name, 4000)
+    samples = Samples()
+
+    async def handle(message: IncomingMessage) -> None:
+        await asyncio.sleep(0.01)
+
+    async with AdaptiveConsumer(
+        broker.url(), name, handle, Fast(2), concurrency=5, sample_time_s=0.2, record=samples.record
+    ) as consumer:
+        await samples.until(lambda: len(samples.all) >= 15)
+        assert 6 <= consumer.state.window <= 12
+    assert sum(samples.all[8:15]) / 7 == pytest.approx(2, abs=1)
+    await drain(broker.url(), name)
+
+
+async def test_an_empty_queue_winds_nothing_up(broker: Broker, name: str) -> None:
+    await fill(broker.url(), name, 0)
+    samples = Samples()
+    async with AdaptiveConsumer(
+        broker.url(), name, Work(), Rate(400), actuator=Window(), sample_time_s=0.05, record=samples.record
+    ) as consumer:
+        await samples.until(lambda: len(samples.all) >= 10)
+        assert consumer.state.window == 1
+    await drain(broker.url(), name)
+
+
+async def test_another_goal_counts_at_once_with_a_pacer(broker: Broker, name: str) -> None:
+    await fill(broker.url(), name, 1000)
+    samples = Samples()
+    async with AdaptiveConsumer(
+        broker.url(), name, Work(), Rate(50), sample_time_s=0.4, record=samples.record
+    ) as consumer:
+        await samples.until(lambda: len(samples.all) >= 2)
+        consumer.set_goal(Rate(300))
+        assert consumer.state.pace_per_s == 300
+        await samples.until(lambda: len(samples.all) >= 5)
+        assert samples.all[-1] == pytest.approx(300, rel=0.15)
+        with pytest.raises(ControlError, match="another kind needs another consumer"):
+            consumer.set_goal(Fast())
+    await drain(broker.url(), name)
+
+
+async def test_in_shadow_mode_it_computes_and_does_not_act(broker: Broker, name: str) -> None:
+    await fill(broker.url(), name, 300)
+    samples = Samples()
+    work = Work(is_open=False)
+    async with AdaptiveConsumer(
+        broker.url(),
+        name,
+        work,
+        Rate(400),
+        actuator=Window(),
+        start=2,
+        sample_time_s=0.05,
+        record=samples.record,
+        is_shadow=True,
+        stop_limit_s=0,
+    ) as consumer:
+        await samples.until(lambda: len(samples.all) >= 5)
+        assert (consumer.state.window, len(work.begun)) == (2, 2)
+    assert samples.actions[-1] > 2
+    await drain(broker.url(), name)
+
+
+# The end
+
+
+async def test_stopping_lets_handlers_finish_and_returns_the_rest_in_order(broker: Broker, name: str) -> None:
+    await fill(broker.url(), name, 10)
+    work = Work(is_open=False)
+    consumer = AdaptiveConsumer(
+        broker.url(), name, work, Fast(), concurrency=2, limits=Limits(6, 6), sample_time_s=SAMPLE_S
+    )
+    await consumer.start()
+    await work.until_begun(2)
+    stopping = asyncio.ensure_future(consumer.stop())
+    await asyncio.sleep(0)
+    work.gate.set()
+    await stopping
+    assert work.done == [0, 1]
+    assert [text.rstrip("*") for text in await drain(broker.url(), name)] == [str(number) for number in range(2, 10)]
+
+
+async def test_cancelling_it_is_stopping_it(broker: Broker, name: str) -> None:
+    """As Ctrl-C does: asyncio.run cancels what it runs."""
+    await fill(broker.url(), name, 5)
+    work = Work(is_open=False)
+    running = asyncio.ensure_future(
+        AdaptiveConsumer(broker.url(), name, work, Fast(), concurrency=1, start=3, sample_time_s=SAMPLE_S).run()
+    )
+    await work.until_begun(1)
+    running.cancel()
+    for _ in range(5):
+        # The cancellation goes from what it waits for to the consumer, a step at a time.
+        await asyncio.sleep(0)
+    work.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert work.done == [0]
+    assert [text.rstrip("*") for text in await drain(broker.url(), name)] == ["1", "2", "3", "4"]
+
+
+async def test_a_handler_that_does_not_end_in_time_is_cancelled_and_its_message_goes_back(
+    broker: Broker, name: str
+) -> None:
+    await fill(broker.url(), name, 2)
+    work = Work(is_open=False)
+    consumer = AdaptiveConsumer(broker.url(), name, work, Fast(), concurrency=1, stop_limit_s=0.05)
+    async with consumer:
+        await work.until_begun(1)
+    assert (work.done, await drain(broker.url(), name)) == ([], ["0*", "1"])
+
+
+async def test_it_may_be_stopped_twice_and_before_it_was_started(broker: Broker, name: str) -> None:
+    await fill(broker.url(), name, 1)
+    consumer = AdaptiveConsumer(broker.url(), name, Work(), Rate(10))
+    await consumer.stop()
+    work = Work()
+    consumer = AdaptiveConsumer(broker.url(), name, work, Rate(10))
+    await consumer.start()
+    await consumer.start()
+    await work.until_done(1)
+    await consumer.stop()
+    await consumer.stop()
+    assert await drain(broker.url(), name) == []
+
+
+# Handlers that fail
+
+
+async def test_a_message_whose_handler_fails_goes_back_to_the_queue(
+    broker: Broker, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(broker.url(), name, 3)
+    tried: list[str] = []
+    done = asyncio.Event()
+
+    async def handle(message: IncomingMessage) -> None:
+        tried.append(message.body.decode() + ("*" if message.redelivered else ""))
+        if not message.redelivered:
+            raise ValueError("not yet")
+        if len(tried) == 6:
+            done.set()
+
+    with caplog.at_level(logging.WARNING, "flyball"):
+        async with AdaptiveConsumer(broker.url(), name, handle, Rate(1000)) as consumer:
+            await done.wait()
+    assert sorted(tried) == ["0", "0*", "1", "1*", "2", "2*"]
+    assert (consumer.state.failed, consumer.state.handled) == (3, 3)
+    assert len([record for record in caplog.records if "the handler failed" in record.message]) == 1
+    assert await drain(broker.url(), name) == []
+
+
+async def test_a_message_whose_handler_fails_is_rejected_if_that_is_wanted(broker: Broker, name: str) -> None:
+    await fill(broker.url(), name, 3)
+    tried: list[int] = []
+    done = asyncio.Event()
+
+    async def handle(message: IncomingMessage) -> None:
+        tried.append(int(message.body))
+        if len(tried) == 3:
+            done.set()
+        raise asyncio.CancelledError if len(tried) == 2 else KeyError("no such thing")
+
+    async with AdaptiveConsumer(broker.url(), name, handle, Rate(1000), on_error="reject") as consumer:
+        await done.wait()
+    assert (tried, consumer.state.failed) == ([0, 1, 2], 3)
+    assert await drain(broker.url(), name) == []
+
+
+async def test_what_a_handler_has_acknowledged_itself_is_not_acknowledged_again(broker: Broker, name: str) -> None:
+    await fill(broker.url(), name, 3)
+    work = Work()
+
+    async def handle(message: IncomingMessage) -> None:
+        await message.ack()
+        await work(message)
+
+    async with AdaptiveConsumer(broker.url(), name, handle, Rate(1000)) as consumer:
+        await work.until_done(3)
+        assert consumer.state.sessions == 1
+    assert await drain(broker.url(), name) == []
+
+
+# What does not fit
+
+
+async def handler(message: IncomingMessage) -> None: ...
+
+
+def not_async(message: IncomingMessage) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"source": 5672}, "needs an address"),
+        ({"queue_name": ""}, "the name of a queue"),
+        ({"handler": not_async}, "`async def` that takes a message"),
+        ({"handler": None}, "`async def` that takes a message"),
+        ({"goal": 400}, "a goal is a Rate, a Latency or Fast, not 400"),
+        ({"concurrency": 0}, "1 or more, not 0"),
+        ({"on_error": "ignore"}, '"requeue" or "reject", not \'ignore\''),
+        ({"sample_time_s": -1}, "a sample time is a number of seconds above 0"),
+        ({"limits": Limits(0, 10), "actuator": Window()}, "between 1 and 65535, not 0 and 10"),
+        ({"limits": Limits(0, 10)}, "the limits of a pacer are above 0"),
+        ({"goal": Fast(), "actuator": Pacer()}, "a pacer holds a rate"),
+        ({"law": Multiplicative(0.4)}, "has no certificate"),
+        ({"law": ProportionalIntegral(1.0, 1.0)}, "the pi law has no certificate"),
+        ({"stop_limit_s": -1}, "0 or more, not -1"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_one_line(change: dict[str, Any], complaint: str) -> None:
+    fitting: dict[str, Any] = {"source": "amqp://nowhere", "queue_name": "queue", "handler": handler, "goal": Rate(1)}
+    with pytest.raises(ControlError) as refused:
+        AdaptiveConsumer(**{**fitting, **change})
+    assert complaint in str(refused.value)
+
+
+@pytest.mark.parametrize("make", [lambda: Rate(0), lambda: Rate(float("nan")), lambda: Latency(-1), lambda: Fast(0)])
+def test_a_goal_that_makes_no_sense_is_refused(make: Any) -> None:
+    with pytest.raises(ControlError, match="above 0"):
+        make()
+
+
+def test_a_law_of_ones_own_may_run_without_a_certificate_if_that_is_known() -> None:
+    AdaptiveConsumer(
+        "amqp://nowhere", "queue", handler, Rate(1), law=ProportionalIntegral(0.1, 0.1), allow_uncertified=True
+    )
+
+
+async def test_an_actuator_belongs_to_one_consumer() -> None:
+    actuator = Window()
+    AdaptiveConsumer("amqp://nowhere", "queue", handler, Fast(), actuator=actuator)
+    with pytest.raises(ControlError, match="make one for each"):
+        AdaptiveConsumer("amqp://nowhere", "queue", handler, Fast(), actuator=actuator)
+
+
+async def test_a_queue_that_is_not_there_is_told_at_the_start(broker: Broker, name: str) -> None:
+    with pytest.raises(ControlError, match=f"queue '{name}' of .* cannot be consumed: .*no queue"):
+        await AdaptiveConsumer(broker.url(), name, handler, Rate(1)).start()
+
+
+async def test_a_broker_that_is_not_there_is_told_at_the_start() -> None:
+    with pytest.raises(ControlError, match="there is no connection to 127.0.0.1:1/: "):
+        await AdaptiveConsumer("amqp://guest:secret@127.0.0.1:1/", "queue", handler, Rate(1)).start()
+
+
+def test_it_runs_on_uvloop_as_well(broker: Broker, name: str) -> None:
+    async def consume(goal: Goal) -> list[str]:
+        await fill(broker.url(), name, 100)
+        work = Work()
+        async with AdaptiveConsumer(broker.url(), name, work, goal, sample_time_s=SAMPLE_S):
+            await work.until_done(100)
+        assert work.done == list(range(100))
+        return await drain(broker.url(), name)
+
+    assert uvloop.run(consume(Rate(2000))) == []
+    assert uvloop.run(consume(Fast())) == []

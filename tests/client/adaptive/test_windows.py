@@ -1,0 +1,145 @@
+"""Whatever is asked of a window, in whatever order: no more messages are out than it allows, and no fewer."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flyball.client.adaptive.delivery import Delivery
+from flyball.client.adaptive.session import Session
+from flyball.client.adaptive.subscription import Subscription
+from tests.amqp.brokers import Broker
+from tests.client.adaptive.work import drain, fill
+
+MESSAGES = 60
+steps = st.lists(st.tuples(st.integers(1, 8), st.integers(0, 4)), min_size=1, max_size=8)
+"""Windows, and how many messages are acknowledged after each."""
+
+
+class Spy:
+    """Consumes without handling, and looks at every arrival whether there was room for it."""
+
+    def __init__(self, url: str, queue_name: str, window: int) -> None:
+        self.allowed = window
+        self.arrived: list[int] = []
+        self.complaints: list[str] = []
+        self.subscription = Subscription(url, queue_name, self._receive, lambda _: None, lambda _: None, window)
+
+    @property
+    def session(self) -> Session:
+        session = self.subscription.session
+        assert session is not None
+        return session
+
+    @property
+    def out(self) -> int:
+        return len(self.session.unsettled)
+
+    def _receive(self, delivery: Delivery) -> None:
+        self.arrived.append(int(delivery.message.body))
+        out = len(delivery.session.unsettled)
+        if out > self.allowed:
+            self.complaints.append(f"{out} are out, {self.allowed} are allowed")
+
+    async def settle(self) -> None:
+        """Let the broker deliver what it wants to."""
+        for _ in range(3):
+            await self.session.count_ready()
+        # What came before the last answer is received in tasks of the library.
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    async def acknowledge(self, count: int) -> None:
+        for delivery in list(self.session.unsettled.values())[:count]:
+            await self.session.acknowledge(delivery)
+
+    async def change(self, window: int) -> None:
+        """Change the window; where it can only shrink when there is room, make room."""
+        self.allowed = max(window, self.allowed)
+        changing = asyncio.ensure_future(self.subscription.set_window(window))
+        if not self.subscription.is_quick:
+            await asyncio.sleep(0)
+            await self.acknowledge(max(0, self.out - window + 1))
+        await changing
+        self.allowed = window
+
+
+@pytest.mark.parametrize("quorum", [False, True])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=steps)
+def test_no_more_is_out_than_the_window_allows_and_no_less_if_it_is_wanted(
+    broker: Broker, quorum: bool, steps: list[tuple[int, int]]
+) -> None:
+    async def follow() -> None:
+        queue_name = f"test-{secrets.token_hex(6)}"
+        await fill(broker.url(), queue_name, MESSAGES, quorum=quorum)
+        spy = Spy(broker.url(), queue_name, window=1)
+        await spy.subscription.open()
+        for window, acknowledged in steps:
+            await spy.settle()
+            await spy.change(window)
+            await spy.settle()
+            assert spy.out >= window or not spy.subscription.is_quick, "there is room that is not used"
+            await spy.acknowledge(acknowledged)
+        await spy.settle()
+        assert spy.complaints == []
+        assert spy.arrived == list(range(len(spy.arrived))), "nothing came twice, or out of order"
+        out = spy.out
+        await spy.subscription.close()
+        assert len(await drain(broker.url(), queue_name)) == MESSAGES - len(spy.arrived) + out
+
+    asyncio.run(follow())
+
+
+async def test_a_window_of_none_holds_acknowledgements_back_until_it_opens(broker: Broker, name: str) -> None:
+    await fill(broker.url(), name, 10)
+    spy = Spy(broker.url(), name, window=1)
+    await spy.subscription.open()
+    await spy.settle()
+    await spy.subscription.set_window(0)
+    for _ in range(3):
+        await spy.acknowledge(1)
+        await spy.settle()
+    assert spy.arrived == [0]
+    await spy.subscription.set_window(1)
+    await spy.settle()
+    assert spy.arrived == [0, 1]
+    await spy.subscription.end()
+    await spy.subscription.close()
+    assert len(await drain(broker.url(), name)) == 9
+
+
+async def test_what_is_held_back_is_acknowledged_at_the_end(broker: Broker, name: str) -> None:
+    await fill(broker.url(), name, 3)
+    spy = Spy(broker.url(), name, window=1)
+    await spy.subscription.open()
+    await spy.settle()
+    await spy.subscription.set_window(0)
+    await spy.acknowledge(1)
+    await spy.subscription.end()
+    await spy.subscription.close()
+    assert await drain(broker.url(), name) == ["1", "2"]
+
+
+async def test_a_request_whose_caller_is_cancelled_leaves_the_channel_as_it_is(broker: Broker, name: str) -> None:
+    await fill(broker.url(), name, 10)
+    spy = Spy(broker.url(), name, window=1)
+    await spy.subscription.open()
+    spy.allowed = 3
+    changing = asyncio.ensure_future(spy.subscription.set_window(3))
+    await asyncio.sleep(0)
+    changing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await changing
+    await spy.settle()
+    await spy.subscription.set_window(2)
+    await spy.acknowledge(3)
+    await spy.settle()
+    assert spy.subscription.sessions == 1
+    assert spy.complaints == []
+    await spy.subscription.close()
+    await drain(broker.url(), name)
