@@ -24,8 +24,7 @@ class Relay:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.close()
-        self.cut()
+        self.close()
         await self._server.wait_closed()
 
     @property
@@ -37,6 +36,11 @@ class Relay:
         """End all connections."""
         for writer in self._writers:
             writer.transport.abort()
+
+    def close(self) -> None:
+        """End all connections and take no new ones."""
+        self._server.close()
+        self.cut()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -1,4 +1,4 @@
-"""A connection that is lost in the middle of a loop: the consumer goes on, and every message is handled in the end."""
+"""A connection that is lost in the middle of a loop: the consumer goes on, and all messages are handled in the end."""
 
 from __future__ import annotations
 
@@ -104,13 +104,14 @@ async def test_a_queue_that_is_deleted_and_made_again_is_consumed_again(broker: 
 async def test_it_can_be_stopped_while_there_is_no_broker(broker: Broker, name: str) -> None:
     await fill(broker.url(), name, 3)
     work = Work()
-    async with Relay(broker.host, broker.port) as relay:
-        async with AdaptiveConsumer(relay.url, name, work, Rate(1000)) as consumer:
-            await work.until_done(3)
-            relay._server.close()
-            relay.cut()
-            while consumer.state.is_connected:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+    async with (
+        Relay(broker.host, broker.port) as relay,
+        AdaptiveConsumer(relay.url, name, work, Rate(1000)) as consumer,
+    ):
+        await work.until_done(3)
+        relay.close()
+        while consumer.state.is_connected:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     assert await drain(broker.url(), name) in ([], ["2*"])
 
 

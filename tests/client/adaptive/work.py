@@ -1,17 +1,20 @@
-"""What the tests of the adaptive consumer share: queues with numbered messages, and handlers that tests hold in hand."""
+"""What the tests of the adaptive consumer share: queues with numbered messages, handlers that tests hold in hand."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import aio_pika
 from aio_pika import IncomingMessage
 
+from flyball.control.loop import Sample
+
 
 async def fill(url: str, queue_name: str, count: int, *, quorum: bool = False, first: int = 0) -> None:
     """Declare a queue and publish the messages 0 to count - 1, or from `first` on; they have arrived on return."""
-    arguments = {"x-queue-type": "quorum"} if quorum else {}
+    arguments: dict[str, Any] = {"x-queue-type": "quorum"} if quorum else {}
     async with await aio_pika.connect(url) as connection:
         channel = await connection.channel()
         await channel.declare_queue(queue_name, durable=True, arguments=arguments)
@@ -73,9 +76,9 @@ class Samples:
         self.actions: list[float] = []
         self._changed = asyncio.Event()
 
-    def record(self, sample: object) -> None:
-        self.all.append(sample.measurement)  # type: ignore[attr-defined]
-        self.actions.append(sample.action)  # type: ignore[attr-defined]
+    def record(self, sample: Sample) -> None:
+        self.all.append(sample.measurement)
+        self.actions.append(sample.action)
         self._changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:

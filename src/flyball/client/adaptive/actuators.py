@@ -21,6 +21,8 @@ MOST_PREFETCH = 65_535
 """What AMQP has room for."""
 SLOT_S = 0.1
 """A broker that knows whole windows only is told a new one no more often than this."""
+DEAR_RATIO = 0.1
+"""Where a change is a new subscription, windows that differ by less are as good as the same."""
 HELD_S = 0.5
 """A pacer's window has room for what is handled in so many seconds, unless it is told otherwise."""
 LEAST_PACER_WINDOW = 16
@@ -70,6 +72,15 @@ class ConsumerActuator(ABC):
     async def run(self) -> None:  # noqa: B027  # most have nothing to do
         """Do what there is to do between two samples, until cancelled."""
 
+    async def _set_whole(self, action: float) -> float:
+        """Set the window to a whole number, unless it is near enough and a change is dear; return it."""
+        subscription = self._bound
+        window = max(1.0, float(round(action)))
+        if not subscription.is_quick and abs(window - subscription.window) <= DEAR_RATIO * subscription.window:
+            return subscription.window
+        await subscription.set_window(window)
+        return window
+
     @property
     def _bound(self) -> Subscription:
         assert self._subscription is not None, "the actuator is bound to no consumer"
@@ -80,9 +91,7 @@ class Window(ConsumerActuator):
     """The prefetch window, a whole number of messages."""
 
     async def apply(self, action: float) -> float:
-        window = max(1.0, float(round(action)))
-        await self._bound.set_window(window)
-        return window
+        return await self._set_whole(action)
 
 
 class FractionalWindow(ConsumerActuator):
@@ -111,8 +120,7 @@ class FractionalWindow(ConsumerActuator):
             self._action = round(action, 3)
             await subscription.set_window(self._action)
         elif not subscription.is_quick:
-            self._action = max(1.0, float(round(action)))
-            await subscription.set_window(self._action)
+            self._action = await self._set_whole(action)
         else:
             self._action = action
             self._changed.set()

@@ -40,12 +40,12 @@ class Session:
         """`receive` is called with what arrives, `settled` with what was settled while the channel lived."""
         self.channel = channel
         self.queue_name = queue_name
-        self.tag = ""
+        self.tag = f"flyball-{secrets.token_hex(8)}"
         self.unsettled: dict[int, Delivery] = {}
         """By delivery tag, the oldest first."""
         self.is_lost = asyncio.Event()
         self.released = asyncio.Event()
-        """Set whenever something was settled; for those who wait for room."""
+        """Set whenever something was settled; for those who wait for that."""
         self._receive = receive
         self._settled = settled
         self._held: list[Delivery] | None = None
@@ -78,8 +78,7 @@ class Session:
             raise
 
     async def consume(self, arguments: dict[str, Any] | None = None) -> None:
-        """Subscribe, under another tag each time: quorum queues of RabbitMQ fail where one comes twice."""
-        self.tag = f"flyball-{secrets.token_hex(8)}"
+        """Subscribe."""
         await self.ask(
             self.channel.basic_consume(self.queue_name, self._on_delivery, consumer_tag=self.tag, arguments=arguments)
         )

@@ -30,7 +30,7 @@ class ConsumerState:
     settled: int
     """Messages that were acknowledged, requeued or rejected, on a channel that lived."""
     sessions: int
-    """So many times a channel was opened: 1 until a connection is lost."""
+    """So many times a connection was made: 1 until it is lost."""
     samples: int
     late_samples: int
     last_sample: Sample | None

@@ -55,7 +55,7 @@ class Subscription:
         self._is_ending = False
         self._global_is_refused = False
         self.sessions = 0
-        """So many times a channel was opened."""
+        """So many times a connection was made."""
 
     # What it is like
 
@@ -91,11 +91,16 @@ class Subscription:
     async def keep(self) -> None:
         """Whenever the channel is lost, open another one, until cancelled."""
         while self._session is not None:
-            await self._session.is_lost.wait()
+            session = self._session
+            await session.is_lost.wait()
+            async with self._changing:
+                # A change of the window may have replaced it.
+                if self._session is not session:
+                    continue
             if self._is_ending:
                 return
             log.warning("the connection for queue %r is lost; its unsettled messages come again", self._queue_name)
-            self._lost(self._session)
+            self._lost(session)
             await self._discard()
             self._require_that_it_restores_itself()
             await self._establish_again()
@@ -104,14 +109,8 @@ class Subscription:
     async def set_window(self, window: float) -> None:
         """Ask for another window; it holds on return, or when the next channel is open."""
         self._wanted = window
-        async with self._changing:
-            session, broker_window = self.session, self._window
-            if session is None or broker_window is None or self._wanted == self._applied:
-                return
-            window = self._wanted
-            with contextlib.suppress(SessionLost):
-                await broker_window.change(window)
-                self._applied = window
+        # A caller that is cancelled must not leave half a change behind.
+        await asyncio.shield(self._change())
 
     async def count_ready(self) -> int | None:
         """Return how many messages wait in the queue; None if nobody can tell at present."""
@@ -126,7 +125,11 @@ class Subscription:
     async def end(self) -> None:
         """Have no more delivered; what was may still be settled. Nothing is held back any more."""
         self._is_ending = True
-        session = self.session
+        if self._session is not None:
+            # Whoever waits there for something to be settled need not wait any longer.
+            self._session.released.set()
+        async with self._changing:
+            session = self.session
         if session is not None:
             with contextlib.suppress(SessionLost):
                 await session.cancel()
@@ -138,6 +141,41 @@ class Subscription:
         await self._discard()
 
     # Inside
+
+    async def _change(self) -> None:
+        async with self._changing:
+            session, broker_window, window = self.session, self._window, self._wanted
+            if session is None or broker_window is None or self._is_ending or window == self._applied:
+                return
+            with contextlib.suppress(SessionLost):
+                if not await broker_window.change(window):
+                    await self._replace(session, window)
+                self._applied = window
+
+    async def _replace(self, session: Session, window: float) -> None:
+        """Go on with a new channel, when all that came by the old one is settled."""
+        await session.cancel()
+        while session.unsettled and not (session.is_lost.is_set() or self._is_ending):
+            session.released.clear()
+            await session.released.wait()
+        if session.is_lost.is_set() or self._is_ending:
+            return
+        await session.ask(self._begin(session.channel.connection, window))
+        await session.close()
+
+    async def _begin(self, amqp: AmqpConnection, wanted: float) -> None:
+        """Open a channel and subscribe on it. Raises SessionLost."""
+        channel = await amqp.channel(publisher_confirms=False)
+        assert isinstance(channel, aiormq.Channel)
+        session = Session(channel, self._queue_name, self._receive, self._settled)
+        window = self._window_of(session, amqp)
+        try:
+            await session.count_ready()
+            await window.begin(wanted)
+        except SessionLost:
+            await session.close()
+            raise
+        self._session, self._window, self._applied = session, window, wanted
 
     async def _establish_again(self, attempts: int | None = None) -> None:
         for attempt in itertools.count(1):
@@ -163,26 +201,16 @@ class Subscription:
     async def _try_to_establish(self) -> None:
         try:
             async with asyncio.timeout(CONNECT_LIMIT_S):
-                amqp = await self._connect()
-                channel = await amqp.channel(publisher_confirms=False)
-        except (aiormq.exceptions.AMQPError, OSError, RuntimeError, ValueError) as error:
-            await self._discard()
-            raise _Failed(f"there is no connection to {self._place}: {error or type(error).__name__}") from error
-        assert isinstance(channel, aiormq.Channel)
-        session = Session(channel, self._queue_name, self._receive, self._settled)
-        window = self._window_of(session, amqp)
-        try:
-            wanted = self._wanted
-            await session.count_ready()
-            await window.begin(wanted)
+                await self._begin(await self._connect(), self._wanted)
         except SessionLost as lost:
-            await session.close()
             await self._discard()
             cause = lost.__cause__
             if "global" in str(cause) and not self._global_is_refused:
                 raise _GlobalRefused from cause
             raise _Failed(f"queue {self._queue_name!r} of {self._place} cannot be consumed: {cause}") from cause
-        self._session, self._window, self._applied = session, window, wanted
+        except (aiormq.exceptions.AMQPError, OSError, RuntimeError, ValueError) as error:
+            await self._discard()
+            raise _Failed(f"there is no connection to {self._place}: {error or type(error).__name__}") from error
         self.sessions += 1
 
     def _window_of(self, session: Session, connection: AmqpConnection) -> BrokerWindow:

@@ -5,16 +5,12 @@ docs/adaptive-consumer.md has the facts behind them. Each knows one way and no c
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from pamqp import commands
 
 from flyball.client.adaptive.session import Session
-
-DRAIN_S = 0.1
-"""For so long a new subscription waits for what the old one got; what is out then counts against the window."""
 
 
 class BrokerWindow(ABC):
@@ -33,8 +29,11 @@ class BrokerWindow(ABC):
         """Subscribe with a window."""
 
     @abstractmethod
-    async def change(self, window: float) -> None:
-        """Change it. What is out beyond a smaller window stays out, and nothing comes until there is room."""
+    async def change(self, window: float) -> bool:
+        """Change it; what is out beyond a smaller window stays out, and nothing comes until there is room.
+
+        Return False if this session cannot change: another one is needed.
+        """
 
 
 class ConsumerWindow(BrokerWindow):
@@ -45,12 +44,13 @@ class ConsumerWindow(BrokerWindow):
     async def begin(self, window: float) -> None:
         await self._session.consume({"x-prefetch": float(window)})
 
-    async def change(self, window: float) -> None:
+    async def change(self, window: float) -> bool:
         session = self._session
         again = commands.Basic.Consume(
             queue=session.queue_name, consumer_tag=session.tag, arguments={"x-prefetch": float(window)}
         )
         await session.ask(session.channel.rpc(again))
+        return True
 
 
 class ChannelWindow(BrokerWindow):
@@ -67,8 +67,9 @@ class ChannelWindow(BrokerWindow):
         await self._set(window)
         await self._session.consume()
 
-    async def change(self, window: float) -> None:
+    async def change(self, window: float) -> bool:
         await self._set(window)
+        return True
 
     async def _set(self, window: float) -> None:
         count = max(1, round(window))
@@ -84,39 +85,15 @@ class ChannelWindow(BrokerWindow):
 class NewSubscription(BrokerWindow):
     """RabbitMQ's quorum queues: only a new subscription has a new window, and it does not count what is out.
 
-    So the old one is cancelled, what it got is waited for a moment, and what is out still is taken off the window of
-    the new one. Nothing is delivered meanwhile.
+    So what the old one got is waited for, and the new one has a channel of its own: what a quorum queue sends to a
+    subscription while that is cancelled is stuck on its channel. Nothing is delivered meanwhile.
     """
 
     is_quick = False
 
     async def begin(self, window: float) -> None:
-        await self._consume(max(1, round(window)))
-
-    async def change(self, window: float) -> None:
-        session = self._session
-        await session.cancel()
-        count = max(1, round(window))
-        if await self._is_open_after(count):
-            await self._consume(count - len(session.unsettled))
-
-    async def _consume(self, count: int) -> None:
-        await self._session.ask(self._session.channel.basic_qos(prefetch_count=count))
+        await self._session.ask(self._session.channel.basic_qos(prefetch_count=max(1, round(window))))
         await self._session.consume()
 
-    async def _is_open_after(self, count: int) -> bool:
-        """Wait a moment for all that is out, and as long as it takes for room; return whether the channel lives."""
-        session = self._session
-        clock = asyncio.get_running_loop().time
-        end_s = clock() + DRAIN_S
-        while session.unsettled and not session.is_lost.is_set():
-            left_s = end_s - clock()
-            if left_s <= 0 and len(session.unsettled) < count:
-                break
-            session.released.clear()
-            try:
-                async with asyncio.timeout(left_s if left_s > 0 else None):
-                    await session.released.wait()
-            except TimeoutError:
-                continue
-        return not session.is_lost.is_set()
+    async def change(self, window: float) -> bool:
+        return False
