@@ -1,4 +1,4 @@
-"""A connection that is lost in the middle of a loop: the consumer goes on, and all messages are handled in the end."""
+"""A connection that is lost in the middle of a loop: the consumer goes on, and all messages are handled."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_it_can_be_stopped_while_there_is_no_broker(broker: Broker, name: 
         relay.close()
         while consumer.state.is_connected:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    assert await drain(broker.url(), name) in ([], ["2*"])
+    assert set(await drain(broker.url(), name)) <= {"0*", "1*", "2*"}, "what was acknowledged too late to be heard"
 
 
 async def test_a_connection_that_does_not_come_back_by_itself_ends_the_consumer(broker: Broker, name: str) -> None:

@@ -1,0 +1,43 @@
+"""The token bucket holds its rate, whenever it is asked."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flyball.client.adaptive.pace import BURST_S, Pace
+
+
+@given(st.floats(0.5, 5000), st.lists(st.floats(0.0, 0.5), min_size=1, max_size=200))
+def test_no_more_pass_than_the_rate_allows(per_s: float, gaps_s: list[float]) -> None:
+    pace = Pace(per_s, 0.0)
+    now_s, passed = 0.0, 0
+    for gap_s in gaps_s:
+        now_s += gap_s
+        while pace.take(now_s):
+            passed += 1
+        assert passed <= 1 + per_s * (now_s + BURST_S) + 1e-6
+
+
+def test_who_asks_often_enough_gets_the_whole_rate() -> None:
+    pace = Pace(400.0, 0.0)
+    passed = sum(pace.take(tick * 0.001) for tick in range(10_001))
+    assert passed == pytest.approx(4001, abs=1)
+    assert pace.lost == 0
+
+
+def test_what_nobody_wanted_is_lost_and_counted() -> None:
+    pace = Pace(100.0, 0.0)
+    assert pace.ready(10.0) == 3
+    assert pace.lost == pytest.approx(998, abs=1)
+
+
+def test_the_wait_is_as_long_as_it_takes() -> None:
+    pace = Pace(100.0, 0.0)
+    assert pace.take(0.0)
+    assert not pace.take(0.0)
+    assert pace.wait_s() == pytest.approx(0.01)
+    pace.change(50.0, 0.005)
+    assert pace.wait_s() == pytest.approx(0.01)
+    assert pace.take(0.0151)
