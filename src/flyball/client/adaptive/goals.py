@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from flyball.control.certificate import Certificate
-from flyball.control.laws import Integral, Law, Multiplicative, law_to_json
+from flyball.control.laws import Integral, Law, Multiplicative
+from flyball.control.model_free import certify_integral, certify_model_free
 from flyball.errors import ControlError
 
-EXPONENT = 0.4
 FAST_GAIN = 0.5
 
 
@@ -75,29 +75,14 @@ Goal = Rate | Latency | Fast
 def default_law(goal: Goal) -> tuple[Law[Any], Certificate]:
     """Return a law that holds the goal on every plant that a consumer can be, and the proof."""
     if isinstance(goal, Fast):
-        return _fast_law()
+        # One more in the window is at most one more that waits, or one handler less that idles.
+        fast = Integral(FAST_GAIN)
+        return fast, certify_integral(fast, highest_slope=1.0)
     # The rate over the window, or over the pace, is a concave curve through the origin (Little's law until something
     # saturates); the latency over the window is flat and then proportional. In logarithms the slope of both lies
-    # between 0 and 1. A slope of 0 is a plant that cannot be moved, so the poles are those of the steepest.
-    law = Multiplicative(EXPONENT)
-    plant = "every curve whose logarithm has a slope of at most 1"
-    return law, _certificate(law, plant, EXPONENT)
-
-
-def _fast_law() -> tuple[Law[Any], Certificate]:
-    # One more in the window is at most one more that waits, or one handler less that idles.
-    law = Integral(FAST_GAIN)
-    return law, _certificate(law, "every curve with a slope of at most 1", FAST_GAIN)
-
-
-def _certificate(law: Law[Any], plant: str, gain: float) -> Certificate:
-    """Return the certificate of an integral law with this gain on a static plant with a gain of 1.
-
-    With a delay of d samples it is stable as long as the gain is below 2 sin(pi / (2 (2 d - 1))).
-    """
-    pole = 1 - gain
-    delay_samples = math.floor((math.pi / (2 * math.asin(gain / 2)) + 1) / 2) - 1
-    return Certificate(law_to_json(law), plant, (complex(pole),), abs(pole), 2 / gain, float(delay_samples))
+    # between 0 and 1.
+    law = Multiplicative()
+    return law, certify_model_free(law)
 
 
 def _require_positive(what: str, value: object, unit: str) -> None:
