@@ -13,8 +13,10 @@ from aio_pika import IncomingMessage
 
 from flyball.client.adaptive import AdaptiveConsumer, Fast, FractionalWindow, Goal, Latency, Pacer, Rate, Window
 from flyball.client.adaptive.actuators import ConsumerActuator
+from flyball.control.documents import Design
 from flyball.control.laws import Multiplicative, ProportionalIntegral
 from flyball.control.limits import Limits
+from flyball.control.model_free import certify_model_free
 from flyball.errors import ControlError
 from tests.amqp.brokers import Broker
 from tests.client.adaptive.work import Samples, Work, drain, fill
@@ -343,7 +345,9 @@ def not_async(message: IncomingMessage) -> None: ...
         ({"limits": Limits(0, 10), "actuator": Window()}, "between 1 and 65535, not 0 and 10"),
         ({"limits": Limits(0, 10)}, "the limits of a pacer are above 0"),
         ({"goal": Fast(), "actuator": Pacer()}, "a pacer holds a rate"),
-        ({"law": Multiplicative(0.4)}, "has no certificate"),
+        ({"goal": Fast(), "law": Multiplicative(0.4)}, "has no certificate"),
+        ({"law": Multiplicative(1.5)}, "gain margin"),
+        ({"sample_time_s": 0}, "a sample time is a number of seconds above 0"),
         ({"law": ProportionalIntegral(1.0, 1.0)}, "the pi law has no certificate"),
         ({"stop_limit_s": -1}, "0 or more, not -1"),
     ],
@@ -359,6 +363,21 @@ def test_what_does_not_fit_is_refused_with_one_line(change: dict[str, Any], comp
 def test_a_goal_that_makes_no_sense_is_refused(make: Any) -> None:
     with pytest.raises(ControlError, match="above 0"):
         make()
+
+
+def test_a_law_that_needs_no_model_needs_no_certificate() -> None:
+    AdaptiveConsumer("amqp://nowhere", "queue", handler, Rate(1), law=Multiplicative(0.3))
+
+
+def test_a_design_brings_law_limits_sample_time_and_certificate() -> None:
+    law = Multiplicative(0.5)
+    design = Design("orders", law, Limits(2, 50), 0.25, certificate=certify_model_free(law))
+    consumer = AdaptiveConsumer("amqp://nowhere", "queue", handler, Rate(1), actuator=Window(), design=design)
+    loop = consumer._loop
+    assert (loop.controller.law, loop.controller.limits, loop.sample_time_s) == (law, Limits(2, 50), 0.25)
+    assert consumer.state.window == 2
+    with pytest.raises(ControlError, match="a design or a law"):
+        AdaptiveConsumer("amqp://nowhere", "queue", handler, Rate(1), law=law, design=design)
 
 
 def test_a_law_of_ones_own_may_run_without_a_certificate_if_that_is_known() -> None:

@@ -18,13 +18,13 @@ from aio_pika.abc import AbstractConnection
 from flyball.client.adaptive.actuators import ConsumerActuator, Pacer, Window
 from flyball.client.adaptive.crew import Crew, Handler
 from flyball.client.adaptive.delivery import Delivery
-from flyball.client.adaptive.goals import Fast, Goal, Latency, Rate, default_law
+from flyball.client.adaptive.goals import Fast, Goal, Latency, Rate, default_law, own_certificate
 from flyball.client.adaptive.meter import Meter
 from flyball.client.adaptive.sensors import sensor_for
 from flyball.client.adaptive.state import ConsumerState
 from flyball.client.adaptive.subscription import Subscription
 from flyball.control.certificate import Certificate
-from flyball.control.controller import Controller
+from flyball.control.controller import Controller, Smoothing
 from flyball.control.laws import Law
 from flyball.control.limits import Limits
 from flyball.control.loop import Loop, Sample
@@ -44,6 +44,9 @@ class Design(Protocol):
 
     @property
     def sample_time_s(self) -> float: ...
+
+    @property
+    def smoothing_share(self) -> float | None: ...
 
     @property
     def certificate(self) -> Certificate | None: ...
@@ -97,6 +100,8 @@ class AdaptiveConsumer:
             law, certificate = design.law, design.certificate
         elif law is None:
             law, certificate = default_law(goal)
+        elif certificate is None:
+            certificate = own_certificate(law, goal)
         self._has_own_limits = limits is None and design is None
         limits = limits or (design.limits if design is not None else self._actuator.default_limits(goal))
         self._actuator.check_limits(limits)
@@ -107,7 +112,9 @@ class AdaptiveConsumer:
         self._meter = Meter()
         self._crew = Crew(handler, self._meter, concurrency, requeues=on_error == "requeue")
         begin = self._actuator.default_start(goal) if start is None else start
-        controller = Controller(law, limits, goal.setpoint, begin)
+        share = None if design is None else design.smoothing_share
+        self._smoothing = None if share is None else Smoothing(share)
+        controller = Controller(law, limits, goal.setpoint, begin, self._smoothing)
         self._subscription = Subscription(
             source,
             queue_name,
@@ -123,7 +130,7 @@ class AdaptiveConsumer:
             self._sensor,
             controller,
             self._actuator,
-            sample_time_s or (design.sample_time_s if design is not None else SAMPLE_TIME_S),
+            sample_time_s if sample_time_s is not None else SAMPLE_TIME_S if design is None else design.sample_time_s,
             certificate=certificate,
             record=self._on_sample,
             is_shadow=is_shadow,
@@ -200,7 +207,7 @@ class AdaptiveConsumer:
             return
         # The pace is the rate: there is no need to feel the way. What was measured before says nothing any more.
         limits, begin = self._actuator.default_limits(goal), self._actuator.default_start(goal)
-        self._loop.controller = Controller(controller.law, limits, goal.setpoint, begin)
+        self._loop.controller = Controller(controller.law, limits, goal.setpoint, begin, self._smoothing)
         if self._supervisor is not None and not self._loop.is_shadow:
             self._crew.set_pace(begin)
             self._sensor.restart()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from flyball.control.certificate import Certificate
-from flyball.control.laws import Integral, Law, Multiplicative
+from flyball.control.laws import Integral, Law, Multiplicative, SelfTuning
 from flyball.control.model_free import certify_integral, certify_model_free
 from flyball.errors import ControlError
 
@@ -83,6 +83,13 @@ def default_law(goal: Goal) -> tuple[Law[Any], Certificate]:
     # between 0 and 1.
     law = Multiplicative()
     return law, certify_model_free(law)
+
+
+def own_certificate(law: Law[Any], goal: Goal) -> Certificate | None:
+    """Return the certificate of a law that needs no model for the goal; None if it needs one."""
+    if isinstance(goal, Fast) or not isinstance(law, Multiplicative | SelfTuning):
+        return None
+    return certify_model_free(law)
 
 
 def _require_positive(what: str, value: object, unit: str) -> None:
