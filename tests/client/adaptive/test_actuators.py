@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball.client.adaptive import FractionalWindow, Pacer, Rate
@@ -22,6 +22,7 @@ def test_larger_slots_are_spread_evenly() -> None:
     assert slots(4.0, 3) == [4, 4, 4]
 
 
+@settings(deadline=None)
 @given(st.floats(0.1, 1000), st.integers(10, 200))
 def test_the_mean_of_the_slots_is_the_window_to_within_one_slot(action: float, count: int) -> None:
     assert sum(slots(action, count)) / count == pytest.approx(action, abs=1 / count + 1e-6)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball.client.adaptive.pace import BURST_S, Pace
 
 
+@settings(deadline=None)
 @given(st.floats(0.5, 5000), st.lists(st.floats(0.0, 0.5), min_size=1, max_size=200))
 def test_no_more_pass_than_the_rate_allows(per_s: float, gaps_s: list[float]) -> None:
     pace = Pace(per_s, 0.0)
