@@ -34,6 +34,18 @@ def test_what_nobody_wanted_is_lost_and_counted() -> None:
     assert pace.lost == pytest.approx(998, abs=1)
 
 
+@pytest.mark.parametrize(("stall_s", "was_used"), [(0.0, True), (0.1, True), (0.3, False), (2.0, False)])
+def test_a_pace_counts_as_used_in_spite_of_short_stalls(stall_s: float, was_used: bool) -> None:
+    pace = Pace(400.0, 0.0)
+    for tick in range(2001):
+        if tick * 0.001 >= stall_s:
+            pace.take(tick * 0.001)
+    assert pace.was_used(2.0) is was_used
+    for tick in range(2001, 3001):
+        pace.take(tick * 0.001)
+    assert pace.was_used(3.0)
+
+
 def test_the_wait_is_as_long_as_it_takes() -> None:
     pace = Pace(100.0, 0.0)
     assert pace.take(0.0)

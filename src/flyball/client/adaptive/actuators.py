@@ -157,7 +157,6 @@ class Pacer(ConsumerActuator):
         if window is not None and not (isinstance(window, int) and 1 <= window <= MOST_PREFETCH):
             raise ControlError(f"a pacer's window is a whole number from 1 to {MOST_PREFETCH}, not {window!r}")
         self._window = window
-        self._lost = 0.0
 
     def default_limits(self, goal: Goal) -> Limits:
         # The pace is the rate, until something else is slower: there is little to correct.
@@ -178,11 +177,7 @@ class Pacer(ConsumerActuator):
 
     def is_binding(self) -> bool:
         pace = self._crew.pace
-        if pace is None:
-            return True
-        pace.refill(monotonic())
-        lost, self._lost = pace.lost - self._lost, pace.lost
-        return lost < 1.0
+        return pace is None or pace.was_used(monotonic())
 
     async def apply(self, action: float) -> float:
         self._crew.set_pace(action)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+MOST_LOST_RATIO = 0.1
+"""A stall now and then is made up for by a faster pace. Where more than this part of it is not used, something else
+is slower, and a faster pace would only become a burst later on."""
 BURST_S = 0.02
 """What was missed for so long may be made up for at once: timers of an event loop are late by milliseconds."""
 
@@ -9,14 +12,17 @@ BURST_S = 0.02
 class Pace:
     """Lets `per_s` through in a second, evenly; what is not used within BURST_S is lost."""
 
-    __slots__ = ("_at_s", "_per_s", "_tokens", "lost")
+    __slots__ = ("_at_s", "_due", "_per_s", "_seen", "_tokens", "lost")
 
     def __init__(self, per_s: float, now_s: float) -> None:
         self._per_s = per_s
         self._at_s = now_s
         self._tokens = 1.0
+        self._due = 0.0
         self.lost = 0.0
         """So many could have been let through, but nobody came."""
+        self._seen = (0.0, 0.0)
+        """What was due and what was lost when it was asked last."""
 
     @property
     def per_s(self) -> float:
@@ -39,12 +45,20 @@ class Pace:
         self.refill(now_s)
         return int(self._tokens)
 
+    def was_used(self, now_s: float) -> bool:
+        """Tell whether most of what could go has gone since this was asked last."""
+        self.refill(now_s)
+        (due, lost), self._seen = self._seen, (self._due, self.lost)
+        return self.lost - lost <= MOST_LOST_RATIO * (self._due - due)
+
     def wait_s(self) -> float:
         """Return how long, after the last refill, until the next may go."""
         return max(0.0, (1.0 - self._tokens) / self._per_s)
 
     def refill(self, now_s: float) -> None:
-        tokens = self._tokens + (now_s - self._at_s) * self._per_s
+        new = (now_s - self._at_s) * self._per_s
+        self._due += new
+        tokens = self._tokens + new
         most = 1.0 + self._per_s * BURST_S
         if tokens > most:
             self.lost += tokens - most
