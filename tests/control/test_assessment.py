@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 
@@ -78,6 +79,24 @@ def test_without_settling_they_are_of_the_second_half() -> None:
     assert figures.settling_samples is None
 
 
+def test_the_last_of_a_slow_way_to_the_setpoint_does_not_count() -> None:
+    slow = [400 * (1 - 0.8**k) + y for k, y in enumerate(noisy(100, 0, 5))]
+    figures = assess(slow, 400)
+    assert figures.std == pytest.approx(5, rel=0.25)
+    assert figures.mean == pytest.approx(400, abs=2)
+
+
+def test_the_warm_up_does_not_count_for_the_mean_but_does_for_settling() -> None:
+    figures = assess([0.0, 200.0, *[390.0] * 28, *[410.0] * 20], 400, warm_up=30)
+    assert (figures.mean, figures.steady_from, figures.settling_samples) == (410, 30, 2)
+
+
+def test_nothing_but_warm_up_has_no_mean_and_no_deviation() -> None:
+    figures = assess([400.0] * 10, 400, warm_up=30)
+    assert math.isnan(figures.mean) and math.isnan(figures.std)
+    assert figures.settling_samples == 0
+
+
 def test_each_part_between_disturbances_has_figures_of_its_own() -> None:
     measurements = [400.0] * 20 + [400.0, 700.0] + [800.0] * 18 + [400.0] + [800.0] * 19
     setpoints = [400.0] * 20 + [800.0] * 40
@@ -85,6 +104,11 @@ def test_each_part_between_disturbances_has_figures_of_its_own() -> None:
     assert (first.start, first.end, first.setpoint, first.figures.settling_samples) == (0, 20, 400, 0)
     assert (stepped.start, stepped.end, stepped.setpoint, stepped.figures.settling_samples) == (20, 40, 800, 1)
     assert (disturbed.start, disturbed.end, disturbed.figures.settling_samples) == (40, 60, 1)
+
+
+def test_the_warm_up_is_that_of_the_run_not_of_each_part() -> None:
+    first, second = assess_parts([400.0] * 80, [400.0] * 80, [40], warm_up=30)
+    assert (first.figures.steady_from, second.figures.steady_from) == (30, 5)
 
 
 def test_too_few_samples_and_odd_setpoints_are_refused() -> None:

@@ -170,12 +170,40 @@ def test_one_of_several_plants_is_chosen_by_loop_and_sample_time() -> None:
     other = {**FAST, "loop": "pacer"}
     assert read_model(model(FAST, SLOW, other), loop="pacer").loop == "pacer"
     assert read_model(model(FAST, SLOW, other), sample_time_s=10.0).sample_time_s == 10.0
-    with pytest.raises(ControlError, match=r"several plants.*'prefetch' at 1.0 s, 'prefetch' at 10.0 s"):
+    with pytest.raises(ControlError, match=r"2 such plants.*'prefetch' at 1.0 s, 'prefetch' at 10.0 s"):
         read_model(model(FAST, SLOW))
     with pytest.raises(ControlError, match=r"no such plant; it has 'prefetch' at 1.0 s"):
         read_model(model(FAST), loop="pacer")
     with pytest.raises(ControlError, match="it has none"):
         read_model(model())
+
+
+def test_a_loop_that_was_identified_on_several_brokers_is_chosen_by_the_words_before_its_name() -> None:
+    def on(experiment: str, target: str, b: float) -> dict[str, Any]:
+        return {**FAST, "experiment": experiment, "target": target, "factors": {"target.kind": target}, "b": b}
+
+    text = model(on("s/open", "rabbitmq", 1.0), on("s/random", "rabbitmq", 2.0), on("s/random", "flyball", 3.0))
+    assert read_model(text, loop="flyball/prefetch").b == 3
+    assert read_model(text, loop="random/rabbitmq/prefetch").b == 2
+    assert read_model(text, loop="s/open/rabbitmq/prefetch").b == 1
+    with pytest.raises(ControlError, match=r"2 such plants.*'s/open/rabbitmq/prefetch'.*'s/random/rabbitmq/prefetch'"):
+        read_model(text, loop="rabbitmq/prefetch")
+    with pytest.raises(ControlError, match="no such plant"):
+        read_model(text, loop="mq/prefetch")
+
+
+def test_cells_of_an_experiment_are_told_apart_by_their_factors() -> None:
+    cells = [{**FAST, "target": "flyball", "factors": {"workload.handler_time_s": time_s}} for time_s in (0.1, 0.2)]
+    assert read_model(model(*cells), loop="handler_time_s=0.2/prefetch").loop == "prefetch"
+    with pytest.raises(ControlError, match="'flyball/handler_time_s=0.1/prefetch'"):
+        read_model(model(*cells), loop="prefetch")
+
+
+def test_a_loop_without_a_plant_is_no_choice_beside_one_that_has_one() -> None:
+    without = {"loop": "prefetch", "sample_time_s": 1.0, "reason": "too few samples"}
+    assert read_model(model(without, FAST)).b == 59.73
+    with pytest.raises(ControlError, match="too few samples"):
+        read_model(model(without))
 
 
 @pytest.mark.parametrize(

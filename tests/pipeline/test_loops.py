@@ -17,7 +17,6 @@ from flyball.errors import PipelineError
 from flyball.pipeline.loops import (
     CLOSED_LOOPS,
     MOST_POINTS,
-    SETTLING_LIMIT,
     closed_loops,
     gains_of,
     loop_measures,
@@ -86,17 +85,32 @@ def test_the_nine_columns_of_the_paper_come_first() -> None:
 
 def test_mean_and_deviation_are_those_of_the_measured_time(closed: Table) -> None:
     measured = [390.0, 410.0] * 20
-    [row] = closed(samples_of([0.0] * WARM_UP + measured + [9999.0] * 10), run_of(length=40)).to_dict("records")
+    [row] = closed(samples_of([419.0] * WARM_UP + measured + [9999.0] * 10), run_of(length=40)).to_dict("records")
     assert row["mean"] == pytest.approx(400)
-    assert row["std"] == pytest.approx(np.std(measured, ddof=1), rel=0.05)
+    assert row["std"] == pytest.approx(np.std(measured, ddof=1), rel=1e-5)
     assert (row["samples"], row["goal"], row["part"], row["disturbance"]) == (40, 400, 1, "")
     assert row["half_width"] < row["std"]
 
 
 def test_a_warm_up_that_is_too_short_for_a_loop_to_settle_is_longer_for_it(closed: Table) -> None:
     run = replace(run_of(), measured=Measured(START_US, START_US + 100_000_000))
-    [row] = closed(samples_of([0.0] * SETTLING_LIMIT + [400.0] * 40), run).to_dict("records")
-    assert (row["mean"], row["samples"]) == (400, 40)
+    slow = [400 * (1 - 0.8**k) for k in range(100)]
+    [row] = closed(samples_of(slow), run).to_dict("records")
+    figures = assess(slow, 400.0)
+    assert row["mean"] == pytest.approx(figures.mean, rel=1e-5)
+    assert row["mean"] == pytest.approx(400, rel=0.001)
+    assert row["samples"] == 100 - figures.steady_from
+
+
+def test_figures_have_as_many_digits_as_a_reader_wants(closed: Table) -> None:
+    [row] = closed(samples_of([400 + np.sin(k) for k in range(50)]), run_of()).to_dict("records")
+    assert all(len(str(row[name])) <= len("400.123") for name in ("mean", "std", "half_width"))
+
+
+def test_a_part_that_is_all_warm_up_has_no_mean(closed: Table) -> None:
+    found = closed(samples_of([400.0] * 60, [300.0] * 10 + [400.0] * 50), run_of())
+    assert pd.isna(found["mean"][0])
+    assert (found["samples"][0], found["mean"][1]) == (0, 400)
 
 
 def test_settling_and_overshoot_count_from_the_beginning_of_the_loop(closed: Table) -> None:
@@ -133,9 +147,9 @@ def test_each_change_of_the_goal_begins_a_part(closed: Table) -> None:
     assert list(found["goal"]) == [400, 800, 200]
     assert list(found["disturbance"]) == ["", "goal 800", "goal 200"]
     assert list(found["mean"]) == [400, 800, 200], "the way to a new goal does not count"
-    assert list(found["samples"]) == [45 - WARM_UP, 40 - SETTLING_LIMIT, 40 - SETTLING_LIMIT]
-    assert list(found["from_s"]) == [-WARM_UP, 45 - WARM_UP, 85 - WARM_UP]
-    assert all(0 < samples <= SETTLING_LIMIT for samples in found["settling_samples"][1:])
+    assert list(found["settling_samples"]) == [0, 3, 3]
+    assert list(found["samples"]) == [45 - WARM_UP, 40 - 11, 40 - 11]
+    assert list(found["from_s"]) == [-WARM_UP, 44 - WARM_UP, 84 - WARM_UP], "one sample before it is seen"
 
 
 def test_each_disturbance_of_the_schedule_begins_a_part(closed: Table) -> None:
@@ -143,7 +157,7 @@ def test_each_disturbance_of_the_schedule_begins_a_part(closed: Table) -> None:
     measured = [400.0] * 30 + [200.0] * 4 + [400.0] * 26 + [400.0] * 20
     found = closed(samples_of(measured), run_of(schedule=schedule))
     assert list(found["disturbance"]) == ["", "capacity × 0.5", "producers × 2"]
-    assert list(found["from_s"]) == [-WARM_UP, 30 - WARM_UP, 60 - WARM_UP]
+    assert list(found["from_s"]) == [-WARM_UP, 29 - WARM_UP, 59 - WARM_UP]
     assert list(found["mean"]) == [400, 400, 400]
 
 

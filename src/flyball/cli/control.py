@@ -36,7 +36,10 @@ Plot = Annotated[
     Path | None, typer.Option("--plot", metavar="FILE", help="File for the figure: .svg or .png; else in DIR.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Do not show samples as they come.")]
-Loop = Annotated[str | None, typer.Option("--loop", metavar="NAME", help="Which loop, if there are several.")]
+Loop = Annotated[
+    str | None,
+    typer.Option("--loop", metavar="NAME", help="Which loop, if there are several; of a model also as BROKER/NAME."),
+]
 Url = Annotated[
     str,
     typer.Option(

@@ -33,6 +33,8 @@ class LoopFigures:
     settling_samples: int | None
     overshoot: float
     mean_error: float
+    steady_from: int
+    """The number of the first sample that `mean` and `std` are of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Part:
     figures: LoopFigures
 
 
-def assess(measurements: Sequence[float], setpoint: float) -> LoopFigures:
+def assess(measurements: Sequence[float], setpoint: float, *, warm_up: int = 0) -> LoopFigures:
     """Return the figures of a loop, the first measurement being the first that may differ from before.
 
     * `settling_samples`: how many samples passed before the loop was at its setpoint, 0 if it was from the beginning,
@@ -53,8 +55,10 @@ def assess(measurements: Sequence[float], setpoint: float) -> LoopFigures:
       k and after are all at the setpoint, and so are 95 % of all windows from k on. At the setpoint is a window whose
       mean is within 5 % of it, or within three standard errors where noise makes these more, but at most 10 %.
     * `mean`, `std`: of the steady state, that is, after twice the settling time and one window more, so that the last
-      of the way there is over, or of the second half where that would leave less. The standard deviation is that of
-      a sample (n - 1).
+      of the way there is over, or of the second half where that would leave less; never of the first `warm_up`
+      samples, and NaN if there are no others. The standard deviation is that of a sample (n - 1). A fixed number of
+      samples instead would still be on the way with a slow loop, and would waste those of a fast one; since half of
+      the samples count in any case, noise cannot choose the ones that it likes.
     * `overshoot`: how far the measurement went beyond the setpoint, seen from where it began, until the loop had
       settled (without settling: at all), as a part of the setpoint. What lies within two standard deviations is noise
       and counts as 0.
@@ -68,23 +72,26 @@ def assess(measurements: Sequence[float], setpoint: float) -> LoopFigures:
         raise ControlError(f"a loop is judged against a setpoint above 0, not {setpoint}")
     half = len(measurements) // 2
     settling = _settling_samples(measurements, setpoint, _std(measurements[half:]))
-    steady = measurements[half if settling is None else min(2 * settling + WINDOW_SAMPLES, half) :]
-    std = _std(steady)
+    begin = half if settling is None else min(2 * settling + WINDOW_SAMPLES, half)
+    steady_from = min(max(begin, warm_up), len(measurements))
+    steady = measurements[steady_from:]
     return LoopFigures(
-        mean=sum(steady) / len(steady),
-        std=std,
+        mean=sum(steady) / len(steady) if steady else math.nan,
+        std=_std(steady) if steady else math.nan,
         settling_samples=settling,
-        overshoot=_overshoot(measurements, setpoint, settling, std),
+        overshoot=_overshoot(measurements, setpoint, settling, _std(measurements[begin:])),
         mean_error=sum(abs(y - setpoint) for y in measurements) / len(measurements),
+        steady_from=steady_from,
     )
 
 
 def assess_parts(
-    measurements: Sequence[float], setpoints: Sequence[float], disturbed_at: Iterable[int] = ()
+    measurements: Sequence[float], setpoints: Sequence[float], disturbed_at: Iterable[int] = (), *, warm_up: int = 0
 ) -> list[Part]:
     """Return the figures of each part of a run: a part begins where the setpoint changes, and at each disturbance.
 
-    `disturbed_at` are numbers of samples, the first being 0. Parts of fewer than two samples are left out.
+    `disturbed_at` are numbers of samples, the first being 0. The `warm_up` is that of the whole run; `steady_from`
+    counts from the start of the part. Parts of fewer than two samples are left out.
     """
     if len(measurements) != len(setpoints):
         raise ControlError(f"{len(measurements)} measurements and {len(setpoints)} setpoints do not belong together")
@@ -92,7 +99,7 @@ def assess_parts(
     changes = {k for k in range(1, count) if setpoints[k] != setpoints[k - 1]}
     bounds = [0, *sorted(k for k in changes | set(disturbed_at) if 0 < k < count), count]
     return [
-        Part(start, end, setpoints[start], assess(measurements[start:end], setpoints[start]))
+        Part(start, end, setpoints[start], assess(measurements[start:end], setpoints[start], warm_up=warm_up - start))
         for start, end in pairwise(bounds)
         if end - start >= 2
     ]

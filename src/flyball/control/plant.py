@@ -259,20 +259,26 @@ def model_to_json(plants: Iterable[Plant | NoPlant]) -> dict[str, Any]:
 def read_model(text: str, loop: str | None = None, sample_time_s: float | None = None) -> Plant:
     """Return the plant of a model file's text; name the loop, or the sample time, if it holds several.
 
-    Raises ControlError if the text is no model, or has not exactly one such plant.
+    A loop that was identified in several experiments, or on several brokers, is named with as many of the words
+    before it as tell it apart: `rabbitmq/adaptive`, `seed-004/identification/rabbitmq/adaptive`. Loops in which no
+    plant was found are passed over if there are others. Raises ControlError if the text is no model, or has not
+    exactly one such plant; it lists the names.
     """
     entries = _entries(text)
-    known = ", ".join(_described(entry) for entry in entries) or "none"
-    chosen = [
+    fitting = [
         entry
         for entry in entries
-        if loop in (None, entry.get("loop")) and sample_time_s in (None, entry.get("sample_time_s"))
+        if (loop is None or f"/{_name(entry)}".endswith(f"/{loop}"))
+        and sample_time_s in (None, entry.get("sample_time_s"))
     ]
-    if not chosen:
-        raise ControlError(f"the model has no such plant; it has {known}")
-    if len(chosen) > 1:
-        raise ControlError(f"the model has several plants, say which by its loop or sample time: {known}")
-    return Plant.from_json(chosen[0])
+    found = [entry for entry in fitting if not entry.get("reason")] or fitting
+    if not found:
+        raise ControlError(f"the model has no such plant; it has {_described(entries)}")
+    if len(found) > 1:
+        raise ControlError(
+            f"the model has {len(found)} such plants, say which by its loop or its sample time: {_described(found)}"
+        )
+    return Plant.from_json(found[0])
 
 
 def set_size(parameters: int, degrees_of_freedom: int, confidence_ratio: float) -> float:
@@ -333,8 +339,16 @@ def _entries(text: str) -> list[Mapping[str, Any]]:
     return entries
 
 
-def _described(entry: Mapping[str, Any]) -> str:
-    return f"{entry.get('loop')!r} at {entry.get('sample_time_s')} s"
+def _name(entry: Mapping[str, Any]) -> str:
+    """Return the loop's name after what the pipeline says of where it ran: experiment, broker, further factors."""
+    factors = entry.get("factors") or {}
+    others = [f"{name.rpartition('.')[2]}={value}" for name, value in factors.items() if name != "target.kind"]
+    parts = [entry.get("experiment"), entry.get("target"), *others, entry.get("loop")]
+    return "/".join(str(part) for part in parts if part)
+
+
+def _described(entries: Iterable[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{_name(entry)!r} at {entry.get('sample_time_s')} s" for entry in entries) or "none"
 
 
 def _plant_from_json(entry: Mapping[str, Any]) -> Plant:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 from pyspark.sql.types import BooleanType, DoubleType, LongType, StringType, StructField, StructType
 
-from flyball.control.assessment import assess_parts
+from flyball.control.assessment import Part, assess_parts
 from flyball.pipeline.events import CLIENTS
 from flyball.pipeline.identify import identify
 from flyball.pipeline.intervals import batch_means
@@ -27,9 +27,6 @@ from flyball.pipeline.measures import COLUMNS as MEASURE_COLUMNS
 from flyball.pipeline.measures import LOOP_UNITS
 from flyball.pipeline.schemas import SAMPLES, require, table
 
-SETTLING_LIMIT = 10
-"""A loop may take so many samples from its beginning and after a disturbance, or half of those until the next if they
-are fewer; mean and deviation are those of the samples after them."""
 MOST_POINTS = 2000
 """A longer loop has several samples in one row of LOOPS."""
 
@@ -103,8 +100,8 @@ def closed_loops(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
     """Turn SAMPLES into CLOSED_LOOPS; loops that were held open to be identified are left out.
 
     A part begins where the goal changes or the run's schedule says so. Its settling and overshoot count from there,
-    for the first part from the beginning of the loop. Mean and deviation are of those samples in the measured time
-    that come after the time to settle, see SETTLING_LIMIT.
+    for the first part from the beginning of the loop. Mean and deviation are of the steady state, as `assess` has it,
+    within the measured time. `from_s` is when the part's disturbance happened: one sample before it is seen.
     """
     require(samples, SAMPLES, "the samples")
     plans = {run.run: _plan(run) for run in runs}
@@ -279,39 +276,43 @@ def _rows(own: pd.DataFrame, plan: _Plan) -> pd.DataFrame:
     sequence = own["sequence"].to_numpy()
     disturbances = [(int(np.searchsorted(sequence, after, "right")), says) for after, says in plan.disturbances]
     goals = own["setpoint"].tolist()
-    parts = assess_parts(own["measurement"].tolist(), goals, [row for row, _ in disturbances])
+    warm_up = int((own["at_us"] < plan.from_us).sum())
+    parts = assess_parts(own["measurement"].tolist(), goals, [row for row, _ in disturbances], warm_up=warm_up)
     rows = []
     for number, part in enumerate(parts, 1):
-        samples = own.iloc[part.start : part.end]
-        counted = samples.iloc[min(SETTLING_LIMIT, len(samples) // 2) :]
-        counted = counted[counted["at_us"] >= plan.from_us]
         is_new_goal = part.start > 0 and part.setpoint != goals[part.start - 1]
         begun_by = [f"goal {part.setpoint:g}"] if is_new_goal else []
         begun_by += [says for row, says in disturbances if row == part.start]
         rows.append(
             {
                 **asdict(plan.facts),
-                **_held(counted["measurement"].to_numpy(dtype=float)),
+                **_held(part, own["measurement"].to_numpy(dtype=float)),
                 "controller": plan.facts.controller or own["loop"].iloc[0],
-                "goal": part.setpoint,
-                "settling_samples": part.figures.settling_samples,
-                "overshoot": part.figures.overshoot,
                 "run": own["run"].iloc[0],
                 "loop": own["loop"].iloc[0],
                 "part": number,
                 "disturbance": ", ".join(begun_by),
-                "from_s": (int(samples["at_us"].iloc[0]) - begun_us) / 1e6,
-                "sample_time_s": float(samples["sample_time_s"].iloc[0]),
+                "from_s": round((int(own["at_us"].iloc[max(part.start - 1, 0)]) - begun_us) / 1e6, 3),
+                "sample_time_s": float(own["sample_time_s"].iloc[part.start]),
             }
         )
     return pd.DataFrame(rows, columns=CLOSED_LOOPS.names).astype({"settling_samples": "Int64"})
 
 
-def _held(measurements: npt.NDArray[np.float64]) -> dict[str, Any]:
-    count = measurements.size
+def _held(part: Part, measurements: npt.NDArray[np.float64]) -> dict[str, Any]:
+    figures = part.figures
+    steady = measurements[part.start + figures.steady_from : part.end]
     return {
-        "samples": count,
-        "mean": measurements.mean() if count else math.nan,
-        "std": measurements.std(ddof=1) if count > 1 else math.nan,
-        "half_width": batch_means(measurements).half_width if count else math.nan,
+        "goal": part.setpoint,
+        "mean": _rounded(figures.mean),
+        "std": _rounded(figures.std if steady.size > 1 else math.nan),
+        "settling_samples": figures.settling_samples,
+        "overshoot": _rounded(figures.overshoot),
+        "samples": steady.size,
+        "half_width": _rounded(batch_means(steady).half_width if steady.size else math.nan),
     }
+
+
+def _rounded(value: float) -> float:
+    """Return the value with six digits that count: more are noise, and in the way of a reader."""
+    return float(f"{value:.6g}")

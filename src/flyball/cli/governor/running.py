@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from flyball.cli.governor import goals, live, plots
@@ -119,13 +119,8 @@ def _tell(kept: live.Kept, setpoint: float, unit: Unit, plot: Path, samples: Pat
 
 
 def _scaled(figures: LoopFigures, unit: Unit) -> LoopFigures:
-    return LoopFigures(
-        figures.mean * unit.factor,
-        figures.std * unit.factor,
-        figures.settling_samples,
-        figures.overshoot,
-        figures.mean_error * unit.factor,
-    )
+    scaled = {name: getattr(figures, name) * unit.factor for name in ("mean", "std", "mean_error")}
+    return replace(figures, **scaled)
 
 
 def _trace(found: Sequence[Sample], unit: Unit) -> plots.Trace:
