@@ -93,7 +93,8 @@ def test_the_warm_up_does_not_count_for_the_mean_but_does_for_settling() -> None
 
 def test_nothing_but_warm_up_has_no_mean_and_no_deviation() -> None:
     figures = assess([400.0] * 10, 400, warm_up=30)
-    assert math.isnan(figures.mean) and math.isnan(figures.std)
+    assert math.isnan(figures.mean)
+    assert math.isnan(figures.std)
     assert figures.settling_samples == 0
 
 

@@ -186,7 +186,7 @@ def test_a_loop_that_was_identified_on_several_brokers_is_chosen_by_the_words_be
     assert read_model(text, loop="flyball/prefetch").b == 3
     assert read_model(text, loop="random/rabbitmq/prefetch").b == 2
     assert read_model(text, loop="s/open/rabbitmq/prefetch").b == 1
-    with pytest.raises(ControlError, match=r"2 such plants.*'s/open/rabbitmq/prefetch'.*'s/random/rabbitmq/prefetch'"):
+    with pytest.raises(ControlError, match=r"2 such plants.*'s/open/rabbitmq.*'s/random/rabbitmq"):
         read_model(text, loop="rabbitmq/prefetch")
     with pytest.raises(ControlError, match="no such plant"):
         read_model(text, loop="mq/prefetch")
@@ -195,7 +195,7 @@ def test_a_loop_that_was_identified_on_several_brokers_is_chosen_by_the_words_be
 def test_cells_of_an_experiment_are_told_apart_by_their_factors() -> None:
     cells = [{**FAST, "target": "flyball", "factors": {"workload.handler_time_s": time_s}} for time_s in (0.1, 0.2)]
     assert read_model(model(*cells), loop="handler_time_s=0.2/prefetch").loop == "prefetch"
-    with pytest.raises(ControlError, match="'flyball/handler_time_s=0.1/prefetch'"):
+    with pytest.raises(ControlError, match=r"'flyball/handler_time_s=0\.1/prefetch'"):
         read_model(model(*cells), loop="prefetch")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import flyball
 from flyball.errors import LabError
 from flyball.lab import campaign
 from flyball.lab.campaign import run_all
@@ -129,6 +130,7 @@ def needing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, Resu
         run.mkdir(parents=True)
         write_json(run / "run.json", {"target": {"kind": "rabbitmq"}, "says": number})
     write_json(tmp_path / "out" / "first" / "experiment.json", {"run_count": 2})
+    write_json(tmp_path / "out" / "first" / "definition.json", {"flyball": flyball.__version__, "is_quick": False})
     text = 'needs = "first"\n' + TINY.replace('"send_and_pop"', '"preparing:Preparing"\nprotocol = "amqp"')
     laid_out = plan(described(tmp_path, text).changed({"target.kind": "rabbitmq"}))
     results = Results(tmp_path / "out", laid_out)
@@ -158,3 +160,21 @@ def test_results_on_another_kind_of_target_are_of_no_use(
     results.open(is_fresh=True)
     with pytest.raises(LabError, match="first was not run on flyball; run it there first"):
         run_all(elsewhere, results, Notes(), keeps_going=True)
+
+
+def test_what_was_learned_of_one_foreign_target_is_of_no_use_for_another(
+    needing: tuple[Plan, Results], make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    make_runs({})
+    laid_out, _ = needing
+    learned = {"target": {"kind": "foreign", "addresses": ["here:5672"]}, "says": 0}
+    write_json(tmp_path / "out" / "first" / "run=0" / "run.json", learned)
+    for address, is_known in (("here:5672", True), ("there:5672", False)):
+        foreign = plan(laid_out.experiment.changed({"target.kind": "foreign", "target.addresses": [address]}))
+        results = Results(tmp_path / "out", foreign)
+        results.open(is_fresh=True)
+        if is_known:
+            assert run_all(foreign, results, Notes(), keeps_going=True) == []
+        else:
+            with pytest.raises(LabError, match="first was not run on foreign there:5672; run it there first"):
+                run_all(foreign, results, Notes(), keeps_going=True)

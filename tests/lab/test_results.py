@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import flyball
 from flyball.errors import LabError
 from flyball.lab.plan import plan
 from flyball.lab.results import Results
@@ -140,13 +141,15 @@ def test_a_password_is_in_no_file_of_the_results(tmp_path: Path) -> None:
 NEEDING = 'needs = "group/first"\n' + TINY
 
 
-def first_results(folder: Path, runs: int, wanted: int = 2) -> None:
+def first_results(folder: Path, runs: int, wanted: int = 2, **definition: object) -> None:
     """Write results of an experiment that others need."""
     for number in range(runs):
         run = folder / "out" / "group-first" / f"run={number}"
         run.mkdir(parents=True)
         (run / "run.json").write_text(json.dumps({**MANIFEST, "target": {"kind": "flyball"}}))
     (folder / "out" / "group-first" / "experiment.json").write_text(json.dumps({"run_count": wanted}))
+    made = {"flyball": flyball.__version__, "is_quick": False, **definition}
+    (folder / "out" / "group-first" / "definition.json").write_text(json.dumps(made))
 
 
 def test_the_runs_of_the_experiment_that_is_needed_are_found_beside_it(tmp_path: Path) -> None:
@@ -173,4 +176,21 @@ def test_what_has_to_be_run_first_is_told_with_the_command(is_quick: bool, tmp_p
     )
     first_results(tmp_path, runs=1)
     with pytest.raises(LabError, match="they are not complete: 1 of 2 runs; first: "):
+        results.earlier_runs()
+
+
+@pytest.mark.parametrize(
+    ("made", "is_quick", "says"),
+    [
+        ({"flyball": "0.0.1"}, False, f"they are of Flyball 0.0.1, not {flyball.__version__}: give that one --fresh"),
+        ({"is_quick": True}, False, "they were made with --quick: give that one --fresh; first: flyball lab run "),
+        ({"is_quick": False}, True, "they were made without --quick: give that one --fresh; first: .*--quick --out"),
+    ],
+)
+def test_results_of_another_version_or_of_another_length_are_of_no_use(
+    made: dict[str, object], is_quick: bool, says: str, tmp_path: Path
+) -> None:
+    first_results(tmp_path, runs=2, **made)
+    results, _ = opened(tmp_path, NEEDING, is_quick=is_quick)
+    with pytest.raises(LabError, match=says):
         results.earlier_runs()

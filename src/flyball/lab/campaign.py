@@ -83,10 +83,15 @@ def _prepared(runs: Sequence[PlannedRun], results: Results) -> dict[str, Planned
     earlier = results.earlier_runs() if runs else []
     found = {}
     for run in runs:
-        kind = run.experiment.target.kind
-        of_kind = [one for one in earlier if one.manifest["target"]["kind"] == kind]
-        if earlier and not of_kind:
-            raise LabError(f"{run.run_id}: {run.experiment.needs} was not run on {kind}; run it there first")
-        prepared = make_workload(run.experiment.workload).prepare(of_kind)
-        found[run.run_id] = replace(run, prepared=prepared)
+        target = run.experiment.target
+        there = [one for one in earlier if _place(one.manifest["target"]) == (target.kind, *target.addresses)]
+        if earlier and not there:
+            where = " ".join([target.kind, *target.addresses])
+            raise LabError(f"{run.run_id}: {run.experiment.needs} was not run on {where}; run it there first")
+        found[run.run_id] = replace(run, prepared=make_workload(run.experiment.workload).prepare(there))
     return found
+
+
+def _place(target: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a manifest says of where it ran: two foreign targets are two plants."""
+    return (target["kind"], *target.get("addresses", ()))

@@ -75,7 +75,7 @@ class Results:
     def earlier_runs(self) -> list[EarlierRun]:
         """Return the runs of the experiment that this one needs, from the same `out`; none if it needs nothing.
 
-        Raises LabError that says what to run first if they are not all there.
+        Raises LabError that says what to run first if they are not all there, or were made in another way than these.
         """
         experiment = self._plan.experiment
         if not experiment.needs:
@@ -85,16 +85,28 @@ class Results:
         found = [
             EarlierRun(read_json(path), path.parent / "traces") for path in sorted(folder.glob(f"run=*/{MANIFEST}"))
         ]
-        described = folder / DESCRIPTION
-        wanted = read_json(described)["run_count"] if described.exists() else None
-        if wanted is None or len(found) < wanted:
-            state = "are not there" if wanted is None else f"are not complete: {len(found)} of {wanted} runs"
+        wrong = self._is_of_no_use(folder, len(found))
+        if wrong:
             quick = " --quick" if self._plan.is_quick else ""
             raise LabError(
-                f"{experiment.name} begins with the results of {experiment.needs}, and in {out} they {state}; "
+                f"{experiment.name} begins with the results of {experiment.needs}, and in {out} they {wrong}; "
                 f"first: flyball lab run {experiment.needs}{quick} --out {out}"
             )
         return found
+
+    def _is_of_no_use(self, folder: Path, run_count: int) -> str:
+        """Say what is wrong with the results in `folder`, which these ones begin with; nothing if they are good."""
+        if not (folder / DESCRIPTION).exists():
+            return "are not there"
+        wanted = read_json(folder / DESCRIPTION)["run_count"]
+        if run_count < wanted:
+            return f"are not complete: {run_count} of {wanted} runs"
+        ours, theirs = definition_of(self._plan), read_json(folder / DEFINITION)
+        if theirs["flyball"] != ours["flyball"]:
+            return f"are of Flyball {theirs['flyball']}, not {ours['flyball']}: give that one --fresh"
+        if theirs["is_quick"] != ours["is_quick"]:
+            return f"were made with{'' if theirs['is_quick'] else 'out'} --quick: give that one --fresh"
+        return ""
 
     def is_complete(self, run: PlannedRun) -> bool:
         """Whether the run was made before."""

@@ -437,6 +437,7 @@ class _Run:
                 "store": label_of(experiment.target.store),
                 "settings": experiment.target.settings,
                 "hosts": list(experiment.target.hosts),
+                "addresses": list(experiment.target.addresses),
             },
             "workload": {**self._workload.model_dump(mode="json"), **run.prepared},
             "clients": clients,
