@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -141,14 +142,14 @@ def test_a_password_is_in_no_file_of_the_results(tmp_path: Path) -> None:
 NEEDING = 'needs = "group/first"\n' + TINY
 
 
-def first_results(folder: Path, runs: int, wanted: int = 2, **definition: object) -> None:
+def first_results(folder: Path, runs: int, definition: Mapping[str, object] | None = None) -> None:
     """Write results of an experiment that others need."""
     for number in range(runs):
         run = folder / "out" / "group-first" / f"run={number}"
         run.mkdir(parents=True)
         (run / "run.json").write_text(json.dumps({**MANIFEST, "target": {"kind": "flyball"}}))
-    (folder / "out" / "group-first" / "experiment.json").write_text(json.dumps({"run_count": wanted}))
-    made = {"flyball": flyball.__version__, "is_quick": False, **definition}
+    (folder / "out" / "group-first" / "experiment.json").write_text(json.dumps({"run_count": 2}))
+    made = {"flyball": flyball.__version__, "is_quick": False, **(definition or {})}
     (folder / "out" / "group-first" / "definition.json").write_text(json.dumps(made))
 
 
@@ -190,7 +191,7 @@ def test_what_has_to_be_run_first_is_told_with_the_command(is_quick: bool, tmp_p
 def test_results_of_another_version_or_of_another_length_are_of_no_use(
     made: dict[str, object], is_quick: bool, says: str, tmp_path: Path
 ) -> None:
-    first_results(tmp_path, runs=2, **made)
+    first_results(tmp_path, runs=2, definition=made)
     results, _ = opened(tmp_path, NEEDING, is_quick=is_quick)
     with pytest.raises(LabError, match=says):
         results.earlier_runs()

@@ -1,6 +1,6 @@
 """Gains for a plant y(k+1) = a y(k) + b u(k): by the poles that the closed loop shall have, or by lambda tuning.
 
-Formulas only. Whether a design holds for everything that the data allow is for `verify.certify` to say.
+Formulas only. Whether a design holds for everything that the data allow is for `verification.certify` to say.
 """
 
 from __future__ import annotations

@@ -152,6 +152,7 @@ def description_of(plan: Plan) -> dict[str, object]:
         "title": experiment.title,
         "about": experiment.about,
         "source": experiment.source,
+        "needs": experiment.needs,
         "factors": {factor: [label_of(level) for level in levels] for factor, levels in experiment.sweep.items()},
         "repetitions": experiment.run.repetitions,
         "is_quick": plan.is_quick,

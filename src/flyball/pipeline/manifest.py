@@ -66,6 +66,8 @@ class Experiment:
     about: str = ""
     source: str = ""
     """Where it comes from, for example `seed 002, table 8`."""
+    needs: str = ""
+    """The experiment whose results it begins with."""
     factors: dict[str, list[Any]] = field(default_factory=dict)
     """The levels of each factor, by its dotted name."""
     repetitions: int = 1

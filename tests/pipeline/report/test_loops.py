@@ -68,8 +68,10 @@ def test_repetitions_count_together_and_the_worst_decides() -> None:
 def test_the_summary_says_in_plain_words_which_controllers_held_their_goal(tmp_path: Path) -> None:
     page = page_of(made_loops.closed(), tmp_path)
     summary = page.text[: page.text.rindex("Results")]
-    assert "2 of 4 held the goal: λ-PI on RabbitMQ (400.0 ± 12.0 for 400.0); λ-PI on Flyball" in summary
-    assert "The others did not: P, printed on RabbitMQ (262.0 ± 128.0 for 400.0); P, printed on Flyball" in summary
+    assert "2 of 4 held the goal of 400, the steadiest first: λ-PI on RabbitMQ (400.0 ± 12.0); λ-PI on" in summary
+    assert "The mean was too far away: P, printed on RabbitMQ (262.0 ± 128.0); P, printed on Flyball" in summary
+    assert "Ours, and what was published: P, printed on RabbitMQ 262.0 ± 128.0 (414.4 ± 216.1)" in summary
+    assert "Steadiest of them" in summary
     assert "within 1 % of the goal" in summary
     assert "Closed loops that held their goal" in summary
 
@@ -77,9 +79,10 @@ def test_the_summary_says_in_plain_words_which_controllers_held_their_goal(tmp_p
 @pytest.mark.parametrize(
     ("std", "count", "says"),
     [
-        (8.0, 2, "All 2 held the goal: "),
-        (99.0, 2, "None of 2 held the goal: "),
-        (99.0, 1, "The only one did not hold the goal: "),
+        (8.0, 2, "All 2 held the goal of 400: "),
+        (99.0, 2, "None of 2 held the goal of 400."),
+        (99.0, 2, "The deviation was too large: PI 0 (400.0 ± 99.0); PI 1"),
+        (99.0, 1, "The only one did not hold the goal of 400."),
     ],
 )
 def test_the_summary_says_it_when_all_or_none_held_the_goal(std: float, count: int, says: str) -> None:
@@ -103,7 +106,7 @@ def test_the_numbers_of_the_paper_stand_beside_ours(tmp_path: Path) -> None:
     assert table.column("Controller") == ["λ-PI", "P, printed"] * 2
     assert table.column("Broker") == ["RabbitMQ"] * 2 + ["Flyball"] * 2
     assert table.column("Mean ± std")[:2] == ["400.0 ± 12.0", "262.0 ± 128.0"]
-    assert table.column("Published")[:2] == ["–", "414.4 ± 216.1 (seed 004)"]
+    assert table.column("Published")[:2] == ["–", "414.4 ± 216.1"]
     assert table.column("Settling [samples]")[:2] == ["4", "never"]
     assert table.column("Held")[:2] == ["yes", "no"]
 
@@ -121,6 +124,51 @@ def test_controllers_are_compared_at_a_glance_with_goal_and_paper() -> None:
     assert comparison.layout["shapes"][0]["x0"] == 400
 
 
+def test_what_was_published_in_several_places_is_one_entry_of_the_legend() -> None:
+    analysis = made_loops.closed(["rabbitmq"], {"PI": (400.0, 8.0), "P, printed": (262.0, 128.0)})
+    [seed] = [trace for trace in figures(analysis, "loop")[0].data if trace["offsetgroup"] == "published"]
+    references = analysis.tables["references"]
+    more = references.assign(label="figure 5", cell=references["cell"].str.replace("P, printed", "PI"))
+    tables = {**analysis.tables, "references": pd.concat([references, more])}
+    *_, published = figures(replace(analysis, tables=tables), "loop")[0].data
+    assert (seed["name"], published["name"]) == ("seed 004", "published")
+    assert sorted(published["text"]) == ["figure 5", "seed 004"]
+
+
+def test_the_comparison_shows_the_bars_and_not_the_way_from_zero() -> None:
+    comparison, *_ = figures(made_loops.closed(["rabbitmq"], {"PI": (396.0, 8.0)}), "loop")
+    low, high = comparison.layout["xaxis"]["range"]
+    assert 300 < low < 388
+    assert 404 < high < 500
+
+
+def test_what_all_loops_have_in_common_is_said_once_and_is_no_column(tmp_path: Path) -> None:
+    page = page_of(made_loops.closed(["rabbitmq"], {"PI": (400.0, 8.0), "P": (262.0, 99.0)}), tmp_path)
+    head = page.table("How closed loops did").rows[0]
+    assert head[:3] == ["Controller", "Held", "Mean ± std"]
+    assert not {"Broker", "After", "Goal", "Runs", "Published"} & set(head)
+    assert "All goal 400, on RabbitMQ." in page.text
+
+
+def test_what_others_begin_with_is_repeated_first(tmp_path: Path) -> None:
+    closed, opened = made_loops.closed(), made_loops.held_open()
+    first = replace(opened.experiments[0], name="z/open")
+    needing = replace(closed.experiments[0], needs="z/open")
+    opened_runs = [replace(run, experiment="z/open") for run in opened.runs]
+    page = page_of(Analysis([needing, first], [*closed.runs, *opened_runs], closed.tables), tmp_path)
+    assert page.text.index("flyball lab run z/open") < page.text.index(f"flyball lab run {made_loops.CLOSED}")
+
+
+def test_how_many_messages_came_is_no_headline_where_a_loop_decides_it(tmp_path: Path) -> None:
+    page = page_of(made_loops.closed(), tmp_path)
+    assert "Shortest mean response" not in page.text
+    assert "Highest throughput" not in page.text
+
+
+def test_an_experiment_of_loops_that_asks_for_nothing_else_shows_its_loops_alone() -> None:
+    assert {view.kind for view in views_of(chapter_of(made_loops.closed()))} == {"loop", "open_loop"}
+
+
 def test_loops_with_several_goals_are_compared_in_percent_of_them() -> None:
     comparison, *_ = figures(made_loops.closed(["rabbitmq"], {"PI": (396.0, 8.0)}, parts=STEPS), "loop")
     assert comparison.data[0]["y"] == ["PI", "PI, after goal 800", "PI, after capacity × 0.5"]
@@ -131,7 +179,7 @@ def test_loops_with_several_goals_are_compared_in_percent_of_them() -> None:
 def test_each_run_has_a_plot_of_measurement_goal_and_action_with_its_disturbances() -> None:
     _, figure = figures(made_loops.closed(["rabbitmq"], {"PI": (400.0, 8.0)}, parts=STEPS), "loop")
     measured, goal, action = figure.data
-    assert [trace["name"] for trace in figure.data] == ["Measurement", "Goal", "Action"]
+    assert [trace["name"] for trace in figure.data] == ["Rate", "Goal", "Prefetch count"]
     assert goal["y"][0] == 400
     assert goal["y"][-1] == 800
     assert len(measured["x"]) == 180
@@ -140,7 +188,7 @@ def test_each_run_has_a_plot_of_measurement_goal_and_action_with_its_disturbance
     assert [mark["text"] for mark in figure.layout["annotations"]] == ["goal 800", "capacity × 0.5"]
     lines = [shape["x0"] for shape in figure.layout["shapes"] if shape["type"] == "line"]
     assert lines == [55, 115]
-    assert "after goal 800: goal 800.0, 800.0 ± 8.0, settled after 4 samples" in figure.says
+    assert "after goal 800: goal 800, 800.0 ± 8.0, settled after 4 samples" in figure.says
 
 
 def test_runs_are_told_apart_by_their_titles() -> None:
@@ -198,7 +246,7 @@ def test_a_plant_that_is_not_known_or_does_not_settle_has_no_line(plant: dict[st
 def test_identified_plants_are_a_table_with_confidence_and_warnings(tmp_path: Path) -> None:
     analysis = made_loops.held_open()
     table = page_of(analysis, tmp_path).table("Plant")
-    assert table.column("90 % interval of b") == ["76, 80.8"] * 2
+    assert table.column("90 % of b") == ["76 to 80.8"] * 2
     assert table.column("Linear range") == ["from 1, until 10"] * 2
     assert table.column("Warnings") == ["measurement and action moved together", "none"]
     assert "Plant" in show_model("model", analysis.models["model"])
@@ -233,7 +281,7 @@ def test_loops_of_no_experiment_are_shown_too(tmp_path: Path) -> None:
     found = made_loops.closed(["rabbitmq"], {"PI": (400.0, 8.0)})
     loops, closed = found.tables["loops"].assign(run=""), found.tables["closed_loops"].assign(run="", broker="")
     page = page_of(Analysis([], [], {"loops": loops, "closed_loops": closed}), tmp_path)
-    assert "The only one held the goal: PI (400.0 ± 8.0 for 400.0)" in page.text
+    assert "The only one held the goal of 400: PI (400.0 ± 8.0)" in page.text
 
 
 @pytest.mark.parametrize("kind", ["loop", "open_loop"])

@@ -55,3 +55,8 @@ def test_a_unit_in_a_factors_name_stands_in_brackets_on_an_axis() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(3.21, "3.2 s"), (75, "1 min 15 s"), (3720, "1 h 2 min")])
 def test_durations_show_their_two_largest_units(seconds: float, text: str) -> None:
     assert words.duration(seconds) == text
+
+
+def test_a_cell_is_named_with_units_after_numbers_and_brokers_as_they_write_themselves() -> None:
+    factors = {"workload.handler_time_s": 0.01, "target.kind": "rabbitmq", "clients": 5}
+    assert words.cell_name(factors, words.factor_names(factors)) == "handler time 0.01 s, RabbitMQ, clients 5"

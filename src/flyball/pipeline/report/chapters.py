@@ -56,6 +56,11 @@ class Chapter:
         kinds = dict.fromkeys(str(run.target["kind"]) for run in self.runs if run.target.get("kind"))
         return ", ".join(proper(kind) for kind in kinds) or "Flyball"
 
+    @property
+    def has_loops(self) -> bool:
+        """Whether control loops recorded their samples."""
+        return not self.tables["loops"].empty
+
     @cached_property
     def factors(self) -> list[str]:
         """The factors that differ between the cells, in the experiment's order."""

@@ -13,16 +13,20 @@ import pandas as pd
 
 from flyball.pipeline.report.chapters import Chapter
 from flyball.pipeline.report.markup import Child, Html, element, markup, table
-from flyball.pipeline.report.words import NOTHING, amount, count_of, level, percent, proper, student, whole
+from flyball.pipeline.report.words import NOTHING, count_of, factor_text, goal_text, percent, proper, student, whole
 
 MOST_MEAN_ERROR_RATIO = 0.01
 MOST_STD_RATIO = 0.075
 """A loop holds its goal if its mean is so close to it and its deviation so small: 30 messages/s at seed 004's 400."""
 SOON_SAMPLES = 10
 """A loop that is disturbed should have settled again after so many."""
-MOST_NAMED = 12
+MOST_NAMED = 20
 """Loops that a sentence of the summary names."""
 
+_MEANINGS = (
+    "Mean and standard deviation of a sample are those of the steady state, averaged over repetitions, settling and"
+    " overshoot are the worst of them. tables/closed_loops.csv has each run by itself."
+)
 CONDITION = "the mean is within 1 % of the goal, the standard deviation at most 7.5 % of it (30 at 400)"
 
 _OWN_FACTORS = ("kind", "controller", "actuator")
@@ -50,8 +54,10 @@ class Held:
     overshoot: float
     """The largest of the repetitions."""
     runs: int
+    is_near: bool
+    """Whether the mean is close enough to the goal, in each of the repetitions."""
     is_held: bool
-    """In each of the repetitions."""
+    """Whether it is, and the deviation small enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,41 +93,59 @@ def published_of(chapter: Chapter) -> list[Published]:
 
 
 def held_table(chapter: Chapter) -> Html:
-    """Return all closed loops of a chapter beside what was published of them."""
+    """Return all closed loops of a chapter beside what was published of them. A column of equals is left out."""
     found = held_of(chapter)
     if not found:
         return Html("")
     theirs: dict[str, list[Published]] = {}
     for one in published_of(chapter):
         theirs.setdefault(one.cell, []).append(one)
-    head = [
-        *("Controller", "Broker", "Actuator", "Gains", "After", "Goal", "Mean ± std"),
-        *("Settling [samples]", "Overshoot", "Held", "Published", "Runs"),
-    ]
-    body: list[list[Child]] = [
-        [
-            one.label,
-            proper(one.broker) or NOTHING,
-            one.actuator or NOTHING,
-            one.gains or NOTHING,
-            one.disturbance or NOTHING,
-            amount(one.goal),
-            student(one.mean, one.std),
-            whole(one.settling_samples) if one.settling_samples is not None else "never",
-            percent(one.overshoot),
-            element("span", "yes" if one.is_held else "no", class_="good-text" if one.is_held else "bad-text"),
-            _published(theirs.get(one.cell, []), is_disturbed=bool(one.disturbance)),
-            whole(one.runs),
-        ]
-        for one in found
-    ]
-    note = element(
-        "p",
-        f"Held: {CONDITION}, in each repetition. Mean and standard deviation of a sample are averaged over"
-        " repetitions, settling and overshoot are the worst of them. tables/closed_loops.csv has each run by itself.",
-        class_="note",
+    columns: dict[str, list[Child]] = {
+        "Controller": [one.label for one in found],
+        "Broker": _if_they_differ([proper(one.broker) or NOTHING for one in found]),
+        "After": _if_they_differ([one.disturbance or NOTHING for one in found]),
+        "Held": [_verdict(one) for one in found],
+        "Goal": _if_they_differ([goal_text(one.goal) for one in found]),
+        "Mean ± std": [student(one.mean, one.std) for one in found],
+        "Published": _if_they_differ(
+            [_published(theirs.get(one.cell, []), is_disturbed=bool(one.disturbance)) for one in found]
+        ),
+        "Settling [samples]": [settling_text(one.settling_samples) for one in found],
+        "Overshoot": [percent(one.overshoot) for one in found],
+        "Runs": _if_they_differ([whole(one.runs) for one in found]),
+        "Actuator": _if_they_differ([one.actuator or NOTHING for one in found]),
+        "Gains": [element("span", one.gains or NOTHING, class_="verdict") for one in found],
+    }
+    shown = {name: cells for name, cells in columns.items() if cells}
+    names = sum(name in shown for name in ("Controller", "Broker", "After", "Held"))
+    rows = list(zip(*shown.values(), strict=True))
+    note = element("p", f"{_setting(found)}Held: {CONDITION}, in each repetition. {_MEANINGS}", class_="note")
+    return markup(
+        element("h3", "Closed loops"), note, table("How closed loops did", list(shown), rows, numbers_from=names)
     )
-    return markup(element("h3", "Closed loops"), note, table("How closed loops did", head, body, numbers_from=5))
+
+
+def settling_text(samples: float | None) -> str:
+    """Return after how many samples a loop had settled."""
+    return "never" if samples is None else whole(samples)
+
+
+def _if_they_differ(cells: list[str]) -> list[Child]:
+    """Return the cells of a column, none if all are the same."""
+    return list(cells) if len(set(cells)) > 1 else []
+
+
+def _verdict(one: Held) -> Html:
+    return element("span", "yes" if one.is_held else "no", class_="good-text" if one.is_held else "bad-text")
+
+
+def _setting(found: Sequence[Held]) -> str:
+    """Say what all the loops have in common, which is no column then."""
+    goals, brokers = ({getattr(one, name) for one in found} for name in ("goal", "broker"))
+    goal = f"goal {goal_text(goals.pop())}" if len(goals) == 1 else ""
+    broker = f"on {proper(brokers.pop())}" if len(brokers) == 1 and found[0].broker else ""
+    said = ", ".join(part for part in (goal, broker) if part)
+    return f"All {said}. " if said else ""
 
 
 def held_words(chapters: Sequence[Chapter]) -> Html:
@@ -130,8 +154,9 @@ def held_words(chapters: Sequence[Chapter]) -> Html:
     for chapter in chapters:
         found = held_of(chapter)
         if found:
-            title = f"{chapter.title}: " if sum(map(_has_loops, chapters)) > 1 else ""
-            shown.append(element("li", title, _sentences(found)))
+            title = element("strong", chapter.title) if sum(map(_has_loops, chapters)) > 1 else None
+            sentences = [element("li", sentence) for sentence in _sentences(found, published_of(chapter))]
+            shown.append(element("li", title, element("ul", sentences)))
     if not shown:
         return Html("")
     return markup(element("p", f"Closed loops, held if {CONDITION}:"), element("ul", shown, class_="held"))
@@ -141,26 +166,52 @@ def _has_loops(chapter: Chapter) -> bool:
     return not chapter.tables["closed_loops"].empty
 
 
-def _sentences(found: Sequence[Held]) -> str:
-    held, lost = [one for one in found if one.is_held], [one for one in found if not one.is_held]
-    is_one = len(found) == 1
-    if not lost:
-        said = [f"{'The only one' if is_one else f'All {len(held)}'} held the goal: {_named(held)}."]
-    elif not held:
-        none = "The only one did not hold" if is_one else f"None of {len(lost)} held"
-        said = [f"{none} the goal: {_named(lost)}."]
+def _sentences(found: Sequence[Held], published: Sequence[Published]) -> list[str]:
+    held = sorted((one for one in found if one.is_held), key=lambda one: one.std / one.goal)
+    off = [one for one in found if not one.is_held and not one.is_near]
+    unsteady = [one for one in found if not one.is_held and one.is_near]
+    is_one, goal = len(found) == 1, _goal_of(found)
+    if len(held) == len(found):
+        said = [f"{'The only one' if is_one else f'All {len(held)}'} held {goal}: {_named(held)}."]
+    elif held:
+        order = ", the steadiest first" if len(held) > 1 else ""
+        said = [f"{len(held)} of {len(found)} held {goal}{order}: {_named(held)}."]
     else:
-        said = [f"{len(held)} of {len(found)} held the goal: {_named(held)}.", f"The others did not: {_named(lost)}."]
+        said = [f"{'The only one did not hold' if is_one else f'None of {len(found)} held'} {goal}."]
+    if off:
+        said.append(f"The mean was too far away: {_named(off)}.")
+    if unsteady:
+        said.append(f"The deviation was too large: {_named(unsteady)}.")
     disturbed = [one for one in found if one.disturbance]
     if disturbed:
         soon = sum(one.settling_samples is not None and one.settling_samples <= SOON_SAMPLES for one in disturbed)
         after = count_of(len(disturbed), "disturbance")
         said.append(f"Settled within {SOON_SAMPLES} samples after {soon} of {after}.")
-    return " ".join(said)
+    return [*said, *_beside(found, published)]
+
+
+def _goal_of(found: Sequence[Held]) -> str:
+    goals = {one.goal for one in found}
+    return f"the goal of {goal_text(goals.pop())}" if len(goals) == 1 else "the goal"
+
+
+def _beside(found: Sequence[Held], published: Sequence[Published]) -> list[str]:
+    """Say what was published of these loops, beside ours."""
+    own = {one.cell: one for one in reversed(found) if not one.disturbance}
+    pairs = [
+        f"{own[one.cell].name} {student(own[one.cell].mean, own[one.cell].std)} ({student(one.mean, one.std)})"
+        for one in published
+        if one.cell in own
+    ]
+    return [f"Ours, and what was published: {'; '.join(pairs[:MOST_NAMED])}."] if pairs else []
 
 
 def _named(found: Sequence[Held]) -> str:
-    said = [f"{one.name} ({student(one.mean, one.std)} for {amount(one.goal)})" for one in found[:MOST_NAMED]]
+    has_goals = len({one.goal for one in found}) > 1
+    said = [
+        f"{one.name} ({student(one.mean, one.std)}{f' for {goal_text(one.goal)}' if has_goals else ''})"
+        for one in found[:MOST_NAMED]
+    ]
     more = len(found) - len(said)
     return "; ".join(said) + (f"; and {count_of(more, 'other')}" if more else "")
 
@@ -185,13 +236,13 @@ def _held(chapter: Chapter, own: pd.DataFrame) -> Held:
         settling_samples=None if settling.isna().any() else float(settling.max()),
         overshoot=float(own["overshoot"].max()),
         runs=len(own),
-        is_held=bool(_is_held(own).all()),
+        is_near=bool(_is_near(own).all()),
+        is_held=bool((_is_near(own) & (own["std"] <= MOST_STD_RATIO * own["goal"])).all()),
     )
 
 
-def _is_held(rows: pd.DataFrame) -> pd.Series[bool]:
-    is_near = (rows["mean"] - rows["goal"]).abs() <= MOST_MEAN_ERROR_RATIO * rows["goal"]
-    return is_near & (rows["std"] <= MOST_STD_RATIO * rows["goal"])
+def _is_near(rows: pd.DataFrame) -> pd.Series[bool]:
+    return (rows["mean"] - rows["goal"]).abs() <= MOST_MEAN_ERROR_RATIO * rows["goal"]
 
 
 def _label(chapter: Chapter, row: Mapping[object, object]) -> str:
@@ -199,7 +250,7 @@ def _label(chapter: Chapter, row: Mapping[object, object]) -> str:
     rows = chapter.tables["closed_loops"]
     has_actuators = rows.loc[rows["controller"] == row["controller"], "actuator"].nunique() > 1
     others = [
-        f"{chapter.names.get(name, name)} {level(factors[name])}"
+        factor_text(name, factors[name], chapter.names)
         for name in chapter.factors
         if name in factors and name.rpartition(".")[2] not in _OWN_FACTORS
     ]
@@ -210,4 +261,4 @@ def _label(chapter: Chapter, row: Mapping[object, object]) -> str:
 def _published(found: Sequence[Published], *, is_disturbed: bool) -> str:
     if is_disturbed:
         return NOTHING
-    return "; ".join(f"{student(one.mean, one.std)} ({one.label})" for one in found) or NOTHING
+    return "; ".join(student(one.mean, one.std) for one in found) or NOTHING

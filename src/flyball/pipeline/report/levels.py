@@ -38,6 +38,9 @@ GROUPED = {"barmode": "group", "scattermode": "group", "bargap": 0.3, "bargroupg
 
 _Points: TypeAlias = "list[tuple[dict[str, Any], pd.Series[Any]]]"
 
+MOST_NARROW_BARS = 8
+"""The names of more bars beside each other need a plot as wide as the page."""
+
 
 def curve(chapter: Chapter, view: View) -> list[Figure]:
     """A metric over the levels of a factor, a line for each level of another, with the seed's numbers."""
@@ -86,7 +89,9 @@ def bars(chapter: Chapter, view: View) -> list[Figure]:
         "yaxis": axis(f"{capital(metric_name(metric))} [{unit}]", rangemode="tozero"),
     }
     says = _says_lines(f"{title}, in {unit}, measured by {source}", chapter.names[x], lines, x)
-    return [Figure(title, data, layout, says, _numbers(chapter, title, unit, rows), _note(source, references))]
+    is_wide = max(len(points) for points in lines.values()) > MOST_NARROW_BARS
+    numbers = _numbers(chapter, title, unit, rows)
+    return [Figure(title, data, layout, says, numbers, _note(source, references), is_wide=is_wide)]
 
 
 def network(chapter: Chapter, view: View) -> list[Figure]:

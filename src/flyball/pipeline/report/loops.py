@@ -21,16 +21,25 @@ from flyball.pipeline.report.figures import (
     plain,
     shorts,
 )
-from flyball.pipeline.report.held import Held, held_of, published_of
-from flyball.pipeline.report.markup import table
+from flyball.pipeline.report.held import Held, held_of, published_of, settling_text
+from flyball.pipeline.report.markup import Html, table
 from flyball.pipeline.report.selection import MOST_LINES, spread
-from flyball.pipeline.report.words import amount, duration, percent, proper, student, whole
+from flyball.pipeline.report.words import (
+    action_name,
+    amount,
+    capital,
+    duration,
+    goal_text,
+    percent,
+    proper,
+    student,
+)
 
 MOST_RUNS = 100
 """Closed loops that have a plot of their own; of more, some are chosen."""
 
-_RATE = "Measurement"
-_ACTION = "Action"
+MOST_NARROW_PARTS = 3
+"""A run with more disturbances than fit below each other has a plot as wide as the page."""
 
 
 def loop(chapter: Chapter, view: View) -> list[Figure]:
@@ -58,33 +67,20 @@ def _comparison(chapter: Chapter, view: View, found: Sequence[Held], left_out: s
     brokers = list(dict.fromkeys(one.broker for one in found))
     names = {(one.cell, one.disturbance, one.goal): plain(_place(one)) for one in found}
 
-    def scaled(value: float, goal: float) -> float:
-        return 100 * value / goal if is_ratio else value
-
-    data: list[Trace] = []
-    for index, broker in enumerate(brokers):
-        own = [one for one in found if one.broker == broker]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "orientation": "h",
-                "offsetgroup": str(index),
-                "name": plain(proper(broker)) or "loop",
-                "y": [names[one.cell, one.disturbance, one.goal] for one in own],
-                "x": shorts(scaled(one.mean, one.goal) for one in own),
-                "error_x": error_bars(scaled(one.std, one.goal) for one in own),
-                "marker": marker(index) | {"size": 10},
-                "hovertemplate": "%{y}: %{x:,.4g} ± %{error_x.array:,.3g}",
-            }
-        )
+    data = [
+        _broker_trace(index, [one for one in found if one.broker == broker], names, is_ratio=is_ratio)
+        for index, broker in enumerate(brokers)
+    ]
     data += _published_traces(chapter, found, names, is_ratio=is_ratio)
     goal = 100.0 if is_ratio else next(iter(goals))
     places = list(dict.fromkeys(names.values()))
     layout = {
         "scattermode": "group",
         "scattergap": 0.4,
-        "xaxis": axis("Mean ± standard deviation [% of the goal]" if is_ratio else "Mean ± standard deviation"),
+        "xaxis": axis(
+            f"Mean ± standard deviation{' [% of the goal]' if is_ratio else _unit(chapter)}",
+            range=_range(data, goal),
+        ),
         "yaxis": {
             **axis(""),
             "type": "category",
@@ -96,26 +92,69 @@ def _comparison(chapter: Chapter, view: View, found: Sequence[Held], left_out: s
     }
     title = view.title or "Controllers beside each other and their goal"
     says = f"{title}. " + "; ".join(
-        f"{one.name}: {student(one.mean, one.std)} for {amount(one.goal)}" for one in found[:MOST_LINES]
+        f"{one.name}: {student(one.mean, one.std)} for {goal_text(one.goal)}" for one in found[:MOST_LINES]
     )
-    body = [
-        [one.name, amount(one.goal), student(one.mean, one.std), _settling(one), percent(one.overshoot)]
-        for one in found
-    ]
-    head = ["Loop", "Goal", "Mean ± std", "Settling [samples]", "Overshoot"]
     note = "Bars span one standard deviation of a sample to each side; the dotted line is the goal." + left_out
     if len(data) > len(brokers):
-        note += " Hollow diamonds: the seed's numbers."
+        note += " Hollow diamonds: what was published."
     height = 180 + 30 * len(places) * max(1, len(brokers))
-    return Figure(title, data, layout, says, table(title, head, body), note, is_wide=True, height_px=height)
+    numbers = _comparison_table(title, found)
+    return Figure(title, data, layout, says, numbers, note, is_wide=True, height_px=height)
+
+
+def _broker_trace(
+    index: int, own: Sequence[Held], names: Mapping[tuple[str, str, float], str], *, is_ratio: bool
+) -> Trace:
+    scales = [100 / one.goal if is_ratio else 1.0 for one in own]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "orientation": "h",
+        "offsetgroup": str(index),
+        "name": plain(proper(own[0].broker)) or "loop",
+        "y": [names[one.cell, one.disturbance, one.goal] for one in own],
+        "x": shorts(scale * one.mean for scale, one in zip(scales, own, strict=True)),
+        "error_x": error_bars(scale * one.std for scale, one in zip(scales, own, strict=True)),
+        "marker": marker(index) | {"size": 10},
+        "hovertemplate": "%{y}: %{x:,.4g} ± %{error_x.array:,.3g}",
+    }
+
+
+def _comparison_table(title: str, found: Sequence[Held]) -> Html:
+    body = [
+        [
+            one.name,
+            goal_text(one.goal),
+            student(one.mean, one.std),
+            settling_text(one.settling_samples),
+            percent(one.overshoot),
+        ]
+        for one in found
+    ]
+    return table(title, ["Loop", "Goal", "Mean ± std", "Settling [samples]", "Overshoot"], body)
+
+
+def _unit(chapter: Chapter) -> str:
+    """Return the unit of measurement and goal in brackets; the lab's loops are about messages."""
+    return " [messages/s]" if chapter.experiment else ""
+
+
+def _range(traces: Sequence[Trace], goal: float) -> list[float]:
+    """Return the range of an axis that shows all bars and the goal, with some room, and nothing below 0."""
+    ends = [
+        mean + sign * (std or 0.0)
+        for trace in traces
+        for mean, std in zip(trace["x"], trace["error_x"]["array"], strict=True)
+        if mean is not None
+        for sign in (-1, 1)
+    ]
+    low, high = min([0.9 * goal, *ends]), max([1.1 * goal, *ends])
+    room = 0.05 * (high - low)
+    return [max(0.0, low - room), high + room]
 
 
 def _place(one: Held) -> str:
     return one.label + (f", after {one.disturbance}" if one.disturbance else "")
-
-
-def _settling(one: Held) -> str:
-    return "never" if one.settling_samples is None else whole(one.settling_samples)
 
 
 def _published_traces(
@@ -123,35 +162,35 @@ def _published_traces(
 ) -> list[Trace]:
     """Return what others measured as hollow diamonds; one that stands beside several brokers is drawn once."""
     goals = {one.cell: one.goal for one in reversed(found) if not one.disturbance}
-    points: dict[tuple[str, str], tuple[float, float | None]] = {}
+    points: dict[str, tuple[float, float | None, str]] = {}
     for one in published_of(chapter):
         if one.cell in goals:
             scale = 100 / goals[one.cell] if is_ratio else 1.0
             std = one.std * scale if one.std is not None else None
-            points.setdefault((one.label, names[one.cell, "", goals[one.cell]]), (one.mean * scale, std))
-    traces: list[Trace] = []
-    for label in dict.fromkeys(label for label, _ in points):
-        own = {name: point for (of, name), point in points.items() if of == label}
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "orientation": "h",
-                "offsetgroup": "published",
-                "name": plain(label),
-                "y": list(own),
-                "x": shorts(mean for mean, _ in own.values()),
-                "error_x": error_bars(std for _, std in own.values()) | {"color": REFERENCE_COLOUR},
-                "marker": {
-                    "symbol": "diamond",
-                    "size": 11,
-                    "color": "surface",
-                    "line": {"width": 2, "color": REFERENCE_COLOUR},
-                },
-                "hovertemplate": "%{y}: %{x:,.4g} ± %{error_x.array:,.3g}",
-            }
-        )
-    return traces
+            points.setdefault(names[one.cell, "", goals[one.cell]], (one.mean * scale, std, plain(one.label)))
+    if not points:
+        return []
+    means, stds, labels = zip(*points.values(), strict=True)
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "orientation": "h",
+            "offsetgroup": "published",
+            "name": labels[0] if len(set(labels)) == 1 else "published",
+            "y": list(points),
+            "x": shorts(means),
+            "text": list(labels),
+            "error_x": error_bars(stds) | {"color": REFERENCE_COLOUR},
+            "marker": {
+                "symbol": "diamond",
+                "size": 11,
+                "color": "surface",
+                "line": {"width": 2, "color": REFERENCE_COLOUR},
+            },
+            "hovertemplate": "%{y}, %{text}: %{x:,.4g} ± %{error_x.array:,.3g}",
+        }
+    ]
 
 
 def _run_figure(chapter: Chapter, run: str, own: pd.DataFrame, names: Mapping[str, str]) -> Figure:
@@ -159,44 +198,54 @@ def _run_figure(chapter: Chapter, run: str, own: pd.DataFrame, names: Mapping[st
     parts = chapter.tables["closed_loops"]
     parts = parts[(parts["run"] == run) & (parts["loop"] == own["loop"].iloc[0])].sort_values("part")
     title = _run_title(chapter, run, names, parts)
+    rate = "Rate" if chapter.experiment else "Measurement"
+    action = capital(action_name("" if parts.empty else str(parts["actuator"].iloc[0])))
     times = shorts(own["at_s"])
     data: list[Trace] = [*_band(own, times)] if (own["samples"] > 1).any() else []
     data += [
-        _series(_RATE, times, own["measurement"], 0),
+        _series(rate, times, own["measurement"], 0),
         {
+            # A sample is of the time before it, and so is the goal that it was measured for; its action comes after.
             **_series("Goal", times, own["setpoint"], 0),
-            "line": {"color": "ink-2", "dash": "dot", "width": 1.5, "shape": "hv"},
+            "line": {"color": "ink-2", "dash": "dot", "width": 1.5, "shape": "vh"},
         },
-        {**_series(_ACTION, times, own["action"], 1), "yaxis": "y2", "line": line(1) | {"shape": "hv"}},
+        {
+            **_series(action.partition(" [")[0], times, own["action"], 1),
+            "yaxis": "y2",
+            "line": line(1) | {"shape": "hv"},
+        },
     ]
     layout = {
         "xaxis": axis("Time since the measurement began [s]", anchor="y2"),
-        "yaxis": axis(_RATE, rangemode="tozero", domain=[0.36, 1.0]),
-        "yaxis2": axis(_ACTION, rangemode="tozero", domain=[0.0, 0.26], anchor="x"),
+        "yaxis": axis(rate + _unit(chapter), rangemode="tozero", domain=[0.36, 1.0]),
+        "yaxis2": axis(action, rangemode="tozero", domain=[0.0, 0.26], anchor="x"),
         "hovermode": "x unified",
         "shapes": [_warm_up(own), *(_vertical(part["from_s"], "series-6") for part in _disturbed(parts))],
         "annotations": [_mark(part["from_s"], part["disturbance"]) for part in _disturbed(parts)],
     }
-    body = [
-        [
-            str(part["disturbance"]) or "the beginning",
-            amount(part["from_s"]),
-            amount(part["goal"]),
-            student(part["mean"], part["std"]),
-            "never" if pd.isna(part["settling_samples"]) else whole(part["settling_samples"]),
-            percent(part["overshoot"]),
-        ]
-        for part in parts.to_dict("records")
-    ]
+    body = [_part_row(part) for part in parts.to_dict("records")]
     says = (
-        f"{title}: measurement, goal and action over {duration(own['at_s'].max() - own['at_s'].min())}. "
+        f"{title}: {rate.lower()}, goal and action over {duration(own['at_s'].max() - own['at_s'].min())}. "
         + "; ".join(
             f"after {row[0]}: goal {row[2]}, {row[3]}, settled after {row[4]} samples" for row in body[:MOST_LINES]
         )
     )
     head = ["After", "From [s]", "Goal", "Mean ± std", "Settling [samples]", "Overshoot"]
     note = "" if (own["samples"] == 1).all() else "Each point is the mean of several samples, the band spans them."
-    return Figure(title, data, layout, says, table(title, head, body), note, height_px=400)
+    is_wide = len(parts) > MOST_NARROW_PARTS
+    return Figure(title, data, layout, says, table(title, head, body), note, is_wide=is_wide, height_px=400)
+
+
+def _part_row(part: Mapping[Any, Any]) -> list[str]:
+    settling = part["settling_samples"]
+    return [
+        str(part["disturbance"]) or "the beginning",
+        amount(part["from_s"]),
+        goal_text(part["goal"]),
+        student(part["mean"], part["std"]),
+        settling_text(None if pd.isna(settling) else float(settling)),
+        percent(part["overshoot"]),
+    ]
 
 
 def _run_title(chapter: Chapter, run: str, names: Mapping[str, str], parts: pd.DataFrame) -> str:

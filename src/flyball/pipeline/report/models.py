@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flyball.pipeline.report.markup import Child, Html, details, element, markup, table
-from flyball.pipeline.report.words import NOTHING, capital, level
+from flyball.pipeline.report.words import NOTHING, capital, cell_name, factor_names, level
 
 MOST_ROWS = 200
 MOST_COLUMNS = 8
@@ -25,8 +25,8 @@ _HEADLINES: dict[str, tuple[str, dict[str, str]]] = {
             "experiment": "Experiment",
             "target": "Target",
             "protocol": "Protocol",
-            "nodes": "Nodes",
             "factors": "Further factors",
+            "nodes": "Nodes",
             "clients_at_knee": "Clients at the knee",
             "max_throughput_per_s": "Most requests/s",
             "light_load_s": "Response of one client [s]",
@@ -41,10 +41,10 @@ _HEADLINES: dict[str, tuple[str, dict[str, str]]] = {
             "loop": "Loop",
             "sample_time_s": "Sample time [s]",
             "a": "a",
-            "intervals.a": "90 % interval of a",
+            "intervals.a": "90 % of a",
             "b": "b",
-            "intervals.b": "90 % interval of b",
-            "offset": "Offset",
+            "intervals.b": "90 % of b",
+            "gain": "Gain b/(1−a)",
             "test.r2": "R² of the test",
             "linear_range": "Linear range",
             "warnings": "Warnings",
@@ -54,6 +54,10 @@ _HEADLINES: dict[str, tuple[str, dict[str, str]]] = {
     "profile": ("classes", {}),
 }
 """By kind: the list that matters, and the facts of its objects that do, `a.b` inside `a`; none: all."""
+
+_NAMES = ("experiment", "target", "protocol", "factors", "loop")
+"""Facts that name the object; they come first in a headline."""
+_SENTENCES = ("warnings", "reason")
 
 _BRIEF = {"linear_range": ("from", "until")}
 """Of an object in a headline only these facts."""
@@ -99,8 +103,16 @@ def _objects(title: str, objects: Sequence[Mapping[str, Any]], depth: int) -> Ht
 
 
 def _table(title: str, objects: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> Html:
-    body = [[_text(_fact(item, name)) for name in columns] for item in objects[:MOST_ROWS]]
-    return table(title, list(columns.values()), body)
+    body = [[_cell(name, _fact(item, name)) for name in columns] for item in objects[:MOST_ROWS]]
+    names = sum(name in _NAMES for name in columns)
+    return table(title, list(columns.values()), body, numbers_from=max(names, 1))
+
+
+def _cell(column: str, value: Any) -> Child:
+    if column == "factors" and value:
+        return cell_name(value, factor_names(value))
+    # What is said in sentences may take several lines.
+    return element("span", _text(value), class_="verdict") if column in _SENTENCES and value else _text(value)
 
 
 def _fact(item: Mapping[str, Any], name: str) -> Any:
@@ -122,5 +134,8 @@ def _title(name: str) -> str:
 
 
 def _text(value: object, most: int = 300) -> str:
-    text = NOTHING if value is None else f"{value:,.4g}" if isinstance(value, float) else level(value)
+    if isinstance(value, list) and value and all(isinstance(part, float) for part in value):
+        text = " to ".join(map(_text, value)) if len(value) == 2 else ", ".join(map(_text, value))
+    else:
+        text = NOTHING if value is None else f"{value:,.4g}" if isinstance(value, float) else level(value)
     return text if len(text) <= most else f"{text[:most]}…"

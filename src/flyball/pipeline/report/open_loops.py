@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from flyball.pipeline.report.chapters import Chapter
 from flyball.pipeline.report.figures import Figure, Trace, axis, colour, line, marker, shorts
 from flyball.pipeline.report.markup import Html, table
 from flyball.pipeline.report.selection import MOST_LINES, spread
-from flyball.pipeline.report.words import NOTHING, amount, whole
+from flyball.pipeline.report.words import NOTHING, action_name, amount, capital, whole
+from flyball.pipeline.report.words import level as level_text
 
 MOST_LEVELS = 40
 """An action that took more values is divided into so many ranges."""
@@ -32,6 +33,7 @@ def open_loop(chapter: Chapter, view: View) -> list[Figure]:
 
 def _figure(chapter: Chapter, view: View, cell: str, name: str, own: pd.DataFrame) -> Figure:
     plant = _plant_of(chapter, cell, name)
+    action, rate, unit = _quantities(chapter)
     medians = _medians(own)
     data: list[Trace] = [
         {
@@ -58,17 +60,26 @@ def _figure(chapter: Chapter, view: View, cell: str, name: str, own: pd.DataFram
     if at_rest:
         data.append(at_rest)
     layout = {
-        "xaxis": axis("Action", rangemode="tozero"),
-        "yaxis": axis("Measurement one sample later", rangemode="tozero"),
+        "xaxis": axis(action, rangemode="tozero"),
+        "yaxis": axis(f"{rate} one sample later{unit}", rangemode="tozero"),
         "shapes": [_shade(plant["linear_range"])] if at_rest else [],
     }
-    where = chapter.cell_name(cell) if chapter.factors else name
-    title = f"{view.title or 'What an action brings'}: {where}"
-    says = f"{title}. Median measurement " + ", ".join(
-        f"{amount(answer)} at action {amount(action)}"
-        for action, answer in spread(list(medians.itertuples(index=False, name=None)), MOST_LINES)
+    where = chapter.cell_name(cell) if chapter.factors else name if chapter.experiment is None else chapter.subject
+    title = f"{view.title or f'{rate} over {action.lower()}'}: {where}"
+    says = f"{title}. Median " + ", ".join(
+        f"{amount(answer)} at {level_text(level)}"
+        for level, answer in spread(list(medians.itertuples(index=False, name=None)), MOST_LINES)
     )
-    return Figure(title, data, layout, says, _medians_table(title, own, medians), _plant_words(plant))
+    head = [action, f"Median {rate.lower()} one sample later{unit}"]
+    return Figure(title, data, layout, says, _medians_table(title, head, own, medians), _plant_words(plant))
+
+
+def _quantities(chapter: Chapter) -> tuple[str, str, str]:
+    """Return what action and measurement are called, and the measurement's unit in brackets."""
+    if chapter.experiment is None:
+        return "Action", "Measurement", ""
+    actuator = next((str(run.workload.get("actuator", "")) for run in chapter.runs), "")
+    return capital(action_name(actuator)), "Rate", " [messages/s]"
 
 
 def _plant_of(chapter: Chapter, cell: str, name: str) -> Mapping[str, Any]:
@@ -85,9 +96,9 @@ def _medians(own: pd.DataFrame) -> pd.DataFrame:
     return own.groupby(by, observed=True)[["action", "answer"]].median().reset_index(drop=True)
 
 
-def _medians_table(title: str, own: pd.DataFrame, medians: pd.DataFrame) -> Html:
-    body = [[amount(action), amount(answer)] for action, answer in medians.itertuples(index=False, name=None)]
-    return table(f"{title}, {whole(len(own))} samples", ["Action", "Median measurement one sample later"], body)
+def _medians_table(title: str, head: Sequence[str], own: pd.DataFrame, medians: pd.DataFrame) -> Html:
+    body = [[level_text(action), amount(answer)] for action, answer in medians.itertuples(index=False, name=None)]
+    return table(f"{title}, {whole(len(own))} samples", head, body)
 
 
 def _line_of(plant: Mapping[str, Any]) -> Trace | None:
@@ -121,7 +132,9 @@ def _plant_words(plant: Mapping[str, Any]) -> str:
     test = plant.get("test", {}).get("r2")
     fits = f"; R² on samples kept for the test {amount(test)}" if test is not None else ""
     doubts = "".join(f" Warning: {text}." for text in plant.get("warnings", []))
-    return f"y(k+1) = a y(k) + b u(k) + offset with {', '.join(said)}{fits}. Shaded: its linear range.{doubts}"
+    gain = plant.get("gain")
+    worth = f"; at rest one more of action is worth {amount(gain)}" if gain is not None else ""
+    return f"y(k+1) = a y(k) + b u(k) + offset with {', '.join(said)}{worth}{fits}. Shaded: its linear range.{doubts}"
 
 
 def _interval(plant: Mapping[str, Any], name: str) -> str:

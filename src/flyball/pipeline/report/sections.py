@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from flyball.pipeline.manifest import Run, View
+from flyball.pipeline.manifest import Experiment, Run, View
 from flyball.pipeline.report.chapters import CLIENTS, NODES, Chapter
 from flyball.pipeline.report.figures import Figure
 from flyball.pipeline.report.held import held_table
@@ -24,6 +24,7 @@ from flyball.pipeline.report.words import (
     ALL,
     NOTHING,
     amount,
+    axis_name,
     capital,
     count_of,
     level,
@@ -63,9 +64,9 @@ def chapter_part(chapter: Chapter, *, is_only: bool = False) -> Part:
         [element("p", paragraph, class_="about") for paragraph in about.split("\n\n") if paragraph.strip()],
         element("p", f"After {source}.", class_="source") if source else None,
         None if is_only else show_tiles(tiles_of(chapter)),
+        held_table(chapter),
         plots(figures, chapter.anchor),
         [element("p", text, class_="note") for text in missing],
-        held_table(chapter),
         _cells_tables(chapter),
         _references_table(chapter),
         _laws_table(chapter),
@@ -157,7 +158,7 @@ def _cells_tables(chapter: Chapter) -> Html:
         if rows:
             head = _cell_head(chapter, source)
             caption = f"Throughput and response, measured by {source}; 90 % intervals"
-            shown.append(fold(_cell_table(chapter, caption, head, rows), len(rows), caption))
+            shown.append(_cells_folded(chapter, _cell_table(chapter, caption, head, rows), len(rows), caption))
         kinds = sorted({kind for metric in _MAIN_METRICS for kind in chapter.kinds(metric, source)})
         by_kind = _cell_rows(chapter, source, kinds)
         if by_kind:
@@ -173,6 +174,11 @@ def _cells_tables(chapter: Chapter) -> Html:
     return markup(element("h3", "By cell"), shown) if shown else Html("")
 
 
+def _cells_folded(chapter: Chapter, shown: Html, rows: int, caption: str) -> Html:
+    """Return the table, folded where a loop decides how many messages come: its own table says more then."""
+    return details(caption, shown) if chapter.has_loops else fold(shown, rows, caption)
+
+
 def _cell_table(chapter: Chapter, caption: str, head: list[str], rows: list[list[str]], more: int = 0) -> Html:
     return table(caption, head, rows, numbers_from=max(1, len(chapter.factors)) + more)
 
@@ -184,7 +190,7 @@ def _metrics_of(chapter: Chapter, source: str) -> list[str]:
 
 
 def _cell_head(chapter: Chapter, source: str, *more: str) -> list[str]:
-    factors = [capital(chapter.names[name]) for name in chapter.factors] or ["Cell"]
+    factors = [capital(axis_name(chapter.names[name])) for name in chapter.factors] or ["Cell"]
     columns = [f"{capital(metric_name(metric))} [{unit_of(metric)}]" for metric in _metrics_of(chapter, source)]
     spread = ["Response, by quantiles [ms]"] if "response" in _metrics_of(chapter, source) else []
     return [*factors, *more, *columns, *spread, "Repetitions"]
@@ -274,10 +280,12 @@ def _laws_table(chapter: Chapter) -> Html:
 
 
 def _commands(chapters: Sequence[Chapter]) -> Html:
+    experiments = {chapter.name: chapter.experiment for chapter in chapters if chapter.experiment}
+    # What others begin with comes before them.
+    ordered = sorted(experiments.values(), key=lambda experiment: _steps_before(experiment, experiments))
     lines = [
-        f"flyball lab run {shlex.quote(chapter.name)}{' --quick' if chapter.experiment.is_quick else ''}"
-        for chapter in chapters
-        if chapter.experiment
+        f"flyball lab run {shlex.quote(experiment.name)}{' --quick' if experiment.is_quick else ''}"
+        for experiment in ordered
     ]
     if not lines:
         return element("p", "These traces belong to no experiment of the lab. To make this report again:") + element(
@@ -288,6 +296,15 @@ def _commands(chapters: Sequence[Chapter]) -> Html:
         "p", "To make this report again from the results: ", element("code", "flyball pipeline report RESULTS")
     )
     return markup(intro, element("pre", element("code", "\n".join(lines))), after)
+
+
+def _steps_before(experiment: Experiment, known: Mapping[str, Experiment]) -> int:
+    """Return how many experiments have to be run one after the other before this one."""
+    steps = 0
+    while experiment.needs in known and steps < len(known):
+        experiment = known[experiment.needs]
+        steps += 1
+    return steps
 
 
 def _settings(runs: Sequence[Run]) -> Html:

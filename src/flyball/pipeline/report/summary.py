@@ -20,8 +20,10 @@ from flyball.pipeline.report.words import (
     cell_name,
     count_of,
     duration,
+    goal_text,
     percent,
     proper,
+    student,
     unit_of,
     whole,
 )
@@ -87,13 +89,13 @@ def lead(analysis: Analysis, chapters: Sequence[Chapter]) -> str:
 def tiles(analysis: Analysis, chapters: Sequence[Chapter]) -> list[Tile]:
     """Return the headline numbers; those that the data do not give are left out."""
     found = [_requests(chapters), _best(chapters, "throughput"), _best(chapters, "response"), _measured(analysis)]
-    more = [_messages(analysis.runs), _held(chapters), _laws(chapters), _references(chapters)]
+    more = [_messages(analysis.runs), _held(chapters), _steadiest(chapters), _laws(chapters), _references(chapters)]
     return [tile for tile in [*found, *more] if tile]
 
 
 def tiles_of(chapter: Chapter) -> list[Tile]:
     """Return the headline numbers of one experiment."""
-    found = [_best([chapter], "throughput"), _best([chapter], "response"), _held([chapter])]
+    found = [_best([chapter], "throughput"), _best([chapter], "response"), _held([chapter]), _steadiest([chapter])]
     found += [_laws([chapter]), _references([chapter])]
     return [tile for tile in found if tile]
 
@@ -157,9 +159,14 @@ def _requests(chapters: Sequence[Chapter]) -> Tile | None:
 
 
 def _best(chapters: Sequence[Chapter], metric: str) -> Tile | None:
-    """Return the highest throughput or the shortest response, and where it was reached."""
+    """Return the highest throughput or the shortest response, and where it was reached.
+
+    Where a loop decides how many messages come, what waits grows, and neither says anything.
+    """
     candidates = []
     for chapter in chapters:
+        if chapter.experiment and chapter.has_loops:
+            continue
         rows = chapter.metric(metric, chapter.source_of(metric), ALL)
         rows = rows[rows["mean"].notna()]
         if not rows.empty:
@@ -204,6 +211,16 @@ def _held(chapters: Sequence[Chapter]) -> Tile | None:
         return None
     held = sum(one.is_held for one in loops)
     return Tile("Closed loops that held their goal", f"{held} of {len(loops)}")
+
+
+def _steadiest(chapters: Sequence[Chapter]) -> Tile | None:
+    """Return the loop with the least deviation, for its goal, of those that held it."""
+    loops = [(one, chapter) for chapter in chapters for one in held_of(chapter) if one.is_held]
+    if not loops:
+        return None
+    one, chapter = min(loops, key=lambda loop: loop[0].std / loop[0].goal)
+    where = f"{chapter.title}: {one.name}" if len(chapters) > 1 else one.name
+    return Tile("Steadiest of them", student(one.mean, one.std), "", f"{where}, goal {goal_text(one.goal)}")
 
 
 def _laws(chapters: Sequence[Chapter]) -> Tile | None:

@@ -39,8 +39,9 @@ def views_of(chapter: Chapter) -> list[View]:
     """Return the views of a chapter: its control loops in any case, then what it asks for, or what fits it."""
     asked = list(chapter.experiment.views) if chapter.experiment else []
     kinds = {view.kind for view in asked}
-    loops = [View(kind) for kind in LOOP_KINDS if kind not in kinds and not chapter.tables["loops"].empty]
-    return [*loops, *(asked or default_views(chapter))]
+    loops = [View(kind) for kind in LOOP_KINDS if kind not in kinds and chapter.has_loops]
+    is_all = bool(loops) and chapter.experiment is not None
+    return [*loops, *(asked or ([] if is_all else default_views(chapter)))]
 
 
 def default_views(chapter: Chapter) -> list[View]:

@@ -36,12 +36,17 @@ _METRICS = {
     "worker": "request worker",
     "persistence": "persistence",
     "network": "network time",
-    "loop_mean": "loop's mean",
-    "loop_std": "loop's standard deviation",
-    "loop_settling": "loop's settling",
-    "loop_overshoot": "loop's overshoot",
+    "loop_mean": "mean rate",
+    "loop_std": "standard deviation",
+    "loop_settling": "settling",
+    "loop_overshoot": "overshoot",
 }
-_UNITS = {"throughput": "requests/s", "messages": "messages/s"}
+_UNITS = {
+    "throughput": "requests/s",
+    "messages": "messages/s",
+    "loop_mean": "messages/s",
+    "loop_std": "messages/s",
+}
 _PROPER_NAMES = {
     "flyball": "Flyball",
     "rabbitmq": "RabbitMQ",
@@ -49,6 +54,8 @@ _PROPER_NAMES = {
     "telesto": "Telesto",
     "amqp": "AMQP",
 }
+_UNITS_OF_NAMES = ("bytes", "ms", "s", "us")
+_ACTIONS = {"integer": "prefetch count", "fractional": "prefetch count", "pacer": "pace [messages/s]"}
 _HIGHER_IS_BETTER = frozenset({"throughput", "messages"})
 
 
@@ -70,7 +77,17 @@ def is_higher_better(metric: str) -> bool:
 def axis_name(factor: str) -> str:
     """Return a factor's short name for an axis, its unit in brackets: `body [bytes]`."""
     name, _, unit = factor.rpartition(" ")
-    return f"{name} [{unit}]" if name and unit in ("bytes", "ms", "s", "us") else factor
+    return f"{name} [{unit}]" if name and unit in _UNITS_OF_NAMES else factor
+
+
+def action_name(actuator: str) -> str:
+    """Return what a loop's actuator moves, its unit in brackets if it has one."""
+    return _ACTIONS.get(actuator, "action")
+
+
+def goal_text(value: float) -> str:
+    """Return a goal as somebody has set it: 400, not 400.0."""
+    return f"{value:,g}"
 
 
 def proper(name: str) -> str:
@@ -168,8 +185,17 @@ def factor_names(factors: Iterable[str]) -> dict[str, str]:
 
 
 def cell_name(factors: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    """Return what sets a cell apart: `clients 10, nodes 2`."""
-    return ", ".join(f"{names.get(name, name)} {level(value)}" for name, value in factors.items()) or "this run"
+    """Return what sets a cell apart: `clients 10, handler time 0.01 s, RabbitMQ`."""
+    return ", ".join(factor_text(name, value, names) for name, value in factors.items()) or "this run"
+
+
+def factor_text(name: str, value: object, names: Mapping[str, str]) -> str:
+    """Return a factor with its level; the kind of a target says by itself what it is."""
+    if name == "target.kind":
+        return proper(level(value))
+    words, _, unit = names.get(name, name).rpartition(" ")
+    has_unit = bool(words) and unit in _UNITS_OF_NAMES and isinstance(value, int | float)
+    return f"{words} {level(value)} {unit}" if has_unit else f"{names.get(name, name)} {level(value)}"
 
 
 def is_number(value: float | None) -> bool:
