@@ -26,9 +26,9 @@ from flyball.errors import ControlError, LabError
 from flyball.lab.drivers import QueueRef, Target
 from flyball.lab.relay import Relay
 from flyball.lab.workloads.client import Client
-from flyball.lab.workloads.stream import HEAD
+from flyball.lab.workloads.stream import note_delivery
+from flyball.lab.workloads.workload import first_error
 from flyball.trace.samples import SampleWriter
-from flyball.trace.schema import Kind
 
 if TYPE_CHECKING:
     from flyball.lab.workloads.adaptive import Adaptive
@@ -49,8 +49,9 @@ async def adapt(workload: Adaptive, client: Client, queue: QueueRef) -> None:
         opened.callback(samples.stop)
         try:
             await _Adapting(workload, client, queue, relay, samples).run(url_of(broker))
-        except ControlError as error:
-            raise LabError(str(error)) from error
+        except (ControlError, BaseExceptionGroup) as failure:
+            error = first_error(failure)
+            raise (LabError(str(error)) if isinstance(error, ControlError) else error) from failure
 
 
 def url_of(broker: Target) -> str:
@@ -128,25 +129,13 @@ class _Adapting:
     async def handle(self, message: IncomingMessage) -> None:
         """Be the handler: check the message and take some time for it."""
         received_ns = time.perf_counter_ns()
+        client, workload = self._client, self._workload
         try:
-            self._check(message.body, received_ns)
+            note_delivery(client, self._queue, message.body, received_ns, workload.body_bytes, client.number)
         except LabError as error:
             self._failure = self._failure or error
             self._has_ended.set()
         await self._client.pause(self._handler_time_s)
-
-    def _check(self, body: bytes, received_ns: int) -> None:
-        client = self._client
-        if len(body) != self._workload.body_bytes:
-            client.fail(f"a message of {len(body)} bytes, which nobody sent: {body[:50]!r}")
-        producer, sequence, intended_ns = HEAD.unpack_from(body)
-        if not 0 <= producer < client.number or sequence < 0:
-            client.fail(f"a message that nobody sent: {body[:50]!r}")
-        client.counts.received += 1
-        if not client.tally.received(str(producer), sequence):
-            client.fail(f"message {sequence} of client {producer} came twice")
-        sent_ns = intended_ns - client.epoch_ns
-        client.record(Kind.DELIVER, self._queue, len(body), sent_ns, sent_ns, received_ns)
 
     def _note(self, sample: Sample) -> None:
         self._samples.record(sample)

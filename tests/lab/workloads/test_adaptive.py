@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from flyball.errors import LabError
+from flyball.client.adaptive import AdaptiveConsumer
+from flyball.errors import ControlError, LabError
 from flyball.lab.drivers import Target
 from flyball.lab.workloads import make_workload
 from flyball.lab.workloads.adaptive import Adaptive
@@ -117,6 +118,19 @@ def test_the_goal_changes_after_its_sample(memory_node: RunningNode, tmp_path: P
     goals = {sample["sequence"]: sample["setpoint"] for sample in samples_of(outcome)}
     assert all(goal == (300.0 if sequence <= 3 else 150.0) for sequence, goal in goals.items())
     assert 150.0 in goals.values()
+
+
+def test_what_is_wrong_with_a_loop_is_told_in_a_line(
+    memory_node: RunningNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def start(self: AdaptiveConsumer) -> None:
+        raise ControlError("the queue is gone")
+
+    monkeypatch.setattr(AdaptiveConsumer, "start", start)
+    outcome = run(SMALL, [target_of(memory_node, "amqp")], tmp_path)
+    assert outcome.failure.endswith("the queue is gone")
+    assert "ControlError" not in outcome.failure
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_publishers_come_and_go_with_the_samples() -> None:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from flyball.errors import LabError
 from flyball.lab.drivers import AmqpSession, QueueRef
-from flyball.lab.drivers.amqp import AmqpLink, Delivery
+from flyball.lab.drivers.amqp import AmqpLink
 from flyball.lab.workloads.client import Client
 from flyball.lab.workloads.paced import PacedWorkload
 from flyball.lab.workloads.workload import Seconds
@@ -116,7 +116,7 @@ class Stream(PacedWorkload):
         last = None
         while link.deliveries:
             delivery = link.deliveries.popleft()
-            self._check(client, queue, delivery)
+            note_delivery(client, queue, delivery.body, delivery.received_ns, self.body_bytes, self.producers)
             if self.handler_time_s:
                 await client.pause(self.handler_time_s)
             if self.acks == "single":
@@ -124,18 +124,6 @@ class Stream(PacedWorkload):
             last = delivery
         if self.acks == "multiple" and last is not None:
             link.ack(last.tag, multiple=True)
-
-    def _check(self, client: Client, queue: QueueRef, delivery: Delivery) -> None:
-        if len(delivery.body) != self.body_bytes:
-            client.fail(f"a message of {len(delivery.body)} bytes, which nobody sent: {delivery.body[:50]!r}")
-        producer, sequence, intended_ns = HEAD.unpack_from(delivery.body)
-        if not 0 <= producer < self.producers or sequence < 0:
-            client.fail(f"a message that nobody sent: {delivery.body[:50]!r}")
-        client.counts.received += 1
-        if not client.tally.received(str(producer), sequence):
-            client.fail(f"message {sequence} of client {producer} came twice")
-        sent_ns = intended_ns - client.epoch_ns
-        client.record(Kind.DELIVER, queue, len(delivery.body), sent_ns, sent_ns, delivery.received_ns)
 
 
 class _Confirmed:
@@ -155,3 +143,19 @@ class _Confirmed:
         client = self._client
         client.tally.sent(str(client.number), self._sequence)
         client.record(Kind.PUT, self._queue, self._size_bytes, self._intended_ns, self.sent_ns, now_ns)
+
+
+def note_delivery(
+    client: Client, queue: QueueRef, body: bytes, received_ns: int, body_bytes: int, producer_count: int
+) -> None:
+    """Record a message that has come. Raises LabError if nobody sent it, or it came before."""
+    if len(body) != body_bytes:
+        client.fail(f"a message of {len(body)} bytes, which nobody sent: {body[:50]!r}")
+    producer, sequence, intended_ns = HEAD.unpack_from(body)
+    if not 0 <= producer < producer_count or sequence < 0:
+        client.fail(f"a message that nobody sent: {body[:50]!r}")
+    client.counts.received += 1
+    if not client.tally.received(str(producer), sequence):
+        client.fail(f"message {sequence} of client {producer} came twice")
+    sent_ns = intended_ns - client.epoch_ns
+    client.record(Kind.DELIVER, queue, len(body), sent_ns, sent_ns, received_ns)
