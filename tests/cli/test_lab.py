@@ -90,6 +90,18 @@ def test_show_of_a_quick_experiment_is_shorter(tmp_path: Path) -> None:
     assert "measured 7 s" in lab("show", str(path), "--quick").stdout
 
 
+def test_what_is_set_holds_in_a_quick_run_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    quick = '\n[quick]\n"run.length_s" = 2\nsweep = { "workload.clients" = [1] }\n'
+    path.write_text(TINY + quick, encoding="utf-8")
+    shown = lab("show", str(path), "--quick").stdout
+    assert "measured 2 s" in shown
+    assert "1 cell" in shown
+    more = lab("show", str(path), "--quick", "--set", "run.length_s=3", "--set", "sweep.workload.clients=[1, 2, 3]")
+    assert "measured 3 s" in more.stdout
+    assert "3 cells" in more.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

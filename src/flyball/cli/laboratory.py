@@ -26,6 +26,7 @@ from flyball.lab.experiment import (
     Experiment,
     experiments_in,
     find,
+    insisted,
     label_of,
     shipped_experiments,
 )
@@ -195,7 +196,7 @@ def _experiments_of(seed: str) -> list[Experiment]:
 def _changed(experiment: Experiment, assignments: list[str]) -> Experiment:
     """Return the experiment with what --set says, all of it at once: one value may need another."""
     values: dict[str, object] = {}
-    sweep = dict(experiment.sweep)
+    sweep: dict[str, list[Any]] = {}
     for text in assignments:
         key, equals, value = text.partition("=")
         key = key.strip()
@@ -208,7 +209,7 @@ def _changed(experiment: Experiment, assignments: list[str]) -> Experiment:
             raise LabError(f"--set {key}: it is swept; give its levels, as in --set 'sweep.{key}=[1, 2]'")
         else:
             values[key] = _value(value)
-    return experiment.changed(values).swept(sweep)
+    return insisted(experiment, values, sweep)
 
 
 def _value(text: str) -> Any:

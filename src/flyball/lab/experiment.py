@@ -378,6 +378,17 @@ def quick_sweep(experiment: Experiment) -> dict[str, list[Level]] | None:
     return _factors_in(experiment.quick["sweep"], "quick.sweep", experiment.path)
 
 
+def insisted(experiment: Experiment, values: Values, levels: Mapping[str, list[Level]]) -> Experiment:
+    """Return the experiment with these values and levels, which hold in a quick run as well."""
+    quick: dict[str, Any] = quick_values(experiment)
+    quick |= {key: value for key, value in values.items() if key in quick}
+    if "sweep" in experiment.quick:
+        chosen = experiment.quick["sweep"]
+        quick["sweep"] = chosen if chosen == ALL else {**(quick_sweep(experiment) or {}), **levels}
+    changed = experiment.changed(values).swept({**experiment.sweep, **levels})
+    return changed.model_copy(update={"quick": quick})
+
+
 def _factors_in(sweep: object, key: str, path: Path) -> dict[str, list[Level]]:
     if not isinstance(sweep, dict):
         raise LabError(f"{path}: {key}: give a table of factors and their levels, not {sweep!r}")
