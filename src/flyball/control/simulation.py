@@ -85,17 +85,27 @@ class WindowPlant(SimulatedPlant):
     def with_capacity(self, ratio: float) -> Self:
         return replace(self, most_per_s=ratio * self.most_per_s)
 
+    def action_for(self, rate_per_s: float) -> float:
+        """Return the window that gives this rate, which is less than the most there is."""
+        return rate_per_s * self.half_at / (self.most_per_s - rate_per_s)
+
+    def slope_at(self, action: float) -> float:
+        """Return by how much one more message of window raises the rate there."""
+        return self.most_per_s * self.half_at / (action + self.half_at) ** 2
+
 
 SEED_MODEL = Plant(a=0.26, b=59.73)
 """The model that seed 004 prints."""
+SEED_CURVE = WindowPlant(most_per_s=1250.0, half_at=3.34, noise_ratio=0.05)
+"""A window's curve as the seed's authors measured it earlier: 400 messages a second lie between 1 and 2."""
 PLANTS: dict[str, SimulatedPlant] = {
     "A": LinearPlant(SEED_MODEL, process_noise=92.0),
     "B": LinearPlant(SEED_MODEL, measurement_noise=92.0),
     "C": LinearPlant(SEED_MODEL, process_noise=24.0),
-    "D": WindowPlant(most_per_s=1250.0, half_at=3.34, noise_ratio=0.05),
+    "D": SEED_CURVE,
 }
 """Seed 004's model with the noise that it reports, the same noise in the sensor only, and a quarter of it; and the
-curve of a window as the seed's authors measured it earlier, where 400 messages a second lie between 1 and 2."""
+curve."""
 
 
 @dataclass(frozen=True, slots=True)
