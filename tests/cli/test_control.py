@@ -251,6 +251,7 @@ def _drop_columns(path: Path) -> None:
             ["--law", "pid", "--poles", "0.501+0.338i,0.501-0.338i,-0.301"],
             {"kind": "pid", "kp": -0.000385, "ki": 0.007919, "kd": 0.0018417},
         ),
+        (["--law", "p"], {"kind": "p", "kp": 0.00435}),
         (["--law", "p", "--pole", "0.5"], {"kind": "p", "kp": -0.00402}),
         (["--law", "i"], {"kind": "i", "ki": 0.00226}),
         (["--law", "pi", "--gains", "kp=-0.0016, ki=0.006"], {"kind": "pi", "kp": -0.0016, "ki": 0.006}),
@@ -308,6 +309,22 @@ def test_an_unsound_design_is_exit_code_1_but_written_and_no_loop_starts_with_it
         (["MODEL", "--gains", "kp"], 2, "--gains kp: give numbers by their names, as in kp=0.002,ki=0.006"),
         (["MODEL", "--gains", "kp=1"], 1, "pi: ki is missing"),
         (["MODEL", "--limits", "5", "1"], 1, "limits must be two numbers in order"),
+        (["MODEL", "--limits", "-5", "1"], 2, "--limits -5 1: a window or a pace is not below 0"),
+        (["MODEL", "--setpoint", "-400"], 2, "--setpoint -400: what is held lies above 0"),
+        (["MODEL", "--setpoint", "nan"], 2, "--setpoint nan: what is held lies above 0"),
+        (
+            ["MODEL", "--exponent", "1", "--poles", "0.5"],
+            2,
+            "--exponent, --poles would be ignored: no such choice for",
+        ),
+        (["MODEL", "--law", "multiplicative", "--pole", "0.9"], 2, "--pole would be ignored"),
+        (["MODEL", "--gains", "kp=1,ki=1", "--pole", "0.9"], 2, "--gains say all about a law: leave out --pole"),
+        (
+            ["MODEL", "--law", "pi", "--pole", "0.5", "--overshoot", "0.1"],
+            2,
+            "pi: give --pole, or --poles, or --settl",
+        ),
+        (["TEXT"], 1, 'this is not a model of a plant: it must have "kind": "plant"; make one with'),
         (["MODEL", "--loop", "x"], 1, "the model has no such plant; it has 'samples' at 1.0 s"),
         (["MODEL", "--sample-time", "5"], 1, "the model has no such plant"),
         (["MODEL", "--plot", "x.pdf"], 1, "x.pdf: a figure is a file that ends in .svg or .png"),
@@ -316,9 +333,16 @@ def test_an_unsound_design_is_exit_code_1_but_written_and_no_loop_starts_with_it
 def test_a_mistake_in_design_is_one_line(
     model: Path, table: Path, tmp_path: Path, arguments: list[str], code: int, told: str
 ) -> None:
-    places = {"MODEL": model, "TABLE": table}
+    places = {"MODEL": model, "TABLE": table, "TEXT": tmp_path / "text.json"}
+    places["TEXT"].write_text("[]", encoding="utf-8")
     result = control("design", "--out", tmp_path, *[places.get(argument, argument) for argument in arguments])
     assert_one_line(result, told, code)
+
+
+def test_a_goal_where_the_plant_was_not_seen_is_told(model: Path, tmp_path: Path) -> None:
+    result = control("design", model, "--setpoint", "4000", "--out", tmp_path)
+    assert_one_line(result, "the goal 4000 lies outside of what the model was identified from", code=0)
+    assert "certificate   sound\n" in result.stdout
 
 
 # Simulating
@@ -350,6 +374,26 @@ def test_simulate_puts_laws_and_designs_side_by_side(model: Path, tmp_path: Path
     assert plot == f"plot: {tmp_path / 'simulate.svg'}"
     drawn = (tmp_path / "simulate.svg").read_text(encoding="utf-8")
     assert [name in drawn for name in ("lambda_pi", "scheduled", "design: pi")] == [True] * 3
+
+
+def test_designs_of_the_same_name_are_told_apart_by_their_folders(model: Path, tmp_path: Path) -> None:
+    designs = []
+    for law in ("multiplicative", "self_tuning"):
+        assert control("design", "--law", law, "--out", tmp_path / law).exit_code == 0
+        designs += ["--design", tmp_path / law / "design.json"]
+    (told,) = documents(control("simulate", model, *designs, "--out", tmp_path, "--json"))
+    assert [loop["law"] for loop in told["loops"]] == [
+        f"{tmp_path / law / 'design.json'}: {law}" for law in ("multiplicative", "self_tuning")
+    ]
+
+
+def test_a_choice_goes_to_the_laws_that_have_it(model: Path, tmp_path: Path) -> None:
+    laws = ["--law", "lambda_pi", "--law", "multiplicative", "--pole", "0.5", "--exponent", "0.3"]
+    result = control("simulate", model, *laws, "--out", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    assert "exponent 0.3" in result.stdout
+    # 2 % settling in ln 0.02 / ln 0.5 samples.
+    assert int(result.stdout.splitlines()[1].split()[3]) <= 5
 
 
 def test_whole_actions_hop_around_the_setpoint(tmp_path: Path) -> None:
@@ -387,6 +431,9 @@ def test_simulate_takes_the_setpoint_from_the_model_or_the_design(model: Path, t
         (["MODEL", "--design", "no.json"], 1, "no.json: No such file or directory"),
         (["MODEL", "--design", "MODEL"], 1, "model.json: this is not a design"),
         (["MODEL", "--setpoint", "-1"], 1, "a setpoint above 0, not -1"),
+        (["MODEL", "--noise", "inf"], 2, "--noise and --start are finite numbers"),
+        (["MODEL", "--start", "nan"], 2, "--noise and --start are finite numbers"),
+        (["MODEL", "--law", "pi", "--exponent", "0.5"], 2, "--exponent would be ignored: no such choice for pi"),
     ],
 )
 def test_a_mistake_in_simulate_is_one_line(
@@ -551,9 +598,39 @@ def test_what_a_broker_refuses_is_one_line_without_the_password(url: str, tmp_pa
     assert refused.stderr.endswith("Check --url and --queue.\n")
 
 
-def test_too_short_a_run_has_no_figures(url: str, tmp_path: Path) -> None:
-    result = live("run", url, "--rate", 4, "--handler-ms", 1, "--seconds", 0.1, "--out", tmp_path)
-    assert_one_line(result, "0 samples are too few for figures: let it run longer")
+@pytest.mark.parametrize("command", [["run", "--rate", 4, "--seconds", 2], ["identify"]])
+def test_a_figure_that_cannot_be_written_is_told_before_messages_are_consumed(
+    table: Path, tmp_path: Path, command: list[object]
+) -> None:
+    # Nothing listens there: whoever tried to connect would complain of that.
+    flags = [*command, "--url", "amqp://127.0.0.1:1/", "--queue", QUEUE, "--handler-ms", 1]
+    (tmp_path / "folder.svg").mkdir()
+    result = control(*flags, "--plot", tmp_path / "folder.svg", "--out", tmp_path)
+    assert_one_line(result, "folder.svg is a folder, not a file")
+    assert_one_line(control(*flags, "--out", table), f"{table.name}: File exists")
+    assert_one_line(control(*flags, "--plot", "/proc/run.svg"), "/proc: nothing can be written there: ")
+
+
+def test_too_short_a_run_has_no_figures(tmp_path: Path) -> None:
+    flags = ["--queue", QUEUE, "--rate", 4, "--handler-ms", 1, "--sample-time", 0.2, "--out", tmp_path]
+    result = control("run", *flags, "--seconds", 0.3)
+    assert_one_line(result, "--seconds 0.3: figures need 2 samples, one each 0.2 s", code=2)
+
+
+def test_a_reader_that_has_enough_is_no_error(url: str, tmp_path: Path) -> None:
+    flags = ["run", "--url", url, "--queue", QUEUE, "--rate", "100", "--handler-ms", "1", "--sample-time", "0.05"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "flyball", "control", *flags, "--out", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **QUIET},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(timeout=30)) == ("", 1)
 
 
 def test_addresses_are_shown_without_user_and_password() -> None:

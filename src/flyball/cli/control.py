@@ -12,12 +12,12 @@ from flyball.cli.governor.requests import (
     Excitation,
     Files,
     Fit,
-    Goal,
     LawName,
     SignalName,
-    Simulation,
     Source,
+    Trial,
     Tuning,
+    WantedGoal,
 )
 from flyball.cli.governor.telling import errors_told
 from flyball.cli.session import AsJson
@@ -29,7 +29,6 @@ app = typer.Typer(
 HERE = Path()
 DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/"
 DEFAULT_LIMITS = (1.0, 360.0)
-DEFAULT_TUNING = Tuning()
 
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for what is written.")]
 Plot = Annotated[
@@ -66,16 +65,24 @@ Concurrency = Annotated[
 ]
 Pole = Annotated[
     float | None,
-    typer.Option("--pole", help="From 0, fast, to 1, slow and quiet; 0.8 for most laws that have only one."),
+    typer.Option(
+        "--pole", help="From 0, fast, to 1, slow and quiet; 0.8 for most laws, 0 for p, 0.5 for self_tuning."
+    ),
 ]
 Poles = Annotated[
     str | None, typer.Option("--poles", metavar="P,P...", help="All poles of p, pi or pid, as in 0.5+0.3i,0.5-0.3i.")
 ]
 Settling = Annotated[
-    float, typer.Option("--settling-samples", help="Samples in which pi or pid settle, if no poles are given.")
+    float | None,
+    typer.Option(
+        "--settling-samples", help="Samples in which pi or pid settle, if no poles are given.  [default: 8]"
+    ),
 ]
-Overshoot = Annotated[float, typer.Option("--overshoot", help="How far they may overshoot, as a part of the step.")]
-Exponent = Annotated[float | None, typer.Option("--exponent", help="Of the multiplicative law: how fast it is.")]
+Overshoot = Annotated[
+    float | None,
+    typer.Option("--overshoot", help="How far they may overshoot, as a part of the step.  [default: 0.05]"),
+]
+Exponent = Annotated[float | None, typer.Option("--exponent", help="Of the multiplicative law: how fast it is; 0.5.")]
 Limits = Annotated[
     tuple[float, float], typer.Option("--limits", metavar="LOWEST HIGHEST", help="Between what the action may be.")
 ]
@@ -85,7 +92,7 @@ Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same 
 @app.command()
 def identify(
     more: Annotated[
-        list[Path] | None, typer.Argument(metavar="[DIR|FILE]...", help="More samples, as for --samples.")
+        list[Path] | None, typer.Argument(metavar="DIR|FILE", help="More samples, as for --samples.")
     ] = None,
     samples: Annotated[
         list[Path] | None,
@@ -98,7 +105,9 @@ def identify(
     signal: Annotated[SignalName, typer.Option("--signal", help="How the action changes.")] = SignalName.RANDOM,
     lowest: Annotated[float, typer.Option("--lowest", help="Lowest action.")] = 1.0,
     highest: Annotated[float, typer.Option("--highest", help="Highest action.")] = 10.0,
-    count: Annotated[int, typer.Option("--count", min=2, help="How many samples to make.")] = 80,
+    count: Annotated[
+        int, typer.Option("--count", min=2, help="How many samples to make, one each --sample-time.")
+    ] = 80,
     hold: Annotated[int, typer.Option("--hold", min=1, help="Samples for which an action stays.")] = 1,
     seed: Seed = 1,
     sample_time: SampleTime = 1.0,
@@ -142,13 +151,13 @@ def identify(
 @app.command()
 def design(
     model: Annotated[
-        Path | None, typer.Argument(metavar="[MODEL.json]", help="From `identify`; some laws need none.")
+        Path | None, typer.Argument(metavar="MODEL.json", help="From `identify`; some laws need none.")
     ] = None,
     law: Annotated[LawName, typer.Option("--law", help="Which law.")] = LawName.LAMBDA_PI,
     pole: Pole = None,
     poles: Poles = None,
-    settling_samples: Settling = DEFAULT_TUNING.settling_samples,
-    overshoot: Overshoot = DEFAULT_TUNING.overshoot,
+    settling_samples: Settling = None,
+    overshoot: Overshoot = None,
     exponent: Exponent = None,
     gains: Annotated[
         str | None,
@@ -226,7 +235,7 @@ def run(
 
         running.run(
             Source(url, queue, handler, handler_ms, concurrency, actuator),
-            Goal(rate, latency_ms, fast),
+            WantedGoal(rate, latency_ms, fast),
             design_file,
             shadow,
             seconds,
@@ -239,7 +248,7 @@ def run(
 
 @app.command()
 def simulate(
-    model: Annotated[Path | None, typer.Argument(metavar="[MODEL.json]", help="From `identify`.")] = None,
+    model: Annotated[Path | None, typer.Argument(metavar="MODEL.json", help="From `identify`.")] = None,
     plant: Annotated[
         str | None,
         typer.Option("--plant", metavar="KIND:A,B", help="Instead: little:1250,3.34 or linear:0.26,59.73."),
@@ -252,8 +261,8 @@ def simulate(
     ] = None,
     pole: Pole = None,
     poles: Poles = None,
-    settling_samples: Settling = DEFAULT_TUNING.settling_samples,
-    overshoot: Overshoot = DEFAULT_TUNING.overshoot,
+    settling_samples: Settling = None,
+    overshoot: Overshoot = None,
     exponent: Exponent = None,
     limits: Limits = DEFAULT_LIMITS,
     setpoint: Annotated[float | None, typer.Option("--setpoint", help="What to hold; else the design's.")] = None,
@@ -285,7 +294,7 @@ def simulate(
             law or [],
             designs or [],
             Tuning(pole, poles, settling_samples, overshoot, exponent),
-            Simulation(setpoint, limits, steps, noise, quantise, seed, start),
+            Trial(setpoint, limits, steps, noise, quantise, seed, start),
             loop,
             Files(out, plot),
             as_json,

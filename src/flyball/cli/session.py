@@ -85,12 +85,17 @@ def run(
     except FlyballError as error:
         fail(advised(error))
     except BrokenPipeError:
-        # Whoever read our output has enough. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(FAILED) from None
+        pipe_closed()
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     raise typer.Exit(code)
+
+
+def pipe_closed() -> NoReturn:
+    """Exit without a word: whoever read our output has enough."""
+    # Python would complain when it flushes at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise typer.Exit(FAILED) from None
 
 
 def fail(problem: str, code: int = FAILED) -> NoReturn:

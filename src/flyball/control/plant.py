@@ -328,7 +328,9 @@ def _entries(text: str) -> list[Mapping[str, Any]]:
     except ValueError as error:
         raise ControlError(f"the model is not JSON: {error}") from None
     if not isinstance(model, dict) or model.get("kind") != KIND:
-        raise ControlError(f'the file is not a model of a plant: it must have "kind": "{KIND}"')
+        raise ControlError(
+            f'this is not a model of a plant: it must have "kind": "{KIND}"; make one with `flyball control identify`'
+        )
     if model.get("version") != VERSION:
         raise ControlError(
             f"the model has version {model.get('version')!r}, only {VERSION} can be read: identify again"

@@ -9,13 +9,13 @@ from typing import Any
 
 from flyball.cli.governor import plots
 from flyball.cli.governor.documents import read_plant, write_json
-from flyball.cli.governor.laws import described, law_for
+from flyball.cli.governor.laws import check_tuning, described, goal_warning, law_for, limits_of
 from flyball.cli.governor.requests import Files, LawName, Tuning
+from flyball.cli.governor.telling import WrongUse, warn
 from flyball.cli.output import Output
 from flyball.control.certificate import Certificate
 from flyball.control.documents import Design, design_to_json
 from flyball.control.laws import Law
-from flyball.control.limits import Limits
 from flyball.control.model_free import loop_gain
 from flyball.control.plant import Plant
 from flyball.control.stability import closed_loop_poles, step_response
@@ -32,7 +32,7 @@ def design(
     model: Path | None,
     name: LawName,
     tuning: Tuning,
-    limits: tuple[float, float],
+    limits_wanted: tuple[float, float],
     setpoint: float | None,
     sample_time_s: float | None,
     loop: str | None,
@@ -42,16 +42,20 @@ def design(
     """Design a law and certify it. Raises ControlError, after all is written, if the law must not be used."""
     plot = files.plot_path("design.svg")
     plots.check_name(plot)
+    check_tuning([name], tuning)
+    if setpoint is not None and not setpoint > 0:
+        raise WrongUse(f"--setpoint {setpoint:g}: what is held lies above 0")
+    limits = limits_of(limits_wanted)
     plant = None if model is None else read_plant(model, loop, sample_time_s)
     law = law_for(name, plant, tuning)
     found = Design(
         loop=(plant.loop if plant else loop) or "",
         law=law,
-        limits=Limits(*limits),
+        limits=limits,
         sample_time_s=plant.sample_time_s if plant else sample_time_s or 1.0,
         setpoint=setpoint,
         plant=plant,
-        certificate=certify(law, plant, Limits(*limits)),
+        certificate=certify(law, plant, limits),
     )
     path = files.folder / "design.json"
     write_json(path, design_to_json(found))
@@ -59,6 +63,7 @@ def design(
     certificate = found.certificate
     assert certificate is not None
     _tell(found, certificate, path, plot, Output(sys.stdout.buffer, as_json))
+    warn(goal_warning(plant, setpoint))
     if certificate.reason is not None:
         raise ControlError(f"no loop starts with this {law.kind} law: {certificate.reason}")
 

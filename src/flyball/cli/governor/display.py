@@ -1,4 +1,7 @@
-"""Shows the samples of a loop as they come: on a terminal one line that changes, elsewhere a line each, or JSON."""
+"""Shows the samples of a loop as they come: on a terminal one line that changes, elsewhere a line each, or JSON.
+
+And how the figures of a loop are printed in the end.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
 from flyball.cli.output import Output
+from flyball.control.assessment import LoopFigures
 from flyball.control.loop import Sample
+
+HEADINGS = ("mean", "std", "settled after", "overshoot")
+
+
+def figures_row(figures: LoopFigures) -> tuple[str, str, str, str]:
+    """Return mean, standard deviation, settling and overshoot."""
+    settled = "never" if figures.settling_samples is None else f"{figures.settling_samples} samples"
+    return f"{figures.mean:.4g}", f"{figures.std:.3g}", settled, f"{figures.overshoot:.0%}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,18 @@ def write_json(path: Path, document: Any) -> None:
     unfinished = path.with_name(f".{path.name}")
     unfinished.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     unfinished.replace(path)
+
+
+def check_place(path: Path) -> None:
+    """Make the folder of a file. Raises ControlError, or OSError, if it cannot be written: best known before work."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise ControlError(f"{path} is a folder, not a file")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise ControlError(f"{path.parent}: nothing can be written there: {error.strerror}") from error
 
 
 def read_plant(path: Path, loop: str | None = None, sample_time_s: float | None = None) -> Plant:

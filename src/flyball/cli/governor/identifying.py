@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import typer
 
 from flyball.cli.governor import plots
 from flyball.cli.governor.display import Display, Unit
-from flyball.cli.governor.documents import write_json
+from flyball.cli.governor.documents import check_place, write_json
 from flyball.cli.governor.requests import ActuatorName, Excitation, Files, Fit, SignalName, Source
 from flyball.cli.governor.series import Series, read_series, series_of
-from flyball.cli.governor.telling import Interrupted, WrongUse
+from flyball.cli.governor.telling import Interrupted, WrongUse, warn
 from flyball.cli.output import Output
 from flyball.control import signals
 from flyball.control.identification import PAIRS_PER_PARAMETER, best_delay
 from flyball.control.identification import identify as fit_plant
 from flyball.control.plant import NoPlant, Plant, model_to_json
+from flyball.control.simulation import LinearPlant
 from flyball.errors import ControlError
 
 MOST_DELAY = 5
@@ -46,7 +48,7 @@ def identify(
     found = (
         read_series(paths, sample_time_s)
         if source is None
-        else [_made(source, excitation, sample_time_s, delay, fit.order, files, as_json)]
+        else [_made(source, excitation, sample_time_s, delay, fit.order, files, plot, as_json)]
     )
     fits = [(series, _fitted(series, delay, fit.order)) for series in _of_loop(found, fit.loop)]
     model = files.folder / "model.json"
@@ -67,20 +69,15 @@ def identify(
 
 def predictions(series: Series, plant: Plant) -> list[float]:
     """Return what the model expects of each measurement from those before it; NaN where too few are."""
-    runs_from = [0, *series.breaks]
+    model = LinearPlant(plant)
+    reach = model.memory_samples
     expected: list[float] = []
-    for place in range(len(series.measurements)):
-        first = max(start for start in runs_from if start <= place)
-        reach = plant.delay + plant.order
-        if place - first < reach:
-            expected.append(math.nan)
-            continue
-        before = place - 1
-        expected.append(
-            plant.offset
-            + sum(a * series.measurements[before - lag] for lag, a in enumerate(plant.all_a))
-            + sum(b * series.actions[before - plant.delay - lag] for lag, b in enumerate(plant.all_b))
-        )
+    for start, end in pairwise([0, *series.breaks, len(series.measurements)]):
+        known = min(reach, end - start)
+        expected += [math.nan] * known
+        for place in range(start + known, end):
+            before = slice(place - reach, place)
+            expected.append(model.output(series.measurements[before], series.actions[before], 0.0))
     return expected
 
 
@@ -91,6 +88,7 @@ def _made(
     delay: int | None,
     order: int,
     files: Files,
+    plot: Path,
     as_json: bool,
 ) -> Series:
     """Consume a queue with actions that change, and return what came of it."""
@@ -101,6 +99,7 @@ def _made(
     from flyball.cli.governor import live
 
     actions = actions_of(excitation, is_whole=source.actuator in (None, ActuatorName.WINDOW))
+    check_place(plot)
     place = files.folder / "samples"
     display = Display(Unit(), as_json, files.is_quiet, len(actions))
     kept = live.excite(source, actions, sample_time_s, place, display)
@@ -109,10 +108,9 @@ def _made(
         raise Interrupted(f"interrupted: {len(kept.samples)} samples are kept in {place}; {again}")
     held_back = sum(sample.action < wanted - 1 for sample, wanted in zip(kept.samples, actions, strict=True))
     if held_back:
-        typer.echo(
-            f"flyball: the queue ran empty: for {held_back} of {len(actions)} samples there was nothing to get more"
-            " of; they say little about the plant",
-            err=True,
+        warn(
+            f"the queue ran empty: for {held_back} of {len(actions)} samples there was nothing to get more of; they"
+            " say little about the plant"
         )
     return series_of(kept.samples)
 

@@ -1,16 +1,69 @@
-"""From what was asked for to a law: by design for a plant, or with the gains that were given."""
+"""From what was asked for to a law and its limits: by design for a plant, or with the gains that were given."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, Literal
 
 from flyball.cli.governor.requests import LawName, Tuning
 from flyball.cli.governor.telling import WrongUse
 from flyball.control.design import LAMBDA, integral, lambda_pi, place_p, place_pi, place_pid, poles_for
 from flyball.control.laws import Law, Multiplicative, Scheduled, SelfTuning, law_from_json, law_to_json
+from flyball.control.limits import Limits
 from flyball.control.plant import Plant
 
 MODEL_FREE = (LawName.MULTIPLICATIVE, LawName.SELF_TUNING)
+SETTLING_SAMPLES = 8.0
+OVERSHOOT = 0.05
+FASTEST = 0.0
+"""The pole of P, unless told otherwise: one that is slower than the plant takes a gain of the wrong sign."""
+TAKEN: dict[LawName, set[str]] = {
+    LawName.LAMBDA_PI: {"pole"},
+    LawName.P: {"pole", "poles"},
+    LawName.I: {"pole"},
+    LawName.PI: {"pole", "poles", "settling_samples", "overshoot"},
+    LawName.PID: {"pole", "poles", "settling_samples", "overshoot"},
+    LawName.SCHEDULED: {"pole"},
+    LawName.MULTIPLICATIVE: {"exponent"},
+    LawName.SELF_TUNING: {"pole"},
+}
+"""What of a tuning a law takes."""
+WAYS = ({"pole"}, {"poles"}, {"settling_samples", "overshoot"})
+"""To say which poles: one of these."""
+
+
+def check_tuning(names: Sequence[LawName], tuning: Tuning) -> None:
+    """Raise WrongUse if something is asked for twice, or of none of these laws: it would be ignored."""
+    given = {field.name for field in fields(tuning) if getattr(tuning, field.name) is not None}
+    if "gains" in given and len(given) > 1:
+        raise WrongUse(f"--gains say all about a law: leave out {_flags(given - {'gains'})}")
+    unused = given - {"gains"}.union(*(TAKEN[name] for name in names))
+    if unused:
+        raise WrongUse(f"{_flags(unused)} would be ignored: no such choice for {', '.join(names)}")
+    for name in names:
+        if sum(bool(way & given & TAKEN[name]) for way in WAYS) > 1:
+            raise WrongUse(f"{name}: give --pole, or --poles, or --settling-samples and --overshoot, not several")
+
+
+def limits_of(wanted: tuple[float, float]) -> Limits:
+    """Return limits of a window or a pace."""
+    if min(wanted) < 0:
+        raise WrongUse(f"--limits {wanted[0]:g} {wanted[1]:g}: a window or a pace is not below 0")
+    return Limits(*wanted)
+
+
+def goal_warning(plant: Plant | None, setpoint: float | None) -> str | None:
+    """Return a warning if a plant was not seen around the goal, so that its model says little there."""
+    if plant is None or setpoint is None or not plant.curve:
+        return None
+    measured = [measurement for _, measurement in plant.curve]
+    if min(measured) <= setpoint <= max(measured):
+        return None
+    return (
+        f"the goal {setpoint:g} lies outside of what the model was identified from, {min(measured):.4g} to"
+        f" {max(measured):.4g}: identify the plant around the goal"
+    )
 
 
 def law_for(name: LawName, plant: Plant | None, tuning: Tuning) -> Law[Any]:
@@ -32,7 +85,7 @@ def law_for(name: LawName, plant: Plant | None, tuning: Tuning) -> Law[Any]:
         case LawName.SCHEDULED:
             return Scheduled.on(plant.curve, pole)
         case LawName.P:
-            return place_p(plant, pole if tuning.poles is None else _poles(tuning.poles, 1)[0])
+            return place_p(plant, *_chosen_poles(tuning, 1))
         case LawName.PI:
             return place_pi(plant, *_chosen_poles(tuning, 2))
         case LawName.PID:
@@ -48,12 +101,19 @@ def described(law: Law[Any]) -> str:
     return ", ".join(texts)
 
 
-def _chosen_poles(tuning: Tuning, count: Literal[2, 3]) -> tuple[complex, ...]:
+def _chosen_poles(tuning: Tuning, count: Literal[1, 2, 3]) -> tuple[complex, ...]:
     if tuning.poles is not None:
         return _poles(tuning.poles, count)
     if tuning.pole is not None:
         return (complex(tuning.pole),) * count
-    return poles_for(tuning.settling_samples, tuning.overshoot, count)
+    if count == 1:
+        return (complex(FASTEST),)
+    settling_samples = SETTLING_SAMPLES if tuning.settling_samples is None else tuning.settling_samples
+    return poles_for(settling_samples, OVERSHOOT if tuning.overshoot is None else tuning.overshoot, count)
+
+
+def _flags(names: set[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))
 
 
 def _poles(text: str, count: int) -> tuple[complex, ...]:

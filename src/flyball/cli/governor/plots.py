@@ -119,7 +119,7 @@ def loops(traces: Sequence[Trace], measurement_label: str, time_label: str) -> F
         trace = traces[number]
         above.plot(trace.times, trace.measurements, color=MEASURED, lw=1.0)
         above.step(trace.times, trace.setpoints, where="post", color=GOAL, lw=1.0, ls="--")
-        above.set_title(trace.name)
+        above.set_title(f"{trace.name}, goal {trace.setpoints[-1]:.4g}")
         below.step(trace.times, trace.actions, where="post", color=DONE, lw=1.0)
         below.set_xlabel(time_label)
         below.tick_params(labelbottom=True)

@@ -52,13 +52,13 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How fast a law shall be, or its gains themselves."""
+    """How fast a law shall be, or its gains themselves. What is None is up to the law."""
 
     pole: float | None = None
-    """Of laws that have one to choose; all poles of others. None: the law's default, or by settling and overshoot."""
+    """Of laws that have one to choose; all poles of others."""
     poles: str | None = None
-    settling_samples: float = 8.0
-    overshoot: float = 0.05
+    settling_samples: float | None = None
+    overshoot: float | None = None
     exponent: float | None = None
     gains: str | None = None
 
@@ -99,7 +99,7 @@ class Excitation:
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class WantedGoal:
     """What a consumer is to hold: one of these."""
 
     rate_per_s: float | None
@@ -108,8 +108,8 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Simulation:
-    """What is simulated."""
+class Trial:
+    """How laws are tried in a simulation."""
 
     setpoint: float | None
     limits: tuple[float, float]

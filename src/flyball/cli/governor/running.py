@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from flyball.cli.governor import goals, live, plots
-from flyball.cli.governor.display import Display, Unit
-from flyball.cli.governor.documents import read_design
-from flyball.cli.governor.figures import figures_row
+from flyball.cli.governor import live, plots
+from flyball.cli.governor.display import Display, Unit, figures_row
+from flyball.cli.governor.documents import check_place, read_design
 from flyball.cli.governor.handlers import handler_of
-from flyball.cli.governor.requests import ActuatorName, Files, Goal, Source
-from flyball.cli.governor.telling import Interrupted, WrongUse
+from flyball.cli.governor.laws import goal_warning
+from flyball.cli.governor.requests import ActuatorName, Files, Source, WantedGoal
+from flyball.cli.governor.telling import Interrupted, WrongUse, warn
 from flyball.cli.output import Output
-from flyball.client.adaptive import AdaptiveConsumer, Rate
+from flyball.client.adaptive import AdaptiveConsumer, Fast, Goal, Latency, Rate
 from flyball.control.assessment import LoopFigures, assess
 from flyball.control.documents import Design
 from flyball.control.loop import Sample
@@ -26,7 +26,7 @@ FEWEST_SAMPLES = 2
 
 def run(
     source: Source,
-    wanted: Goal,
+    wanted: WantedGoal,
     design_path: Path | None,
     is_shadow: bool,
     seconds: float | None,
@@ -40,13 +40,19 @@ def run(
     plots.check_name(plot)
     live.check_url(source.url)
     design = None if design_path is None else read_design(design_path)
-    goal, unit = goals.goal_of(wanted, design)
+    goal, unit = goal_of(wanted, design)
     if wanted.is_fast and source.concurrency is None:
         raise WrongUse("--fast needs --concurrency: with as many handlers as messages nothing ever waits")
     if design is not None and sample_time_s not in (None, design.sample_time_s):
         raise WrongUse(f"--sample-time {sample_time_s:g}: the design is for {design.sample_time_s:g} s and no other")
+    between_s = sample_time_s or (design.sample_time_s if design else 1.0)
+    if seconds is not None and seconds < FEWEST_SAMPLES * between_s:
+        raise WrongUse(f"--seconds {seconds:g}: figures need {FEWEST_SAMPLES} samples, one each {between_s:g} s")
     handler = handler_of(source.handler, source.handler_ms)
     actuator = _actuator(source.actuator, design, is_rate=isinstance(goal, Rate))
+    check_place(plot)
+    if design is not None:
+        warn(goal_warning(design.plant, goal.setpoint))
 
     def consumer(record: live.Record) -> AdaptiveConsumer:
         return AdaptiveConsumer(
@@ -66,11 +72,29 @@ def run(
         consumer,
         Display(unit, as_json, files.is_quiet),
         samples,
-        seconds=_until_last_sample(seconds, sample_time_s, design),
+        # A little more than was asked for: the sample at the very end belongs to it.
+        seconds=None if seconds is None else seconds + between_s / 4,
     )
     _tell(kept, goal.setpoint, unit, plot, samples, Output(sys.stdout.buffer, as_json))
     if kept.is_interrupted and seconds is not None:
         raise Interrupted("interrupted: these are the figures of what there was")
+
+
+def goal_of(wanted: WantedGoal, design: Design | None) -> tuple[Goal, Unit]:
+    """Return the one goal that was asked for, and how to show it; without any it is the rate of the design."""
+    given = [wanted.rate_per_s is not None, wanted.latency_ms is not None, wanted.is_fast]
+    if sum(given) > 1:
+        raise WrongUse("give one of --rate, --latency-ms and --fast")
+    if wanted.latency_ms is not None:
+        return Latency(wanted.latency_ms / 1000), Unit("ms", 1000.0)
+    if wanted.is_fast:
+        return Fast(), Unit("messages waiting")
+    rate_per_s = wanted.rate_per_s
+    if rate_per_s is None and design is not None:
+        rate_per_s = design.setpoint
+    if rate_per_s is None:
+        raise WrongUse("give one of --rate, --latency-ms and --fast, or a --design with a setpoint")
+    return Rate(rate_per_s), Unit()
 
 
 def _actuator(wanted: ActuatorName | None, design: Design | None, *, is_rate: bool) -> ActuatorName | None:
@@ -81,13 +105,6 @@ def _actuator(wanted: ActuatorName | None, design: Design | None, *, is_rate: bo
     return ActuatorName.FRACTIONAL if wanted is None and design is not None and is_rate else wanted
 
 
-def _until_last_sample(seconds: float | None, sample_time_s: float | None, design: Design | None) -> float | None:
-    """Return a little more than was asked for: the sample at the very end belongs to it."""
-    if seconds is None:
-        return None
-    return seconds + (sample_time_s or (design.sample_time_s if design else 1.0)) / 4
-
-
 def _tell(kept: live.Kept, setpoint: float, unit: Unit, plot: Path, samples: Path | None, out: Output) -> None:
     found = kept.samples
     if kept.failed_handlers and not out.is_json:
@@ -95,7 +112,7 @@ def _tell(kept: live.Kept, setpoint: float, unit: Unit, plot: Path, samples: Pat
             f"warning: the handler failed {kept.failed_handlers} times; those messages went back to the queue", None
         )
     if len(found) < FEWEST_SAMPLES:
-        raise ControlError(f"{len(found)} samples are too few for figures: let it run longer")
+        raise ControlError(f"figures need {FEWEST_SAMPLES} samples, not {len(found)}: let it run longer")
     figures = assess([sample.measurement for sample in found], setpoint)
     plots.save(plots.loops([_trace(found, unit)], unit.name, "seconds"), plot)
     if out.is_json:

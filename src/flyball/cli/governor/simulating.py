@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from flyball.cli.governor import plots
+from flyball.cli.governor.display import HEADINGS, figures_row
 from flyball.cli.governor.documents import read_design, read_plant
-from flyball.cli.governor.figures import HEADINGS, figures_row
-from flyball.cli.governor.laws import described, law_for
-from flyball.cli.governor.requests import Files, LawName, Simulation, Tuning
+from flyball.cli.governor.laws import check_tuning, described, law_for, limits_of
+from flyball.cli.governor.requests import Files, LawName, Trial, Tuning
 from flyball.cli.governor.telling import WrongUse
 from flyball.cli.output import Output
-from flyball.control import simulation
 from flyball.control.assessment import assess
 from flyball.control.controller import Controller, Smoothing
 from flyball.control.documents import Design
 from flyball.control.limits import Limits
 from flyball.control.plant import OperatingPoint, Plant
-from flyball.control.simulation import LinearPlant, SimulatedPlant, WindowPlant
+from flyball.control.simulation import LinearPlant, SimulatedPlant, Simulation, WindowPlant
+from flyball.control.simulation import simulate as simulated
 from flyball.errors import ControlError
 
 CURVE_POINTS = 24
@@ -40,7 +41,7 @@ def simulate(
     names: Sequence[LawName],
     paths: Sequence[Path],
     tuning: Tuning,
-    wish: Simulation,
+    trial: Trial,
     loop: str | None,
     files: Files,
     as_json: bool,
@@ -50,24 +51,27 @@ def simulate(
         raise WrongUse("give either a model.json or --plant")
     plot = files.plot_path("simulate.svg")
     plots.check_name(plot)
-    designs = {path.name if len(paths) > 1 else "design": read_design(path) for path in paths}
-    known = None if model is None else read_plant(model, loop)
-    setpoint = _setpoint(wish.setpoint, list(designs.values()), known)
-    limits = Limits(*wish.limits)
-    subject = (
-        Subject(LinearPlant(known, wish.noise_ratio * setpoint), known)
-        if known is not None
-        else _named_plant(plant or "", setpoint, limits, wish.noise_ratio)
-    )
-    if not (names or designs):
+    if not (math.isfinite(trial.noise_ratio) and (trial.start is None or math.isfinite(trial.start))):
+        raise WrongUse("--noise and --start are finite numbers")
+    if not (names or paths):
         names = [LawName.LAMBDA_PI]
+    check_tuning(names, tuning)
+    designs = {str(path) if len(paths) > 1 else "design": read_design(path) for path in paths}
+    known = None if model is None else read_plant(model, loop)
+    setpoint = _setpoint(trial.setpoint, list(designs.values()), known)
+    limits = limits_of(trial.limits)
+    subject = (
+        Subject(LinearPlant(known, trial.noise_ratio * setpoint), known)
+        if known is not None
+        else _named_plant(plant or "", setpoint, limits, trial.noise_ratio)
+    )
     contestants = {
         **{name.value: _designed(name, subject.model, tuning, limits) for name in names},
         **{f"{name}: {found.law.kind}": found for name, found in designs.items()},
     }
-    runs = {name: _run(found, subject.plant, setpoint, wish) for name, found in contestants.items()}
+    runs = {name: _run(found, subject.plant, setpoint, trial) for name, found in contestants.items()}
     traces = [
-        plots.Trace(name, range(wish.steps), run.measurements, run.actions, run.setpoints)
+        plots.Trace(name, range(trial.steps), run.measurements, run.actions, run.setpoints)
         for name, run in runs.items()
     ]
     plots.save(plots.loops(traces, "measurement", "samples"), plot)
@@ -75,7 +79,7 @@ def simulate(
     out = Output(sys.stdout.buffer, as_json)
     if as_json:
         loops = [{"law": name, **asdict(found)} for name, found in figures.items()]
-        out.json({"setpoint": setpoint, "steps": wish.steps, "loops": loops, "plot": str(plot)})
+        out.json({"setpoint": setpoint, "steps": trial.steps, "loops": loops, "plot": str(plot)})
         return
     out.table(
         ("law", *HEADINGS, "gains"),
@@ -107,15 +111,16 @@ def _named_plant(text: str, setpoint: float, limits: Limits, noise_ratio: float)
     if kind == "little":
         if not (first > 0 and second > 0 and 0 < setpoint < first):
             raise ControlError(f"--plant {text} gives more than 0 and less than {first:g}; {setpoint:g} is not held")
-        return Subject(WindowPlant(first, second, noise_ratio), _straightened(first, second, setpoint, limits))
+        curve = WindowPlant(first, second, noise_ratio)
+        return Subject(curve, _straightened(curve, setpoint, limits))
     raise WrongUse(f"--plant {text}: there are the kinds little and linear")
 
 
-def _straightened(most: float, half_at: float, setpoint: float, limits: Limits) -> Plant:
-    """Return the straight line that touches y = most u/(u + half_at) at the setpoint, and points of the curve."""
-    action = setpoint * half_at / (most - setpoint)
-    slope = most * half_at / (action + half_at) ** 2
-    lowest, highest = max(limits.lowest, half_at / 100), max(limits.highest, action * 2)
+def _straightened(curve: WindowPlant, setpoint: float, limits: Limits) -> Plant:
+    """Return the straight line that touches the curve at the setpoint, and points of the curve."""
+    action = curve.action_for(setpoint)
+    slope = curve.slope_at(action)
+    lowest, highest = max(limits.lowest, curve.half_at / 100), max(limits.highest, action * 2)
     # Evenly in logarithms: the bend is near the lower end.
     actions = [lowest * (highest / lowest) ** (place / (CURVE_POINTS - 1)) for place in range(CURVE_POINTS)]
     return Plant(
@@ -123,7 +128,7 @@ def _straightened(most: float, half_at: float, setpoint: float, limits: Limits) 
         b=slope,
         offset=setpoint - slope * action,
         operating_point=OperatingPoint(action, setpoint),
-        curve=tuple((u, most * u / (u + half_at)) for u in actions),
+        curve=tuple((u, curve.output((), (u,), 0.0)) for u in actions),
     )
 
 
@@ -134,8 +139,8 @@ def _designed(name: LawName, plant: Plant, tuning: Tuning, limits: Limits) -> De
         raise ControlError(f"{name}: {error}") from error
 
 
-def _run(found: Design, plant: SimulatedPlant, setpoint: float, wish: Simulation) -> simulation.Simulation:
+def _run(found: Design, plant: SimulatedPlant, setpoint: float, trial: Trial) -> Simulation:
     smoothing = None if found.smoothing_share is None else Smoothing(found.smoothing_share)
-    start = found.limits.lowest if wish.start is None else wish.start
+    start = found.limits.lowest if trial.start is None else trial.start
     controller = Controller(found.law, found.limits, setpoint, start, smoothing)
-    return simulation.simulate(controller, plant, wish.steps, seed=wish.seed, is_integer=wish.is_quantised)
+    return simulated(controller, plant, trial.steps, seed=trial.seed, is_integer=trial.is_quantised)

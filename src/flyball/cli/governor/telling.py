@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flyball.cli.session import INTERRUPTED, WRONG_USE, fail
+import typer
+
+from flyball.cli.session import INTERRUPTED, WRONG_USE, fail, pipe_closed
 from flyball.errors import FlyballError
 
 _EXTRA_PACKAGES = {"aio_pika", "aiormq", "control", "matplotlib", "numpy", "pamqp", "scipy", "yarl"}
@@ -19,6 +21,12 @@ class Interrupted(FlyballError):
     """Somebody pressed Ctrl-C; says what is left."""
 
 
+def warn(text: str | None) -> None:
+    """Say what may be wrong, if there is something, on stderr: stdout may be for machines."""
+    if text is not None:
+        typer.echo(f"flyball: {text}", err=True)
+
+
 @contextmanager
 def errors_told() -> Iterator[None]:
     """Turn errors, also of imports in the block, into one line and an exit code."""
@@ -30,6 +38,8 @@ def errors_told() -> Iterator[None]:
         fail(str(error), INTERRUPTED)
     except FlyballError as error:
         fail(str(error))
+    except BrokenPipeError:
+        pipe_closed()
     except OSError as error:
         # A full disk, or a folder that may not be read or written.
         fail(f"{error.filename or 'a file'}: {error.strerror or error}")
