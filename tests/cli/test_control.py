@@ -243,7 +243,8 @@ def _drop_columns(path: Path) -> None:
     [
         ([], {"kind": "pi", "kp": 0.00087, "ki": 0.00248}),
         (["--pole", "0.5"], {"kind": "pi", "kp": 0.00218, "ki": 0.00619}),
-        (["--law", "pi"], {"kind": "pi", "kp": -0.00181, "ki": 0.00532}),
+        (["--law", "pi"], {"kind": "pi", "kp": 0.00097, "ki": 0.01017}),
+        (["--law", "pi", "--settling-samples", "8"], {"kind": "pi", "kp": -0.00181, "ki": 0.00532}),
         (["--law", "pi", "--settling-samples", "6"], {"kind": "pi", "kp": -0.00006, "ki": 0.008}),
         (["--law", "pi", "--poles", "0.5+0.332i,0.5-0.332i"], {"kind": "pi", "kp": -0.00167, "ki": 0.00603}),
         (["--law", "pi", "--pole", "0.6"], {"kind": "pi", "kp": -0.00167, "ki": 0.00268}),
@@ -251,7 +252,7 @@ def _drop_columns(path: Path) -> None:
             ["--law", "pid", "--poles", "0.501+0.338i,0.501-0.338i,-0.301"],
             {"kind": "pid", "kp": -0.000385, "ki": 0.007919, "kd": 0.0018417},
         ),
-        (["--law", "p"], {"kind": "p", "kp": 0.00435}),
+        (["--law", "p"], {"kind": "p", "kp": 0.00938}),
         (["--law", "p", "--pole", "0.5"], {"kind": "p", "kp": -0.00402}),
         (["--law", "i"], {"kind": "i", "ki": 0.00226}),
         (["--law", "pi", "--gains", "kp=-0.0016, ki=0.006"], {"kind": "pi", "kp": -0.0016, "ki": 0.006}),
@@ -349,7 +350,7 @@ def test_a_goal_where_the_plant_was_not_seen_is_told(model: Path, tmp_path: Path
 
 
 def test_simulate_puts_laws_and_designs_side_by_side(model: Path, tmp_path: Path) -> None:
-    control("design", model, "--law", "pi", "--out", tmp_path)
+    control("design", model, "--law", "pi", "--settling-samples", "8", "--out", tmp_path)
     laws = [
         "--law",
         "lambda_pi",

@@ -66,7 +66,7 @@ Concurrency = Annotated[
 Pole = Annotated[
     float | None,
     typer.Option(
-        "--pole", help="From 0, fast, to 1, slow and quiet; 0.8 for most laws, 0 for p, 0.5 for self_tuning."
+        "--pole", help="From 0, fast, to below 1, slow and quiet; 0.8 for most laws, -0.3 for p, 0.5 for self_tuning."
     ),
 ]
 Poles = Annotated[
@@ -75,7 +75,7 @@ Poles = Annotated[
 Settling = Annotated[
     float | None,
     typer.Option(
-        "--settling-samples", help="Samples in which pi or pid settle, if no poles are given.  [default: 8]"
+        "--settling-samples", help="Samples in which pi or pid settle, if no poles are given.  [default: 5]"
     ),
 ]
 Overshoot = Annotated[

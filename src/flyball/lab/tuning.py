@@ -13,7 +13,18 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from flyball.control.certificate import Certificate, certificate_to_json
-from flyball.control.design import LAMBDA, integral, lambda_pi, place_p, place_pi, place_pid, poles_for
+from flyball.control.design import (
+    LAMBDA,
+    OVERSHOOT,
+    PROPORTIONAL_POLE,
+    SETTLING_STEPS,
+    integral,
+    lambda_pi,
+    place_p,
+    place_pi,
+    place_pid,
+    poles_for,
+)
 from flyball.control.identification import identify
 from flyball.control.laws import Law, law_from_json, law_to_json
 from flyball.control.model_free import loop_gain
@@ -21,13 +32,6 @@ from flyball.control.plant import Plant
 from flyball.control.verification import certify
 from flyball.errors import ControlError, LabError
 from flyball.lab.workloads import EarlierRun
-
-SETTLING_SAMPLES = 5
-OVERSHOOT = 0.05
-"""What a design by poles aims at unless it is told otherwise. Slower poles, as seed 004 has, take a negative kp on a
-plant that forgets within a sample, and with it a small gain margin."""
-PROPORTIONAL_POLE = -0.3
-"""A plant that forgets within a sample is moved by P control only if the loop swings a little."""
 
 COLUMNS = ["at_us", "sample_time_s", "measurement", "action", "sequence"]
 
@@ -96,7 +100,7 @@ def designed(law: Mapping[str, Any], plant: Plant | None) -> Law[Any]:
         return integral(plant, law.get("pole", LAMBDA))
     if kind == "p":
         return place_p(plant, law.get("pole", PROPORTIONAL_POLE))
-    aim = law.get("settling_samples", SETTLING_SAMPLES), law.get("overshoot", OVERSHOOT)
+    aim = law.get("settling_samples", SETTLING_STEPS), law.get("overshoot", OVERSHOOT)
     if kind == "pi":
         return place_pi(plant, *poles_for(*aim, count=2))
     return place_pid(plant, *poles_for(*aim, count=3))

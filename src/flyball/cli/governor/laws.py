@@ -8,16 +8,23 @@ from typing import Any, Literal
 
 from flyball.cli.governor.requests import LawName, Tuning
 from flyball.cli.governor.telling import WrongUse
-from flyball.control.design import LAMBDA, integral, lambda_pi, place_p, place_pi, place_pid, poles_for
+from flyball.control.design import (
+    LAMBDA,
+    OVERSHOOT,
+    PROPORTIONAL_POLE,
+    SETTLING_STEPS,
+    integral,
+    lambda_pi,
+    place_p,
+    place_pi,
+    place_pid,
+    poles_for,
+)
 from flyball.control.laws import Law, Multiplicative, Scheduled, SelfTuning, law_from_json, law_to_json
 from flyball.control.limits import Limits
 from flyball.control.plant import Plant
 
 MODEL_FREE = (LawName.MULTIPLICATIVE, LawName.SELF_TUNING)
-SETTLING_SAMPLES = 8.0
-OVERSHOOT = 0.05
-FASTEST = 0.0
-"""The pole of P, unless told otherwise: one that is slower than the plant takes a gain of the wrong sign."""
 TAKEN: dict[LawName, set[str]] = {
     LawName.LAMBDA_PI: {"pole"},
     LawName.P: {"pole", "poles"},
@@ -107,9 +114,9 @@ def _chosen_poles(tuning: Tuning, count: Literal[1, 2, 3]) -> tuple[complex, ...
     if tuning.pole is not None:
         return (complex(tuning.pole),) * count
     if count == 1:
-        return (complex(FASTEST),)
-    settling_samples = SETTLING_SAMPLES if tuning.settling_samples is None else tuning.settling_samples
-    return poles_for(settling_samples, OVERSHOOT if tuning.overshoot is None else tuning.overshoot, count)
+        return (complex(PROPORTIONAL_POLE),)
+    settling_steps = SETTLING_STEPS if tuning.settling_samples is None else tuning.settling_samples
+    return poles_for(settling_steps, OVERSHOOT if tuning.overshoot is None else tuning.overshoot, count)
 
 
 def _flags(names: set[str]) -> str:

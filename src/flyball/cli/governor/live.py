@@ -97,9 +97,10 @@ def consume(
     """Run a consumer until it has made so many samples, for so long, or until Ctrl-C.
 
     Its samples go to files in the folder, if there is one, and to the display. Raises ControlError if it cannot
-    begin, or not go on.
+    begin, or not go on, and OSError if what is shown can no longer be written.
     """
     kept = Kept()
+    failures: list[OSError] = []
     with ExitStack() as stack:
         show = stack.enter_context(display)
         stack.enter_context(_logs_shown(display.say))
@@ -116,7 +117,12 @@ def consume(
             kept.samples.append(sample)
             if writer is not None:
                 writer.record(sample)
-            show.sample(sample)
+            try:
+                show.sample(sample)
+            except OSError as error:
+                # Nobody reads on. What was begun is finished all the same.
+                failures.append(error)
+                enough.set()
             if len(kept.samples) == most_samples:
                 enough.set()
 
@@ -126,6 +132,8 @@ def consume(
             raise ControlError(without_password(str(error))) from error
         except asyncio.CancelledError:
             raise Interrupted("interrupted before it was connected") from None
+    if failures:
+        raise failures[0]
     return kept
 
 
