@@ -23,7 +23,16 @@ from flyball.control.laws import (
 )
 from flyball.control.limits import Limits
 from flyball.control.plant import Plant
-from flyball.control.simulation import PLANTS, SEED_MODEL, Disturbance, LinearPlant, WindowPlant, simulate
+from flyball.control.simulation import (
+    PLANTS,
+    SEED_CURVE,
+    SEED_MODEL,
+    Disturbance,
+    LinearPlant,
+    WindowPlant,
+    open_loop_measurements,
+    simulate,
+)
 from flyball.errors import ControlError
 
 STEPS = 20_000
@@ -210,3 +219,20 @@ def test_capacity_scales_what_comes_out() -> None:
 def test_a_simulation_without_samples_is_refused() -> None:
     with pytest.raises(ControlError, match="one sample or more"):
         simulate(Controller(PI_PRINTED, LIMITS, 400.0, 1.0), PLANTS["A"], 0, seed=1)
+
+
+def test_a_curve_can_be_turned_round_and_knows_its_slope() -> None:
+    action = SEED_CURVE.action_for(400.0)
+    assert action == pytest.approx(1.57, abs=0.01)
+    assert SEED_CURVE.output((), (action,), 0.0) == pytest.approx(400.0)
+    assert SEED_CURVE.slope_at(action) == pytest.approx(173, abs=0.5)
+
+
+def test_an_open_loop_measures_what_the_actions_before_have_done() -> None:
+    curve = WindowPlant(most_per_s=1250.0, half_at=3.34)
+    at_1, at_2 = (curve.output((), (window,), 0.0) for window in (1.0, 2.0))
+    assert open_loop_measurements(curve, [1.0, 2.0, 1.0, 1.0], seed=1) == [at_1, at_1, at_2, at_1]
+    slow = LinearPlant(Plant(a=0.5, b=1.0, delay=1))
+    assert open_loop_measurements(slow, [1.0, 3.0, 3.0, 3.0], seed=1) == [1.0, 1.5, 1.75, 3.875]
+    noisy = [open_loop_measurements(PLANTS["B"], [5.0] * 4, seed=seed) for seed in (1, 1, 2)]
+    assert noisy[0] == noisy[1] != noisy[2]

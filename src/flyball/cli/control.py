@@ -127,10 +127,12 @@ def identify(
 ) -> None:
     """Find the model of a plant: DIR/model.json and DIR/model.svg.
 
-    From samples that a loop has recorded, or, with --queue, from a queue: its messages are handled, acknowledged and
-    so gone, while the prefetch count (or the pace) changes as --signal says; the samples are kept in DIR.
+    From samples that a loop has recorded, or, with --queue, from a queue: its
+    messages are handled, acknowledged and so gone, while the prefetch count (or
+    the pace) changes as --signal says; the samples are kept in DIR.
 
-    A CSV file has the columns measurement and action, and --sample-time says how far apart its lines are.
+    A CSV file has the columns measurement and action, and --sample-time says how
+    far apart its lines are.
 
     Example: flyball control identify --queue orders --handler-ms 1 --lowest 1 --highest 10
     """
@@ -176,8 +178,8 @@ def design(
 ) -> None:
     """Find gains for a model, and prove that they hold it: DIR/design.json and DIR/design.svg.
 
-    The certificate counts for the whole confidence set of the model. Exit code 1 if it says no: design.json is
-    written all the same, but no loop starts with it.
+    The certificate counts for the whole confidence set of the model. Exit code 1
+    if it says no: design.json is written all the same, but no loop starts with it.
 
     Example: flyball control design model.json --law pi --settling-samples 8 --setpoint 400
     """
@@ -226,7 +228,8 @@ def run(
 ) -> None:
     """Consume a queue and hold a rate, a latency, or as little waiting as possible: DIR/run.svg shows how it went.
 
-    Messages are handled, acknowledged and so gone from the queue. Runs until Ctrl-C, or for --seconds.
+    Messages are handled, acknowledged and so gone from the queue. Runs until
+    Ctrl-C, or for --seconds.
 
     Example: flyball control run --queue orders --rate 400 --handler shop.orders:handle
     """
@@ -280,8 +283,9 @@ def simulate(
 ) -> None:
     """Try laws on a model or a curve, side by side: a table, and DIR/simulate.svg.
 
-    Laws that are not given as a design are designed as `flyball control design` would. The plant little:MOST,HALF is
-    y = MOST u/(u + HALF), linear:A,B is y(k+1) = A y(k) + B u(k).
+    Laws that are not given as a design are designed as `flyball control design`
+    would. The plant little:MOST,HALF is y = MOST u/(u + HALF), linear:A,B is
+    y(k+1) = A y(k) + B u(k).
 
     Example: flyball control simulate --plant little:1250,3.34 --law pi --law multiplicative --setpoint 400
     """

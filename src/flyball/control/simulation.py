@@ -166,6 +166,18 @@ def simulate(
     return Simulation(setpoints, outputs[before:], measurements, actions[before:])
 
 
+def open_loop_measurements(plant: SimulatedPlant, actions: Sequence[float], *, seed: int) -> list[float]:
+    """Return what is measured before each of these actions, the first of which has been there before."""
+    noises = np.random.default_rng(seed).standard_normal(len(actions)).tolist()
+    outputs, taken = [0.0] * plant.memory_samples, [actions[0]] * plant.memory_samples
+    measurements = []
+    for action, noise in zip(actions, noises, strict=True):
+        outputs.append(plant.output(outputs, taken, noise))
+        measurements.append(plant.measured(outputs[-1], noise))
+        taken.append(action)
+    return measurements
+
+
 def _taken(action: float, is_integer: bool) -> float:
     return float(round(action)) if is_integer else action
 
