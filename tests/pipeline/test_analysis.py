@@ -176,7 +176,7 @@ def test_closed_loops_are_a_table_beside_what_was_published(looped: Done) -> Non
     [row] = pd.read_csv(looped.out / "tables" / "closed_loops.csv").to_dict("records")
     assert list(row)[:6] == ["broker", "controller", "gains", "actuator", "goal", "mean"]
     assert (row["run"], row["goal"], row["settling_samples"]) == ("loop.closed", 400, 0)
-    assert row["mean"] == pytest.approx(400)
+    assert row["mean"] == pytest.approx(400, abs=0.1)
     assert row["std"] == pytest.approx(10, rel=0.01)
     published = pd.read_csv(looped.out / "tables" / "references.csv").set_index("metric")
     assert dict(published["ours"]) == pytest.approx({"loop_mean": 400.0, "loop_std": 10.04}, rel=0.01)
@@ -193,7 +193,7 @@ def test_a_report_of_loops_alone_can_be_made(looped: Done) -> None:
     write_report(looped.analysis, looped.out / "report.html")
     text = (looped.out / "report.html").read_text(encoding="utf-8")
     assert "The only one held the goal" in text
-    assert "397.2 ± 95.1 (seed 004)" in text
+    assert "397.2 ± 95.1" in text
 
 
 def test_tables_of_loops_do_not_outlive_their_samples(spark: SparkSession, looped: Done, tmp_path: Path) -> None:

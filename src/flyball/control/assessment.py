@@ -52,8 +52,9 @@ def assess(measurements: Sequence[float], setpoint: float, *, warm_up: int = 0) 
 
     * `settling_samples`: how many samples passed before the loop was at its setpoint, 0 if it was from the beginning,
       None if it never was or did not stay. It is the least k such that the five windows of five samples that begin at
-      k and after are all at the setpoint, and so are 95 % of all windows from k on. At the setpoint is a window whose
-      mean is within 5 % of it, or within three standard errors where noise makes these more, but at most 10 %.
+      k and after (those that are left, near the end) are all at the setpoint, and so are 95 % of all windows from k
+      on. At the setpoint is a window whose mean is within 5 % of it, or within three standard errors where noise
+      makes these more, but at most 10 %.
     * `mean`, `std`: of the steady state, that is, after twice the settling time and one window more, so that the last
       of the way there is over, or of the second half where that would leave less; never of the first `warm_up`
       samples, and NaN if there are no others. The standard deviation is that of a sample (n - 1). A fixed number of

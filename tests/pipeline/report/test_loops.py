@@ -146,8 +146,8 @@ def test_what_all_loops_have_in_common_is_said_once_and_is_no_column(tmp_path: P
     page = page_of(made_loops.closed(["rabbitmq"], {"PI": (400.0, 8.0), "P": (262.0, 99.0)}), tmp_path)
     head = page.table("How closed loops did").rows[0]
     assert head[:3] == ["Controller", "Held", "Mean ± std"]
-    assert not {"Broker", "After", "Goal", "Runs", "Published"} & set(head)
-    assert "All goal 400, on RabbitMQ." in page.text
+    assert not {"Broker", "After", "Goal", "Actuator", "Runs"} & set(head)
+    assert "Of each: goal 400, broker RabbitMQ, actuator fractional, 1 run." in page.text
 
 
 def test_what_others_begin_with_is_repeated_first(tmp_path: Path) -> None:

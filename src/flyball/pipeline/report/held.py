@@ -103,11 +103,11 @@ def held_table(chapter: Chapter) -> Html:
     columns: dict[str, list[Child]] = {
         "Controller": [one.label for one in found],
         "Broker": _if_they_differ([proper(one.broker) or NOTHING for one in found]),
-        "After": _if_they_differ([one.disturbance or NOTHING for one in found]),
+        "After": _if_any([one.disturbance or NOTHING for one in found]),
         "Held": [_verdict(one) for one in found],
         "Goal": _if_they_differ([goal_text(one.goal) for one in found]),
         "Mean ± std": [student(one.mean, one.std) for one in found],
-        "Published": _if_they_differ(
+        "Published": _if_any(
             [_published(theirs.get(one.cell, []), is_disturbed=bool(one.disturbance)) for one in found]
         ),
         "Settling [samples]": [settling_text(one.settling_samples) for one in found],
@@ -135,17 +135,28 @@ def _if_they_differ(cells: list[str]) -> list[Child]:
     return list(cells) if len(set(cells)) > 1 else []
 
 
+def _if_any(cells: list[str]) -> list[Child]:
+    """Return the cells of a column, none if nothing is in them."""
+    return list(cells) if set(cells) != {NOTHING} else []
+
+
 def _verdict(one: Held) -> Html:
     return element("span", "yes" if one.is_held else "no", class_="good-text" if one.is_held else "bad-text")
 
 
 def _setting(found: Sequence[Held]) -> str:
     """Say what all the loops have in common, which is no column then."""
-    goals, brokers = ({getattr(one, name) for one in found} for name in ("goal", "broker"))
-    goal = f"goal {goal_text(goals.pop())}" if len(goals) == 1 else ""
-    broker = f"on {proper(brokers.pop())}" if len(brokers) == 1 and found[0].broker else ""
-    said = ", ".join(part for part in (goal, broker) if part)
-    return f"All {said}. " if said else ""
+    goals, brokers, actuators, runs = (
+        {getattr(one, name) for one in found} for name in ("goal", "broker", "actuator", "runs")
+    )
+    first = found[0]
+    said = [
+        f"goal {goal_text(first.goal)}" if len(goals) == 1 else "",
+        f"broker {proper(first.broker)}" if len(brokers) == 1 and first.broker else "",
+        f"actuator {first.actuator}" if len(actuators) == 1 and first.actuator else "",
+        count_of(first.runs, "run") if len(runs) == 1 else "",
+    ]
+    return f"Of each: {', '.join(part for part in said if part)}. " if any(said) else ""
 
 
 def held_words(chapters: Sequence[Chapter]) -> Html:
