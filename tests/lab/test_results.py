@@ -175,7 +175,7 @@ def test_what_has_to_be_run_first_is_told_with_the_command(is_quick: bool, tmp_p
     assert str(missing.value) == (
         f"tiny begins with the results of group/first, and in {out} they are not there; first: {command}"
     )
-    first_results(tmp_path, runs=1)
+    first_results(tmp_path, runs=1, definition={"is_quick": is_quick})
     with pytest.raises(LabError, match="they are not complete: 1 of 2 runs; first: "):
         results.earlier_runs()
 
@@ -183,9 +183,13 @@ def test_what_has_to_be_run_first_is_told_with_the_command(is_quick: bool, tmp_p
 @pytest.mark.parametrize(
     ("made", "is_quick", "says"),
     [
-        ({"flyball": "0.0.1"}, False, f"they are of Flyball 0.0.1, not {flyball.__version__}: give that one --fresh"),
-        ({"is_quick": True}, False, "they were made with --quick: give that one --fresh; first: flyball lab run "),
-        ({"is_quick": False}, True, "they were made without --quick: give that one --fresh; first: .*--quick --out"),
+        (
+            {"flyball": "0.0.1"},
+            False,
+            f"they are of Flyball 0.0.1, not {flyball.__version__}; first: .* --fresh --out",
+        ),
+        ({"is_quick": True}, False, "they were made with --quick; first: flyball lab run group/first --fresh --out "),
+        ({"is_quick": False}, True, "they were made without --quick; first: .*group/first --quick --fresh --out "),
     ],
 )
 def test_results_of_another_version_or_of_another_length_are_of_no_use(
@@ -195,3 +199,12 @@ def test_results_of_another_version_or_of_another_length_are_of_no_use(
     results, _ = opened(tmp_path, NEEDING, is_quick=is_quick)
     with pytest.raises(LabError, match=says):
         results.earlier_runs()
+
+
+def test_results_that_cannot_be_made_again_are_not_thrown_away(tmp_path: Path) -> None:
+    first_results(tmp_path, runs=2)
+    results, _ = opened(tmp_path, NEEDING)
+    (tmp_path / "out" / "group-first" / "run=0" / "run.json").unlink()
+    with pytest.raises(LabError, match="1 of 2 runs"):
+        results.open(is_fresh=True)
+    assert (results.folder / "definition.json").exists()

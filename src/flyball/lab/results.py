@@ -35,10 +35,13 @@ class Results:
     def open(self, *, is_fresh: bool) -> None:
         """Make the folder, or go on with what lies in it.
 
-        Raises LabError if that was made in another way; `is_fresh` throws it away.
+        Raises LabError if that was made in another way; `is_fresh` throws it away, unless what this experiment needs
+        is missing.
         """
         definition = definition_of(self._plan)
         if is_fresh:
+            # What could not be made again is not thrown away.
+            self.earlier_runs()
             self._throw_away()
         elif (self.folder / DEFINITION).exists():
             self._compare(read_json(self.folder / DEFINITION), definition)
@@ -85,27 +88,31 @@ class Results:
         found = [
             EarlierRun(read_json(path), path.parent / "traces") for path in sorted(folder.glob(f"run=*/{MANIFEST}"))
         ]
-        wrong = self._is_of_no_use(folder, len(found))
-        if wrong:
-            quick = " --quick" if self._plan.is_quick else ""
+        lacking, unlike = self._lacking(folder, len(found)), self._unlike(folder)
+        if lacking or unlike:
+            options = (" --quick" if self._plan.is_quick else "") + (" --fresh" if unlike else "")
             raise LabError(
-                f"{experiment.name} begins with the results of {experiment.needs}, and in {out} they {wrong}; "
-                f"first: flyball lab run {experiment.needs}{quick} --out {out}"
+                f"{experiment.name} begins with the results of {experiment.needs}, and in {out} they "
+                f"{unlike or lacking}; first: flyball lab run {experiment.needs}{options} --out {out}"
             )
         return found
 
-    def _is_of_no_use(self, folder: Path, run_count: int) -> str:
-        """Say what is wrong with the results in `folder`, which these ones begin with; nothing if they are good."""
+    def _lacking(self, folder: Path, run_count: int) -> str:
+        """Say whether runs are missing in `folder`; nothing if all are there."""
         if not (folder / DESCRIPTION).exists():
             return "are not there"
         wanted = read_json(folder / DESCRIPTION)["run_count"]
-        if run_count < wanted:
-            return f"are not complete: {run_count} of {wanted} runs"
+        return f"are not complete: {run_count} of {wanted} runs" if run_count < wanted else ""
+
+    def _unlike(self, folder: Path) -> str:
+        """Say how the results in `folder` were made, if that was not as these are to be made."""
+        if not (folder / DEFINITION).exists():
+            return ""
         ours, theirs = definition_of(self._plan), read_json(folder / DEFINITION)
         if theirs["flyball"] != ours["flyball"]:
-            return f"are of Flyball {theirs['flyball']}, not {ours['flyball']}: give that one --fresh"
+            return f"are of Flyball {theirs['flyball']}, not {ours['flyball']}"
         if theirs["is_quick"] != ours["is_quick"]:
-            return f"were made with{'' if theirs['is_quick'] else 'out'} --quick: give that one --fresh"
+            return f"were made with{'' if theirs['is_quick'] else 'out'} --quick"
         return ""
 
     def is_complete(self, run: PlannedRun) -> bool:
