@@ -75,11 +75,16 @@ def test_results_of_another_definition_are_refused(tmp_path: Path, right: str, w
 
 
 def test_results_of_another_version_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = described(tmp_path, TINY)
-    Results(tmp_path / "out", plan(experiment)).open(is_fresh=False)
+    with_one_run(tmp_path)
     monkeypatch.setattr("flyball.__version__", "9.9")
     with pytest.raises(LabError, match=r'flyball was ".*", now "9\.9"'):
-        Results(tmp_path / "out", plan(experiment)).open(is_fresh=False)
+        opened(tmp_path, VIEWED)
+
+
+def test_a_folder_without_runs_takes_another_definition(tmp_path: Path) -> None:
+    opened(tmp_path, VIEWED)
+    _, complete = opened(tmp_path, VIEWED, is_quick=True)
+    assert complete == []
 
 
 def test_quick_results_are_not_mixed_with_others(tmp_path: Path) -> None:

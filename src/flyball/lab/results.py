@@ -44,7 +44,9 @@ class Results:
             self.earlier_runs()
             self._throw_away()
         elif (self.folder / DEFINITION).exists():
-            self._compare(read_json(self.folder / DEFINITION), definition)
+            # Before its first run a definition binds nobody.
+            if any(self.folder.glob(f"run=*/{MANIFEST}")):
+                self._compare(read_json(self.folder / DEFINITION), definition)
         elif (self.folder / DESCRIPTION).exists():
             raise LabError(f"{self.folder} holds results that this program did not make: give another --out")
         try:

@@ -171,7 +171,7 @@ def test_an_experiment_of_loops_that_asks_for_nothing_else_shows_its_loops_alone
 
 def test_loops_with_several_goals_are_compared_in_percent_of_them() -> None:
     comparison, *_ = figures(made_loops.closed(["rabbitmq"], {"PI": (396.0, 8.0)}, parts=STEPS), "loop")
-    assert comparison.data[0]["y"] == ["PI", "PI, after goal 800", "PI, after capacity × 0.5"]
+    assert comparison.data[0]["y"] == ["the beginning", "after goal 800", "after capacity × 0.5"]
     assert comparison.data[0]["x"] == [99, 99, 99]
     assert comparison.layout["shapes"][0]["x0"] == 100
 

@@ -161,20 +161,16 @@ def _setting(found: Sequence[Held]) -> str:
 
 def held_words(chapters: Sequence[Chapter]) -> Html:
     """Say in plain words which controllers held their goal and which did not; nothing if no loop was closed."""
-    shown: list[Child] = []
-    for chapter in chapters:
-        found = held_of(chapter)
-        if found:
-            title = element("strong", chapter.title) if sum(map(_has_loops, chapters)) > 1 else None
-            sentences = [element("li", sentence) for sentence in _sentences(found, published_of(chapter))]
-            shown.append(element("li", title, element("ul", sentences)))
-    if not shown:
+    said = {
+        chapter.title: element("ul", [element("li", text) for text in _sentences(found, published_of(chapter))])
+        for chapter in chapters
+        if (found := held_of(chapter))
+    }
+    if not said:
         return Html("")
-    return markup(element("p", f"Closed loops, held if {CONDITION}:"), element("ul", shown, class_="held"))
-
-
-def _has_loops(chapter: Chapter) -> bool:
-    return not chapter.tables["closed_loops"].empty
+    parts = [element("li", element("strong", title), sentences) for title, sentences in said.items()]
+    shown = element("ul", parts) if len(parts) > 1 else next(iter(said.values()))
+    return markup(element("p", f"Closed loops, held if {CONDITION}:"), shown)
 
 
 def _sentences(found: Sequence[Held], published: Sequence[Published]) -> list[str]:

@@ -65,8 +65,8 @@ def _comparison(chapter: Chapter, view: View, found: Sequence[Held], left_out: s
     goals = {one.goal for one in found}
     is_ratio = len(goals) > 1
     brokers = list(dict.fromkeys(one.broker for one in found))
-    names = {(one.cell, one.disturbance, one.goal): plain(_place(one)) for one in found}
-
+    is_one = len({one.label for one in found}) == 1 and any(one.disturbance for one in found)
+    names = {(one.cell, one.disturbance, one.goal): plain(_place(one, is_one=is_one)) for one in found}
     data = [
         _broker_trace(index, [one for one in found if one.broker == broker], names, is_ratio=is_ratio)
         for index, broker in enumerate(brokers)
@@ -153,8 +153,10 @@ def _range(traces: Sequence[Trace], goal: float) -> list[float]:
     return [max(0.0, low - room), high + room]
 
 
-def _place(one: Held) -> str:
-    return one.label + (f", after {one.disturbance}" if one.disturbance else "")
+def _place(one: Held, *, is_one: bool) -> str:
+    """Return the name of a row: the controller, unless there is only one, and what happened before."""
+    after = f"after {one.disturbance}" if one.disturbance else "the beginning" if is_one else ""
+    return ", ".join(part for part in ("" if is_one else one.label, after) if part)
 
 
 def _published_traces(
@@ -221,7 +223,9 @@ def _run_figure(chapter: Chapter, run: str, own: pd.DataFrame, names: Mapping[st
         "yaxis2": axis(action, rangemode="tozero", domain=[0.0, 0.26], anchor="x"),
         "hovermode": "x unified",
         "shapes": [_warm_up(own), *(_vertical(part["from_s"], "series-6") for part in _disturbed(parts))],
-        "annotations": [_mark(part["from_s"], part["disturbance"]) for part in _disturbed(parts)],
+        "annotations": [
+            _mark(part["from_s"], part["disturbance"], place) for place, part in enumerate(_disturbed(parts))
+        ],
     }
     body = [_part_row(part) for part in parts.to_dict("records")]
     says = (
@@ -292,7 +296,14 @@ def _warm_up(own: pd.DataFrame) -> dict[str, Any]:
     return {**place, "fillcolor": "muted/0.12", "line": {"width": 0}, "layer": "below"}
 
 
-def _mark(at: float, says: object) -> dict[str, Any]:
-    # Between the two plots, where no line hides it.
-    place = {"x": at, "y": 0.31, "yref": "paper", "xanchor": "left", "yanchor": "middle", "showarrow": False}
+def _mark(at: float, says: object, number: int) -> dict[str, Any]:
+    # Between the two plots, where no line hides it; one below the next, which may be near.
+    place = {
+        "x": at,
+        "y": 0.29 if number % 2 else 0.335,
+        "yref": "paper",
+        "xanchor": "left",
+        "yanchor": "middle",
+        "showarrow": False,
+    }
     return {**place, "text": plain(str(says)), "font": {"size": 11, "color": "ink-2"}}
