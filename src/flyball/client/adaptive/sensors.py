@@ -33,11 +33,16 @@ class MeterSensor(ABC):
         self._read_s = now_s
 
     async def read(self) -> Measurement:
-        """Return what was there since the last reading or restart; not a number if that is no time at all."""
+        """Return what was there since the last reading or restart.
+
+        It is not a number if there was nothing to be measured, or no time for it: then the next reading tells all.
+        """
         now_s = monotonic()
         elapsed_s = now_s - self._read_s
-        value = self._since(elapsed_s, now_s) if elapsed_s >= LEAST_S else math.nan
-        self._read_s = now_s
+        value = math.nan
+        if elapsed_s >= LEAST_S:
+            value = self._since(elapsed_s, now_s)
+            self._read_s = now_s
         is_binding = self._is_binding()
         ready = await self._subscription.count_ready()
         return Measurement(value, can_rise=is_binding and bool(ready))
@@ -58,7 +63,10 @@ class RateSensor(MeterSensor):
 
 
 class LatencySensor(MeterSensor):
-    """Seconds from arrival to acknowledgement, the mean of what was settled; the age of the oldest if nothing was."""
+    """Seconds from arrival to acknowledgement, the mean of what was settled; the age of the oldest if nothing was.
+
+    Not a number if nothing was there at all.
+    """
 
     _settled = 0
     _latency_s = 0.0
@@ -71,7 +79,7 @@ class LatencySensor(MeterSensor):
             return latency_s / settled
         session = self._subscription.session
         oldest = next(iter(session.unsettled.values()), None) if session is not None else None
-        return now_s - oldest.arrived_s if oldest is not None else 0.0
+        return now_s - oldest.arrived_s if oldest is not None else math.nan
 
 
 class WaitingSensor(MeterSensor):
