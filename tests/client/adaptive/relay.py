@@ -1,4 +1,4 @@
-"""A relay between a client and a broker that a test can cut."""
+"""A relay between a client and a broker that a test can cut and freeze."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ class Relay:
         self._host = host
         self._port = port
         self._writers: set[asyncio.StreamWriter] = set()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self.budgets: list[int] = []
+        """The next connections are cut when so many bytes of the broker have gone through, one number for each."""
         self._server: asyncio.Server
 
     async def __aenter__(self) -> Self:
@@ -37,6 +41,13 @@ class Relay:
         for writer in self._writers:
             writer.transport.abort()
 
+    def freeze(self) -> None:
+        """Hand on nothing any more, and say nothing."""
+        self._flowing.clear()
+
+    def thaw(self) -> None:
+        self._flowing.set()
+
     def close(self) -> None:
         """End all connections and take no new ones."""
         self._server.close()
@@ -48,16 +59,24 @@ class Relay:
         except OSError:
             writer.transport.abort()
             return
+        budget = self.budgets.pop(0) if self.budgets else None
         self._writers |= {writer, onwards[1]}
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_hand_on(reader, onwards[1]))
-            tasks.create_task(_hand_on(onwards[0], writer))
+            tasks.create_task(self._hand_on(reader, onwards[1], None))
+            tasks.create_task(self._hand_on(onwards[0], writer, budget))
         self._writers -= {writer, onwards[1]}
 
-
-async def _hand_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
+    async def _hand_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, budget_bytes: int | None
+    ) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                await self._flowing.wait()
+                if budget_bytes is not None:
+                    data = data[:budget_bytes]
+                    budget_bytes -= len(data)
+                writer.write(data)
+                await writer.drain()
+                if budget_bytes == 0:
+                    break
+        writer.close()

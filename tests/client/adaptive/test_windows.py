@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from typing import Any
 
+import aiormq
+import pika
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flyball.client.adaptive.delivery import Delivery
-from flyball.client.adaptive.session import Session
+from flyball.client.adaptive.session import Session, SessionLost
 from flyball.client.adaptive.subscription import Subscription
+from flyball.client.adaptive.windows import NewSubscription
 from tests.amqp.brokers import Broker
-from tests.client.adaptive.work import drain, fill
+from tests.client.adaptive.work import drain, fill, until
 
 MESSAGES = 60
 steps = st.lists(st.tuples(st.integers(1, 8), st.integers(0, 4)), min_size=1, max_size=8)
@@ -27,7 +31,8 @@ class Spy:
         self.allowed = window
         self.arrived: list[int] = []
         self.complaints: list[str] = []
-        self.subscription = Subscription(url, queue_name, self._receive, lambda _: None, lambda _: None, window)
+        self.subscription = Subscription(url, queue_name, self._receive, self._settle, lambda _: None, window)
+        self.settled = 0
 
     @property
     def session(self) -> Session:
@@ -45,6 +50,9 @@ class Spy:
         out = len(delivery.session.unsettled)
         if out > self.allowed:
             self.complaints.append(f"{out} are out, {self.allowed} are allowed")
+
+    def _settle(self, delivery: Delivery) -> None:
+        self.settled += 1
 
     async def settle(self) -> None:
         """Let the broker deliver what it wants to."""
@@ -92,9 +100,8 @@ def test_no_more_is_out_than_the_window_allows_and_no_less_if_it_is_wanted(
         assert spy.complaints == []
         assert len(set(spy.arrived)) == len(spy.arrived), "nothing came twice"
         assert not spy.subscription.is_quick or spy.arrived == sorted(spy.arrived)
-        out = spy.out
         await spy.subscription.close()
-        assert len(await drain(broker.url(), queue_name)) == MESSAGES - len(spy.arrived) + out
+        assert len(await drain(broker.url(), queue_name)) == MESSAGES - spy.settled
 
     asyncio.run(follow())
 
@@ -145,5 +152,86 @@ async def test_a_request_whose_caller_is_cancelled_leaves_the_channel_as_it_is(b
     await spy.settle()
     assert spy.subscription.sessions == 1
     assert spy.complaints == []
+    await spy.subscription.close()
+    await drain(broker.url(), name)
+
+
+async def test_a_window_that_is_set_while_the_channel_opens_holds_when_it_is_open(
+    broker: Broker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(broker.url(), name, 10)
+    spy = Spy(broker.url(), name, window=2)
+    consume = Session.consume
+
+    async def consume_and_change(session: Session, arguments: dict[str, Any] | None = None) -> None:
+        await consume(session, arguments)
+        spy.allowed = 5
+        await spy.subscription.set_window(5)
+
+    monkeypatch.setattr(Session, "consume", consume_and_change)
+    await spy.subscription.open()
+    await spy.settle()
+    assert (spy.out, spy.complaints) == (5, [])
+    await spy.subscription.close()
+    await drain(broker.url(), name)
+
+
+async def test_a_new_subscription_that_fails_is_a_loss_and_is_tried_again(
+    broker: Broker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the last channel of a connection is taken."""
+    await fill(broker.url(), name, 20)
+    spy = Spy(broker.url(), name, window=2)
+    monkeypatch.setattr(Subscription, "_window_of", lambda self, session, connection: NewSubscription(session))
+    await spy.subscription.open()
+    keeping = asyncio.ensure_future(spy.subscription.keep())
+    begin = NewSubscription.begin
+    refused: list[float] = []
+
+    async def refuse_once(window: NewSubscription, size: float) -> None:
+        if not refused:
+            refused.append(size)
+            raise SessionLost
+        await begin(window, size)
+
+    monkeypatch.setattr(NewSubscription, "begin", refuse_once)
+    await spy.change(3)
+    await until(lambda: spy.subscription.sessions == 2)
+    await until(lambda: spy.out == 3)
+    assert refused == [3]
+    keeping.cancel()
+    await asyncio.wait([keeping])
+    await spy.subscription.close()
+    await drain(broker.url(), name)
+
+
+async def test_a_message_that_cannot_be_read_is_rejected_and_keeps_no_place(
+    broker: Broker, name: str, channel: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(broker.url(), name, 0)
+    channel.basic_publish("", name, b"odd", pika.BasicProperties(delivery_mode=7))
+    await fill(broker.url(), name, 2)
+    spy = Spy(broker.url(), name, window=1)
+    await spy.subscription.open()
+    await until(lambda: spy.arrived == [0])
+    # RabbitMQ does not take it in the first place.
+    assert broker.name == "rabbitmq" or "cannot be read" in caplog.text
+    await spy.subscription.close()
+    assert [text.rstrip("*") for text in await drain(broker.url(), name)] == ["0", "1"]
+
+
+async def test_what_the_library_says_of_a_channel_that_is_just_ending_is_a_loss_and_no_failure(
+    broker: Broker, name: str
+) -> None:
+    """It refuses requests a few steps before the channel counts as closed."""
+    await fill(broker.url(), name, 1)
+    spy = Spy(broker.url(), name, window=1)
+    await spy.subscription.open()
+
+    async def refused() -> None:
+        raise aiormq.exceptions.ChannelInvalidStateError
+
+    with pytest.raises(SessionLost):
+        await spy.session.ask(refused())
     await spy.subscription.close()
     await drain(broker.url(), name)

@@ -85,3 +85,9 @@ class Samples:
         while not condition():
             self._changed.clear()
             await self._changed.wait()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return when the condition holds, of something that nobody tells about."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)

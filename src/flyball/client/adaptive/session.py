@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from collections.abc import Callable, Coroutine
 from time import monotonic
@@ -21,6 +22,14 @@ from pamqp import commands
 from flyball.client.adaptive.delivery import Delivery
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+LOSSES = (aiormq.exceptions.AMQPError, aiormq.exceptions.ChannelInvalidStateError, ConnectionError)
+"""What the library raises on a channel that ends or has ended. It tells so before `is_closed` does."""
+
+ANSWER_LIMIT_S = 5.0
+"""A broker that does not answer is not waited for any longer when something ends."""
 
 
 class SessionLost(Exception):
@@ -73,7 +82,7 @@ class Session:
             raise SessionLost from error
         except Exception as error:
             # The library raises whatever ended the connection, of any type.
-            if self.channel.is_closed or isinstance(error, aiormq.exceptions.AMQPError):
+            if self.channel.is_closed or isinstance(error, LOSSES):
                 raise SessionLost from error
             raise
 
@@ -119,8 +128,9 @@ class Session:
     async def close(self) -> None:
         """Close the channel: what is not settled goes back to the queue, to its old place."""
         if not self.channel.is_closed:
-            with contextlib.suppress(SessionLost):
-                await self.ask(self.channel.close())
+            with contextlib.suppress(SessionLost, TimeoutError):
+                async with asyncio.timeout(ANSWER_LIMIT_S):
+                    await self.ask(self.channel.close())
 
     # Inside
 
@@ -130,22 +140,44 @@ class Session:
         # A handler may have settled it already.
         if not delivery.message.processed:
             try:
-                # Only a full socket makes these wait. The broker confirms nothing here in any case.
                 if requeue is None:
-                    await self.channel.basic_ack(delivery.tag, wait=False)
+                    await self._send(self.channel.basic_ack(delivery.tag, wait=False))
                 else:
-                    await self.channel.basic_reject(delivery.tag, requeue=requeue, wait=False)
-            except (aiormq.exceptions.AMQPError, aiormq.exceptions.ChannelInvalidStateError, ConnectionError):
+                    await self._send(self.channel.basic_reject(delivery.tag, requeue=requeue, wait=False))
+            except (*LOSSES, SessionLost):
                 # The channel is gone: it comes again, on another one.
                 return
         self._settled(delivery)
         self.released.set()
 
+    async def _send(self, frame: Coroutine[Any, Any, None]) -> None:
+        """Send something that has no answer. Raises SessionLost."""
+        if not self.channel.write_queue.full():
+            await frame
+            return
+        # Whoever waits for room in the library's queue waits for ever if the connection ends meanwhile.
+        sending, losing = asyncio.ensure_future(frame), asyncio.ensure_future(self.is_lost.wait())
+        try:
+            await asyncio.wait([sending, losing], return_when=asyncio.FIRST_COMPLETED)
+            if not sending.done():
+                raise SessionLost
+            sending.result()
+        finally:
+            sending.cancel()
+            losing.cancel()
+
     async def _on_delivery(self, delivered: DeliveredMessage) -> None:
         frame = delivered.delivery
         assert isinstance(frame, commands.Basic.Deliver)
         tag = frame.delivery_tag or 0
-        delivery = Delivery(self, IncomingMessage(delivered), tag, monotonic())
+        try:
+            message = IncomingMessage(delivered)
+        except ValueError:
+            # As a delivery mode that does not exist. Nobody could settle it, and its place would be lost.
+            log.exception("a message of queue %r cannot be read, and is rejected", self.queue_name)
+            await self._send(self.channel.basic_reject(tag, requeue=False, wait=False))
+            return
+        delivery = Delivery(self, message, tag, monotonic())
         self.unsettled[tag] = delivery
         self._receive(delivery)
 

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import logging
 import random
+import re
 from collections.abc import Callable
 
 import aio_pika
@@ -18,7 +19,7 @@ from aio_pika.abc import AbstractConnection, AbstractRobustConnection
 from aiormq.abc import AbstractConnection as AmqpConnection
 
 from flyball.client.adaptive.delivery import Delivery
-from flyball.client.adaptive.session import Session, SessionLost
+from flyball.client.adaptive.session import ANSWER_LIMIT_S, Session, SessionLost
 from flyball.client.adaptive.windows import BrokerWindow, ChannelWindow, ConsumerWindow, NewSubscription
 from flyball.client.backoff import Backoff
 from flyball.errors import ControlError
@@ -87,6 +88,9 @@ class Subscription:
             await self._establish()
         except _Failed as failure:
             raise ControlError(str(failure)) from failure.__cause__
+        except BaseException:
+            await self._discard()
+            raise
 
     async def keep(self) -> None:
         """Whenever the channel is lost, open another one, until cancelled."""
@@ -102,7 +106,6 @@ class Subscription:
             log.warning("the connection for queue %r is lost; its unsettled messages come again", self._queue_name)
             self._lost(session)
             await self._discard()
-            self._require_that_it_restores_itself()
             await self._establish_again()
             log.warning("queue %r is consumed again", self._queue_name)
 
@@ -128,12 +131,12 @@ class Subscription:
         if self._session is not None:
             # Whoever waits there for something to be settled need not wait any longer.
             self._session.released.set()
-        async with self._changing:
-            session = self.session
-        if session is not None:
-            with contextlib.suppress(SessionLost):
-                await session.cancel()
-            await session.release()
+        with contextlib.suppress(SessionLost, TimeoutError):
+            async with asyncio.timeout(ANSWER_LIMIT_S), self._changing:
+                if self.session is not None:
+                    await self.session.cancel()
+        if self.session is not None:
+            await self.session.release()
 
     async def close(self) -> None:
         """Close the channel, and the connection if it is its own. What is not settled goes back."""
@@ -160,8 +163,11 @@ class Subscription:
             await session.released.wait()
         if session.is_lost.is_set() or self._is_ending:
             return
-        await session.ask(self._begin(session.channel.connection, window))
-        await session.close()
+        try:
+            await session.ask(self._begin(session.channel.connection, window))
+        finally:
+            # If there is no new one this is a loss, after which there is another attempt.
+            await session.close()
 
     async def _begin(self, amqp: AmqpConnection, wanted: float) -> None:
         """Open a channel and subscribe on it. Raises SessionLost."""
@@ -172,8 +178,10 @@ class Subscription:
         try:
             await session.count_ready()
             await window.begin(wanted)
-        except SessionLost:
+        except BaseException:
+            # What would be left behind would hoard messages that nobody handles.
             await session.close()
+            self._lost(session)
             raise
         self._session, self._window, self._applied = session, window, wanted
 
@@ -205,13 +213,24 @@ class Subscription:
         except SessionLost as lost:
             await self._discard()
             cause = lost.__cause__
-            if "global" in str(cause) and not self._global_is_refused:
+            if re.search("global[ _]qos", str(cause)) and not self._global_is_refused:
                 raise _GlobalRefused from cause
-            raise _Failed(f"queue {self._queue_name!r} of {self._place} cannot be consumed: {cause}") from cause
+            raise _Failed(
+                f"queue {self._queue_name!r} of {self._place} cannot be consumed: {_text_of(cause)}"
+            ) from cause
         except (aiormq.exceptions.AMQPError, OSError, RuntimeError, ValueError) as error:
             await self._discard()
-            raise _Failed(f"there is no connection to {self._place}: {error or type(error).__name__}") from error
+            raise _Failed(f"there is no connection to {self._place}: {_text_of(error)}") from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Nobody has cancelled us: it was the connection, which somebody else has closed.
+            await self._discard()
+            raise _Failed(f"there is no connection to {self._place}: it was closed") from error
         self.sessions += 1
+        # Somebody may have asked for another window meanwhile.
+        await self.set_window(self._wanted)
 
     def _window_of(self, session: Session, connection: AmqpConnection) -> BrokerWindow:
         product = connection.server_properties.get("product")
@@ -226,16 +245,17 @@ class Subscription:
             connection = self._connection = await aio_pika.connect(self._source)
         else:
             connection = self._source
+            self._require_that_it_restores_itself(connection)
             await connection.ready()
         if connection.transport is None or connection.transport.connection.is_closed:
             raise ConnectionError("it is closed")
         return connection.transport.connection
 
-    def _require_that_it_restores_itself(self) -> None:
-        source = self._source
-        if isinstance(source, str | AbstractRobustConnection):
-            return
-        if source.transport is None or source.transport.connection.is_closed:
+    def _require_that_it_restores_itself(self, source: AbstractConnection) -> None:
+        if isinstance(source, AbstractRobustConnection):
+            if source.is_closed or source.close_called:
+                raise ControlError(f"the connection to {self._place} was closed: stop its consumers first")
+        elif source.transport is None or source.transport.connection.is_closed:
             raise ControlError(
                 f"the connection to {self._place} is lost and does not come back by itself:"
                 " use its address, or aio_pika.connect_robust"
@@ -248,13 +268,19 @@ class Subscription:
             await session.close()
         connection, self._connection = self._connection, None
         if connection is not None:
+            # A limit that is over is an OSError, too.
             with contextlib.suppress(aiormq.exceptions.AMQPError, OSError, RuntimeError):
-                await connection.close()
+                async with asyncio.timeout(ANSWER_LIMIT_S):
+                    await connection.close()
 
     @property
     def _place(self) -> str:
         # Without the password.
         return str(self._source) if not isinstance(self._source, str) else self._source.rpartition("@")[2]
+
+
+def _text_of(error: BaseException | None) -> str:
+    return str(error) or type(error).__name__
 
 
 class _Failed(Exception):
