@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
 from typing import Any
 
 import aio_pika
 import pytest
 import uvloop
 from aio_pika import IncomingMessage
+from yarl import URL
 
-from flyball.client.adaptive import AdaptiveConsumer, Fast, FractionalWindow, Goal, Latency, Pacer, Rate, Window
+from flyball.client.adaptive import (
+    AdaptiveConsumer,
+    Fast,
+    FractionalWindow,
+    Goal,
+    Latency,
+    Pacer,
+    Rate,
+    Window,
+    subscription,
+)
 from flyball.client.adaptive.actuators import ConsumerActuator
+from flyball.control.design import lambda_pi
 from flyball.control.documents import Design
 from flyball.control.laws import Multiplicative, ProportionalIntegral
 from flyball.control.limits import Limits
+from flyball.control.loop import Sample
 from flyball.control.model_free import certify_model_free
+from flyball.control.plant import Plant
+from flyball.control.verification import certify
 from flyball.errors import ControlError
 from tests.amqp.brokers import Broker
-from tests.client.adaptive.work import Samples, Work, drain, fill
+from tests.client.adaptive.work import Samples, Work, drain, fill, until
 
 SAMPLE_S = 0.1
 
@@ -112,6 +129,7 @@ async def test_a_rate_is_held_by_a_fractional_window_below_one(broker: Broker, n
         handle,
         Rate(60),
         actuator=FractionalWindow(),
+        start=0.5,
         sample_time_s=0.5,
         record=samples.record,
     ):
@@ -176,6 +194,7 @@ async def test_another_goal_counts_at_once_with_a_pacer(broker: Broker, name: st
         assert consumer.state.pace_per_s == 300
         await samples.until(lambda: len(samples.all) >= 5)
         assert samples.all[-1] == pytest.approx(300, rel=0.15)
+        assert consumer.state.window == 150, "half a second at the goal"
         with pytest.raises(ControlError, match="another kind needs another consumer"):
             consumer.set_goal(Fast())
     await drain(broker.url(), name)
@@ -266,6 +285,77 @@ async def test_it_may_be_stopped_twice_and_before_it_was_started(broker: Broker,
     assert await drain(broker.url(), name) == []
 
 
+async def test_it_may_be_started_twice_at_once(broker: Broker, name: str) -> None:
+    await fill(broker.url(), name, 1)
+    consumer = AdaptiveConsumer(broker.url(), name, Work(), Rate(10))
+    await asyncio.gather(consumer.start(), consumer.start())
+    assert consumer.state.sessions == 1
+    await consumer.stop()
+    await drain(broker.url(), name)
+
+
+async def test_it_may_be_stopped_while_it_starts_and_does_not_start_any_more(broker: Broker, name: str) -> None:
+    await fill(broker.url(), name, 3)
+    work = Work()
+    consumer = AdaptiveConsumer(broker.url(), name, work, Rate(10))
+    starting = asyncio.ensure_future(consumer.start())
+    await asyncio.sleep(0)
+    await consumer.stop()
+    assert not consumer.state.is_connected
+    await starting
+    await consumer.run()
+    assert work.begun == []
+    assert len(await drain(broker.url(), name)) == 3
+
+
+async def test_a_handler_may_stop_its_consumer(broker: Broker, name: str) -> None:
+    await fill(broker.url(), name, 2)
+
+    async def handle(message: IncomingMessage) -> None:
+        await consumer.stop()
+
+    consumer = AdaptiveConsumer(broker.url(), name, handle, Fast(), concurrency=1, limits=Limits(2, 2))
+    await consumer.run()
+    assert [text.rstrip("*") for text in await drain(broker.url(), name)] == ["1"]
+
+
+async def test_a_handler_that_keeps_its_cancellation_to_itself_does_not_hold_up_the_end(
+    broker: Broker, name: str
+) -> None:
+    await fill(broker.url(), name, 2)
+    work = Work(is_open=False)
+
+    async def handle(message: IncomingMessage) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await work(message)
+
+    async with AdaptiveConsumer(broker.url(), name, handle, Fast(), concurrency=1, stop_limit_s=0):
+        await work.until_begun(1)
+    assert await drain(broker.url(), name) == ["1"], "it has returned, so its message is done"
+
+
+async def test_what_ends_a_loop_is_told_and_handlers_finish(
+    broker: Broker, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(broker.url(), name, 3)
+    work = Work(is_open=False)
+
+    def record(sample: Sample) -> None:
+        raise KeyError("the disk is full")
+
+    consumer = AdaptiveConsumer(
+        broker.url(), name, work, Fast(), concurrency=2, limits=Limits(2, 2), record=record, sample_time_s=SAMPLE_S
+    )
+    running = asyncio.ensure_future(consumer.run())
+    await work.until_begun(2)
+    await until(lambda: "is consumed no longer: 'the disk is full'" in caplog.text)
+    work.gate.set()
+    with pytest.raises(KeyError, match="the disk is full"):
+        await running
+    assert work.done == [0, 1]
+    assert await drain(broker.url(), name) == ["2"]
+
+
 # Handlers that fail
 
 
@@ -332,6 +422,13 @@ async def handler(message: IncomingMessage) -> None: ...
 def not_async(message: IncomingMessage) -> None: ...
 
 
+def design(sample_time_s: float = 1.0, smoothing_share: float | None = None) -> Design:
+    plant = Plant(0.2, 60.0, sample_time_s=sample_time_s)
+    law = lambda_pi(plant)
+    certificate = certify(law, plant, smoothing_share=smoothing_share)
+    return Design("orders", law, Limits(1, 50), sample_time_s, 400.0, smoothing_share, plant, certificate)
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -342,13 +439,16 @@ def not_async(message: IncomingMessage) -> None: ...
         ({"goal": 400}, "a goal is a Rate, a Latency or Fast, not 400"),
         ({"concurrency": 0}, "1 or more, not 0"),
         ({"on_error": "ignore"}, '"requeue" or "reject", not \'ignore\''),
+        ({"source": URL("amqp://guest:secret@nowhere")}, "or a connection of aio-pika, not URL"),
+        ({"sample_time_s": 0}, "a sample time is a number of seconds above 0"),
+        ({"goal": Latency(2), "sample_time_s": 1}, "use a sample_time_s of 2 or more"),
+        ({"design": design(2.0), "sample_time_s": 1}, "its certificate is for a sample time of 2.0 s, not 1 s"),
         ({"sample_time_s": -1}, "a sample time is a number of seconds above 0"),
         ({"limits": Limits(0, 10), "actuator": Window()}, "between 1 and 65535, not 0 and 10"),
         ({"limits": Limits(0, 10)}, "the limits of a pacer are above 0"),
         ({"goal": Fast(), "actuator": Pacer()}, "a pacer holds a rate"),
         ({"goal": Fast(), "law": Multiplicative(0.4)}, "has no certificate"),
         ({"law": Multiplicative(1.5)}, "gain margin"),
-        ({"sample_time_s": 0}, "a sample time is a number of seconds above 0"),
         ({"law": ProportionalIntegral(1.0, 1.0)}, "the pi law has no certificate"),
         ({"stop_limit_s": -1}, "0 or more, not -1"),
     ],
@@ -385,6 +485,33 @@ def test_a_law_of_ones_own_may_run_without_a_certificate_if_that_is_known() -> N
     AdaptiveConsumer(
         "amqp://nowhere", "queue", handler, Rate(1), law=ProportionalIntegral(0.1, 0.1), allow_uncertified=True
     )
+
+
+@pytest.mark.parametrize("smoothing_share", [None, 0.6])
+def test_a_design_brings_its_law_its_limits_its_sample_time_and_its_filter(smoothing_share: float | None) -> None:
+    given = design(0.5, smoothing_share)
+    consumer = AdaptiveConsumer("amqp://nowhere", "queue", handler, Rate(400), design=given)
+    loop = consumer._loop
+    assert (loop.controller.law, loop.controller.limits, loop.sample_time_s) == (given.law, given.limits, 0.5)
+    assert loop.controller.smoothing_share == smoothing_share
+    assert isinstance(consumer._actuator, FractionalWindow), "a design is made for a window"
+
+
+def test_a_latency_has_a_sample_time_of_at_least_itself() -> None:
+    """A law that hears of its actions samples later swings."""
+    consumer = AdaptiveConsumer("amqp://nowhere", "queue", handler, Latency(5))
+    assert consumer._loop.sample_time_s == 5
+    consumer.set_goal(Latency(4))
+    with pytest.raises(ControlError, match="a latency of 6 s cannot be held with a sample time of 5 s"):
+        consumer.set_goal(Latency(6))
+    assert consumer.goal == Latency(4)
+
+
+async def test_a_broker_that_says_nothing_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscription, "CONNECT_LIMIT_S", 0.05)
+    listening = socket.create_server(("127.0.0.1", 0))
+    with listening, pytest.raises(ControlError, match=r"there is no connection to .*: TimeoutError"):
+        await AdaptiveConsumer(f"amqp://127.0.0.1:{listening.getsockname()[1]}/", "q", handler, Rate(1)).start()
 
 
 async def test_an_actuator_belongs_to_one_consumer() -> None:

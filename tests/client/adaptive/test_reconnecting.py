@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import aio_pika
 import pytest
 
-from flyball.client.adaptive import AdaptiveConsumer, Fast, FractionalWindow, Rate, Window
+from flyball.client.adaptive import AdaptiveConsumer, Fast, FractionalWindow, Rate, Window, actuators
+from flyball.client.adaptive import session as session_module
+from flyball.client.adaptive import subscription as subscription_module
 from flyball.client.adaptive.actuators import ConsumerActuator
+from flyball.client.adaptive.session import Session
+from flyball.client.backoff import Backoff
+from flyball.control.limits import Limits
 from flyball.errors import ControlError
 from tests.amqp.brokers import Broker
 from tests.client.adaptive.relay import Relay
-from tests.client.adaptive.work import Samples, Work, drain, fill
+from tests.client.adaptive.work import Samples, Work, drain, fill, until
 from tests.nodes import RunningNode
 
 
@@ -51,7 +58,7 @@ async def test_what_handlers_of_a_lost_channel_have_done_is_dropped_quietly_and_
             async with AdaptiveConsumer(relay.url, name, work, Fast(), concurrency=4, start=6) as consumer:
                 await work.until_begun(4)
                 relay.cut()
-                await _until_sessions(consumer, 2)
+                await until(lambda: consumer.state.sessions == 2)
                 work.gate.set()
                 await work.until_done(10)
                 state = consumer.state
@@ -60,12 +67,6 @@ async def test_what_handlers_of_a_lost_channel_have_done_is_dropped_quietly_and_
     said = [record.levelname for record in caplog.records if record.name.startswith("flyball")]
     assert said == ["WARNING", "WARNING"], "lost, and there again"
     assert await drain(broker.url(), name) == []
-
-
-async def _until_sessions(consumer: AdaptiveConsumer, count: int) -> None:
-    # Nothing tells a test when the consumer is there again.
-    while consumer.state.sessions < count:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
 
 
 async def test_a_window_that_was_set_while_the_connection_was_away_holds_when_it_is_back(
@@ -82,7 +83,7 @@ async def test_a_window_that_was_set_while_the_connection_was_away_holds_when_it
             await work.until_begun(2)
             relay.cut()
             await acting.apply(5)
-            await _until_sessions(consumer, 2)
+            await until(lambda: consumer.state.sessions == 2)
             await work.until_begun(7)
             assert consumer.state.unsettled == 5
     assert len(await drain(broker.url(), name)) == 20
@@ -96,7 +97,7 @@ async def test_a_queue_that_is_deleted_and_made_again_is_consumed_again(broker: 
         await drain(broker.url(), name)
         await fill(broker.url(), name, 3, first=3)
         await work.until_done(6)
-        await _until_sessions(consumer, 2)
+        await until(lambda: consumer.state.sessions == 2)
     assert work.done == [0, 1, 2, 3, 4, 5]
     assert await drain(broker.url(), name) == []
 
@@ -110,9 +111,188 @@ async def test_it_can_be_stopped_while_there_is_no_broker(broker: Broker, name: 
     ):
         await work.until_done(3)
         relay.close()
-        while consumer.state.is_connected:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: not consumer.state.is_connected)
     assert set(await drain(broker.url(), name)) <= {"0*", "1*", "2*"}, "what was acknowledged too late to be heard"
+
+
+async def test_it_can_be_stopped_while_the_broker_does_not_answer(
+    broker: Broker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "ANSWER_LIMIT_S", 0.05)
+    monkeypatch.setattr(subscription_module, "ANSWER_LIMIT_S", 0.05)
+    await fill(broker.url(), name, 1)
+    work = Work()
+    async with Relay(broker.host, broker.port) as relay:
+        async with AdaptiveConsumer(relay.url, name, work, Rate(1000)):
+            await work.until_done(1)
+            relay.freeze()
+        relay.thaw()
+        # The library lets its tasks end when the connection does.
+        relay.cut()
+    assert set(await drain(broker.url(), name)) <= {"0*"}, "its acknowledgement was under way"
+
+
+@pytest.mark.parametrize("budgets", [[1, 8, 50, 300], list(range(380, 740, 12))])
+async def test_a_connection_that_is_cut_at_any_place_of_its_opening_is_tried_again(
+    broker: Broker, name: str, budgets: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription_module, "BACKOFF", Backoff(0.001, 0.001))
+    await fill(broker.url(), name, 3)
+    work = Work()
+    async with Relay(broker.host, broker.port) as relay:
+        for budget in budgets[::6]:
+            relay.budgets = [budget]
+            starting = AdaptiveConsumer(relay.url, name, work, Rate(1000))
+            with contextlib.suppress(ControlError):
+                await starting.start()
+            await starting.stop()
+        async with AdaptiveConsumer(relay.url, name, work, Rate(1000), sample_time_s=0.05) as consumer:
+            relay.budgets = budgets.copy()
+            relay.cut()
+            await until(lambda: not relay.budgets and consumer.state.is_connected)
+            await fill(broker.url(), name, 3, first=10)
+            await work.until(lambda: {10, 11, 12} <= set(work.done))
+    assert await drain(broker.url(), name) == []
+
+
+async def test_a_start_that_failed_may_be_tried_again_and_is_as_good_as_the_first(broker: Broker, name: str) -> None:
+    work = Work(is_open=False)
+    acting = Window()
+    async with Relay(broker.host, broker.port) as relay:
+        consumer = AdaptiveConsumer(relay.url, name, work, Rate(1), actuator=acting, sample_time_s=60, stop_limit_s=0)
+        with pytest.raises(ControlError, match="no queue"):
+            await consumer.start()
+        await fill(broker.url(), name, 5)
+        async with consumer:
+            await work.until_begun(1)
+            await acting.apply(3)
+            await work.until_begun(3)
+            relay.cut()
+            await until(lambda: consumer.state.sessions == 2)
+    await drain(broker.url(), name)
+
+
+async def test_tasks_are_not_lost_with_a_connection_that_takes_no_more_acknowledgements(
+    broker: Broker, name: str
+) -> None:
+    """The library's queue has room for ten, and nobody empties it when its connection is over."""
+    await fill(broker.url(), name, 30)
+    work = Work(is_open=False)
+    async with Relay(broker.host, broker.port) as relay:
+        consumer = AdaptiveConsumer(
+            relay.url, name, work, Fast(), concurrency=30, limits=Limits(30, 30), stop_limit_s=0
+        )
+        async with consumer:
+            await work.until_begun(30)
+            session = consumer._subscription.session
+            assert session is not None
+            relay.cut()
+            # Between this and the end of the channel there are some steps.
+            await asyncio.wait([session.channel.connection._writer_task])  # type: ignore[attr-defined]
+            work.gate.set()
+            await work.until_done(30)
+            work.gate.clear()
+            await work.until_begun(60)
+            assert consumer.state.running == 30
+    assert len(await drain(broker.url(), name)) == 30
+
+
+async def test_a_fraction_that_was_set_while_the_connection_was_away_holds_when_it_is_back(
+    flyball_node: Broker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody hops while nobody knows whether the broker does."""
+    monkeypatch.setattr(actuators, "SLOT_S", 0.001)
+    await fill(flyball_node.url(), name, 3)
+    work = Work()
+    acting = FractionalWindow()
+    async with Relay(flyball_node.host, flyball_node.port) as relay:
+        consumer = AdaptiveConsumer(
+            relay.url, name, work, Rate(1), actuator=acting, start=0.5, sample_time_s=60, limits=Limits(0.1, 9)
+        )
+        async with consumer:
+            await work.until_done(3)
+            relay.cut()
+            await until(lambda: not consumer.state.is_connected)
+            await acting.apply(0.2)
+            await until(lambda: consumer.state.is_connected)
+            assert consumer.state.window == 0.2
+    await drain(flyball_node.url(), name)
+
+
+async def test_a_queue_with_global_in_its_name_keeps_its_quick_window(
+    broker: Broker, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue_name = f"global-{name}"
+    await fill(broker.url(), queue_name, 1)
+    work = Work()
+    async with AdaptiveConsumer(broker.url(), queue_name, work, Rate(1000)) as consumer:
+        await work.until_done(1)
+        await drain(broker.url(), queue_name)
+        await until(lambda: "trying on" in caplog.text)
+        await fill(broker.url(), queue_name, 1)
+        await work.until_done(2)
+        assert consumer._subscription.is_quick
+    await drain(broker.url(), queue_name)
+
+
+# Connections that are given
+
+
+async def test_a_robust_connection_that_is_lost_is_used_again_by_all_its_consumers(
+    broker: Broker, name: str, new_name: Callable[[], str]
+) -> None:
+    names = [name, new_name()]
+    works = [Work(), Work()]
+    for queue_name in names:
+        await fill(broker.url(), queue_name, 20)
+    async with (
+        Relay(broker.host, broker.port) as relay,
+        await aio_pika.connect_robust(relay.url, reconnect_interval=0.1) as connection,
+        AdaptiveConsumer(connection, names[0], works[0], Rate(1000)),
+        AdaptiveConsumer(connection, names[1], works[1], Rate(1000)),
+    ):
+        for work in works:
+            await work.until_done(20)
+        relay.cut()
+        for queue_name, work in zip(names, works, strict=True):
+            await fill(broker.url(), queue_name, 20, first=20)
+            await work.until(lambda done=work.done: set(range(20, 40)) <= set(done))  # type: ignore[misc]
+    for queue_name in names:
+        assert await drain(broker.url(), queue_name) == []
+
+
+async def test_a_robust_connection_that_its_owner_closes_ends_the_consumer(broker: Broker, name: str) -> None:
+    await fill(broker.url(), name, 1)
+    work = Work()
+    connection = await aio_pika.connect_robust(broker.url())
+    running = asyncio.ensure_future(AdaptiveConsumer(connection, name, work, Rate(1000)).run())
+    await work.until_done(1)
+    await connection.close()
+    with pytest.raises(ControlError, match="was closed: stop its consumers first"):
+        await running
+    await drain(broker.url(), name)
+
+
+async def test_an_opening_that_is_cancelled_leaves_no_subscription_behind(
+    broker: Broker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(broker.url(), name, 3)
+    consume = Session.consume
+    is_reached = asyncio.Event()
+
+    async def consume_and_hang(session: Session, arguments: dict[str, Any] | None = None) -> None:
+        await consume(session, arguments)
+        is_reached.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Session, "consume", consume_and_hang)
+    async with await aio_pika.connect_robust(broker.url()) as connection:
+        starting = asyncio.ensure_future(AdaptiveConsumer(connection, name, Work(), Rate(1000)).start())
+        await is_reached.wait()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert len(await drain(broker.url(), name)) == 3
 
 
 async def test_a_connection_that_does_not_come_back_by_itself_ends_the_consumer(broker: Broker, name: str) -> None:

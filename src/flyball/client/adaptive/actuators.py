@@ -116,14 +116,14 @@ class FractionalWindow(ConsumerActuator):
 
     async def apply(self, action: float) -> float:
         subscription = self._bound
-        if subscription.is_fractional:
+        if subscription.is_fractional or subscription.session is None:
             self._action = round(action, 3)
             await subscription.set_window(self._action)
         elif not subscription.is_quick:
             self._action = await self._set_whole(action)
         else:
             self._action = action
-            self._changed.set()
+        self._changed.set()
         return self._action
 
     async def run(self) -> None:
@@ -132,10 +132,15 @@ class FractionalWindow(ConsumerActuator):
         await self._changed.wait()
         next_s = clock()
         while True:
-            if self._bound.is_quick and not self._bound.is_fractional:
+            if self._hops:
                 await self._bound.set_window(self._next_slot())
             next_s = max(next_s + SLOT_S, clock())
             await asyncio.sleep(next_s - clock())
+
+    @property
+    def _hops(self) -> bool:
+        subscription = self._bound
+        return subscription.session is not None and subscription.is_quick and not subscription.is_fractional
 
     def _next_slot(self) -> float:
         """Return the window of the next slot; the larger ones are spread evenly."""
@@ -157,6 +162,7 @@ class Pacer(ConsumerActuator):
         if window is not None and not (isinstance(window, int) and 1 <= window <= MOST_PREFETCH):
             raise ControlError(f"a pacer's window is a whole number from 1 to {MOST_PREFETCH}, not {window!r}")
         self._window = window
+        self._held = float(LEAST_PACER_WINDOW if window is None else window)
 
     def default_limits(self, goal: Goal) -> Limits:
         # The pace is the rate, until something else is slower: there is little to correct.
@@ -171,9 +177,14 @@ class Pacer(ConsumerActuator):
         return self._rate_of(goal)
 
     def window_at(self, action: float, goal: Goal) -> float:
-        if self._window is not None:
-            return float(self._window)
-        return float(min(MOST_PREFETCH, max(LEAST_PACER_WINDOW, math.ceil(self._rate_of(goal) * HELD_S))))
+        self.hold_for(goal)
+        return self._held
+
+    def hold_for(self, goal: Goal) -> None:
+        """Have enough messages at hand for this goal, from the next action on."""
+        if self._window is None:
+            held = math.ceil(self._rate_of(goal) * HELD_S)
+            self._held = float(min(MOST_PREFETCH, max(LEAST_PACER_WINDOW, held)))
 
     def is_binding(self) -> bool:
         pace = self._crew.pace
@@ -181,6 +192,7 @@ class Pacer(ConsumerActuator):
 
     async def apply(self, action: float) -> float:
         self._crew.set_pace(action)
+        await self._set_whole(self._held)
         return action
 
     def _rate_of(self, goal: Goal) -> float:

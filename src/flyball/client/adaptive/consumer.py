@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import math
 from collections.abc import Callable
 from time import monotonic
@@ -15,7 +16,7 @@ from typing import Any, Protocol, Self
 
 from aio_pika.abc import AbstractConnection
 
-from flyball.client.adaptive.actuators import ConsumerActuator, Pacer, Window
+from flyball.client.adaptive.actuators import ConsumerActuator, FractionalWindow, Pacer, Window
 from flyball.client.adaptive.crew import Crew, Handler
 from flyball.client.adaptive.delivery import Delivery
 from flyball.client.adaptive.goals import Fast, Goal, Latency, Rate, default_law, own_certificate
@@ -29,6 +30,8 @@ from flyball.control.laws import Law
 from flyball.control.limits import Limits
 from flyball.control.loop import Loop, Sample
 from flyball.errors import ControlError
+
+log = logging.getLogger(__name__)
 
 SAMPLE_TIME_S = 1.0
 
@@ -87,21 +90,26 @@ class AdaptiveConsumer:
     ) -> None:
         """`source` is an address (amqp://...) or a connection of aio-pika. Nothing is connected before `start`.
 
-        Without `law` and `design` there is a law that needs no model. `design` brings a law, its certificate, limits
-        and sample time. `record` is called with each sample. When it stops, handlers have `stop_limit_s` to finish.
-        Raises ControlError if something does not fit together.
+        Without `law` and `design` there is a law that needs no model. `design` brings a law, its certificate, limits,
+        filter and sample time. `record` is called with each sample. When it stops, handlers have `stop_limit_s` to
+        finish. Raises ControlError if something does not fit together.
         """
         _check(source, queue_name, handler, goal, concurrency, on_error, stop_limit_s)
         if design is not None and (law is not None or certificate is not None):
             raise ControlError("give a design or a law with its certificate, not both")
         self._goal = goal
-        self._actuator = actuator or (Pacer() if isinstance(goal, Rate) else Window())
+        self._actuator = actuator or _default_actuator(goal, design)
         if design is not None:
             law, certificate = design.law, design.certificate
         elif law is None:
             law, certificate = default_law(goal)
         elif certificate is None:
             certificate = own_certificate(law, goal)
+        if sample_time_s is None:
+            sample_time_s = design.sample_time_s if design is not None else _default_sample_time_s(goal)
+        # Only a design may know what happens within a latency.
+        self._must_outlast_latency = design is None and not (is_shadow or allow_uncertified)
+        self._check_sample_time(goal, sample_time_s)
         self._has_own_limits = limits is None and design is None
         limits = limits or (design.limits if design is not None else self._actuator.default_limits(goal))
         self._actuator.check_limits(limits)
@@ -130,47 +138,51 @@ class AdaptiveConsumer:
             self._sensor,
             controller,
             self._actuator,
-            sample_time_s if sample_time_s is not None else SAMPLE_TIME_S if design is None else design.sample_time_s,
+            sample_time_s,
             certificate=certificate,
             record=self._on_sample,
             is_shadow=is_shadow,
             allow_uncertified=allow_uncertified,
         )
+        self._queue_name = queue_name
+        self._starting = asyncio.Lock()
         self._stopping = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
 
     # Life
 
     async def start(self) -> None:
-        """Connect, subscribe and begin. Raises ControlError if the broker or the queue is not there."""
-        if self._supervisor is not None:
-            return
-        try:
+        """Connect, subscribe and begin. Raises ControlError if the broker or the queue is not there.
+
+        May be called twice, and again after it has failed. What was stopped does not start any more.
+        """
+        async with self._starting:
+            if self._supervisor is not None or self._stopping.is_set():
+                return
             await self._subscription.open()
-        except BaseException:
-            await self._subscription.close()
-            raise
-        # Stored, and awaited in `run` and `stop`.
-        self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
+            # Stored, and awaited in `run` and `stop`.
+            self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
 
     async def run(self) -> None:
         """Start, and consume until `stop` is called or this is cancelled, which lets the handlers finish first."""
         await self.start()
-        assert self._supervisor is not None
         try:
-            await asyncio.wait([self._supervisor])
+            if self._supervisor is not None:
+                await asyncio.wait([self._supervisor])
         finally:
             await self.stop()
 
     async def stop(self) -> None:
         """Have no more delivered, let the handlers finish, acknowledge, and return the rest to the queue.
 
-        May be called twice, and before `start`. If this is cancelled, the handlers are, too. Raises what went wrong
-        meanwhile.
+        May be called twice, before `start`, and by a handler, which does not wait here then. If this is cancelled,
+        the handlers are, too. Raises what went wrong meanwhile.
         """
         self._stopping.set()
         self._crew.wind_up()
-        if self._supervisor is None:
+        async with self._starting:
+            pass
+        if self._supervisor is None or self._crew.is_worker(asyncio.current_task()):
             return
         try:
             await asyncio.wait([self._supervisor])
@@ -197,11 +209,17 @@ class AdaptiveConsumer:
         return self._goal
 
     def set_goal(self, goal: Goal) -> None:
-        """Hold another value of the same kind of goal from now on. Raises ControlError for another kind."""
+        """Hold another value of the same kind of goal from now on.
+
+        Raises ControlError for another kind, and for a latency that is longer than the sample time.
+        """
         if type(goal) is not type(self._goal):
             raise ControlError(f"the goal is a {type(self._goal).__name__}: another kind needs another consumer")
+        self._check_sample_time(goal, self._loop.sample_time_s)
         self._goal = goal
         controller = self._loop.controller
+        if isinstance(self._actuator, Pacer):
+            self._actuator.hold_for(goal)
         if not (isinstance(self._actuator, Pacer) and self._has_own_limits):
             controller.setpoint = goal.setpoint
             return
@@ -242,6 +260,23 @@ class AdaptiveConsumer:
                 await self._actuator.apply(self._loop.controller.action)
             async with asyncio.TaskGroup() as tasks:
                 self._crew.start(tasks)
+                failure = await self._until_stopped()
+                self._crew.wind_up()
+                await self._subscription.end()
+                await self._crew.finish(self._stop_limit_s)
+                self._crew.dismiss()
+            if failure is not None:
+                raise failure
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        finally:
+            self._crew.dismiss()
+            await self._subscription.close()
+
+    async def _until_stopped(self) -> BaseException | None:
+        """Keep the connection and the loop going until it is to stop; return what has ended them before, if so."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
                 others = [
                     tasks.create_task(self._subscription.keep()),
                     tasks.create_task(self._actuator.run()),
@@ -250,15 +285,20 @@ class AdaptiveConsumer:
                 await self._stopping.wait()
                 for task in others:
                     task.cancel()
-                await asyncio.wait(others)
-                await self._subscription.end()
-                await self._crew.finish(self._stop_limit_s)
-                self._crew.dismiss()
         except BaseExceptionGroup as group:
             # One failure ends all the others, which are cancelled: it is the only one worth telling.
-            raise group.exceptions[0] from None
-        finally:
-            await self._subscription.close()
+            failure = group.exceptions[0]
+            log.error("queue %r is consumed no longer: %s", self._queue_name, str(failure) or repr(failure))
+            return failure
+        return None
+
+    def _check_sample_time(self, goal: Goal, sample_time_s: float) -> None:
+        # What is measured is what was decided a latency ago: a law that hears of it samples later swings.
+        if self._must_outlast_latency and isinstance(goal, Latency) and sample_time_s < goal.seconds:
+            raise ControlError(
+                f"a latency of {goal.seconds:g} s cannot be held with a sample time of {sample_time_s:g} s:"
+                f" use a sample_time_s of {goal.seconds:g} or more"
+            )
 
     def _on_settled(self, delivery: Delivery) -> None:
         self._meter.settle(monotonic() - delivery.arrived_s)
@@ -272,6 +312,17 @@ class AdaptiveConsumer:
             self._record(sample)
 
 
+def _default_sample_time_s(goal: Goal) -> float:
+    return max(SAMPLE_TIME_S, goal.seconds) if isinstance(goal, Latency) else SAMPLE_TIME_S
+
+
+def _default_actuator(goal: Goal, design: Design | None) -> ConsumerActuator:
+    if isinstance(goal, Rate):
+        # A design is made for a window: the pacer would be another plant.
+        return Pacer() if design is None else FractionalWindow()
+    return Window()
+
+
 def _check(
     source: object,
     queue_name: object,
@@ -283,7 +334,9 @@ def _check(
 ) -> None:
     """Raise ControlError with the first thing that is not as it should be."""
     if not isinstance(source, str | AbstractConnection):
-        raise ControlError(f"a consumer needs an address (amqp://...) or a connection of aio-pika, not {source!r}")
+        raise ControlError(
+            f"a consumer needs an address (amqp://...) or a connection of aio-pika, not {type(source).__name__}"
+        )
     if not (isinstance(queue_name, str) and queue_name):
         raise ControlError(f"a consumer needs the name of a queue, not {queue_name!r}")
     is_plain = inspect.isfunction(handler) and not inspect.iscoroutinefunction(handler)

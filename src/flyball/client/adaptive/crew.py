@@ -6,6 +6,7 @@ Knows nothing of brokers and windows: a delivery brings the session on which it 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -35,6 +36,8 @@ class Crew:
         self._waiting: deque[Delivery] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._size = 0
+        self._busy = 0
+        """Tasks that handle or settle a message."""
         self._is_called = False
         """A task was called and has not looked yet."""
         self._tasks: asyncio.TaskGroup | None = None
@@ -61,14 +64,11 @@ class Crew:
         self._waiting.clear()
         self._quiet_down()
 
-    async def finish(self, limit_s: float) -> bool:
-        """Wait for the handlers that run; return whether all have ended in time."""
-        try:
+    async def finish(self, limit_s: float) -> None:
+        """Wait until the handlers that run have ended and their messages are settled, but no longer than that."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._is_quiet.wait()
-        except TimeoutError:
-            return False
-        return True
 
     def dismiss(self) -> None:
         """End the tasks; what a handler is still busy with it is taken out of."""
@@ -77,9 +77,12 @@ class Crew:
             self._alarm = None
         for worker in self._workers:
             worker.cancel()
-        self._workers.clear()
         self._idle.clear()
-        self._size = 0
+        self._tasks = None
+
+    def is_worker(self, task: asyncio.Task[Any] | None) -> bool:
+        """Tell whether this is one of the tasks that handle messages."""
+        return task in self._workers
 
     # Work
 
@@ -121,7 +124,10 @@ class Crew:
             return
         if self._idle:
             self._is_called = True
-            self._idle.pop().set_result(None)
+            idle = self._idle.pop()
+            # If all is being cancelled it is done already.
+            if not idle.done():
+                idle.set_result(None)
         elif self._tasks is not None and (self.concurrency is None or self._size < self.concurrency):
             self._is_called = True
             self._size += 1
@@ -147,7 +153,10 @@ class Crew:
 
     async def _work(self) -> None:
         self._is_called = False
-        while True:
+        task = asyncio.current_task()
+        assert task is not None
+        # A handler may have kept it to itself that it was cancelled.
+        while not task.cancelling():
             delivery = self._next()
             if delivery is None:
                 idle: asyncio.Future[None] = self._loop.create_future()
@@ -160,6 +169,15 @@ class Crew:
                 await self._handle(delivery)
 
     async def _handle(self, delivery: Delivery) -> None:
+        self._busy += 1
+        try:
+            await self._handle_and_settle(delivery)
+        finally:
+            self._busy -= 1
+            if self._is_finishing:
+                self._quiet_down()
+
+    async def _handle_and_settle(self, delivery: Delivery) -> None:
         meter = self._meter
         meter.begin(monotonic())
         error: BaseException | None = None
@@ -181,8 +199,6 @@ class Crew:
         else:
             self._note_failure(error)
             await delivery.session.reject(delivery, requeue=self._requeues)
-        if self._is_finishing:
-            self._quiet_down()
 
     def _note_failure(self, error: BaseException) -> None:
         self._meter.failed += 1
@@ -197,5 +213,5 @@ class Crew:
             )
 
     def _quiet_down(self) -> None:
-        if not self._meter.running:
+        if not self._busy:
             self._is_quiet.set()
