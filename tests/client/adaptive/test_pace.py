@@ -30,7 +30,7 @@ def test_who_asks_often_enough_gets_the_whole_rate() -> None:
 
 def test_what_nobody_wanted_is_lost_and_counted() -> None:
     pace = Pace(100.0, 0.0)
-    assert pace.ready(10.0) == 3
+    assert [pace.take(10.0) for _ in range(4)] == [True, True, True, False]
     assert pace.lost == pytest.approx(998, abs=1)
 
 

@@ -40,11 +40,6 @@ class Pace:
         self._tokens -= 1.0
         return True
 
-    def ready(self, now_s: float) -> int:
-        """Return how many may go now."""
-        self.refill(now_s)
-        return int(self._tokens)
-
     def was_used(self, now_s: float) -> bool:
         """Tell whether most of what could go has gone since this was asked last."""
         self.refill(now_s)

@@ -62,11 +62,6 @@ class Session:
         # The broker ends a subscription when its queue is deleted: the same as a lost channel, for who consumes.
         channel.on_consumer_cancel_callbacks.add(self._on_cancelled)
 
-    @property
-    def is_holding(self) -> bool:
-        """Whether acknowledgements are held back."""
-        return self._held is not None
-
     async def ask(self, request: Coroutine[Any, Any, T]) -> T:
         """Send a request and return its answer. A caller that is cancelled leaves it under way. Raises SessionLost.
 
