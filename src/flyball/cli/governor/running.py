@@ -12,7 +12,7 @@ from flyball.cli.governor.display import Display, Unit, figures_row
 from flyball.cli.governor.documents import check_place, read_design
 from flyball.cli.governor.handlers import handler_of
 from flyball.cli.governor.laws import goal_warning
-from flyball.cli.governor.requests import ActuatorName, Files, Source, WantedGoal
+from flyball.cli.governor.requests import Files, Source, WantedGoal
 from flyball.cli.governor.telling import Interrupted, WrongUse, warn
 from flyball.cli.output import Output
 from flyball.client.adaptive import AdaptiveConsumer, Fast, Goal, Latency, Rate
@@ -49,7 +49,6 @@ def run(
     if seconds is not None and seconds < FEWEST_SAMPLES * between_s:
         raise WrongUse(f"--seconds {seconds:g}: figures need {FEWEST_SAMPLES} samples, one each {between_s:g} s")
     handler = handler_of(source.handler, source.handler_ms)
-    actuator = _actuator(source.actuator, design, is_rate=isinstance(goal, Rate))
     check_place(plot)
     if design is not None:
         warn(goal_warning(design.plant, goal.setpoint))
@@ -60,7 +59,7 @@ def run(
             source.queue,
             handler,
             goal,
-            actuator=None if actuator is None else live.new_actuator(actuator),
+            actuator=None if source.actuator is None else live.new_actuator(source.actuator),
             design=design,
             sample_time_s=sample_time_s,
             concurrency=source.concurrency,
@@ -95,14 +94,6 @@ def goal_of(wanted: WantedGoal, design: Design | None) -> tuple[Goal, Unit]:
     if rate_per_s is None:
         raise WrongUse("give one of --rate, --latency-ms and --fast, or a --design with a setpoint")
     return Rate(rate_per_s), Unit()
-
-
-def _actuator(wanted: ActuatorName | None, design: Design | None, *, is_rate: bool) -> ActuatorName | None:
-    """Return the actuator; None for the consumer's own choice.
-
-    A design was made for a window, so a pacer, the usual choice for a rate, would be another plant.
-    """
-    return ActuatorName.FRACTIONAL if wanted is None and design is not None and is_rate else wanted
 
 
 def _tell(kept: live.Kept, setpoint: float, unit: Unit, plot: Path, samples: Path | None, out: Output) -> None:
