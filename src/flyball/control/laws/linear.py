@@ -6,6 +6,7 @@ taken, so limits cannot wind it up; the positional form keeps its integral apart
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
@@ -55,9 +56,9 @@ class VelocityLaw(Law[Velocity]):
 
     __slots__ = ()
 
+    @abstractmethod
     def gains(self) -> tuple[float, float, float]:
         """Return kp, ki and kd."""
-        raise NotImplementedError
 
     def begin(self, action: float, reading: Reading | None) -> Velocity:
         return Velocity(action, None if reading is None else (reading.error, reading.error))
