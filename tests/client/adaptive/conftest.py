@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import flyball
 from tests.amqp.conftest import broker, channel, connect, flyball_node, name, new_name
 from tests.client.conftest import TEST_LIMIT_S
 
@@ -24,13 +26,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     async def run() -> None:
         async with asyncio.timeout(TEST_LIMIT_S):
             await pyfuncitem.obj(**arguments)
-        left = [task for task in asyncio.all_tasks() - {asyncio.current_task()} if "flyball" in _file_of(task)]
+        left = [task for task in asyncio.all_tasks() - {asyncio.current_task()} if _is_ours(task)]
         assert not left, f"tasks were left behind: {left}"
 
     asyncio.run(run())
     return True
 
 
-def _file_of(task: asyncio.Task[Any]) -> str:
+def _is_ours(task: asyncio.Task[Any]) -> bool:
     code = getattr(task.get_coro(), "cr_code", None)
-    return "" if code is None else str(code.co_filename)
+    return code is not None and Path(flyball.__file__).parent in Path(code.co_filename).parents
