@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import cmath
 import math
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
-from flyball.control.laws import Integral, Pid, Proportional, ProportionalIntegral
+from flyball.control.laws import Integral, Law, Pid, Proportional, ProportionalIntegral
 from flyball.control.model_free import highest_integral_gain
 from flyball.control.plant import Plant
 from flyball.errors import ControlError
 
+DESIGNS = ("p", "i", "pi", "pid", "lambda_pi")
+"""What `design_law` can design, by name."""
 LAMBDA = 0.8
 """The default pole of lambda tuning: settled to 2 % after 18 samples, gain margin 10."""
 SETTLING_STEPS = 5.0
@@ -22,6 +25,40 @@ OVERSHOOT = 0.05
 plant that forgets within a sample, and with it a small gain margin."""
 PROPORTIONAL_POLE = -0.3
 """The default pole of P: a plant that forgets within a sample is moved by it only if the loop swings a little."""
+
+
+def design_law(
+    name: str,
+    plant: Plant,
+    *,
+    pole: float | None = None,
+    poles: Sequence[complex] | None = None,
+    settling_steps: float | None = None,
+    overshoot: float | None = None,
+) -> Law[Any]:
+    """Return the law of that name, one of DESIGNS, for the plant.
+
+    Which poles it has is said by `poles`, by one `pole` for all of them, or by `settling_steps` and `overshoot`; what
+    is not said is the default. Lambda tuning and I have one pole to choose. Raises ControlError if the plant does not
+    allow it.
+    """
+    match name:
+        case "lambda_pi":
+            return lambda_pi(plant, LAMBDA if pole is None else pole)
+        case "i":
+            return integral(plant, LAMBDA if pole is None else pole)
+        case "p":
+            return place_p(plant, *(poles or [PROPORTIONAL_POLE if pole is None else pole]))
+    aim = (
+        SETTLING_STEPS if settling_steps is None else settling_steps,
+        OVERSHOOT if overshoot is None else overshoot,
+    )
+    match name:
+        case "pi":
+            return place_pi(plant, *(poles or ([pole] * 2 if pole is not None else poles_for(*aim, count=2))))
+        case "pid":
+            return place_pid(plant, *(poles or ([pole] * 3 if pole is not None else poles_for(*aim, count=3))))
+    raise ControlError(f"there is no design of {name!r}; there are {', '.join(DESIGNS)}")
 
 
 def poles_for(settling_steps: float, overshoot: float, count: Literal[1, 2, 3] = 2) -> tuple[complex, ...]:

@@ -13,18 +13,7 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from flyball.control.certificate import Certificate, certificate_to_json
-from flyball.control.design import (
-    LAMBDA,
-    OVERSHOOT,
-    PROPORTIONAL_POLE,
-    SETTLING_STEPS,
-    integral,
-    lambda_pi,
-    place_p,
-    place_pi,
-    place_pid,
-    poles_for,
-)
+from flyball.control.design import design_law
 from flyball.control.identification import identify
 from flyball.control.laws import Law, law_from_json, law_to_json
 from flyball.control.model_free import loop_gain
@@ -93,17 +82,13 @@ def designed(law: Mapping[str, Any], plant: Plant | None) -> Law[Any]:
     """Return the law that `law` asks for, with gains for the plant. Raises ControlError or LabError."""
     if plant is None:
         raise LabError('a designed law needs a plant: name the experiment that identifies it, needs = "..."')
-    kind = law["as"]
-    if kind == "lambda_pi":
-        return lambda_pi(plant, law.get("pole", LAMBDA))
-    if kind == "i":
-        return integral(plant, law.get("pole", LAMBDA))
-    if kind == "p":
-        return place_p(plant, law.get("pole", PROPORTIONAL_POLE))
-    aim = law.get("settling_samples", SETTLING_STEPS), law.get("overshoot", OVERSHOOT)
-    if kind == "pi":
-        return place_pi(plant, *poles_for(*aim, count=2))
-    return place_pid(plant, *poles_for(*aim, count=3))
+    return design_law(
+        law["as"],
+        plant,
+        pole=law.get("pole"),
+        settling_steps=law.get("settling_samples"),
+        overshoot=law.get("overshoot"),
+    )
 
 
 def certified(law: Law[Any], plant: Plant | None) -> Certificate | None:

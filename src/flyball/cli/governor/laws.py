@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, Literal
+from typing import Any
 
 from flyball.cli.governor.requests import LawName, Tuning
 from flyball.cli.governor.telling import WrongUse
-from flyball.control.design import (
-    LAMBDA,
-    OVERSHOOT,
-    PROPORTIONAL_POLE,
-    SETTLING_STEPS,
-    integral,
-    lambda_pi,
-    place_p,
-    place_pi,
-    place_pid,
-    poles_for,
-)
+from flyball.control.design import LAMBDA, design_law
 from flyball.control.laws import Law, Multiplicative, Scheduled, SelfTuning, law_from_json, law_to_json
 from flyball.control.limits import Limits
 from flyball.control.plant import Plant
@@ -36,6 +25,8 @@ TAKEN: dict[LawName, set[str]] = {
     LawName.SELF_TUNING: {"pole"},
 }
 """What of a tuning a law takes."""
+POLES = {LawName.P: 1, LawName.PI: 2, LawName.PID: 3}
+"""How many poles a law has that can be placed."""
 WAYS = ({"pole"}, {"poles"}, {"settling_samples", "overshoot"})
 """To say which poles: one of these."""
 
@@ -83,20 +74,16 @@ def law_for(name: LawName, plant: Plant | None, tuning: Tuning) -> Law[Any]:
         return SelfTuning() if tuning.pole is None else SelfTuning(tuning.pole)
     if plant is None:
         raise WrongUse(f"a {name} law is designed for a plant: give its model, or choose {' or '.join(MODEL_FREE)}")
-    pole = LAMBDA if tuning.pole is None else tuning.pole
-    match name:
-        case LawName.LAMBDA_PI:
-            return lambda_pi(plant, pole)
-        case LawName.I:
-            return integral(plant, pole)
-        case LawName.SCHEDULED:
-            return Scheduled.on(plant.curve, pole)
-        case LawName.P:
-            return place_p(plant, *_chosen_poles(tuning, 1))
-        case LawName.PI:
-            return place_pi(plant, *_chosen_poles(tuning, 2))
-        case LawName.PID:
-            return place_pid(plant, *_chosen_poles(tuning, 3))
+    if name is LawName.SCHEDULED:
+        return Scheduled.on(plant.curve, LAMBDA if tuning.pole is None else tuning.pole)
+    return design_law(
+        name.value,
+        plant,
+        pole=tuning.pole,
+        poles=None if tuning.poles is None else _poles(tuning.poles, POLES[name]),
+        settling_steps=tuning.settling_samples,
+        overshoot=tuning.overshoot,
+    )
 
 
 def described(law: Law[Any]) -> str:
@@ -106,17 +93,6 @@ def described(law: Law[Any]) -> str:
     if isinstance(law, Scheduled):
         texts.insert(0, f"curve of {len(law.actions)} points")
     return ", ".join(texts)
-
-
-def _chosen_poles(tuning: Tuning, count: Literal[1, 2, 3]) -> tuple[complex, ...]:
-    if tuning.poles is not None:
-        return _poles(tuning.poles, count)
-    if tuning.pole is not None:
-        return (complex(tuning.pole),) * count
-    if count == 1:
-        return (complex(PROPORTIONAL_POLE),)
-    settling_steps = SETTLING_STEPS if tuning.settling_samples is None else tuning.settling_samples
-    return poles_for(settling_steps, OVERSHOOT if tuning.overshoot is None else tuning.overshoot, count)
 
 
 def _flags(names: set[str]) -> str:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_serializer, model_validator
 
+from flyball.control.design import DESIGNS
 from flyball.control.laws import law_from_json
 from flyball.errors import ControlError, LabError
 from flyball.lab.drivers import AmqpSession, QueueRef, Target
@@ -24,8 +25,6 @@ from flyball.lab.workloads.workload import EarlierRun, Seconds, Workload
 
 ADAPTIVE = "adaptive"
 PACKAGES = ("aio_pika", "control", "scipy")
-DESIGNS = ("p", "i", "pi", "pid", "lambda_pi")
-"""Laws that can be designed for the plant that an earlier experiment has identified."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
