@@ -234,7 +234,7 @@ async def test_stopping_lets_handlers_finish_and_returns_the_rest_in_order(broke
     await consumer.start()
     await work.until_begun(2)
     stopping = asyncio.ensure_future(consumer.stop())
-    await asyncio.sleep(0)
+    await consumer._stopping.wait()
     work.gate.set()
     await stopping
     assert work.done == [0, 1]
@@ -245,14 +245,11 @@ async def test_cancelling_it_is_stopping_it(broker: Broker, name: str) -> None:
     """As Ctrl-C does: asyncio.run cancels what it runs."""
     await fill(broker.url(), name, 5)
     work = Work(is_open=False)
-    running = asyncio.ensure_future(
-        AdaptiveConsumer(broker.url(), name, work, Fast(), concurrency=1, start=3, sample_time_s=SAMPLE_S).run()
-    )
+    consumer = AdaptiveConsumer(broker.url(), name, work, Fast(), concurrency=1, start=3, sample_time_s=SAMPLE_S)
+    running = asyncio.ensure_future(consumer.run())
     await work.until_begun(1)
     running.cancel()
-    for _ in range(5):
-        # The cancellation goes from what it waits for to the consumer, a step at a time.
-        await asyncio.sleep(0)
+    await consumer._stopping.wait()
     work.gate.set()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -95,16 +95,9 @@ class AdaptiveConsumer:
         finish. Raises ControlError if something does not fit together.
         """
         _check(source, queue_name, handler, goal, concurrency, on_error, stop_limit_s)
-        if design is not None and (law is not None or certificate is not None):
-            raise ControlError("give a design or a law with its certificate, not both")
+        law, certificate = _law_and_proof(goal, law, certificate, design)
         self._goal = goal
         self._actuator = actuator or _default_actuator(goal, design)
-        if design is not None:
-            law, certificate = design.law, design.certificate
-        elif law is None:
-            law, certificate = default_law(goal)
-        elif certificate is None:
-            certificate = own_certificate(law, goal)
         if sample_time_s is None:
             sample_time_s = design.sample_time_s if design is not None else _default_sample_time_s(goal)
         # Only a design may know what happens within a latency.
@@ -314,6 +307,19 @@ class AdaptiveConsumer:
 
 def _default_sample_time_s(goal: Goal) -> float:
     return max(SAMPLE_TIME_S, goal.seconds) if isinstance(goal, Latency) else SAMPLE_TIME_S
+
+
+def _law_and_proof(
+    goal: Goal, law: Law[Any] | None, certificate: Certificate | None, design: Design | None
+) -> tuple[Law[Any], Certificate | None]:
+    """Return the law to use and its certificate, where it has one."""
+    if design is not None:
+        if law is not None or certificate is not None:
+            raise ControlError("give a design or a law with its certificate, not both")
+        return design.law, design.certificate
+    if law is None:
+        return default_law(goal)
+    return law, own_certificate(law, goal) if certificate is None else certificate
 
 
 def _default_actuator(goal: Goal, design: Design | None) -> ConsumerActuator:
