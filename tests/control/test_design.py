@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import cmath
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball.control import design
-from flyball.control.laws import Pid, ProportionalIntegral
+from flyball.control.laws import Law, Pid, ProportionalIntegral
 from flyball.control.plant import OperatingPoint, Plant
 from flyball.control.stability import closed_loop_poles, gain_margin
 from flyball.errors import ControlError
@@ -176,3 +177,26 @@ def test_laws_have_the_types_of_their_kind() -> None:
 def test_what_cannot_be_designed_is_refused_with_a_reason(call: object, complaint: str) -> None:
     with pytest.raises(ControlError, match=complaint):
         call()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("name", "wish", "law"),
+    [
+        ("p", {}, design.place_p(SEED, design.PROPORTIONAL_POLE)),
+        ("p", {"pole": 0.2}, design.place_p(SEED, 0.2)),
+        ("i", {"pole": 0.6}, design.integral(SEED, 0.6)),
+        ("lambda_pi", {}, design.lambda_pi(SEED)),
+        ("pi", {"pole": 0.6}, design.place_pi(SEED, 0.6, 0.6)),
+        ("pi", {"poles": (0.6, 0.1)}, design.place_pi(SEED, 0.6, 0.1)),
+        ("pi", {"settling_steps": 8.0}, design.place_pi(SEED, *design.poles_for(8, 0.05))),
+        ("pid", {"pole": 0.6}, design.place_pid(SEED, 0.6, 0.6, 0.6)),
+        ("pid", {"overshoot": 0.1}, design.place_pid(SEED, *design.poles_for(5, 0.1, 3))),
+    ],
+)
+def test_a_law_is_designed_by_name_and_wish(name: str, wish: dict[str, Any], law: Law[Any]) -> None:
+    assert design.design_law(name, SEED, **wish) == law
+
+
+def test_a_design_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    with pytest.raises(ControlError, match="no design of 'fuzzy'; there are p, i, pi, pid, lambda_pi"):
+        design.design_law("fuzzy", SEED)
