@@ -37,6 +37,8 @@ FlyballError
 ├── SettingsError              a setting is wrong; the field names it
 ├── LabError                   an experiment cannot be run, or went wrong
 ├── ControlError               a model, a design or a loop is not fit to be used
+├── AdmissionError             admission control cannot work with what it was given
+├── NotAdmitted                a request was turned away; it may come again later
 └── PipelineError              the pipeline cannot work with what it was given, or without what it needs
 """
 
@@ -288,6 +290,19 @@ class LabError(FlyballError):
 
 class ControlError(FlyballError):
     """A model, a design or a control loop is not fit to be used."""
+
+
+class AdmissionError(FlyballError):
+    """Admission control cannot work with what it was given."""
+
+
+class NotAdmitted(FlyballError):
+    """A request was turned away before it began: its time was up, or too many wait already."""
+
+    def __init__(self, reason: str, retry_after_s: float) -> None:
+        super().__init__(f"{reason}; try again in {retry_after_s:.0f} s")
+        self.reason = reason
+        self.retry_after_s = retry_after_s
 
 
 class PipelineError(FlyballError):

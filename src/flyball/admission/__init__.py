@@ -1,0 +1,1 @@
+"""Admission control: requests wait before an application while the database behind it is busy enough."""

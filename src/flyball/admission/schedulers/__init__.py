@@ -1,0 +1,1 @@
+"""Which class is admitted next."""

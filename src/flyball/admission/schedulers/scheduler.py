@@ -1,0 +1,54 @@
+"""What a scheduler is: it says with which probability the head of a class is admitted when its turn comes.
+
+It decides between classes and knows neither budget nor clock; the gate asks it, and spends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How one class stands when somebody is to be admitted. Classes go from cheap to dear."""
+
+    cost: float
+    """What a request of the class costs on average; above 0."""
+    waiting: int
+    head_age_s: float
+    """How long the first has waited; 0 if nobody waits."""
+    arrivals_per_s: float
+    """Averaged over some 30 periods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turnout:
+    """What became of one class in a control period."""
+
+    cost: float
+    admitted: int
+    waiting: int
+    """Those who wait at its end."""
+    lost: int
+    """Those who were turned away in it, because their time was up or their queue full."""
+
+
+class Scheduler(Protocol):
+    """Chooses between classes that wait.
+
+    Whatever waits, at least one class that waits has probability 1: else nobody would be admitted.
+    """
+
+    def probability(self, number: int, classes: Sequence[Standing]) -> float:
+        """Return the probability, 0 to 1, that the head of class `number`, which waits, is admitted now."""
+
+    def end_period(self, turnouts: Sequence[Turnout]) -> None:
+        """Learn what became of all classes in the period that has just ended.
+
+        Their number may differ from the last time: requests have been classified anew.
+        """
+
+    def probabilities(self) -> tuple[float, ...]:
+        """Return the probability of each class while cheaper ones wait, as far as it is known, for people to see."""

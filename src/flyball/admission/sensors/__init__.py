@@ -1,0 +1,1 @@
+"""What tells a meter about the connections of each kind of pool."""

@@ -1,0 +1,148 @@
+"""What is taken of a database: connections, the time they are held, the time somebody waits for one.
+
+Sensors tell a `Meter` what happens at a pool. Whose request it was follows from the context in which the
+connection was asked for. Knows no driver.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Use:
+    """What one request has taken so far, of connections that it has given back."""
+
+    connections: int = 0
+    busy_s: float = 0.0
+    waiting_s: float = 0.0
+
+
+current_use: ContextVar[Use | None] = ContextVar("flyball_current_use", default=None)
+"""The request that this code works for. Tasks and threads that it starts with a copy of its context count for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What has been taken since a meter began, and how its pools are now."""
+
+    connections: int = 0
+    busy_s: float = 0.0
+    """The sum over all connections of the time they were held, of those that are still held until now."""
+    waiting_s: float = 0.0
+    busy: int = 0
+    waiting: int = 0
+    size: int | None = None
+    """How many connections there can be at most, None if nobody has said."""
+
+
+class Unit(enum.Enum):
+    """What cost is counted in."""
+
+    BUSY_MS = "ms"
+    """Milliseconds that connections are held: 1000 of them a second is one connection busy all the time."""
+    CONNECTIONS = "connections"
+    """Connections taken, however long each is held: the unit of seed 001."""
+
+    def cost_of(self, use: Use | Usage) -> float:
+        """Return what was taken as a cost."""
+        return use.busy_s * 1000.0 if self is Unit.BUSY_MS else float(use.connections)
+
+
+class Meter:
+    """Adds up what is taken of one or several pools. All of it may be called from any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._connections = 0
+        self._busy_s = 0.0
+        self._waiting_s = 0.0
+        self._busy = 0
+        self._waiting = 0
+        self._since_s = clock()
+        self._sizes: dict[int, int] = {}
+
+    def size_of(self, pool: object, size: int) -> None:
+        """Note how many connections a pool can have at most."""
+        with self._lock:
+            self._sizes[id(pool)] = size
+
+    def ask(self) -> Hold:
+        """Note that the code of the current context asks for a connection. Tell the `Hold` how it goes on."""
+        hold = Hold(self, current_use.get(), self._clock())
+        with self._lock:
+            self._pass(hold.since_s)
+            self._waiting += 1
+        return hold
+
+    @property
+    def usage(self) -> Usage:
+        """What has been taken until now."""
+        with self._lock:
+            self._pass(self._clock())
+            size = sum(self._sizes.values()) if self._sizes else None
+            return Usage(self._connections, self._busy_s, self._waiting_s, self._busy, self._waiting, size)
+
+    def _pass(self, now_s: float) -> None:
+        """Count the time since the last change. With the lock held: two threads may have read the clock in turn."""
+        passed_s = max(0.0, now_s - self._since_s)
+        self._busy_s += self._busy * passed_s
+        self._waiting_s += self._waiting * passed_s
+        self._since_s = max(self._since_s, now_s)
+
+    def _got(self, hold: Hold) -> None:
+        now_s = self._clock()
+        with self._lock:
+            if hold.has_ended or hold.is_held:
+                return
+            self._pass(now_s)
+            self._waiting -= 1
+            self._busy += 1
+            self._connections += 1
+            hold.is_held = True
+            if hold.use is not None:
+                hold.use.connections += 1
+                hold.use.waiting_s += now_s - hold.since_s
+            hold.since_s = now_s
+
+    def _end(self, hold: Hold) -> None:
+        now_s = self._clock()
+        with self._lock:
+            if hold.has_ended:
+                return
+            self._pass(now_s)
+            hold.has_ended = True
+            took_s = now_s - hold.since_s
+            if hold.is_held:
+                self._busy -= 1
+                if hold.use is not None:
+                    hold.use.busy_s += took_s
+            else:
+                self._waiting -= 1
+                if hold.use is not None:
+                    hold.use.waiting_s += took_s
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """One connection, from when it is asked for until it is given back. What happens twice counts once."""
+
+    meter: Meter
+    use: Use | None
+    since_s: float
+    is_held: bool = field(default=False, init=False)
+    has_ended: bool = field(default=False, init=False)
+
+    def got(self) -> None:
+        """The connection is there."""
+        self.meter._got(self)
+
+    def end(self) -> None:
+        """The connection was given back, or whoever waited for it has given up."""
+        self.meter._end(self)
