@@ -52,3 +52,8 @@ class Scheduler(Protocol):
 
     def probabilities(self) -> tuple[float, ...]:
         """Return the probability of each class while cheaper ones wait, as far as it is known, for people to see."""
+
+
+def cheaper_waits(number: int, classes: Sequence[Standing]) -> bool:
+    """Return whether somebody of a class cheaper than `number` waits."""
+    return any(classes[other].waiting for other in range(number))
