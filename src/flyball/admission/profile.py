@@ -1,0 +1,122 @@
+"""The profile of an application: what each kind of its requests costs, and which are small and large.
+
+Reads what `flyball pipeline profile` writes; the file is described in docs/pipeline-models.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flyball.admission.classes import CostClass
+from flyball.errors import AdmissionError
+
+VERSION = 1
+HOW_TO_MAKE_ONE = "make one with `flyball pipeline profile SOURCE --out DIR`"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyProfile:
+    """What the requests of one key have cost."""
+
+    requests: int
+    mean: float
+    sd: float
+    class_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Classes from cheap to dear, and the keys in them."""
+
+    unit: str
+    """What costs are counted in: `ms` or `connections`, as in `Unit`."""
+    classes: tuple[CostClass, ...]
+    keys: Mapping[str, KeyProfile]
+
+    def require_unit(self, unit: str) -> None:
+        """Raise AdmissionError unless costs are counted in `unit`."""
+        if self.unit != unit:
+            raise AdmissionError(
+                f"the profile counts cost in {self.unit!r}, admission control in {unit!r}: "
+                f"make a profile with `flyball pipeline profile SOURCE --unit {unit}`"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as the document that `profile_from` reads."""
+        return {
+            "version": VERSION,
+            "kind": "profile",
+            "unit": self.unit,
+            "class_count": len(self.classes),
+            "bounds": [found.below for found in self.classes if found.below is not None],
+            "classes": [{"class": found.number, "mean": found.mean, "below": found.below} for found in self.classes],
+            "keys": {
+                key: {"requests": found.requests, "mean": found.mean, "sd": found.sd, "class": found.class_number}
+                for key, found in self.keys.items()
+            },
+        }
+
+
+def load_profile(path: str | Path) -> Profile:
+    """Read a profile from its file. Raises AdmissionError that names the file and what is wrong with it."""
+    try:
+        document = json.loads(Path(path).read_bytes())
+    except FileNotFoundError:
+        raise AdmissionError(f"there is no profile {path}: {HOW_TO_MAKE_ONE}") from None
+    except OSError as error:
+        raise AdmissionError(f"the profile {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise AdmissionError(f"the profile {path} is no JSON: {HOW_TO_MAKE_ONE}") from error
+    try:
+        return profile_from(document)
+    except AdmissionError as error:
+        raise AdmissionError(f"the profile {path} {error}: {HOW_TO_MAKE_ONE}") from None
+
+
+def profile_from(document: Any) -> Profile:
+    """Return the profile that a JSON document holds. Raises AdmissionError that says what is wrong with it."""
+    if not isinstance(document, dict) or document.get("kind") != "profile":
+        raise AdmissionError("is no profile")
+    if document.get("version") != VERSION:
+        raise AdmissionError(f"has version {document.get('version')!r}, not {VERSION}")
+    try:
+        profile = Profile(
+            unit=str(document["unit"]),
+            classes=tuple(
+                CostClass(int(found["class"]), float(found["mean"]), _optional(found["below"]))
+                for found in document["classes"]
+            ),
+            keys={
+                str(key): KeyProfile(
+                    int(found["requests"]), float(found["mean"]), float(found["sd"]), int(found["class"])
+                )
+                for key, found in document["keys"].items()
+            },
+        )
+    except KeyError as error:
+        raise AdmissionError(f"lacks {error.args[0]!r}") from None
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise AdmissionError(f"holds something unexpected ({error})") from None
+    _check(profile)
+    return profile
+
+
+def _optional(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _check(profile: Profile) -> None:
+    if not profile.classes or [found.number for found in profile.classes] != list(range(len(profile.classes))):
+        raise AdmissionError("has no classes that are numbered from 0 on")
+    costs = [found.mean for found in profile.classes]
+    for key, facts in profile.keys.items():
+        if not 0 <= facts.class_number < len(profile.classes):
+            raise AdmissionError(f"puts {key!r} into class {facts.class_number}, which there is not")
+        costs += [facts.mean, facts.sd]
+    if not all(math.isfinite(cost) and cost >= 0 for cost in costs):
+        raise AdmissionError("has a cost that is no number of 0 or more")
