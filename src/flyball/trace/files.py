@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flyball.trace.schema import (
+    ADMISSION_SCHEMA,
     CALL_SCHEMA,
     DROPPED_KEY,
     NODE_KEY,
@@ -40,12 +41,13 @@ class Table:
 REQUESTS = Table("requests", "trace", SCHEMA)
 CALLS = Table("calls", "calls", CALL_SCHEMA)
 SAMPLES = Table("samples", "samples", SAMPLE_SCHEMA)
+ADMISSIONS = Table("admissions", "admissions", ADMISSION_SCHEMA)
 
 
 class TraceFiles:
     """Writes records of one table into one open file at a time. Not for use by several threads at once.
 
-    `node` is who writes: the name of a node, or of the process of clients or control loops.
+    `node` is who writes: the name of a node, or of the process of clients, control loops or an application.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""What a trace says: the columns of its three tables and the meaning of their codes.
+"""What a trace says: the columns of its tables and the meaning of their codes.
 
-Nodes record requests, clients their calls, control loops their samples.
+Nodes record requests, clients their calls, control loops their samples, admission control what it admitted.
 
 Traces outlive the version that wrote them. New columns and codes are added at the end; a change of meaning is
 a new `SCHEMA_VERSION`. `docs/traces.md` explains the columns to those who read them.
@@ -16,7 +16,7 @@ SCHEMA_VERSION = 1
 
 VERSION_KEY = "flyball.schema_version"
 TABLE_KEY = "flyball.table"
-"""Which table a file holds: `requests`, which is also meant where it is missing, `calls` or `samples`."""
+"""Which table a file holds: `requests` (also where it is missing), `calls`, `samples` or `admissions`."""
 NODE_KEY = "flyball.node"
 SAMPLE_RATIO_KEY = "flyball.sample_ratio"
 DROPPED_KEY = "flyball.dropped"
@@ -63,6 +63,18 @@ class Result(enum.IntEnum):
     """The peer asked for something that cannot be done."""
     FAILED = 3
     """Our side could not do it."""
+
+
+class Outcome(enum.IntEnum):
+    """What became of a request that came to admission control."""
+
+    SERVED = 0
+    FAILED = 1
+    """It was admitted, and the application could not answer it well."""
+    REFUSED = 2
+    """It was turned away before it began."""
+    LEFT = 3
+    """Its client went away while it waited."""
 
 
 def names_of(codes: type[enum.IntEnum]) -> pa.Array:
@@ -132,3 +144,24 @@ SAMPLE_SCHEMA = pa.schema(
     ]
 )
 """One step of a control loop: what it wanted, what it measured, what it did."""
+
+ADMISSION_SCHEMA = pa.schema(
+    [
+        pa.field("key", MANY_TEXTS, nullable=False),
+        pa.field("class_number", pa.int64(), nullable=False),
+        pa.field("outcome", TEXT, nullable=False),
+        pa.field("arrived_us", pa.int64(), nullable=False),
+        pa.field("waited_ns", pa.int64(), nullable=False),
+        pa.field("served_ns", pa.int64(), nullable=False),
+        pa.field("connections", pa.int64(), nullable=False),
+        pa.field("busy_ns", pa.int64(), nullable=False),
+        pa.field("pool_ns", pa.int64(), nullable=False),
+        pa.field("application", TEXT, nullable=False),
+        pa.field("sequence", pa.int64(), nullable=False),
+        pa.field("weight", pa.int64(), nullable=False),
+    ]
+)
+"""One request of an application under admission control: how long it waited, and what it took of the database.
+
+It took `connections`, held them for `busy_ns` in all, and waited `pool_ns` for them; that is part of `served_ns`.
+"""
