@@ -83,6 +83,12 @@ def test_the_sizes_of_all_pools_add_up(meter: Meter) -> None:
     assert meter.usage.size == 25
 
 
+def test_with_a_pool_without_bound_no_size_is_known(meter: Meter) -> None:
+    meter.size_of("bounded", 10)
+    meter.size_of("unbounded", None)
+    assert meter.usage.size is None
+
+
 def test_cost_is_busy_time_or_connections() -> None:
     use = Use(connections=3, busy_s=0.02)
     assert Unit.BUSY_MS.cost_of(use) == 20.0

@@ -38,7 +38,7 @@ class Usage:
     busy: int = 0
     waiting: int = 0
     size: int | None = None
-    """How many connections there can be at most, None if nobody has said."""
+    """How many connections there can be at most, None if nobody has said or some pool has no bound."""
 
 
 class Unit(enum.Enum):
@@ -66,10 +66,10 @@ class Meter:
         self._busy = 0
         self._waiting = 0
         self._since_s = clock()
-        self._sizes: dict[int, int] = {}
+        self._sizes: dict[int, int | None] = {}
 
-    def size_of(self, pool: object, size: int) -> None:
-        """Note how many connections a pool can have at most."""
+    def size_of(self, pool: object, size: int | None) -> None:
+        """Note how many connections a pool can have at most; None if it has no bound."""
         with self._lock:
             self._sizes[id(pool)] = size
 
@@ -86,8 +86,11 @@ class Meter:
         """What has been taken until now."""
         with self._lock:
             self._pass(self._clock())
-            size = sum(self._sizes.values()) if self._sizes else None
-            return Usage(self._connections, self._busy_s, self._waiting_s, self._busy, self._waiting, size)
+            return Usage(self._connections, self._busy_s, self._waiting_s, self._busy, self._waiting, self._size())
+
+    def _size(self) -> int | None:
+        sizes = [size for size in self._sizes.values() if size is not None]
+        return sum(sizes) if sizes and len(sizes) == len(self._sizes) else None
 
     def _pass(self, now_s: float) -> None:
         """Count the time since the last change. With the lock held: two threads may have read the clock in turn."""

@@ -1,1 +1,36 @@
-"""What tells a meter about the connections of each kind of pool."""
+"""What tells a meter about the connections of each kind of pool.
+
+Here no driver is imported before its sensor is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from flyball.admission.sensors.sensor import Sensor
+from flyball.errors import AdmissionError
+
+if TYPE_CHECKING:
+    from flyball.admission.sensors.asyncpg import AsyncpgSensor
+    from flyball.admission.sensors.psycopg import PsycopgSensor
+    from flyball.admission.sensors.sqlalchemy import SqlalchemySensor
+
+__all__ = ["AsyncpgSensor", "PsycopgSensor", "Sensor", "SqlalchemySensor"]
+
+_NEEDS = {
+    "AsyncpgSensor": ("asyncpg", "asyncpg"),
+    "PsycopgSensor": ("psycopg", "psycopg[pool]"),
+    "SqlalchemySensor": ("sqlalchemy", "sqlalchemy"),
+}
+"""Of each sensor its module here, and what to install for it."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _NEEDS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, package = _NEEDS[name]
+    try:
+        return getattr(import_module(f"{__name__}.{module}"), name)
+    except ModuleNotFoundError as error:
+        raise AdmissionError(f"{name} needs {error.name}: pip install '{package}'") from error
