@@ -30,9 +30,9 @@ class SqlalchemySensor(Sensor):
         """Measure the engine's pool from now on, and those that follow when the engine is disposed of.
 
         `size` is how many connections there can be at most, of a pool that does not know it (`NullPool`, or an
-        overflow without bound); of others it is their size with overflow. To watch twice is to watch once.
-        Connections that are out already are not counted. Raises AdmissionError if it is no engine, has a pool that shares one connection among all,
-        or is of a version that works in an unknown way.
+        overflow without bound); of others it is their size with overflow. Connections that are out already are
+        not counted. To watch twice is to watch once. Raises AdmissionError if it is no engine, has a pool that
+        shares one connection among all, or is of a version that works in an unknown way.
         """
         if not isinstance(engine, Engine | AsyncEngine):
             raise AdmissionError(f"SqlalchemySensor watches engines of SQLAlchemy, not {type(engine)}")
