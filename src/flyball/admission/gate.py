@@ -50,6 +50,8 @@ class PeriodTurnout:
     """Those who wait at its end."""
     lost: tuple[int, ...]
     """Those whose time was up, or whose queue was full."""
+    left: tuple[int, ...]
+    """Those who went away by themselves while they waited."""
     admitted_cost: float
     was_limited: bool
     """Whether somebody had to wait because the budget was spent."""
@@ -66,6 +68,7 @@ class _Line:
     arrived: int = 0
     admitted: int = 0
     lost: int = 0
+    left: int = 0
     arrivals_per_s: float = 0.0
 
     def standing(self, now_s: float) -> Standing:
@@ -187,16 +190,14 @@ class Gate:
 
     def leave(self, ticket: Ticket) -> bool:
         """Forget a request that nobody wants any more. Return False if it does not wait."""
-        queue = self._lines[ticket.class_number].queue
-        if ticket not in queue:
-            return False
-        del queue[ticket]
-        self._total_waiting -= 1
-        return True
+        was_waiting = self._forget(ticket)
+        if was_waiting:
+            self._lines[ticket.class_number].left += 1
+        return was_waiting
 
     def expire(self, ticket: Ticket) -> bool:
         """Turn a request away whose time is up. Return False if it does not wait."""
-        was_waiting = self.leave(ticket)
+        was_waiting = self._forget(ticket)
         if was_waiting:
             self._lines[ticket.class_number].lost += 1
         return was_waiting
@@ -212,13 +213,16 @@ class Gate:
             admitted=tuple(line.admitted for line in lines),
             waiting=self.waiting,
             lost=tuple(line.lost for line in lines),
+            left=tuple(line.left for line in lines),
             admitted_cost=self._admitted_cost,
             was_limited=self._was_limited,
             was_held=self._was_held,
         )
-        self.scheduler.end_period([Turnout(line.cost, line.admitted, len(line.queue), line.lost) for line in lines])
+        self.scheduler.end_period(
+            [Turnout(line.cost, line.admitted, len(line.queue), line.lost, line.left) for line in lines]
+        )
         for line in lines:
-            line.arrived = line.admitted = line.lost = 0
+            line.arrived = line.admitted = line.lost = line.left = 0
         self._admitted_cost = 0.0
         self._was_limited = self._was_held = False
         return turnout
@@ -233,7 +237,8 @@ class Gate:
         lines = _lines(class_costs)
         if len(lines) == len(self._lines):
             for line, before in zip(lines, self._lines, strict=True):
-                line.arrived, line.admitted, line.lost = before.arrived, before.admitted, before.lost
+                line.arrived, line.admitted = before.arrived, before.admitted
+                line.lost, line.left = before.lost, before.left
                 line.arrivals_per_s = before.arrivals_per_s
         else:
             self._cursor = 0
@@ -284,6 +289,14 @@ class Gate:
         line.admitted += 1
         self._admitted_cost += ticket.cost
         self._budget -= ticket.cost
+
+    def _forget(self, ticket: Ticket) -> bool:
+        queue = self._lines[ticket.class_number].queue
+        if ticket not in queue:
+            return False
+        del queue[ticket]
+        self._total_waiting -= 1
+        return True
 
     def _note_who_waits(self) -> None:
         if self._total_waiting:

@@ -11,27 +11,48 @@ from flyball.admission.schedulers.scheduler import Standing, Turnout, cheaper_wa
 SPEED = 0.1
 """How far the logarithm of a probability moves in a period for an error of 1; sets the speed, not the end."""
 LARGEST_ERROR = 2.0
-LEAST_LOG = -9.0
+LEAST_LOG_PROBABILITY = -9.0
 AVERAGED_PERIODS = 30
-"""Over how many periods admissions and losses are averaged."""
+LEAST_COUNT = 0.01
+"""Added to averaged numbers in a period, so that their logarithm exists. Averages of so few are mostly noise."""
+HALF_A_REQUEST = 0.5
+"""Added to the number of those who wait, for the same reason."""
+LEAST_GONE_RATIO = 0.02
+"""If of every class fewer go without having been admitted, for each who is, that says nothing about overload."""
 
 
 @dataclass(slots=True)
 class _Record:
-    """What is remembered of one class."""
+    """What is remembered of one class, averaged, in a period."""
 
+    log_probability: float
     admitted: float = 0.0
-    lost: float = 0.0
-    log_probability: float = 0.0
+    blocked: float = 0.0
+    """Those who came and were not admitted, over those who had come before and were."""
+    gone: float = 0.0
+    """Those who were turned away or left."""
+    waiting: int = 0
+
+    def take(self, turnout: Turnout, weight: float) -> None:
+        """Average the latest period in."""
+        gone = turnout.lost + turnout.left
+        self.admitted += (turnout.admitted - self.admitted) * weight
+        self.gone += (gone - self.gone) * weight
+        # Whoever has to go has waited until then. Who waits more than before is therefore counted now: it says the
+        # same in the long run, without the delay, and without swinging to and fro for it.
+        self.blocked += (gone + turnout.waiting - self.waiting - self.blocked) * weight
+        self.waiting = turnout.waiting
 
 
 class Dps:
     """Makes the odds of being blocked proportional to the cost of a class.
 
-    The odds of a class are those who were not admitted over those who were. While requests are lost, the former are
-    the lost ones, else those who wait. Under overload a fraction A of each class is admitted with
-    (1 - A_i) / A_i = (c_i / c_1) (1 - A_1) / A_1: cheap classes are favoured by exactly the ratio of costs, dear ones
-    never starve. Without overload waits tend to be proportional to costs.
+    The odds are the number of those who are not admitted over the number of those who are. While many go without
+    having been admitted the former are these, else those who wait. Under overload the fraction A of a class is
+    admitted with (1 - A_i) / A_i = (c_i / c_1) (1 - A_1) / A_1: cheap classes are favoured by exactly the ratio of
+    the costs c, and no class starves. Without overload waits tend to be proportional to costs.
+
+    Until it has learned something, the probability of a class is the cost of the cheapest over its own.
     """
 
     def __init__(self, speed: float = SPEED) -> None:
@@ -41,41 +62,47 @@ class Dps:
 
     def probability(self, number: int, classes: Sequence[Standing]) -> float:
         """Return the learned probability of the class, or 1 if no cheaper one waits."""
-        if number >= len(self._records) or not cheaper_waits(number, classes):
+        if not cheaper_waits(number, classes):
             return 1.0
+        if len(self._records) != len(classes):
+            return classes[0].cost / classes[number].cost
         return math.exp(self._records[number].log_probability)
 
     def end_period(self, turnouts: Sequence[Turnout]) -> None:
         """Move the probability of each class towards the one at which its odds fit its cost."""
         if len(turnouts) != len(self._records):
-            self._records = [_Record() for _ in turnouts]
+            self._records = [_Record(math.log(turnouts[0].cost / turnout.cost)) for turnout in turnouts]
             self._periods = 0
-        self._average(turnouts)
-        log_odds = self._log_odds(turnouts)
-        for number in range(1, len(turnouts)):
-            own = log_odds[number] - math.log(turnouts[number].cost)
-            errors = [
-                own - log_odds[other] + math.log(turnouts[other].cost)
-                for other in range(number)
-                if turnouts[other].waiting
-            ]
-            error = max(-LARGEST_ERROR, min(min(errors), LARGEST_ERROR)) if errors else 1.0
-            record = self._records[number]
-            record.log_probability = max(LEAST_LOG, min(record.log_probability + self._speed * error, 0.0))
+        self._periods = min(self._periods + 1, AVERAGED_PERIODS)
+        for record, turnout in zip(self._records, turnouts, strict=True):
+            record.take(turnout, 1.0 / self._periods)
+        self._move(self._log_odds_for_cost(turnouts))
 
     def probabilities(self) -> tuple[float, ...]:
         """Return the learned probability of each class."""
         return tuple(math.exp(record.log_probability) for record in self._records)
 
-    def _average(self, turnouts: Sequence[Turnout]) -> None:
-        self._periods = min(self._periods + 1, AVERAGED_PERIODS)
-        for record, turnout in zip(self._records, turnouts, strict=True):
-            record.admitted += (turnout.admitted - record.admitted) / self._periods
-            record.lost += (turnout.lost - record.lost) / self._periods
-
-    def _log_odds(self, turnouts: Sequence[Turnout]) -> list[float]:
-        is_losing = sum(record.lost for record in self._records) > 1.0 / AVERAGED_PERIODS
+    def _log_odds_for_cost(self, turnouts: Sequence[Turnout]) -> list[float]:
+        is_losing = any(record.gone > LEAST_GONE_RATIO * record.admitted for record in self._records)
         return [
-            math.log(((record.lost if is_losing else turnout.waiting) + 0.5) / (record.admitted + 0.05))
+            math.log(
+                (max(record.blocked, 0.0) + LEAST_COUNT if is_losing else record.waiting + HALF_A_REQUEST)
+                / (record.admitted + LEAST_COUNT)
+                / turnout.cost
+            )
             for record, turnout in zip(self._records, turnouts, strict=True)
         ]
+
+    def _move(self, log_odds_for_cost: Sequence[float]) -> None:
+        """Compare each class with the next cheaper one that waits: it is compared in turn, so all become equal.
+
+        The worst off of all cheaper ones would do as well if odds were exact. They are noisy, the worst of several
+        looks worse than it is, and the dearest of four classes would get a tenth less than the law gives it.
+        """
+        reference: float | None = None
+        for record, own in zip(self._records, log_odds_for_cost, strict=True):
+            error = 1.0 if reference is None else max(-LARGEST_ERROR, min(own - reference, LARGEST_ERROR))
+            moved = record.log_probability + self._speed * error
+            record.log_probability = max(LEAST_LOG_PROBABILITY, min(moved, 0.0))
+            if record.waiting:
+                reference = own

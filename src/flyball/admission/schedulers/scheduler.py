@@ -33,6 +33,8 @@ class Turnout:
     """Those who wait at its end."""
     lost: int
     """Those who were turned away in it, because their time was up or their queue full."""
+    left: int = 0
+    """Those who went away by themselves while they waited."""
 
 
 class Scheduler(Protocol):
