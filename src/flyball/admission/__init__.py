@@ -1,1 +1,34 @@
 """Admission control: requests wait before an application while the database behind it is busy enough."""
+
+from flyball.admission.admission import Admission, Admitted
+from flyball.admission.classifier import Classifier, OneClass
+from flyball.admission.counts import Served
+from flyball.admission.profile import Profile, load_profile
+from flyball.admission.reference import FixedReference, Reference, SlowStart
+from flyball.admission.schedulers import Dps, Fifo, Memoryless, RoundRobin, Scheduler, Static, Strict, make_scheduler
+from flyball.admission.use import Meter, Unit, Use, current_use
+
+__all__ = [
+    "Admission",
+    "Admitted",
+    "Classifier",
+    "Dps",
+    "Fifo",
+    "FixedReference",
+    "Memoryless",
+    "Meter",
+    "OneClass",
+    "Profile",
+    "Reference",
+    "RoundRobin",
+    "Scheduler",
+    "Served",
+    "SlowStart",
+    "Static",
+    "Strict",
+    "Unit",
+    "Use",
+    "current_use",
+    "load_profile",
+    "make_scheduler",
+]

@@ -1,0 +1,453 @@
+"""Lets requests wait until the database behind an application can bear them: sensor, controller, classes and gate.
+
+Runs on one event loop, by timers and without tasks of its own. Knows no HTTP: whoever has a request asks to be
+admitted with its key, and says when it has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from flyball.admission.budget import GAIN, BudgetController
+from flyball.admission.classes import RequestClasses
+from flyball.admission.classifier import FIRST_COST, Classifier
+from flyball.admission.counts import Blocking, ClassCounts, Finished, Outcome, Served
+from flyball.admission.gate import Full, Gate, Ticket
+from flyball.admission.reference import FixedReference, Observation, Reference, SlowStart
+from flyball.admission.schedulers import Scheduler, make_scheduler
+from flyball.admission.state import state_of
+from flyball.admission.use import Meter, Unit, Usage, Use
+from flyball.control.loop import Sample
+from flyball.errors import AdmissionError, NotAdmitted
+
+PERIOD_S = 0.25
+DEADLINE_S = 5.0
+QUEUE_LIMIT = 1000
+FULL_RATIO = 0.75
+STREAM_AFTER_S = 5.0
+LOOK_AGAIN_S = 0.005
+"""While the pool is nearly full it is looked at so often: nobody says when a connection is given back."""
+RETRY_AFTER_S = (1.0, 60.0)
+FIRST_CONNECTIONS = 2.0
+"""What a request takes as long as nothing is known, if cost is counted in connections."""
+
+
+class HasMeter(Protocol):
+    """A sensor: its meter counts what is taken of the database."""
+
+    @property
+    def meter(self) -> Meter: ...
+
+
+class Admitted:
+    """A request that was admitted. What it takes counts as its `use`, if that is the current one."""
+
+    __slots__ = ("_admission", "admitted_s", "arrived_s", "class_number", "has_ended", "is_stream", "key", "use")
+
+    def __init__(self, admission: Admission, ticket: Ticket, class_number: int, admitted_s: float) -> None:
+        self._admission = admission
+        self.key = ticket.key
+        self.class_number = class_number
+        self.arrived_s = ticket.arrived_s
+        self.admitted_s = admitted_s
+        self.use = Use()
+        self.is_stream = False
+        self.has_ended = False
+
+    def end(self, is_failure: bool = False) -> None:
+        """Say that the request has ended, however it did. Twice is once."""
+        self._admission._end(self, is_failure)
+
+    def stream(self) -> None:
+        """Say that it will last, as a WebSocket does: what it takes tells nothing about others of its key."""
+        self._admission._become_stream(self)
+
+
+class Admission:
+    """Admission control for one application.
+
+    `reference` is the load to hold, in cost per second; None lets it be found by slow start. `record` is told what
+    every period came to, `note` what became of every request. It begins with the first request; when it is used on
+    another event loop it begins anew there.
+    """
+
+    def __init__(
+        self,
+        sensor: HasMeter,
+        *,
+        classifier: RequestClasses | None = None,
+        scheduler: Scheduler | str = "dps",
+        reference: Reference | float | None = None,
+        unit: Unit = Unit.BUSY_MS,
+        gain: float = GAIN,
+        period_s: float = PERIOD_S,
+        deadline_s: float = DEADLINE_S,
+        queue_limit: int = QUEUE_LIMIT,
+        full_ratio: float = FULL_RATIO,
+        stream_after_s: float = STREAM_AFTER_S,
+        record: Callable[[Sample], None] | None = None,
+        note: Callable[[Served], None] | None = None,
+        name: str = "admission",
+    ) -> None:
+        _check_above_0(
+            period_s=period_s,
+            deadline_s=deadline_s,
+            queue_limit=queue_limit,
+            full_ratio=full_ratio,
+            stream_after_s=stream_after_s,
+        )
+        self.name = name
+        self.unit = unit
+        self.classifier = classifier if classifier is not None else _new_classifier(unit)
+        _check_unit(self.classifier, unit)
+        self.scheduler = make_scheduler(scheduler) if isinstance(scheduler, str) else scheduler
+        self.reference = _reference_of(reference, unit)
+        self.period_s = period_s
+        self.deadline_s = deadline_s
+        self.stream_after_s = stream_after_s
+        self.counts: list[ClassCounts] = []
+        self.blocking = Blocking()
+        self.load_per_s = 0.0
+        """The cost that was measured in the last period, per second."""
+        self._meter = sensor.meter
+        self._full_ratio = full_ratio
+        self._record = record
+        self._note = note
+        self._budget = BudgetController(self.reference.value, gain)
+        self._gate = Gate(self.scheduler, self._class_costs(), queue_limit=queue_limit)
+        self._finished = Finished()
+        self._waiters: dict[Ticket, asyncio.Future[bool]] = {}
+        self._running: dict[Admitted, None] = {}
+        self._streams = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._time: Callable[[], float] = time.monotonic
+        self._period_timer: asyncio.TimerHandle | None = None
+        self._dispatch_timer: asyncio.TimerHandle | None = None
+        self._dispatch_at_s = math.inf
+        self._is_held = False
+        self._period_began_s = 0.0
+        self._usage_then = Usage()
+        self._sequence = 0
+
+    @property
+    def gate(self) -> Gate:
+        """Where requests wait."""
+        return self._gate
+
+    @property
+    def usage(self) -> Usage:
+        """What has been taken of the database until now."""
+        return self._meter.usage
+
+    @property
+    def budget_per_s(self) -> float:
+        """The cost that is admitted a second."""
+        return self._budget.value
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests have been admitted and have not ended, without streams."""
+        return len(self._running)
+
+    @property
+    def streams(self) -> int:
+        """How many WebSockets and other requests that last there are."""
+        return self._streams
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nobody is admitted because the pool is nearly full."""
+        return self._is_held
+
+    def state(self) -> dict[str, Any]:
+        """Return how things stand, as a JSON document for people and programs."""
+        return state_of(self)
+
+    def start(self) -> None:
+        """Begin to control, on the running event loop. Twice is once."""
+        loop = asyncio.get_running_loop()
+        if loop is self._loop:
+            return
+        if self._loop is not None:
+            self._forget_all()
+        self._loop = loop
+        self._time = loop.time
+        now_s = loop.time()
+        self._period_began_s = now_s
+        self._usage_then = self._meter.usage
+        self._gate.set_rate(self._budget.value, now_s)
+        self._period_timer = loop.call_at(now_s + self.period_s, self._tick)
+
+    def stop(self) -> None:
+        """Stop controlling: whoever waits is refused. Those who were admitted go on. Twice is once."""
+        if self._loop is None:
+            return
+        for ticket, waiter in list(self._waiters.items()):
+            if self._gate.leave(ticket) and not waiter.done():
+                waiter.set_result(False)
+        for timer in (self._period_timer, self._dispatch_timer):
+            if timer is not None:
+                timer.cancel()
+        self._period_timer = self._dispatch_timer = None
+        self._dispatch_at_s = math.inf
+        self._loop = None
+
+    async def admit(self, key: str) -> Admitted:
+        """Wait until a request of this key may begin.
+
+        Raises NotAdmitted when its time is up or too many wait already. Whoever is cancelled leaves at once.
+        """
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self.start()
+        number, cost = self.classifier.classify(key)
+        now_s = loop.time()
+        ticket = Ticket(key, number, cost, now_s)
+        self.counts_of(number).arrived += 1
+        self._look_at_pool()
+        try:
+            self._let_in(self._gate.arrive(ticket))
+        except Full:
+            raise self._refusal(ticket, number, now_s, "too many requests wait already") from None
+        if ticket.admitted_s is None:
+            self._plan_dispatch(now_s)
+            await self._wait(ticket, number, loop)
+        return self._begin(ticket, number)
+
+    async def _wait(self, ticket: Ticket, number: int, loop: asyncio.AbstractEventLoop) -> None:
+        waiter: asyncio.Future[bool] = loop.create_future()
+        self._waiters[ticket] = waiter
+        timer = loop.call_at(ticket.arrived_s + self.deadline_s, self._expire, ticket)
+        try:
+            is_admitted = await waiter
+        except asyncio.CancelledError:
+            # It may have been admitted in this very moment: then its budget is lost, but it does not count as begun.
+            self._gate.leave(ticket)
+            self.counts_of(number).left += 1
+            self._tell(ticket, number, "left", loop.time())
+            raise
+        finally:
+            timer.cancel()
+            self._waiters.pop(ticket, None)
+        if not is_admitted:
+            reason = "the database is busy" if self._loop is loop else "the application is shutting down"
+            raise self._refusal(ticket, number, loop.time(), reason)
+
+    def _begin(self, ticket: Ticket, number: int) -> Admitted:
+        admitted_s = ticket.admitted_s
+        assert admitted_s is not None
+        self.counts_of(number).admit(admitted_s - ticket.arrived_s)
+        admitted = Admitted(self, ticket, number, admitted_s)
+        self._running[admitted] = None
+        return admitted
+
+    def _end(self, admitted: Admitted, is_failure: bool) -> None:
+        if admitted.has_ended:
+            return
+        admitted.has_ended = True
+        served_s = self._time() - admitted.admitted_s
+        if served_s > self.stream_after_s:
+            self._become_stream(admitted)
+        if admitted.is_stream:
+            self._streams -= 1
+        else:
+            self._running.pop(admitted, None)
+        counts = self.counts_of(admitted.class_number)
+        if is_failure:
+            # What a request has cost until it failed is no sign of what others of its key cost.
+            counts.failed += 1
+            self._finished.fail(served_s)
+        else:
+            counts.served += 1
+            if not admitted.is_stream:
+                self._learn(admitted, served_s)
+        if self._note is not None:
+            use = admitted.use
+            self._note(
+                Served(
+                    admitted.key,
+                    admitted.class_number,
+                    "failed" if is_failure else "served",
+                    admitted.arrived_s,
+                    admitted.admitted_s - admitted.arrived_s,
+                    served_s,
+                    use.connections,
+                    use.busy_s,
+                    use.waiting_s,
+                )
+            )
+        if self._is_held:
+            self._dispatch()
+
+    def _learn(self, admitted: Admitted, served_s: float) -> None:
+        # Its class may be another one than when it was admitted.
+        number, _ = self.classifier.classify(admitted.key)
+        self._finished.add(number, served_s, self.classifier.base_cost(number))
+        self.classifier.learn(admitted.key, self.unit.cost_of(admitted.use))
+
+    def _become_stream(self, admitted: Admitted) -> None:
+        if not admitted.is_stream:
+            admitted.is_stream = True
+            self._running.pop(admitted, None)
+            self._streams += 1
+
+    def _tick(self) -> None:
+        loop = self._loop
+        if loop is None:
+            return
+        now_s = loop.time()
+        self._period_timer = loop.call_at(now_s + self.period_s, self._tick)
+        self.end_period(now_s)
+
+    def end_period(self, now_s: float) -> None:
+        """Measure the period that ends now, and set the budget of the next one."""
+        passed_s = now_s - self._period_began_s
+        if passed_s <= 0.0:
+            return
+        self._period_began_s = now_s
+        usage = self._meter.usage
+        taken = self.unit.cost_of(usage) - self.unit.cost_of(self._usage_then)
+        self._usage_then = usage
+        self.load_per_s = taken / passed_s
+        self._find_streams(now_s)
+        turnout = self._gate.end_period(now_s)
+        self.blocking.end_period(turnout.admitted, turnout.waiting, turnout.lost)
+        finished = self._finished
+        reference = self.reference.observe(
+            Observation(
+                period_s=passed_s,
+                load_per_s=self.load_per_s,
+                work_per_s=finished.work / passed_s,
+                completed=finished.count,
+                response_s=finished.response_s,
+                failures=finished.failures,
+                failed_s=finished.failed_s,
+                in_flight=len(self._running),
+                is_limited=turnout.was_limited or turnout.was_held,
+            )
+        )
+        finished.end_period()
+        if self.classifier.end_period():
+            self._gate.reclassify(self._class_costs(), lambda key: self.classifier.classify(key)[0])
+            finished.forget_classes()
+        budget = self._budget.step(reference, self.load_per_s, turnout.admitted_cost / passed_s)
+        self._gate.set_rate(budget, now_s)
+        if self._record is not None:
+            self._record(Sample(self.name, now_s, self.period_s, reference, self.load_per_s, budget, self._sequence))
+        self._sequence += 1
+        self._dispatch(now_s)
+
+    def _find_streams(self, now_s: float) -> None:
+        """Whatever lasts long is a stream. Requests stand in the order in which they were admitted."""
+        while self._running:
+            eldest = next(iter(self._running))
+            if now_s - eldest.admitted_s <= self.stream_after_s:
+                return
+            self._become_stream(eldest)
+
+    def _dispatch(self, now_s: float | None = None) -> None:
+        if self._loop is None:
+            return
+        now_s = now_s if now_s is not None else self._loop.time()
+        self._look_at_pool()
+        self._let_in(self._gate.dispatch(now_s))
+        self._plan_dispatch(now_s)
+
+    def _let_in(self, tickets: list[Ticket]) -> None:
+        for ticket in tickets:
+            waiter = self._waiters.get(ticket)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(True)
+
+    def _plan_dispatch(self, now_s: float) -> None:
+        at_s = self._gate.next_dispatch_s(now_s)
+        if at_s is None and self._is_held and any(self._gate.waiting):
+            at_s = now_s + LOOK_AGAIN_S
+        if at_s is None or at_s >= self._dispatch_at_s:
+            return
+        assert self._loop is not None
+        if self._dispatch_timer is not None:
+            self._dispatch_timer.cancel()
+        self._dispatch_at_s = at_s
+        self._dispatch_timer = self._loop.call_at(at_s, self._dispatch_on_time)
+
+    def _dispatch_on_time(self) -> None:
+        self._dispatch_timer = None
+        self._dispatch_at_s = math.inf
+        self._dispatch()
+
+    def _look_at_pool(self) -> None:
+        """Hold the gate while the pool is nearly full: requests that wait inside hold what others need."""
+        usage = self._meter.usage
+        is_full = usage.size is not None and usage.busy + usage.waiting >= self._full_ratio * usage.size
+        if is_full is not self._is_held:
+            self._is_held = is_full
+            self._gate.hold(is_full)
+
+    def _expire(self, ticket: Ticket) -> None:
+        waiter = self._waiters.get(ticket)
+        if self._gate.expire(ticket) and waiter is not None and not waiter.done():
+            waiter.set_result(False)
+
+    def _refusal(self, ticket: Ticket, number: int, now_s: float, reason: str) -> NotAdmitted:
+        self.counts_of(number).refused += 1
+        self._tell(ticket, number, "refused", now_s)
+        return NotAdmitted(reason, self.retry_after_s())
+
+    def retry_after_s(self) -> float:
+        """Return when it makes sense to come again: when those who wait have been admitted, 1 to 60 s."""
+        waiting = zip(self._gate.waiting, self._gate.class_costs, strict=True)
+        cost = sum(count * each for count, each in waiting)
+        least_s, most_s = RETRY_AFTER_S
+        return min(most_s, max(least_s, cost / self._budget.value))
+
+    def _tell(self, ticket: Ticket, number: int, outcome: Outcome, now_s: float) -> None:
+        if self._note is not None:
+            self._note(Served(ticket.key, number, outcome, ticket.arrived_s, now_s - ticket.arrived_s, 0.0))
+
+    def counts_of(self, number: int) -> ClassCounts:
+        """Return what became of the requests of a class."""
+        while len(self.counts) <= number:
+            self.counts.append(ClassCounts())
+        return self.counts[number]
+
+    def _class_costs(self) -> list[float]:
+        return [each.mean for each in self.classifier.classes]
+
+    def _forget_all(self) -> None:
+        """Forget whom an event loop has left behind that is no more."""
+        for ticket in self._waiters:
+            self._gate.leave(ticket)
+        self._waiters.clear()
+        self._running.clear()
+        self._streams = 0
+        self._period_timer = self._dispatch_timer = None
+        self._dispatch_at_s = math.inf
+
+
+def _new_classifier(unit: Unit) -> Classifier:
+    return Classifier(first_cost=FIRST_COST if unit is Unit.BUSY_MS else FIRST_CONNECTIONS)
+
+
+def _reference_of(reference: Reference | float | None, unit: Unit) -> Reference:
+    if reference is None:
+        return SlowStart.of_unit(unit)
+    return FixedReference(reference) if isinstance(reference, int | float) else reference
+
+
+def _check_unit(classifier: RequestClasses, unit: Unit) -> None:
+    if classifier.unit is not None and classifier.unit != unit.value:
+        raise AdmissionError(
+            f"the profile counts cost in {classifier.unit}, and admission in {unit.value};"
+            f" make the profile with that unit, or give unit=Unit({classifier.unit!r})"
+        )
+
+
+def _check_above_0(**values: float) -> None:
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise AdmissionError(f"{name} is {value}; give a number above 0")

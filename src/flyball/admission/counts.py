@@ -1,0 +1,141 @@
+"""What is counted of requests: for each class since the beginning, and of all for one control period.
+
+Only sums; who decides what from them is elsewhere.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Outcome = Literal["served", "failed", "refused", "left"]
+
+WAITS_S = (0.0, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""The bounds of the histogram of waiting times; whoever did not wait is in the first bucket."""
+AVERAGED_PERIODS = 30
+RESPONSE_PART = 0.1
+"""How much of the mean response of a class is its last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What became of one request."""
+
+    key: str
+    class_number: int
+    outcome: Outcome
+    arrived_s: float
+    """By the event loop's clock."""
+    waited_s: float
+    served_s: float
+    """From its admission to its end; 0 if it was not admitted."""
+    connections: int = 0
+    busy_s: float = 0.0
+    waiting_s: float = 0.0
+    """What it waited for connections after it was admitted."""
+
+
+@dataclass(slots=True)
+class ClassCounts:
+    """What became of the requests of one class since the beginning."""
+
+    arrived: int = 0
+    admitted: int = 0
+    refused: int = 0
+    left: int = 0
+    served: int = 0
+    failed: int = 0
+    waited_s: float = 0.0
+    """The sum over those who were admitted."""
+    waits: list[int] = field(default_factory=lambda: [0] * (len(WAITS_S) + 1))
+    """How many of them waited how long: up to each of WAITS_S, and longer."""
+
+    def admit(self, waited_s: float) -> None:
+        """Count one that was admitted."""
+        self.admitted += 1
+        self.waited_s += waited_s
+        self.waits[bisect_left(WAITS_S, waited_s)] += 1
+
+
+class Blocking:
+    """The odds of waiting on against being admitted, for each class, over the last 30 periods or so."""
+
+    def __init__(self) -> None:
+        self._admitted: list[float] = []
+        self._blocked: list[float] = []
+
+    def end_period(self, admitted: Sequence[int], waiting: Sequence[int], lost: Sequence[int]) -> None:
+        """Count a period. If there are more or fewer classes than before, begin anew."""
+        if len(admitted) != len(self._admitted):
+            self._admitted, self._blocked = [0.0] * len(admitted), [0.0] * len(admitted)
+        for number in range(len(admitted)):
+            self._admitted[number] += (admitted[number] - self._admitted[number]) / AVERAGED_PERIODS
+            blocked = lost[number] if any(lost) else waiting[number]
+            self._blocked[number] += (blocked - self._blocked[number]) / AVERAGED_PERIODS
+
+    def odds(self, number: int) -> float | None:
+        """Return the odds of a class, None if nobody of it was admitted."""
+        if number >= len(self._admitted) or self._admitted[number] < 0.001:
+            return None
+        return self._blocked[number] / self._admitted[number]
+
+
+class Finished:
+    """What has ended in a period, as if all periods had the same mix of requests.
+
+    A period of many large requests takes longer on average without anything being slow. So a response counts in
+    proportion to the best that its class has shown.
+    """
+
+    def __init__(self) -> None:
+        self.work = 0.0
+        self.count = 0
+        self.failures = 0
+        self.failed_s = 0.0
+        self._served_s = 0.0
+        self._best_s = 0.0
+        self._means_s: dict[int, float] = {}
+        self._bests_s: dict[int, float] = {}
+        self._mean_best_s: float | None = None
+
+    def fail(self, served_s: float) -> None:
+        """Count a request that has failed after so long."""
+        self.failures += 1
+        self.failed_s = max(self.failed_s, served_s)
+
+    def add(self, number: int, served_s: float, base_cost: float) -> None:
+        """Count a request of a class that was served."""
+        mean_s = self._means_s.get(number, served_s)
+        mean_s += RESPONSE_PART * (served_s - mean_s)
+        self._means_s[number] = mean_s
+        best_s = min(mean_s, self._bests_s.get(number, mean_s))
+        self._bests_s[number] = best_s
+        self.count += 1
+        self.work += base_cost
+        self._served_s += served_s
+        self._best_s += best_s
+
+    @property
+    def response_s(self) -> float | None:
+        """The mean response, corrected for the mix; None if nothing was served."""
+        if self.count == 0:
+            return None
+        best_s = self._best_s / self.count
+        mean_best_s = self._mean_best_s if self._mean_best_s is not None else best_s
+        return mean_best_s * self._served_s / self._best_s if self._best_s > 0 else best_s
+
+    def end_period(self) -> None:
+        """Begin to count anew."""
+        if self.count:
+            best_s = self._best_s / self.count
+            before_s = self._mean_best_s if self._mean_best_s is not None else best_s
+            self._mean_best_s = before_s + (best_s - before_s) / AVERAGED_PERIODS
+        self.work, self.count, self.failures, self.failed_s = 0.0, 0, 0, 0.0
+        self._served_s, self._best_s = 0.0, 0.0
+
+    def forget_classes(self) -> None:
+        """Forget what classes have shown: their numbers mean others now."""
+        self._means_s.clear()
+        self._bests_s.clear()

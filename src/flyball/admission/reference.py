@@ -1,0 +1,363 @@
+"""How busy the database should be: the reference of the controller, fixed or found by slow start and probing.
+
+All loads are cost per second. Knows neither clock nor requests: it is told what every period came to.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import covariance
+from typing import Protocol
+
+from flyball.admission.curve import Curve, Seen
+from flyball.admission.use import Unit
+from flyball.errors import AdmissionError
+
+FIRST_BUSY_MS = 500.0
+"""Half a connection busy."""
+FIRST_CONNECTIONS = 50.0
+HOLD_RATIO = 0.9
+"""So much of the knee is held."""
+
+ROUND_PERIODS = 3
+ROUND_RESPONSES = 3.0
+SETTLING_PERIODS = 1
+"""At the beginning of a round what was admitted before is still being served."""
+FEWEST_COMPLETED = 20
+"""A round of fewer says little, and goes on."""
+LONGEST_ROUND_PERIODS = 24
+
+GROWTH = 1.25
+"""Twice the load brings so much more work, or it is near the knee."""
+ROUNDS_WITHOUT_GROWTH = 3
+SLOW_RATIO = 2.0
+"""So many times the least response is slow."""
+DRAINED_RATIO = 1.25
+MOST_DRAIN_ROUNDS = 4
+REMEMBERED_RESPONSES = 32
+
+CYCLE_ROUNDS = 8
+PROBES = {CYCLE_ROUNDS - 2: 1.25, CYCLE_ROUNDS - 1: 0.75}
+"""In two rounds of a cycle it is seen what more load would bring, and what less would."""
+SOON = CYCLE_ROUNDS - 3
+"""Where a cycle begins while the knee moves: one round before the probes."""
+MOVED_RATIO = 0.05
+MOST_CHANGE = 2.0
+"""In one cycle."""
+
+BACK_OFF = 0.7
+RECOVERY_STEP = 0.05
+"""Of the reference at which things went wrong, in each round after it."""
+RECOVERED = 0.9
+FEWEST_FAILURES = 2
+FAILING_SHARE = 0.05
+"""So many more failures than usual, as a share of what has ended, are a sign of overload."""
+USUAL_PART = 0.1
+"""How fast what is usual follows what is: a page that is broken at any load must not close the gate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a period came to."""
+
+    period_s: float
+    load_per_s: float
+    """The cost that was measured, per second."""
+    work_per_s: float
+    """What was completed, in what it costs while nothing is overloaded, per second."""
+    completed: int
+    response_s: float | None
+    """The mean of those completed, as if the mix of requests were always the same; None if there were none."""
+    failures: int
+    in_flight: int
+    is_limited: bool
+    """Whether somebody had to wait. If not, the period says nothing about what more load would have brought."""
+    failed_s: float = 0.0
+    """The longest time that one of those took that have failed."""
+
+
+class Reference(Protocol):
+    """Says how much cost per second the database should be given."""
+
+    @property
+    def value(self) -> float:
+        """The reference now; above 0."""
+
+    @property
+    def state(self) -> str:
+        """What it is doing, in a word."""
+
+    def observe(self, seen: Observation) -> float:
+        """Note what a period came to, and return the reference of the next."""
+
+
+class FixedReference:
+    """A reference that somebody has chosen."""
+
+    def __init__(self, value: float) -> None:
+        if not (math.isfinite(value) and value > 0):
+            raise AdmissionError(f"the reference is {value}; give a cost per second above 0")
+        self._value = float(value)
+
+    @property
+    def value(self) -> float:
+        return self._value
+
+    @property
+    def state(self) -> str:
+        return "fixed"
+
+    def observe(self, seen: Observation) -> float:
+        return self._value
+
+
+class Phase(enum.Enum):
+    """What slow start is doing."""
+
+    STARTUP = "startup"
+    """The reference doubles each round, until that brings no more work."""
+    DRAIN = "drain"
+    """It is halved, until what has piled up is gone."""
+    CRUISE = "cruise"
+    """It is held below the knee, and the knee is looked for again and again."""
+    RECOVER = "recover"
+    """Things went wrong: it was lowered at once, and grows slowly."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """What was seen since the reference last changed."""
+
+    number: int
+    periods: int = 0
+    seconds: float = 0.0
+    limited: int = 0
+    completed: int = 0
+    responses_s: float = 0.0
+    failures: int = 0
+    failed_s: float = 0.0
+    samples: list[Seen] = field(default_factory=list)
+    in_flight: list[float] = field(default_factory=list)
+
+    def add(self, seen: Observation) -> None:
+        self.periods += 1
+        self.failures += seen.failures
+        self.failed_s = max(self.failed_s, seen.failed_s)
+        if self.periods <= SETTLING_PERIODS:
+            return
+        self.seconds += seen.period_s
+        self.limited += seen.is_limited
+        self.completed += seen.completed
+        self.responses_s += seen.completed * (seen.response_s or 0.0)
+        self.samples.append(Seen(self.number, seen.load_per_s, seen.work_per_s))
+        self.in_flight.append(float(seen.in_flight))
+
+    @property
+    def is_over(self) -> bool:
+        measured = self.periods - SETTLING_PERIODS
+        if measured < ROUND_PERIODS:
+            return False
+        is_long = self.seconds >= ROUND_RESPONSES * (self.response_s or 0.0)
+        return (is_long and self.completed >= FEWEST_COMPLETED) or measured >= LONGEST_ROUND_PERIODS
+
+    @property
+    def is_limited(self) -> bool:
+        return 2 * self.limited >= len(self.samples)
+
+    @property
+    def response_s(self) -> float | None:
+        return self.responses_s / self.completed if self.completed else None
+
+    @property
+    def load(self) -> float:
+        return sum(each.load for each in self.samples) / len(self.samples)
+
+    @property
+    def work(self) -> float:
+        return sum(each.work for each in self.samples) / len(self.samples)
+
+    @property
+    def failing_share(self) -> float:
+        return self.failures / max(1, self.failures + self.completed)
+
+
+class SlowStart:
+    """Finds the load beyond which the database does not more but slower work, and holds a bit less.
+
+    It doubles until more load brings no more work (STARTUP), lets what has piled up go (DRAIN), then holds a bit less
+    than the knee and tries more and less in two of eight rounds (CRUISE). When many requests fail it backs off and
+    grows again slowly (RECOVER). Rounds in which nobody had to wait change nothing.
+    """
+
+    def __init__(
+        self, start: float = FIRST_BUSY_MS, *, least: float | None = None, hold_ratio: float = HOLD_RATIO
+    ) -> None:
+        least = start / 4 if least is None else least
+        for name, value in (("start", start), ("least", least), ("hold_ratio", hold_ratio)):
+            if not (math.isfinite(value) and value > 0):
+                raise AdmissionError(f"slow start: {name} is {value}; give a number above 0")
+        self._least = least
+        self._hold_ratio = hold_ratio
+        self._phase = Phase.STARTUP
+        self._value = start
+        self._base = start
+        self._curve = Curve()
+        self._round = _Round(0)
+        self._responses_s: deque[float] = deque(maxlen=REMEMBERED_RESPONSES)
+        self._usual_share = 0.0
+        self._hold_off_s = 0.0
+        self._phase_rounds = 0
+        self._position = 0
+        self._grown_work = 0.0
+        self._in_flight_and_work: deque[tuple[float, float]] = deque(maxlen=3 * ROUND_PERIODS)
+        self._rounds_without_growth = 0
+        self._wrong_at = start
+
+    @classmethod
+    def of_unit(cls, unit: Unit) -> SlowStart:
+        """Return one that begins with a load that any database bears."""
+        return cls(FIRST_BUSY_MS if unit is Unit.BUSY_MS else FIRST_CONNECTIONS)
+
+    @property
+    def value(self) -> float:
+        return self._value
+
+    @property
+    def state(self) -> str:
+        return self._phase.value
+
+    @property
+    def most_work_per_s(self) -> float:
+        """The most work that was seen in the last rounds."""
+        return self._curve.most_work
+
+    def observe(self, seen: Observation) -> float:
+        self._hold_off_s = max(0.0, self._hold_off_s - seen.period_s)
+        self._round.add(seen)
+        if self._is_overload():
+            self._back_off()
+        elif self._round.is_over:
+            self._end_round()
+        return self._value
+
+    def _is_overload(self) -> bool:
+        """Whether many fail. Without waiting, and far from the reference, something else must be the reason."""
+        found = self._round
+        if self._hold_off_s > 0 or found.failures < FEWEST_FAILURES or not found.samples:
+            return False
+        is_loaded = found.is_limited or found.load >= self._value / 2
+        return is_loaded and found.failing_share > self._usual_share + FAILING_SHARE
+
+    def _back_off(self) -> None:
+        found = self._round
+        self._learn_failures()
+        self._curve.forget_above(RECOVERED * found.load)
+        self._wrong_at = self._value
+        # Whoever was admitted before may still fail: that says nothing about the new reference.
+        self._hold_off_s = max(found.failed_s, found.seconds)
+        self._go(Phase.RECOVER, BACK_OFF * self._value)
+
+    def _end_round(self) -> None:
+        found = self._round
+        self._learn_failures()
+        if found.response_s is not None:
+            self._responses_s.append(found.response_s)
+        if self._phase is Phase.DRAIN:
+            self._drain()
+        elif not found.is_limited or found.work <= 0:
+            self._pass_over()
+        else:
+            has_fallen = self._curve.add(found.number, found.samples)
+            match self._phase:
+                case Phase.STARTUP:
+                    self._start_up()
+                case Phase.RECOVER:
+                    self._recover()
+                case _:
+                    self._cruise(has_fallen)
+        self._phase_rounds += 1
+        self._round = _Round(found.number + 1)
+
+    def _learn_failures(self) -> None:
+        self._usual_share += USUAL_PART * (self._round.failing_share - self._usual_share)
+
+    def _pass_over(self) -> None:
+        """A round that says nothing: a probe in it is given up."""
+        if self._phase is Phase.CRUISE:
+            self._position = 0
+            self._value = self._base
+
+    def _start_up(self) -> None:
+        found = self._round
+        self._in_flight_and_work.extend(zip(found.in_flight, (each.work for each in found.samples), strict=True))
+        if found.work >= GROWTH * self._grown_work:
+            self._grown_work = found.work
+            self._rounds_without_growth = 0
+            self._set(2 * self._value)
+            return
+        # A slow round alone may be chance; together with work that does not grow it is none.
+        self._rounds_without_growth += 1
+        is_over = self._rounds_without_growth >= ROUNDS_WITHOUT_GROWTH or self._is_slow() or self._is_crowded()
+        if is_over:
+            self._go(Phase.DRAIN, self._value / 2)
+        else:
+            self._set(2 * self._value)
+
+    def _is_slow(self) -> bool:
+        response_s = self._round.response_s
+        return response_s is not None and response_s > SLOW_RATIO * min(self._responses_s)
+
+    def _is_crowded(self) -> bool:
+        """Whether more requests at once do not go with more work."""
+        in_flight, works = zip(*self._in_flight_and_work, strict=True)
+        return len(works) >= ROUND_PERIODS and covariance(in_flight, works) <= 0
+
+    def _drain(self) -> None:
+        response_s = self._round.response_s
+        is_drained = response_s is None or response_s <= DRAINED_RATIO * min(self._responses_s)
+        knee = self._curve.knee or self._value
+        if is_drained or self._value <= knee / 2 or self._phase_rounds >= MOST_DRAIN_ROUNDS:
+            self._base = max(self._least, self._hold_ratio * knee)
+            self._position = SOON
+            self._go(Phase.CRUISE, self._base)
+        else:
+            self._set(self._value / 2)
+
+    def _cruise(self, has_fallen: bool) -> None:
+        if has_fallen and self._position not in PROBES:
+            # The same load brings less work than before, so what was learned of other loads is out of date as well.
+            self._curve.forget_all_but(self._round.number)
+            self._position = CYCLE_ROUNDS - 1
+        elif self._position == CYCLE_ROUNDS - 1:
+            self._position = self._move_base()
+        else:
+            self._position += 1
+        self._set(self._base * PROBES.get(self._position, 1.0))
+
+    def _move_base(self) -> int:
+        """Go where the knee is now; return where the next cycle begins."""
+        before = self._base
+        wanted = self._hold_ratio * (self._curve.knee or before)
+        self._base = max(self._least, before / MOST_CHANGE, min(before * MOST_CHANGE, wanted))
+        return SOON if abs(self._base - before) > MOVED_RATIO * before else 0
+
+    def _recover(self) -> None:
+        if self._hold_off_s > 0:
+            return
+        self._set(self._value + RECOVERY_STEP * self._wrong_at)
+        if self._value >= RECOVERED * self._wrong_at:
+            self._base = self._value
+            self._position = 0
+            self._go(Phase.CRUISE, self._base)
+
+    def _go(self, phase: Phase, value: float) -> None:
+        self._phase = phase
+        self._phase_rounds = 0
+        self._round = _Round(self._round.number + 1)
+        self._set(value)
+
+    def _set(self, value: float) -> None:
+        self._value = max(self._least, value)

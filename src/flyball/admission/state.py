@@ -1,0 +1,74 @@
+"""How admission control stands, as one JSON document: for the state page, for programs and for people.
+
+Only reads; all of it is known elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flyball.admission.admission import Admission
+
+
+def state_of(admission: Admission) -> dict[str, Any]:
+    """Return the state. All loads are cost per second in `unit`."""
+    usage = admission.usage
+    return {
+        "name": admission.name,
+        "unit": admission.unit.value,
+        "reference": {"value": admission.reference.value, "state": admission.reference.state},
+        "load": admission.load_per_s,
+        "budget": admission.budget_per_s,
+        "period_s": admission.period_s,
+        "deadline_s": admission.deadline_s,
+        "in_flight": admission.in_flight,
+        "streams": admission.streams,
+        "is_held": admission.is_held,
+        "pool": {
+            "size": usage.size,
+            "busy": usage.busy,
+            "waiting": usage.waiting,
+            "connections": usage.connections,
+            "busy_s": usage.busy_s,
+            "waiting_s": usage.waiting_s,
+        },
+        "classes": _classes(admission),
+        "keys": {
+            key: {
+                "class": facts.class_number,
+                "cost": facts.mean,
+                "base_cost": facts.base,
+                "requests": facts.requests,
+            }
+            for key, facts in sorted(admission.classifier.keys.items())
+        },
+    }
+
+
+def _classes(admission: Admission) -> list[dict[str, Any]]:
+    waiting = admission.gate.waiting
+    arrivals = admission.gate.arrivals_per_s
+    probabilities = admission.scheduler.probabilities()
+    found = []
+    for each in admission.classifier.classes:
+        number = each.number
+        counts = admission.counts_of(number)
+        found.append(
+            {
+                "class": number,
+                "cost": each.mean,
+                "below": each.below,
+                "waiting": waiting[number] if number < len(waiting) else 0,
+                "arrivals_per_s": arrivals[number] if number < len(arrivals) else 0.0,
+                "arrived": counts.arrived,
+                "admitted": counts.admitted,
+                "refused": counts.refused,
+                "left": counts.left,
+                "served": counts.served,
+                "failed": counts.failed,
+                "probability": probabilities[number] if number < len(probabilities) else 1.0,
+                "odds": admission.blocking.odds(number),
+            }
+        )
+    return found
