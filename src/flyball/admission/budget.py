@@ -30,7 +30,7 @@ class BudgetController:
             raise AdmissionError(f"the budget begins with {start}; give a cost per second above 0")
         self._law = Integral(gain)
         self._state = self._law.begin(start, None)
-        self._reference = start
+        self._reference: float | None = None
 
     @property
     def value(self) -> float:
@@ -39,9 +39,10 @@ class BudgetController:
 
     def step(self, reference: float, measured: float, admitted: float) -> float:
         """Return the next budget, after a period in which so much load was measured and so much was admitted."""
-        moved = self._law.settle(self._state, self.value * reference / self._reference)
+        if self._reference is not None:
+            self._state = self._law.settle(self._state, self.value * reference / self._reference)
         self._reference = reference
-        state, wanted = self._law.step(moved, Reading(reference, measured))
+        state, wanted = self._law.step(self._state, Reading(reference, measured))
         budget = max(LEAST_SHARE * reference, min(wanted, admitted + reference))
         self._state = self._law.settle(state, budget)
         return budget
