@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructType
 
 from flyball.pipeline.events import WINDOWS
-from flyball.pipeline.schemas import CALLS, REQUESTS
+from flyball.pipeline.schemas import ADMISSIONS, CALLS, REQUESTS
 
 START_US = 1_700_000_000_000_000
 """When the runs of the tests begin."""
@@ -26,6 +26,11 @@ def requests(spark: SparkSession, rows: Sequence[Row]) -> DataFrame:
 def calls(spark: SparkSession, rows: Sequence[Row]) -> DataFrame:
     """Calls to node-1, meant for when the run began unless said otherwise."""
     return filled(spark, CALLS, rows, target="node-1", queue="orders", intended_us=START_US)
+
+
+def admissions(spark: SparkSession, rows: Sequence[Row]) -> DataFrame:
+    """Requests that came to an application and were served, when the run began unless said otherwise."""
+    return filled(spark, ADMISSIONS, rows, key="GET /", outcome="served", arrived_us=START_US)
 
 
 def windows(spark: SparkSession, length_s: float, *runs: str) -> DataFrame:

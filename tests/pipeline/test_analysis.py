@@ -19,9 +19,11 @@ from flyball.pipeline.log_formats import TELESTO_HEADER, LogFormat
 from flyball.pipeline.report import write_report
 from tests.pipeline.traces import (
     START_US,
+    admission,
     request,
     sample,
     steady_requests,
+    write_admissions,
     write_experiment,
     write_requests,
     write_run,
@@ -126,6 +128,34 @@ def test_traces_of_a_node_without_experiment_are_enough(spark: SparkSession, tmp
     assert measure(analysis, "", "nodes", "throughput") == pytest.approx(100.0, rel=0.05)
     assert not (tmp_path / "out" / "model.json").exists(), "a model of an earlier analysis"
     write_report(analysis, tmp_path / "out" / "report.html")
+
+
+def test_admissions_alone_are_enough_for_a_report_with_their_profile(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [admission(sequence=number, arrived_us=START_US + number * 10_000) for number in range(30)]
+    dear = [{**row, "key": "GET /search", "busy_ns": 90_000_000, "connections": 7} for row in rows]
+    write_admissions(tmp_path / "traces" / "admissions-shop-1.parquet", [*rows, *dear])
+    analysis = analyse(spark, tmp_path / "traces", tmp_path / "out")
+    found = analysis.models["profile"]
+    assert {key: (facts["mean"], facts["class"]) for key, facts in found["keys"].items()} == {
+        "GET /": (2, 0),
+        "GET /search": (90, 1),
+    }
+    write_report(analysis, tmp_path / "out" / "report.html")
+    path = find_model(spark, "profile", tmp_path / "traces", tmp_path / "models", unit="connections")
+    assert json.loads(path.read_text(encoding="utf-8"))["keys"]["GET /search"]["mean"] == 7
+
+
+def test_a_profile_is_of_the_application_where_nodes_were_traced_too(spark: SparkSession, tmp_path: Path) -> None:
+    write_requests(tmp_path / "traces" / "trace-a-1.parquet", steady_requests(10))
+    write_admissions(tmp_path / "traces" / "admissions-shop-1.parquet", [admission()])
+    path = find_model(spark, "profile", tmp_path / "traces", tmp_path / "models")
+    assert list(json.loads(path.read_text(encoding="utf-8"))["keys"]) == ["GET /"]
+
+
+def test_requests_of_nodes_have_no_cost_in_connections(spark: SparkSession, tmp_path: Path) -> None:
+    write_requests(tmp_path / "traces" / "trace-a-1.parquet", steady_requests(10))
+    with pytest.raises(PipelineError, match="requests of nodes have no cost in connections: give traces of an"):
+        find_model(spark, "profile", tmp_path / "traces", tmp_path / "models", unit="connections")
 
 
 def test_samples_become_a_model(spark: SparkSession, tmp_path: Path) -> None:

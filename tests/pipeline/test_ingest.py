@@ -19,17 +19,19 @@ from flyball.errors import PipelineError
 from flyball.pipeline import schemas
 from flyball.pipeline.ingest import Ingested, ingest, open_store
 from flyball.pipeline.log_formats import LogFormat
-from flyball.pipeline.rules import KINDS, PROTOCOLS, RESULTS, RULES
+from flyball.pipeline.rules import KINDS, OUTCOMES, PROTOCOLS, RESULTS, RULES
 from flyball.pipeline.store import INCOMPLETE, Store
 from flyball.trace import schema as written
 from tests.nodes import RunningNode
 from tests.pipeline.traces import (
     START_US,
     Row,
+    admission,
     call,
     request,
     sample,
     steady_requests,
+    write_admissions,
     write_calls,
     write_experiment,
     write_requests,
@@ -68,6 +70,7 @@ def numbered(*numbers: int, **columns: object) -> list[Row]:
         (schemas.REQUESTS, written.SCHEMA),
         (schemas.CALLS, written.CALL_SCHEMA),
         (schemas.SAMPLES, written.SAMPLE_SCHEMA),
+        (schemas.ADMISSIONS, written.ADMISSION_SCHEMA),
     ],
 )
 def test_the_tables_have_the_columns_that_are_written(ours: StructType, theirs: pa.Schema) -> None:
@@ -78,7 +81,12 @@ def test_the_tables_have_the_columns_that_are_written(ours: StructType, theirs: 
 
 @pytest.mark.parametrize(
     ("table", "theirs"),
-    [("requests", written.SCHEMA), ("calls", written.CALL_SCHEMA), ("samples", written.SAMPLE_SCHEMA)],
+    [
+        ("requests", written.SCHEMA),
+        ("calls", written.CALL_SCHEMA),
+        ("samples", written.SAMPLE_SCHEMA),
+        ("admissions", written.ADMISSION_SCHEMA),
+    ],
 )
 def test_the_rules_know_the_columns_that_are_written(table: str, theirs: pa.Schema) -> None:
     assert list(RULES[table].columns.items()) == [(field.name, plain(field.type)) for field in theirs]
@@ -92,22 +100,26 @@ def test_the_rules_know_the_texts_that_are_written() -> None:
     assert written.names_of(written.Kind).to_pylist() == KINDS
     assert written.names_of(written.Protocol).to_pylist() == PROTOCOLS
     assert written.names_of(written.Result).to_pylist() == RESULTS
+    assert written.names_of(written.Outcome).to_pylist() == OUTCOMES
 
 
-def test_all_three_tables_are_found_at_any_depth_with_their_run(source: Path, take: Ingest) -> None:
+def test_all_four_tables_are_found_at_any_depth_with_their_run(source: Path, take: Ingest) -> None:
     write_requests(source / "trace-a-1.parquet", numbered(1))
     write_requests(source / "deep" / "run=x.y.r1" / "traces" / "trace-a-1.parquet", numbered(2))
     write_calls(source / "deep" / "run=007" / "traces" / "calls-w-1.parquet", [call(sequence=3)])
     write_samples(source / "run=007" / "samples-l-1.parquet", [sample(sequence=4)])
+    write_admissions(source / "run=007" / "admissions-shop-1.parquet", [admission(sequence=5)])
     found = take()
     assert {(row.run, row.sequence) for row in found.requests.collect()} == {("", 1), ("x.y.r1", 2)}
     assert [(row.run, row.sequence) for row in found.calls.collect()] == [("007", 3)]
     assert [(row.run, row.sequence) for row in found.samples.collect()] == [("007", 4)]
+    assert [(row.run, row.sequence) for row in found.admissions.collect()] == [("007", 5)]
     assert found.quarantine == []
-    assert found.rows == {"requests": 2, "calls": 1, "samples": 1}
+    assert found.rows == {"requests": 2, "calls": 1, "samples": 1, "admissions": 1}
     schemas.require(found.requests, schemas.REQUESTS, "requests")
     schemas.require(found.calls, schemas.CALLS, "calls")
     schemas.require(found.samples, schemas.SAMPLES, "samples")
+    schemas.require(found.admissions, schemas.ADMISSIONS, "admissions")
 
 
 def test_tables_without_files_are_empty_and_have_their_columns(source: Path, take: Ingest) -> None:
@@ -116,6 +128,7 @@ def test_tables_without_files_are_empty_and_have_their_columns(source: Path, tak
     assert found.calls.count() == 0
     schemas.require(found.calls, schemas.CALLS, "calls")
     schemas.require(found.samples, schemas.SAMPLES, "samples")
+    schemas.require(found.admissions, schemas.ADMISSIONS, "admissions")
 
 
 def test_a_second_run_takes_new_files_only(source: Path, take: Ingest) -> None:
@@ -270,6 +283,18 @@ def test_samples_that_are_no_numbers_go_to_quarantine(source: Path, take: Ingest
     assert found.quarantine == [
         (str(path), "measurement is no sound number", 1),
         (str(path), "sample_time_s is no sound number", 1),
+    ]
+
+
+def test_admissions_that_break_the_rules_go_to_quarantine(source: Path, take: Ingest) -> None:
+    rows = [admission(sequence=1), admission(outcome="perhaps"), admission(busy_ns=-1), admission(key=None)]
+    path = write_admissions(source / "admissions-shop-1.parquet", rows)
+    found = take()
+    assert sequences(found.admissions) == [1]
+    assert found.quarantine == [
+        (str(path), "busy_ns is negative", 1),
+        (str(path), "key is missing", 1),
+        (str(path), "outcome is none that is known", 1),
     ]
 
 

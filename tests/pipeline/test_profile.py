@@ -11,10 +11,26 @@ import numpy as np
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from flyball.admission import kmeans
+from flyball.admission import profile as in_process
+from flyball.admission.kmeans import divide
+from flyball.admission.profile import Profile, profile_from
+from flyball.admission.profile import profile_of as made_in_process
 from flyball.errors import PipelineError
-from flyball.pipeline.profile import profile, profile_of
+from flyball.pipeline.profile import (
+    BUCKETS_PER_E,
+    CLEARLY_BETTER,
+    FEW_CLASSES,
+    FEWEST_ROWS,
+    LEAST_SILHOUETTE,
+    VERSION,
+    profile,
+    profile_of,
+    profile_of_admissions,
+)
 from flyball.pipeline.schemas import REQUESTS
 
+from .rows import admissions
 from .traces import request
 
 Costs = Sequence[tuple[str, float, int]]
@@ -35,16 +51,67 @@ def around(key: str, cost: float, count: int, spread: float = 0.2) -> Costs:
     return [(key, float(cost * math.exp(random.normal(0, spread))), 1) for _ in range(count)]
 
 
+THREE_CLASSES = [
+    *around("GET /", 1.0, 500),
+    *around("GET /items/{id}", 1.2, 300),
+    *around("POST /bids", 30.0, 200),
+    *around("GET /regions/{id}/items", 2000.0, 10),
+]
+"""Two keys that are cheap, one in the middle, one that is rare and dear."""
+
+
 @pytest.fixture(scope="module")
 def of_three_classes(spark_process: SparkSession) -> dict[str, Any]:
-    """Two keys that are cheap, one in the middle, one that is rare and dear."""
-    costs = [
-        *around("GET /", 1.0, 500),
-        *around("GET /items/{id}", 1.2, 300),
-        *around("POST /bids", 30.0, 200),
-        *around("GET /regions/{id}/items", 2000.0, 10),
-    ]
-    return profile_of(rows_of(spark_process.newSession(), costs), "ms")
+    return profile_of(rows_of(spark_process.newSession(), THREE_CLASSES), "ms")
+
+
+def same(ours: Profile, theirs: dict[str, Any]) -> bool:
+    """Whether a profile made without Spark says the same, to the precision at which k-means of Spark ends."""
+    spark_profile = profile_from(theirs)
+    assert [found.mean for found in ours.classes] == pytest.approx([found.mean for found in spark_profile.classes])
+    assert [found.below for found in ours.classes[:-1]] == pytest.approx(theirs["bounds"], rel=0.05)
+    assert ours.keys.keys() == spark_profile.keys.keys()
+    for key, facts in ours.keys.items():
+        expected = spark_profile.keys[key]
+        assert (facts.class_number, facts.requests) == (expected.class_number, expected.requests)
+        assert (facts.mean, facts.sd) == pytest.approx((expected.mean, expected.sd))
+    return True
+
+
+def test_the_fit_without_spark_finds_the_same_three_classes(of_three_classes: dict[str, Any]) -> None:
+    assert same(made_in_process([(key, cost) for key, cost, _ in THREE_CLASSES], "ms"), of_three_classes)
+
+
+def test_the_fit_without_spark_has_the_same_silhouettes(of_three_classes: dict[str, Any]) -> None:
+    costs = np.array([cost for _, cost, _ in THREE_CLASSES])
+    points, which = np.unique(np.floor(np.log(costs) * BUCKETS_PER_E), return_inverse=True)
+    places = (points + 0.5) / BUCKETS_PER_E
+    found = divide(places, np.bincount(which).astype(float), np.bincount(which, costs).astype(float), most=3)
+    # Only where the classes are clear does Spark's k-means find the best division of all.
+    assert found.silhouettes[1] == pytest.approx(of_three_classes["silhouettes"]["3"], abs=0.001)
+
+
+def test_both_fits_go_by_the_same_rules() -> None:
+    assert (kmeans.LEAST_SILHOUETTE, kmeans.CLEARLY_BETTER) == (LEAST_SILHOUETTE, CLEARLY_BETTER)
+    assert (in_process.FEWEST_ROWS, in_process.POINTS_PER_E) == (FEWEST_ROWS, BUCKETS_PER_E)
+    assert (in_process.MOST_CLASSES, in_process.VERSION) == (FEW_CLASSES, VERSION)
+
+
+@pytest.mark.parametrize(
+    "costs",
+    [
+        [("put", 5.0 * math.exp(0.6 * math.sin(number * number))) for number in range(300)],
+        [*[("form", 0.0)] * 20, *[("read", 1.0)] * 20, *[("search", 50.0)] * 20],
+        [("put", 3.0), ("take", 3.0)] * 20,
+        [("put", 1.0), ("take", 100.0)],
+    ],
+    ids=["one hump", "free ones", "equal costs", "few rows"],
+)
+def test_the_fit_without_spark_agrees_where_classes_are_not_clear(
+    spark: SparkSession, costs: list[tuple[str, float]]
+) -> None:
+    theirs = profile_of(rows_of(spark, [(key, cost, 1) for key, cost in costs]), "ms")
+    assert same(made_in_process(costs, "ms"), theirs)
 
 
 def test_classes_go_from_small_to_large(of_three_classes: dict[str, Any]) -> None:
@@ -170,3 +237,32 @@ def test_no_requests_are_an_error_that_says_so(spark: SparkSession) -> None:
 def test_rows_without_the_right_columns_are_refused(spark: SparkSession) -> None:
     with pytest.raises(PipelineError, match="the rows lacks weight"):
         profile_of(spark.createDataFrame([("put", 1.0)], "key string, cost double"), "ms")
+
+
+def test_the_cost_of_an_admission_is_how_long_it_held_connections(spark: SparkSession) -> None:
+    rows = [{"key": "GET /", "busy_ns": 2_000_000, "connections": 4, "served_ns": 9_000_000, "pool_ns": 5_000_000}]
+    found = profile_of_admissions(admissions(spark, rows))
+    assert (found["unit"], found["keys"]["GET /"]["mean"]) == ("ms", 2)
+
+
+def test_the_cost_of_an_admission_can_be_the_connections_it_took(spark: SparkSession) -> None:
+    rows = [{"connections": 3, "busy_ns": 1}, {"connections": 5, "busy_ns": 1}]
+    found = profile_of_admissions(admissions(spark, rows), "connections")
+    assert (found["unit"], found["keys"]["GET /"]["mean"]) == ("connections", 4)
+
+
+def test_only_requests_that_were_served_say_what_it_costs(spark: SparkSession) -> None:
+    others = [{"outcome": outcome, "busy_ns": 9_000_000_000} for outcome in ("failed", "refused", "refused", "left")]
+    found = profile_of_admissions(admissions(spark, [{"busy_ns": 1_000_000}, *others]))
+    assert (found["requests"], found["keys"]["GET /"]["mean"]) == (1, 1)
+    assert found["left_out"] == {"failed": 1, "left": 1, "refused": 2}
+
+
+def test_a_unit_that_there_is_not_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(PipelineError, match="there is no unit 'coins' of cost: give ms or connections"):
+        profile_of_admissions(admissions(spark, [{}]), "coins")
+
+
+def test_admissions_of_which_none_was_served_are_an_error_that_says_so(spark: SparkSession) -> None:
+    with pytest.raises(PipelineError, match="there is no request to make a profile of"):
+        profile_of_admissions(admissions(spark, [{"outcome": "refused"}]))

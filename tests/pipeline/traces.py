@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flyball.trace.schema import (
+    ADMISSION_SCHEMA,
     CALL_SCHEMA,
     SAMPLE_SCHEMA,
     SCHEMA,
@@ -85,6 +86,25 @@ def sample(**columns: Any) -> Row:
     return _changed(row, columns)
 
 
+def admission(**columns: Any) -> Row:
+    """One row of an application's trace: a request that took 1 connection for 2 ms, unless told otherwise."""
+    row = {
+        "key": "GET /",
+        "class_number": 0,
+        "outcome": "served",
+        "arrived_us": START_US,
+        "waited_ns": 0,
+        "served_ns": 3_000_000,
+        "connections": 1,
+        "busy_ns": 2_000_000,
+        "pool_ns": 0,
+        "application": "auction",
+        "sequence": 0,
+        "weight": 1,
+    }
+    return _changed(row, columns)
+
+
 def _changed(row: Row, columns: Mapping[str, Any]) -> Row:
     unknown = columns.keys() - row.keys()
     assert not unknown, f"no such columns: {unknown}"
@@ -134,6 +154,11 @@ def write_calls(path: Path, rows: Sequence[Row], **metadata: str) -> Path:
 def write_samples(path: Path, rows: Sequence[Row], **metadata: str) -> Path:
     """Write a file as a control loop does."""
     return _write(path, rows, SAMPLE_SCHEMA, "samples", metadata)
+
+
+def write_admissions(path: Path, rows: Sequence[Row], **metadata: str) -> Path:
+    """Write a file as an application does."""
+    return _write(path, rows, ADMISSION_SCHEMA, "admissions", metadata)
 
 
 def _write(path: Path, rows: Sequence[Row], schema: pa.Schema, table: str, metadata: Mapping[str, str]) -> Path:

@@ -1,21 +1,31 @@
 """The profile of an application: what each kind of its requests costs, and which are small and large.
 
-Reads what `flyball pipeline profile` writes; the file is described in docs/pipeline-models.md.
+Reads what `flyball pipeline profile` writes (docs/pipeline-models.md), or makes one of a few costs by the same rules.
+Knows nothing of who records costs.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from flyball.admission.classes import CostClass
+from flyball.admission.kmeans import Division, Numbers, divide
 from flyball.errors import AdmissionError
 
 VERSION = 1
+MOST_CLASSES = 4
+FEWEST_ROWS = 20
+"""Of fewer costs no classes are made."""
+POINTS_PER_E = 200
+"""Costs that differ by less than 1/200 are one point for k-means."""
 HOW_TO_MAKE_ONE = "make one with `flyball pipeline profile SOURCE --out DIR`"
 
 
@@ -111,6 +121,8 @@ def _optional(value: Any) -> float | None:
 
 
 def _check(profile: Profile) -> None:
+    if not profile.keys:
+        raise AdmissionError("has no keys")
     if not profile.classes or [found.number for found in profile.classes] != list(range(len(profile.classes))):
         raise AdmissionError("has no classes that are numbered from 0 on")
     costs = [found.mean for found in profile.classes]
@@ -120,3 +132,45 @@ def _check(profile: Profile) -> None:
         costs += [facts.mean, facts.sd]
     if not all(math.isfinite(cost) and cost >= 0 for cost in costs):
         raise AdmissionError("has a cost that is no number of 0 or more")
+
+
+def profile_of(costs: Iterable[tuple[str, float]], unit: str, most_classes: int = MOST_CLASSES) -> Profile:
+    """Return the profile of requests, given as key and cost (0 or more, in `unit`), of which there is at least one.
+
+    For data that fit into memory; by the same rules as the pipeline's.
+    """
+    rows = list(costs)
+    if not rows:
+        raise AdmissionError("there is no request to make a profile of")
+    cost = np.array([each for _, each in rows], float)
+    place = _places(cost)
+    bounds = np.array(_division(place, cost, most_classes).bounds)
+    number = np.searchsorted(bounds, place)
+    below = [*(float(each) for each in np.exp(bounds)), None]
+    keys = np.array([key for key, _ in rows], object)
+    return Profile(
+        unit,
+        tuple(CostClass(which, float(cost[number == which].mean()), below[which]) for which in range(len(below))),
+        {key: _key(cost[keys == key], number[keys == key]) for key in sorted({*keys})},
+    )
+
+
+def _places(cost: Numbers) -> Numbers:
+    """Return ln cost, to within a point. A cost of 0 has none: it goes to the smallest that is not 0."""
+    paid = cost[cost > 0]
+    smallest = paid.min() if len(paid) else 1.0
+    places: Numbers = (np.floor(np.log(np.maximum(cost, smallest)) * POINTS_PER_E) + 0.5) / POINTS_PER_E
+    return places
+
+
+def _division(place: Numbers, cost: Numbers, most_classes: int) -> Division:
+    if len(place) < FEWEST_ROWS:
+        return Division(reason=f"{len(place)} rows are too few for classes, {FEWEST_ROWS} are needed")
+    points, which = np.unique(place, return_inverse=True)
+    weights, costs = (np.bincount(which, each).astype(np.float64) for each in (None, cost))
+    return divide(points, weights, costs, most_classes)
+
+
+def _key(cost: Numbers, number: npt.NDArray[np.intp]) -> KeyProfile:
+    """Return the figures of a key; its class is that of most of its requests."""
+    return KeyProfile(len(cost), float(cost.mean()), float(cost.std()), int(np.bincount(number).argmax()))

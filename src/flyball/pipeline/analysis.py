@@ -34,7 +34,7 @@ from flyball.pipeline.loops import closed_loops, loop_measures, loops, plants
 from flyball.pipeline.manifest import Experiment, Run, read_experiments, read_runs
 from flyball.pipeline.measures import cells, measures, references, telesto_metrics
 from flyball.pipeline.phases import phases
-from flyball.pipeline.profile import profile
+from flyball.pipeline.profile import profile, profile_of_admissions
 from flyball.pipeline.spark_errors import one_line_errors
 from flyball.pipeline.store import Quarantined, Store
 from flyball.pipeline.throughput import measured, seconds, series, throughput
@@ -91,12 +91,17 @@ def analyse(spark: SparkSession, source: Path, out: Path, progress: Progress = u
     return analysis
 
 
-def find_model(spark: SparkSession, name: str, source: Path, out: Path, progress: Progress = unseen) -> Path:
-    """Write one of the MODELS into `out` and return its file. Raises PipelineError if the traces do not allow it."""
+def find_model(
+    spark: SparkSession, name: str, source: Path, out: Path, progress: Progress = unseen, unit: str = "ms"
+) -> Path:
+    """Write one of the MODELS into `out` and return its file. Raises PipelineError if the traces do not allow it.
+
+    `unit` is that of the costs in a profile.
+    """
     stages = _Stages(progress, of=4 if name == "capacity" else 1)
     with one_line_errors(f"the {name}"), _opened(spark, source, out, stages) as opened:
         if name == "profile":
-            model = profile(opened.found.requests)
+            model = _profile_in(opened.found, unit)
         elif name == "model":
             model = plants(opened.found.samples, opened.runs)
         else:
@@ -287,20 +292,32 @@ def _models(
 
 
 def _profile(found: Ingested) -> dict[str, Any] | None:
-    if not found.rows.get("requests"):
+    if not (found.rows.get("requests") or found.rows.get("admissions")):
         return None
     with contextlib.suppress(PipelineError):
-        return profile(_part_of(found))
+        return _profile_in(found)
     return None
 
 
-def _part_of(found: Ingested) -> DataFrame:
+def _profile_in(found: Ingested, unit: str = "ms") -> dict[str, Any]:
+    """Return the profile of an application's requests, or of those of nodes where no application has recorded any.
+
+    Raises PipelineError if there are neither, or if they do not tell costs in that unit.
+    """
+    if found.rows.get("admissions"):
+        return profile_of_admissions(_part_of(found.admissions, found.rows["admissions"]), unit)
+    if unit != "ms":
+        raise PipelineError(f"requests of nodes have no cost in {unit}: give traces of an application, or --unit ms")
+    return profile(_part_of(found.requests, found.rows.get("requests", 0)))
+
+
+def _part_of(requests: DataFrame, rows: int) -> DataFrame:
     """Return so many of the requests as are enough for a profile, each with the weight of those left out."""
-    one_in = _one_in(found.rows["requests"])
+    one_in = _one_in(rows)
     if one_in == 1:
-        return found.requests
+        return requests
     # By a hash: of a client that puts and takes in turn, every n-th request would be of one kind.
-    part = found.requests.where(sf.pmod(sf.hash("sequence"), sf.lit(one_in)) == 0)
+    part = requests.where(sf.pmod(sf.hash("sequence"), sf.lit(one_in)) == 0)
     return part.withColumn("weight", sf.col("weight") * sf.lit(one_in))
 
 

@@ -57,6 +57,7 @@ class Ingested:
     requests: DataFrame
     calls: DataFrame
     samples: DataFrame
+    admissions: DataFrame
     intervals: DataFrame
     """From the logs of seed 002's servers: what they counted in each interval."""
     downtimes: DataFrame

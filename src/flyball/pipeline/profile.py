@@ -21,7 +21,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, DoubleType
 
 from flyball.errors import PipelineError
-from flyball.pipeline.schemas import REQUESTS, require, table
+from flyball.pipeline.schemas import ADMISSIONS, REQUESTS, require, table
 
 VERSION = 1
 BUCKETS_PER_E = 200
@@ -47,6 +47,11 @@ ROWS = table(key=REQUESTS["kind"].dataType, weight=REQUESTS["weight"].dataType)
 _POINT = table(features=ArrayType(DoubleType(), containsNull=False), weight=DoubleType())
 
 COST_OF_REQUESTS = "parse + engine + store + emit, in which the node worked or held a connection for the request"
+COSTS_OF_ADMISSIONS = {
+    "ms": "busy: how long the request held connections of the database, all together",
+    "connections": "how many times the request took a connection of the database",
+}
+"""By unit."""
 
 Numbers = npt.NDArray[np.float64]
 
@@ -88,6 +93,23 @@ def profile(requests: DataFrame) -> dict[str, Any]:
     return found
 
 
+def profile_of_admissions(admissions: DataFrame, unit: str = "ms") -> dict[str, Any]:
+    """Return the profile of an application's requests by their key; costs are in a unit of COSTS_OF_ADMISSIONS.
+
+    Only those that were served count; the others are counted in `left_out`. Raises PipelineError if none was served.
+    """
+    require(admissions, ADMISSIONS, "the admissions")
+    if unit not in COSTS_OF_ADMISSIONS:
+        raise PipelineError(f"there is no unit {unit!r} of cost: give {' or '.join(COSTS_OF_ADMISSIONS)}")
+    cost = sf.col("busy_ns") / sf.lit(1e6) if unit == "ms" else sf.col("connections")
+    points = _points(admissions.select("key", "outcome", "weight", cost.alias("cost")), "key", "outcome")
+    is_served = points["outcome"] == "served"
+    found = _profile(admissions.sparkSession, points[is_served], unit, COSTS_OF_ADMISSIONS[unit])
+    left_out = points[~is_served].groupby("outcome", sort=True)["weight"].sum()
+    found["left_out"] = {str(outcome): int(weight) for outcome, weight in left_out.items()}
+    return found
+
+
 def profile_of(rows: DataFrame, unit: str, cost: str = "as recorded") -> dict[str, Any]:
     """Return the profile of rows of `key` (any text), `cost` (finite, 0 or more, in `unit`) and `weight`.
 
@@ -122,7 +144,9 @@ def _points(rows: DataFrame, *keys: str) -> pd.DataFrame:
 
 def _profile(spark: SparkSession, points: pd.DataFrame, unit: str, cost: str) -> dict[str, Any]:
     if points.empty:
-        raise PipelineError("there is no request to make a profile of: give traces of a node that served some")
+        raise PipelineError(
+            "there is no request to make a profile of: give traces of a node or an application that served some"
+        )
     clusters = _clusters(spark, points)
     classes = _classes(points, clusters.bounds)
     return {

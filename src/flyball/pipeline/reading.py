@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from flyball.pipeline.rules import MOST_WEIGHT, RULES, Rules, problem_of_columns, reasons
 from flyball.pipeline.schemas import SCHEMA_VERSION
 
-TRACE_NAMES = ("trace-*.parquet", "calls-*.parquet", "samples-*.parquet")
+TRACE_NAMES = ("trace-*.parquet", "calls-*.parquet", "samples-*.parquet", "admissions-*.parquet")
 """What trace files are called. A name that begins with a dot is a file that is not complete."""
 
 REASON = "reason"
@@ -25,7 +25,7 @@ _VERSION_KEY = b"flyball.schema_version"
 _TABLE_KEY = b"flyball.table"
 _SAMPLE_RATIO_KEY = b"flyball.sample_ratio"
 _DROPPED_KEY = b"flyball.dropped"
-_TRACE_TABLES = ("requests", "calls", "samples")
+_TRACE_TABLES = ("requests", "calls", "samples", "admissions")
 _BATCH_ROWS = 1 << 17
 
 

@@ -22,6 +22,7 @@ KINDS = [
 ]
 PROTOCOLS = ["telesto", "thorbang", "amqp", "http"]
 RESULTS = ["ok", "empty", "refused", "failed"]
+OUTCOMES = ["served", "failed", "refused", "left"]
 
 MOST = 10**15
 """No duration, size or count is larger: nanoseconds of eleven days. So sums of a few do not overflow."""
@@ -67,7 +68,7 @@ def _rules(time_column: str, table: StructType, **special: Range) -> Rules:
     columns = {field.name: _IN_ARROW[field.dataType] for field in table if field.name != "run"}
     whole = {name: _COUNT for name, kind in columns.items() if kind == _WHOLE}
     real = {name: _FINITE for name, kind in columns.items() if kind == _REAL}
-    texts = {"kind": KINDS, "protocol": PROTOCOLS, "result": RESULTS}
+    texts = {"kind": KINDS, "protocol": PROTOCOLS, "result": RESULTS, "outcome": OUTCOMES}
     return Rules(
         time_column=time_column,
         columns=columns,
@@ -96,6 +97,8 @@ SAMPLE_RULES = _rules(
     sample_time_s=(1e-9, MOST),
 )
 
+ADMISSION_RULES = _rules("arrived_us", schemas.ADMISSIONS, weight=(1, MOST_WEIGHT))
+
 INTERVAL_RULES = _rules(
     "at_us",
     schemas.INTERVALS,
@@ -107,6 +110,7 @@ RULES: Mapping[str, Rules] = {
     "requests": REQUEST_RULES,
     "calls": CALL_RULES,
     "samples": SAMPLE_RULES,
+    "admissions": ADMISSION_RULES,
     "intervals": INTERVAL_RULES,
     "downtimes": DOWNTIME_RULES,
 }

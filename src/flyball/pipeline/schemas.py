@@ -1,6 +1,6 @@
 """The tables of the pipeline: what traces hold, and what the stages make of them.
 
-The first three are those of `docs/traces.md`, with the column `run` that says which run of an experiment a row
+The first four are those of `docs/traces.md`, with the column `run` that says which run of an experiment a row
 belongs to: it is empty for traces that belong to none.
 """
 
@@ -73,6 +73,22 @@ SAMPLES = table(
     sequence=_WHOLE,
 )
 
+ADMISSIONS = table(
+    run=_TEXT,
+    key=_TEXT,
+    class_number=_WHOLE,
+    outcome=_TEXT,
+    arrived_us=_WHOLE,
+    waited_ns=_WHOLE,
+    served_ns=_WHOLE,
+    connections=_WHOLE,
+    busy_ns=_WHOLE,
+    pool_ns=_WHOLE,
+    application=_TEXT,
+    sequence=_WHOLE,
+    weight=_WHOLE,
+)
+
 INTERVALS = table(
     run=_TEXT,
     node=_TEXT,
@@ -89,8 +105,15 @@ INTERVALS = table(
 DOWNTIMES = table(run=_TEXT, node=_TEXT, at_us=_WHOLE, downtime_ns=_WHOLE)
 """How long workers of seed 003 had nothing to do before a request."""
 
-TABLES = {"requests": REQUESTS, "calls": CALLS, "samples": SAMPLES, "intervals": INTERVALS, "downtimes": DOWNTIMES}
-"""What can be ingested. The first three come in trace files, the last two only in the logs of the seeds."""
+TABLES = {
+    "requests": REQUESTS,
+    "calls": CALLS,
+    "samples": SAMPLES,
+    "admissions": ADMISSIONS,
+    "intervals": INTERVALS,
+    "downtimes": DOWNTIMES,
+}
+"""What can be ingested. The first four come in trace files, the last two only in the logs of the seeds."""
 
 
 def require(frame: DataFrame, schema: StructType, what: str) -> None:
