@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import NormalDist
 
 import numpy as np
 
@@ -49,8 +50,11 @@ LEAST_WEIGHT = 1e-6
 POINTS_PER_E = 25
 """Costs that differ by less than 4 % are one point for k-means, which bounds its time."""
 
-# A key's requests scatter. Five points at these quantiles of a normal distribution have its mean and deviation.
-_SCATTER = np.array([-1.41, -0.53, 0.0, 0.53, 1.41]) / np.std([-1.41, -0.53, 0.0, 0.53, 1.41])
+SCATTER_POINTS = 15
+"""A key's requests scatter, so it is as many points for k-means: fewer would look like classes of their own."""
+
+_QUANTILES = np.array([NormalDist().inv_cdf((number + 0.5) / SCATTER_POINTS) for number in range(SCATTER_POINTS)])
+_SCATTER = _QUANTILES / _QUANTILES.std()
 
 
 @dataclass(slots=True, eq=False)
@@ -357,7 +361,7 @@ def upper_bound(means: Sequence[float], unseen_ratio: float = UNSEEN_RATIO) -> f
 def _division(keys: Sequence[_Key], most: int, present: int) -> Division:
     """Divide keys, whose requests scatter about their means, into classes."""
     places = np.array([[key.place] for key in keys]) + np.outer([key.deviation for key in keys], _SCATTER)
-    weights = np.repeat([key.weight / len(_SCATTER) for key in keys], len(_SCATTER))
+    weights = np.repeat([key.weight / SCATTER_POINTS for key in keys], SCATTER_POINTS)
     buckets, which = np.unique(np.floor(places.ravel() * POINTS_PER_E), return_inverse=True)
     middles = (buckets + 0.5) / POINTS_PER_E
     weight: Numbers = np.bincount(which, weights).astype(np.float64)

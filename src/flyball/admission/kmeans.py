@@ -16,10 +16,14 @@ LEAST_SILHOUETTE = 0.82
 """Below it there is one class: two halves of a single normal hump reach 0.71, of a flat one 0.8."""
 CLEARLY_BETTER = 0.02
 """By so much the silhouette must gain for one class more."""
-LOYALTY = 0.1
+LOYALTY = 0.05
 """By so much the number of classes that there is already may be worse than another."""
 
 Numbers = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+
+_BLOCK = 256
+"""So many points are looked at together, which bounds the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ def divide(places: Numbers, weights: Numbers, costs: Numbers, most: int, present
     if len(places) < 2:
         return Division(reason="all requests cost the same")
     importance = weights + costs * (weights.sum() / costs.sum())
-    partitions = _best_partitions(places, importance, min(most, len(places)))
+    partitions = best_partitions(places, importance, min(most, len(places)))
     found = [silhouette(places, importance, starts) for starts in partitions]
     count = _count(found, present)
     if count == 1:
@@ -69,37 +73,42 @@ def _count(silhouettes: list[float], present: int) -> int:
     return next(count for count, value in enumerate(silhouettes, start=2) if value >= best - CLEARLY_BETTER)
 
 
-def _best_partitions(places: Numbers, weights: Numbers, most: int) -> list[npt.NDArray[np.intp]]:
+def best_partitions(places: Numbers, weights: Numbers, most: int) -> list[Indices]:
     """Return for 2, 3, ... `most` classes where each begins, such that the squared distances to centres are least.
 
     In order, the points of a class lie side by side; so the best k classes of the first n points are the best k - 1
     of some of them, and the rest (Bellman). Exact, in a time that grows with the square of the number of points.
     """
-    place = places - np.average(places, weights=weights)
-    total, first, second = (np.concatenate([[0.0], np.cumsum(weights * place**power)]) for power in (0, 1, 2))
+    centred = places - np.average(places, weights=weights)
+    sums = [np.concatenate([[0.0], np.cumsum(weights * centred**power)]) for power in (0, 1, 2)]
     count = len(places)
-
-    def spread(starts: npt.NDArray[np.intp], end: int) -> Numbers:
-        """Squared distances within a class from each of `starts` up to `end`."""
-        weight, moment = total[end] - total[starts], first[end] - first[starts]
-        found: Numbers = np.maximum(second[end] - second[starts] - moment * moment / weight, 0.0)
-        return found
-
-    least = np.array([0.0, *(spread(np.array([0]), end)[0] for end in range(1, count + 1))])
-    begins: list[npt.NDArray[np.intp]] = []
-    for classes in range(2, most + 1):
+    least = np.concatenate([[math.inf], _spread(sums, np.array([0]), np.arange(1, count + 1))[0]])
+    begins: list[Indices] = []
+    for _ in range(2, most + 1):
         fewer, least = least, np.full(count + 1, math.inf)
         begin = np.zeros(count + 1, np.intp)
-        for end in range(classes, count + 1):
-            starts = np.arange(classes - 1, end)
-            sums = fewer[starts] + spread(starts, end)
-            place_of_best = int(sums.argmin())
-            least[end], begin[end] = sums[place_of_best], starts[place_of_best]
+        for first in range(1, count + 1, _BLOCK):
+            ends = np.arange(first, min(first + _BLOCK, count + 1))
+            starts = np.arange(ends[-1])
+            totals = fewer[starts, None] + _spread(sums, starts, ends)
+            begin[ends] = totals.argmin(axis=0)
+            least[ends] = totals[begin[ends], ends - first]
         begins.append(begin)
     return [_unrolled(begins[: classes - 1], count) for classes in range(2, most + 1)]
 
 
-def _unrolled(begins: list[npt.NDArray[np.intp]], count: int) -> npt.NDArray[np.intp]:
+def _spread(sums: list[Numbers], starts: Indices, ends: Indices) -> Numbers:
+    """Return the squared distances within a class from each of `starts` up to each of `ends`; without end if empty.
+
+    `sums` are those of weights, and of weights times places and squares of places, before each point.
+    """
+    weight, moment, square = (each[ends][None, :] - each[starts][:, None] for each in sums)
+    is_class = starts[:, None] < ends[None, :]
+    within = square - moment * moment / np.where(is_class, weight, 1.0)
+    return np.where(is_class, np.maximum(within, 0.0), math.inf)
+
+
+def _unrolled(begins: list[Indices], count: int) -> Indices:
     starts, end = [0], count
     for begin in reversed(begins):
         end = int(begin[end])
@@ -107,7 +116,7 @@ def _unrolled(begins: list[npt.NDArray[np.intp]], count: int) -> npt.NDArray[np.
     return np.array(starts, np.intp)
 
 
-def silhouette(places: Numbers, weights: Numbers, starts: npt.NDArray[np.intp]) -> float:
+def silhouette(places: Numbers, weights: Numbers, starts: Indices) -> float:
     """Return how well points fit their own class and no other, -1 to 1, by squared distances (as Spark does).
 
     Classes begin at `starts`. A point stands for many requests, so that one alone in its class fits it well.
