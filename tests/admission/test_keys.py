@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import litestar
 import pytest
 from fastapi import APIRouter, FastAPI
 from hypothesis import given
@@ -152,12 +153,12 @@ def test_a_litestar_application_has_a_key_for_each_route() -> None:
     async def home() -> None: ...
 
     @websocket("/chat/{room:str}")
-    async def chat(socket: Any, room: FromPath[str]) -> None: ...
+    async def chat(socket: litestar.WebSocket[Any, Any, Any], room: FromPath[str]) -> None: ...
 
     key_of = litestar_key(Litestar([item, home, chat], openapi_config=None))
-    assert key_of(scope_of("/items/5")) == key_of(scope_of("/items/6/")) == "GET /items/{item_id:int}"
+    assert key_of(scope_of("/items/5")) == key_of(scope_of("/items/6/")) == "GET /items/{item_id}"
     assert key_of(scope_of("/")) == "GET /"
-    assert key_of(scope_of("/chat/tea", None)) == "WEBSOCKET /chat/{room:str}"
+    assert key_of(scope_of("/chat/tea", None)) == "WEBSOCKET /chat/{room}"
     assert key_of(scope_of("/items/5", "POST")) == "POST (no route)"
     assert key_of(scope_of("/none")) == "GET (no route)"
 

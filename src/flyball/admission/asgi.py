@@ -1,0 +1,346 @@
+"""Admission control in front of any ASGI application: a middleware that lets requests wait, and turns some away.
+
+Speaks ASGI and nothing else: what may begin when is the Admission's decision. Knows no framework.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from flyball.admission.admission import Admission, Admitted, HasMeter, Waiting
+from flyball.admission.classifier import Classifier
+from flyball.admission.keys import Key, Scope, key_for, path_of
+from flyball.admission.metrics import AdmissionCollector
+from flyball.admission.profile import load_profile
+from flyball.admission.recording import Recording
+from flyball.admission.use import current_use
+from flyball.errors import AdmissionError, NotAdmitted
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+KEPT_BYTES = 64 * 2**10
+"""While a request waits its body is taken from the server only as long as less than this is kept."""
+
+TRY_AGAIN_LATER = 1013
+"""The code with which a WebSocket is closed where the server cannot answer the handshake with a status."""
+
+
+class AdmissionMiddleware:
+    """Lets requests begin when the database behind the application can bear them.
+
+    A request that may not begin yet waits, at most `deadline_s` seconds; then, or when too many wait already, it
+    is answered with 503 and Retry-After. A client that goes away leaves the queue at once. Once a request has begun
+    it is never touched again.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        admission: Admission | None = None,
+        *,
+        sensor: HasMeter | None = None,
+        profile: str | Path | None = None,
+        traces: str | Path | None = None,
+        exempt: Sequence[str] = (),
+        key: Key | None = None,
+        state_path: str | None = None,
+        metrics_path: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Wrap `app`. `sensor` watches the pool; `options` are those of Admission. Or give a whole `admission`.
+
+        `profile` is a file of `flyball pipeline profile`; to `traces`, a folder, goes what that is made of. Paths
+        that are `exempt` never wait: "/static" with all below it, "/items/*/picture" with anything for the star.
+        `key` says what kind of request one is, by the application's routes if it is not given. At `state_path` and
+        `metrics_path` the state is shown, as JSON and for Prometheus; nowhere if they are not given.
+        """
+        self._app = app
+        self._recording = None if traces is None else Recording(Path(traces), options.get("name", "admission"))
+        self.admission = _make_admission(admission, sensor, profile, self._recording, options)
+        self._key = key or key_for(app)
+        self._exempt = _compile_exempt(exempt)
+        self._pages: dict[str, Callable[[], tuple[bytes, bytes]]] = {}
+        if state_path is not None:
+            self._pages[state_path] = self._state_page
+        if metrics_path is not None:
+            self._registry = CollectorRegistry()
+            self._registry.register(AdmissionCollector(self.admission))
+            self._pages[metrics_path] = self._metrics_page
+        self._has_own_paths = bool(self._pages) or self._exempt is not None
+        self._is_started = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind: str = scope["type"]
+        if kind != "http" and kind != "websocket":
+            await self._live(scope, receive, send)
+            return
+        if not self._is_started:
+            self._start()
+        if self._has_own_paths and await self._passes(scope, receive, send):
+            return
+        key = self._key(scope)
+        try:
+            asked = self.admission.ask(key)
+            if isinstance(asked, Admitted):
+                admitted = asked
+            else:
+                inbox = _Inbox(receive)
+                found = await _wait(asked, inbox)
+                if found is None:
+                    return
+                admitted, receive = found, inbox.receive
+        except NotAdmitted as refusal:
+            await _refuse(scope, send, refusal)
+            return
+        await self._serve(admitted, scope, receive, send)
+
+    async def _serve(self, admitted: Admitted, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer, and say when and how it has."""
+        answer = _Answer(admitted, send)
+        mark = current_use.set(admitted.use)
+        try:
+            await self._app(scope, receive, answer.send)
+        except asyncio.CancelledError:
+            # The server gives up: the client has gone, or the process ends. Nothing of it is the database's fault.
+            admitted.end(answer.is_failure)
+            raise
+        except BaseException:
+            admitted.end(is_failure=True)
+            raise
+        finally:
+            current_use.reset(mark)
+        admitted.end(answer.is_failure)
+
+    async def _passes(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Answer what is no matter of admission: our own pages, and paths that are exempt."""
+        path = path_of(scope)
+        page = self._pages.get(path)
+        if page is not None and scope["type"] == "http" and scope["method"] in ("GET", "HEAD"):
+            content_type, body = page()
+            await _respond(scope, send, 200, content_type, body, [(b"cache-control", b"no-store")])
+            return True
+        if self._exempt is None or not self._exempt.match(path):
+            return False
+        # Servers may start a request in the context of one before it.
+        current_use.set(None)
+        await self._app(scope, receive, send)
+        return True
+
+    def _state_page(self) -> tuple[bytes, bytes]:
+        return b"application/json", json.dumps(self.admission.state()).encode()
+
+    def _metrics_page(self) -> tuple[bytes, bytes]:
+        return CONTENT_TYPE_PLAIN_0_0_4.encode(), generate_latest(self._registry)
+
+    def _start(self) -> None:
+        if self._recording is not None:
+            self._recording.start()
+        self.admission.start()
+        self._is_started = True
+
+    async def stop(self) -> None:
+        """Refuse whoever waits, and complete the traces. The life span of the application does it by itself."""
+        if self._is_started:
+            self._is_started = False
+            self.admission.stop()
+            if self._recording is not None:
+                await asyncio.to_thread(self._recording.stop)
+
+    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Live as long as the application: start before it, and stop before the server hears that it has ended."""
+        has_listened = False
+
+        async def listen() -> Message:
+            nonlocal has_listened
+            has_listened = True
+            return await receive()
+
+        async def send_or_stop(message: Message) -> None:
+            if message["type"].startswith("lifespan.shutdown."):
+                await self.stop()
+            await send(message)
+
+        self._start()
+        try:
+            await self._app(scope, listen, send_or_stop)
+        except Exception:
+            if has_listened or scope["type"] != "lifespan":
+                raise
+            # It knows nothing of life spans, as Django does not. But we have to stop some day.
+            await self._live_alone(receive, send)
+        finally:
+            await self.stop()
+
+    async def _live_alone(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+class _Gone(Exception):
+    """The client has closed its connection."""
+
+
+class _Inbox:
+    """What a client sends while its request waits, kept for the application."""
+
+    __slots__ = ("_kept", "_receive")
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._kept: deque[Message] = deque()
+
+    async def listen(self) -> None:
+        """Keep what comes. Raises _Gone when the client goes, and returns when enough is kept: the rest may wait."""
+        kept_bytes = 0
+        while kept_bytes < KEPT_BYTES:
+            message = await self._receive()
+            self._kept.append(message)
+            if message["type"] in ("http.disconnect", "websocket.disconnect"):
+                raise _Gone
+            kept_bytes += len(message.get("body", b""))
+
+    async def receive(self) -> Message:
+        """Return the next message, first those that were kept."""
+        return self._kept.popleft() if self._kept else await self._receive()
+
+
+async def _wait(waiting: Waiting, inbox: _Inbox) -> Admitted | None:
+    """Wait for admission, or until the client has gone: None. Raises NotAdmitted."""
+    admitted: Admitted | None = None
+    refusal: NotAdmitted | None = None
+    try:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                listening = tasks.create_task(inbox.listen())
+                try:
+                    admitted = await waiting.wait()
+                except NotAdmitted as error:
+                    refusal = error
+                # Servers can bear this: a message that has come meanwhile is there for the next who asks.
+                listening.cancel()
+        except* _Gone:
+            # If it was admitted in the same moment it begins, and finds out by itself.
+            pass
+    except BaseException:
+        if admitted is not None:
+            admitted.end()
+        raise
+    if refusal is not None:
+        raise refusal
+    return admitted
+
+
+class _Answer:
+    """What the application sends, watched for its end."""
+
+    __slots__ = ("_admitted", "_send", "is_failure")
+
+    def __init__(self, admitted: Admitted, send: Send) -> None:
+        self._admitted = admitted
+        self._send = send
+        self.is_failure = False
+
+    def send(self, message: Message) -> Awaitable[None]:
+        # Not a coroutine itself: that would be one more for each message of each request.
+        kind = message["type"]
+        if kind == "http.response.body":
+            if not message.get("more_body", False):
+                self._admitted.end(self.is_failure)
+        elif kind == "http.response.start":
+            self.is_failure = message["status"] >= 500
+        elif kind == "websocket.accept":
+            self._admitted.stream()
+        return self._send(message)
+
+
+def _make_admission(
+    admission: Admission | None,
+    sensor: HasMeter | None,
+    profile: str | Path | None,
+    recording: Recording | None,
+    options: dict[str, Any],
+) -> Admission:
+    if admission is not None:
+        if sensor is not None or profile is not None or recording is not None or options:
+            raise AdmissionError(
+                "give AdmissionMiddleware either an admission or a sensor with profile, traces and other options:"
+                " a whole Admission has its own"
+            )
+        return admission
+    if sensor is None:
+        raise AdmissionError(
+            "AdmissionMiddleware needs a sensor, which tells it how busy the database is: for a psycopg pool"
+            " sensor = PsycopgSensor(); sensor.watch(pool); others are in flyball.admission.sensors"
+        )
+    if profile is not None:
+        if "classifier" in options:
+            raise AdmissionError("give AdmissionMiddleware either a profile or a classifier that was made with one")
+        options["classifier"] = Classifier(load_profile(profile))
+    if recording is not None:
+        options |= {"record": recording.record, "note": recording.note}
+    try:
+        return Admission(sensor, **options)
+    except TypeError as error:
+        raise AdmissionError(f"AdmissionMiddleware has an option that Admission does not know: {error}") from None
+
+
+def _compile_exempt(patterns: Sequence[str]) -> re.Pattern[str] | None:
+    """Return one pattern for all: a path itself and all below it, any text without a slash for a star."""
+    for pattern in patterns:
+        if not pattern.startswith("/"):
+            raise AdmissionError(f"an exempt path begins with a slash, {pattern!r} does not")
+    if not patterns:
+        return None
+    alternatives = (re.escape(pattern.rstrip("/")).replace(r"\*", "[^/]*") for pattern in patterns)
+    return re.compile(rf"(?:{'|'.join(alternatives)})(?:/|\Z)")
+
+
+async def _refuse(scope: Scope, send: Send, refusal: NotAdmitted) -> None:
+    """Say that the request cannot be served now, and when to come again."""
+    retry_after_s = max(1, math.ceil(refusal.retry_after_s))
+    headers = [(b"retry-after", b"%d" % retry_after_s), (b"cache-control", b"no-store")]
+    if _wants_json(scope):
+        content_type = b"application/json"
+        body = json.dumps({"error": refusal.reason, "retry_after_s": retry_after_s}).encode()
+    else:
+        content_type = b"text/plain; charset=utf-8"
+        body = f"This site is busy: {refusal.reason}. Please try again in {retry_after_s} s.\n".encode()
+    if scope["type"] == "http":
+        await _respond(scope, send, 503, content_type, body, headers)
+    elif "websocket.http.response" in (scope.get("extensions") or {}):
+        await _respond(scope, send, 503, content_type, body, headers, prefix="websocket.http")
+    else:
+        await send({"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": refusal.reason})
+
+
+async def _respond(
+    scope: Scope, send: Send, status: int, content_type: bytes, body: bytes, headers: Headers, prefix: str = "http"
+) -> None:
+    """Send a whole response; to HEAD its headers only."""
+    all_headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *headers]
+    await send({"type": f"{prefix}.response.start", "status": status, "headers": all_headers})
+    await send({"type": f"{prefix}.response.body", "body": b"" if scope.get("method") == "HEAD" else body})
+
+
+def _wants_json(scope: Scope) -> bool:
+    """Whether the client names JSON among what it accepts, and before any text."""
+    accepted = b",".join(value for name, value in scope["headers"] if name == b"accept").lower()
+    json_at, text_at = accepted.find(b"json"), accepted.find(b"text/")
+    return json_at >= 0 and not 0 <= text_at < json_at
