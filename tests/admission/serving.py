@@ -7,7 +7,7 @@ import functools
 import http.client
 import io
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from email.message import Message
@@ -15,6 +15,7 @@ from typing import Any, ParamSpec
 
 import uvicorn
 import uvloop
+from starlette.applications import Starlette
 
 from flyball.admission.admission import Admission
 from flyball.admission.asgi import AdmissionMiddleware
@@ -164,9 +165,10 @@ def count(admission: Admission, what: str) -> int:
     return sum(getattr(counts, what) for counts in admission.counts)
 
 
-Asgi = Callable[[Any, Any, Any], Awaitable[None]]
-
-
-def guarded(app: Asgi, database: Database, **options: Any) -> AdmissionMiddleware:
-    """Put admission control with the usual options in front of an application."""
-    return AdmissionMiddleware(app, sensor=database, **options)
+def found_in(app: Starlette) -> AdmissionMiddleware:
+    """Return the middleware in an application, which is made ready to serve for that."""
+    inside: Any = app.build_middleware_stack()
+    app.middleware_stack = inside
+    while not isinstance(inside, AdmissionMiddleware):
+        inside = inside.app
+    return inside

@@ -29,7 +29,8 @@ from flyball.errors import AdmissionError, NotAdmitted
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+App = Callable[[Any, Any, Any], Awaitable[None]]
+"""An ASGI application. Each framework has types of its own for scopes and messages."""
 Headers = list[tuple[bytes, bytes]]
 
 KEPT_BYTES = 64 * 2**10
@@ -50,6 +51,7 @@ class AdmissionMiddleware:
     def __init__(
         self,
         app: App,
+        /,
         admission: Admission | None = None,
         *,
         sensor: HasMeter | None = None,
@@ -83,7 +85,7 @@ class AdmissionMiddleware:
         self._has_own_paths = bool(self._pages) or self._exempt is not None
         self._is_started = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         kind: str = scope["type"]
         if kind != "http" and kind != "websocket":
             await self._live(scope, receive, send)
