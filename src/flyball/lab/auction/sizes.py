@@ -1,0 +1,60 @@
+"""How big an auction site's database is, and what follows from it: who sells what, who is called what.
+
+Both who fills the database and who plays its visitors go by this. Does no I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many rows there are. Numbers (ids) of generated rows begin at 1 and have no gaps."""
+
+    users: int
+    items: int
+    """Those that are for sale."""
+    old_items: int
+    """Those whose auction is over: their numbers come after those of the items."""
+    categories: int = 20
+    regions: int = 62
+    bids_per_item: int = 19
+    """The most bids an item has; half as many is usual."""
+    comments_per_user: int = 20
+    """The most comments about somebody who sells; half as many is usual."""
+    description_bytes: int = 8192
+    """The longest description; half as long is usual."""
+    has_all_indexes: bool = True
+    """Whether foreign keys have an index each, as in RUBiS. Without, a small database has to work as hard as a big one."""
+
+    @property
+    def sellers(self) -> int:
+        """How many of the users sell: the first ones."""
+        return max(1, self.users // 10)
+
+
+SMALL = Sizes(
+    users=50_000,
+    items=20_000,
+    old_items=10_000,
+    description_bytes=1500,
+    has_all_indexes=False,
+)
+RUBIS = Sizes(users=1_000_000, items=32_667, old_items=1_000_000)
+
+
+def seller_of(item_id: int, sizes: Sizes) -> int:
+    """Return who sells a generated item."""
+    # Neighbours have different sellers: 7919 is prime, and no number of sellers that anybody would choose divides it.
+    return item_id * 7919 % sizes.sellers + 1
+
+
+def nickname_of(user_id: int) -> str:
+    """Return what a generated user is called."""
+    return f"user{user_id}"
+
+
+def password_of(user_id: int) -> str:
+    """Return what a generated user logs in with. Anybody can work it out: such users are for tests and nothing else."""
+    return f"password{user_id}"
