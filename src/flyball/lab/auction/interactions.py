@@ -33,7 +33,7 @@ class Memory:
     """What the page of that item asked for; only `read` knows."""
 
     def read(self, page: bytes) -> None:
-        """Note what is to be known of a page that came back: the least bid. Quick; pages without any change nothing."""
+        """Note what is to be known from a page that came back: the least bid. Pages without one change nothing."""
         start = page.find(LEAST_BID_MARK)
         if start >= 0:
             start += len(LEAST_BID_MARK)
@@ -188,7 +188,9 @@ _ALL = (
     Interaction("search_in_category", "GET", "/categories/{category_id}/items", _a_list),
     Interaction("browse_regions", "GET", "/regions", _nothing),
     Interaction("browse_categories_in_region", "GET", "/regions/{region_id}", _a_region),
-    Interaction("search_in_region", "GET", "/regions/{region_id}/categories/{category_id}/items", _a_list_of_a_region),
+    Interaction(
+        "search_in_region", "GET", "/regions/{region_id}/categories/{category_id}/items", _a_list_of_a_region
+    ),
     Interaction("view_item", "GET", "/items/{item_id}", _a_new_item),
     Interaction("bid_history", "GET", "/items/{item_id}/bids", _the_item),
     Interaction("user_info", "GET", "/users/{user_id}", _the_seller),

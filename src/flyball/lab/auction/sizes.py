@@ -26,7 +26,7 @@ class Sizes:
     description_bytes: int = 8192
     """The longest description; half as long is usual."""
     has_all_indexes: bool = True
-    """Whether foreign keys have an index each, as in RUBiS. Without, a small database has to work as hard as a big one."""
+    """Whether foreign keys have an index each, as in RUBiS. Without, a small database works as hard as a big one."""
 
     @property
     def sellers(self) -> int:
@@ -56,5 +56,5 @@ def nickname_of(user_id: int) -> str:
 
 
 def password_of(user_id: int) -> str:
-    """Return what a generated user logs in with. Anybody can work it out: such users are for tests and nothing else."""
+    """Return what a generated user logs in with. Anybody can work it out: such users are for tests only."""
     return f"password{user_id}"

@@ -41,7 +41,7 @@ CONFIGURATION = """\
 listen_addresses = ''
 unix_socket_directories = {socket_dir}
 unix_socket_permissions = 0700
-max_connections = 20
+max_connections = {connections}
 superuser_reserved_connections = 2
 shared_buffers = 128MB
 dynamic_shared_memory_type = posix
@@ -82,9 +82,13 @@ class EmbeddedPostgres:
 
     `start` returns when it takes connections, `supervise` brings it back whenever it dies, `stop` shuts it
     down. `start` and `stop` may be called twice. No other process can use the folder meanwhile.
+    It takes `connections` at a time.
     """
 
-    def __init__(self, data_dir: Path, *, start_limit_s: float = 60.0, stop_limit_s: float = 30.0) -> None:
+    def __init__(
+        self, data_dir: Path, *, connections: int = 20, start_limit_s: float = 60.0, stop_limit_s: float = 30.0
+    ) -> None:
+        self._connections = connections
         self._data_dir = data_dir.absolute()
         self._cluster_dir = self._data_dir / "postgresql"
         self._log_path = self._data_dir / "postgresql.log"
@@ -246,7 +250,8 @@ class EmbeddedPostgres:
         # The value is quoted for the file and its one element for the list in it.
         element = '"' + str(self._socket_dir).replace('"', '""') + '"'
         value = "'" + element.replace("\\", "\\\\").replace("'", "''") + "'"
-        (self._cluster_dir / "postgresql.conf").write_text(CONFIGURATION.format(socket_dir=value))
+        text = CONFIGURATION.format(socket_dir=value, connections=self._connections)
+        (self._cluster_dir / "postgresql.conf").write_text(text)
 
     def _limit_log(self) -> None:
         """Keep the log of the server and one before it: neither grows for ever."""

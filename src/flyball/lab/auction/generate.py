@@ -1,0 +1,262 @@
+"""Fills an auction site's database with made-up users, items, bids and comments. The same seed gives the same rows.
+
+Only times depend on when it is done: auctions end between an hour and a week from now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from importlib.resources import files
+from itertools import islice
+from random import Random
+
+import psycopg
+
+from flyball.lab.auction.sizes import SMALL, Sizes, nickname_of, password_of, seller_of
+
+Progress = Callable[[str, float], None]
+"""Told what is done and which part of the whole is behind, 0 to 1."""
+
+ROWS_AT_ONCE = 2000
+CATEGORIES = (
+    *("Antiques & Art", "Books", "Business & Office", "Clothing & Shoes", "Coins", "Collectables", "Computers"),
+    *("Dolls & Bears", "Home & Garden", "Jewellery & Watches", "Films & DVDs", "Music", "Photography"),
+    *("Pottery & Glass", "Sports", "Stamps", "Tickets & Travel", "Toys & Games", "Electronics", "Everything else"),
+)
+REGIONS = (
+    *("Aberdeen", "Athens", "Barcelona", "Basel", "Belfast", "Bergen", "Berlin", "Bern", "Bologna", "Bordeaux"),
+    *("Bremen", "Bristol", "Brno", "Brussels", "Budapest", "Cardiff", "Cologne", "Copenhagen", "Cork", "Dresden"),
+    *("Dublin", "Edinburgh", "Florence", "Gdańsk", "Geneva", "Ghent", "Glasgow", "Gothenburg", "Graz", "Hamburg"),
+    *("Helsinki", "Kraków", "Leeds", "Leipzig", "Lille", "Linz", "Lisbon", "Liverpool", "Ljubljana", "London"),
+    *("Lyon", "Madrid", "Malmö", "Manchester", "Marseille", "Milan", "Munich", "Nantes", "Naples", "Oslo", "Paris"),
+    *("Porto", "Prague", "Riga", "Rome", "Rotterdam", "Seville", "Stockholm", "Tallinn", "Turin", "Vienna", "Zürich"),
+)
+FIRST_NAMES = (
+    "Ada",
+    "Alan",
+    "Barbara",
+    "Claude",
+    "Donald",
+    "Edsger",
+    "Frances",
+    "Grace",
+    "James",
+    "Karen",
+    "Niklaus",
+)
+LAST_NAMES = ("Archer", "Baker", "Carter", "Dyer", "Fisher", "Glover", "Hunter", "Mason", "Miller", "Smith", "Weaver")
+KINDS = ("lamp", "clock", "chair", "radio", "camera", "book", "bicycle", "vase", "watch", "coat", "guitar", "map")
+LOOKS = ("Old", "New", "Blue", "Small", "Rare", "Plain", "Fine", "Brass", "Wooden", "Broken", "Golden", "Signed")
+WORDS = (
+    *("the", "a", "of", "with", "and", "in", "good", "condition", "never", "used", "found", "cellar", "from", "my"),
+    *("grandmother", "works", "almost", "always", "one", "owner", "no", "scratches", "box", "original", "price"),
+    *("please", "ask", "before", "you", "bid", "posted", "within", "three", "days", "sold", "as", "seen", "worth"),
+)
+COMMENTS = (
+    "Quick and friendly.",
+    "Came as described.",
+    "I am still waiting.",
+    "Gladly again!",
+    "Not what I had hoped.",
+)
+
+
+async def generate(dsn: str, sizes: Sizes = SMALL, seed: int = 1, progress: Progress | None = None) -> None:
+    """Make the site's tables, instead of any that are there, and fill them. All or nothing."""
+    async with await psycopg.AsyncConnection.connect(dsn) as connection:
+        await connection.execute(_sql("schema.sql"))
+        meter = _Meter(_row_counts(sizes), progress)
+        for table, columns, rows in _tables(sizes, seed, datetime.now(UTC)):
+            await _copy(connection, table, columns, rows, meter)
+        meter.tell("indexes")
+        await connection.execute(_sql("indexes.sql"))
+        if sizes.has_all_indexes:
+            await connection.execute(_sql("more_indexes.sql"))
+        await _number_on(connection, sizes)
+        meter.tell("statistics")
+        await connection.execute("ANALYZE")
+        meter.tell("writing to disk")
+    meter.end()
+
+
+def password_hash(nickname: str, password: str) -> bytes:
+    """Return what is stored of a password. Cheap, since it is computed in every log-in of a benchmark."""
+    return hashlib.sha256(f"{nickname}:{password}".encode()).digest()
+
+
+def _sql(name: str) -> bytes:
+    return files("flyball.lab.auction").joinpath(name).read_bytes()
+
+
+def _row_counts(sizes: Sizes) -> dict[str, int]:
+    """How many rows each table is going to have, about."""
+    items = sizes.items + sizes.old_items
+    return {
+        "users": sizes.users,
+        "items": sizes.items,
+        "old_items": sizes.old_items,
+        "bids": items * sizes.bids_per_item // 2,
+        "buy_now": sizes.old_items // 10,
+        "comments": sizes.sellers * sizes.comments_per_user // 2,
+    }
+
+
+@dataclass(slots=True)
+class _Meter:
+    """Knows how far it is."""
+
+    counts: dict[str, int]
+    progress: Progress | None
+    done: int = field(default=0, init=False)
+
+    def add(self, table: str, rows: int) -> None:
+        self.done += rows
+        self.tell(table)
+
+    def tell(self, what: str) -> None:
+        if self.progress is not None:
+            # What follows the rows takes about a fifth of the time.
+            self.progress(what, min(0.8, 0.8 * self.done / sum(self.counts.values())))
+
+    def end(self) -> None:
+        if self.progress is not None:
+            self.progress("done", 1.0)
+
+
+Table = tuple[str, str, Iterator[str]]
+"""Its name, its columns, and rows as COPY reads them."""
+
+
+def _tables(sizes: Sizes, seed: int, now: datetime) -> Iterator[Table]:
+    def random(table: str) -> Random:
+        """Return the random numbers of a table: the rows of one do not depend on how many another has."""
+        return Random(f"{seed} {table}")
+
+    item_columns = (
+        "id, name, description, initial_price, quantity, reserve_price, buy_now_price, bid_count, highest_bid,"
+        " starts_at, ends_at, seller_id, category_id"
+    )
+    user_columns = "id, first_name, last_name, nickname, password_hash, email, rating, created_at, region_id"
+    first_old = sizes.items + 1
+    live, old = range(1, first_old), range(first_old, first_old + sizes.old_items)
+    auctions = _Auctions(sizes, now)
+    yield "categories", "id, name", _names(CATEGORIES, sizes.categories, "Category")
+    yield "regions", "id, name", _names(REGIONS, sizes.regions, "Region")
+    yield "users", user_columns, _users(random("users"), sizes, now)
+    yield "items", item_columns, auctions.rows(random("items"), live, is_over=False)
+    yield "old_items", item_columns, auctions.rows(random("old items"), old, is_over=True)
+    yield "bids", "user_id, item_id, quantity, amount, most_amount, made_at", auctions.bids(random("bids"))
+    yield "buy_now", "buyer_id, item_id, quantity, bought_at", _purchases(random("buy_now"), sizes, old, now)
+    comment_columns = "from_user_id, to_user_id, item_id, rating, written_at, comment"
+    yield "comments", comment_columns, _comments(random("comments"), sizes, now)
+
+
+async def _copy(
+    connection: psycopg.AsyncConnection, table: str, columns: str, rows: Iterator[str], meter: _Meter
+) -> None:
+    statement = f"COPY {table} ({columns}) FROM STDIN WITH (FREEZE)"
+    async with connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
+        while chunk := list(islice(rows, ROWS_AT_ONCE)):
+            await copy.write("".join(chunk))
+            meter.add(table, len(chunk))
+
+
+async def _number_on(connection: psycopg.AsyncConnection, sizes: Sizes) -> None:
+    """Let new rows be numbered after those that were copied with their numbers."""
+    next_numbers = {"users": sizes.users + 1, "items": sizes.items + sizes.old_items + 1}
+    for table, number in next_numbers.items():
+        await connection.execute("SELECT setval(pg_get_serial_sequence(%s, 'id'), %s, false)", (table, number))
+
+
+def _names(names: tuple[str, ...], count: int, kind: str) -> Iterator[str]:
+    for number in range(1, count + 1):
+        yield f"{number}\t{names[number - 1] if number <= len(names) else f'{kind} {number}'}\n"
+
+
+def _users(random: Random, sizes: Sizes, now: datetime) -> Iterator[str]:
+    days = [(now - timedelta(days=day)).isoformat() for day in range(1, 1000)]
+    for number in range(1, sizes.users + 1):
+        nickname = nickname_of(number)
+        hashed = password_hash(nickname, password_of(number)).hex()
+        first, last = FIRST_NAMES[int(random.random() * 11)], LAST_NAMES[int(random.random() * 11)]
+        rating, region_id = int(random.random() * 100), 1 + int(random.random() * sizes.regions)
+        created_at = days[int(random.random() * len(days))]
+        yield (
+            f"{number}\t{first}\t{last}\t{nickname}\t\\\\x{hashed}\t{nickname}@example.org\t{rating}\t{created_at}"
+            f"\t{region_id}\n"
+        )
+
+
+@dataclass(slots=True)
+class _Auctions:
+    """Makes items, and then bids that fit to them."""
+
+    sizes: Sizes
+    now: datetime
+    bid_counts: list[int] = field(default_factory=list, init=False)
+    """Of each item in turn."""
+    prices: list[int] = field(default_factory=list, init=False)
+
+    def rows(self, random: Random, numbers: range, is_over: bool) -> Iterator[str]:
+        sizes, text = self.sizes, _text(Random(0), 2 * self.sizes.description_bytes)
+        week_s = 7 * 86400.0
+        for number in numbers:
+            price, bid_count = 1 + int(random.random() * 1000), int(random.random() * (sizes.bids_per_item + 1))
+            self.bid_counts.append(bid_count)
+            self.prices.append(price)
+            ends_s = -random.random() * 4 * week_s if is_over else 3600.0 + random.random() * (week_s - 3600.0)
+            ends_at = self.now + timedelta(seconds=int(ends_s))
+            starts_at = min(self.now, ends_at) - timedelta(seconds=int(random.random() * week_s))
+            start, length = (
+                int(random.random() * sizes.description_bytes),
+                int(random.random() * sizes.description_bytes),
+            )
+            name = f"{LOOKS[int(random.random() * 12)]} {KINDS[int(random.random() * 12)]} no. {number}"
+            yield (
+                f"{number}\t{name}\t{text[start : start + length]}\t{price}\t{1 + int(random.random() * 10)}"
+                f"\t{price * 1.2:.2f}\t{price * 3}\t{bid_count}\t{price + bid_count if bid_count else 0}"
+                f"\t{starts_at.isoformat()}\t{ends_at.isoformat()}\t{seller_of(number, sizes)}"
+                f"\t{1 + int(random.random() * sizes.categories)}\n"
+            )
+
+    def bids(self, random: Random) -> Iterator[str]:
+        """Each one offers one more than the one before. Those of an item lie apart, as when they come in one by one."""
+        users, hours = (
+            self.sizes.users,
+            [(self.now - timedelta(hours=hour)).isoformat() for hour in range(200, 0, -1)],
+        )
+        for turn in range(1, self.sizes.bids_per_item + 1):
+            made_at = hours[turn * 199 // (self.sizes.bids_per_item + 1)]
+            for item_id, (bid_count, price) in enumerate(zip(self.bid_counts, self.prices, strict=True), 1):
+                if turn <= bid_count:
+                    amount = price + turn
+                    yield f"{1 + int(random.random() * users)}\t{item_id}\t1\t{amount}\t{2 * amount}\t{made_at}\n"
+
+
+def _purchases(random: Random, sizes: Sizes, old: range, now: datetime) -> Iterator[str]:
+    for item_id in old[::10]:
+        bought_at = now - timedelta(days=1 + int(random.random() * 27))
+        yield f"{1 + int(random.random() * sizes.users)}\t{item_id}\t1\t{bought_at.isoformat()}\n"
+
+
+def _comments(random: Random, sizes: Sizes, now: datetime) -> Iterator[str]:
+    days = [(now - timedelta(days=day)).isoformat() for day in range(1, 1000)]
+    items = sizes.items + sizes.old_items
+    for seller_id in range(1, sizes.sellers + 1):
+        for _ in range(int(random.random() * (sizes.comments_per_user + 1))):
+            from_id, item_id = 1 + int(random.random() * sizes.users), 1 + int(random.random() * items)
+            rating, day = int(random.random() * 11) - 5, days[int(random.random() * len(days))]
+            yield f"{from_id}\t{seller_id}\t{item_id}\t{rating}\t{day}\t{COMMENTS[int(random.random() * 5)]}\n"
+
+
+def _text(random: Random, size_bytes: int) -> str:
+    """Return that much prose, in which no character needs an escape."""
+    words: list[str] = []
+    length = 0
+    while length < size_bytes:
+        words.append(random.choice(WORDS))
+        length += len(words[-1]) + 1
+    return " ".join(words)
