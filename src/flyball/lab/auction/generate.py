@@ -223,7 +223,7 @@ class _Auctions:
             )
 
     def bids(self, random: Random) -> Iterator[str]:
-        """Each one offers one more than the one before. Those of an item lie apart, as when they come in one by one."""
+        """Each one offers one more than the one before. Those of an item lie apart, as in real life."""
         users, hours = (
             self.sizes.users,
             [(self.now - timedelta(hours=hour)).isoformat() for hour in range(200, 0, -1)],

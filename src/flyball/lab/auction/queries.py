@@ -39,12 +39,16 @@ CATEGORIES = "SELECT id, name FROM categories ORDER BY name"
 CATEGORY = "SELECT id, name FROM categories WHERE id = %s"
 REGIONS = "SELECT id, name FROM regions ORDER BY name"
 REGION = "SELECT id, name FROM regions WHERE id = %s"
-# A range of an index, in its order. One row more than a page has tells whether another page follows.
+# A range of an index, in its order. One row more than a page has tells whether another page follows. How many
+# different people bid is stored nowhere: it is counted, and in the small database the bids have no index.
 ITEMS_OF_CATEGORY = f"""
-    SELECT {LISTED} FROM items
-    WHERE category_id = %s AND ends_at > now() ORDER BY ends_at, id LIMIT %s OFFSET %s
+    SELECT {LISTED}, count(DISTINCT bids.user_id) AS bidders
+    FROM (
+        SELECT * FROM items WHERE category_id = %s AND ends_at > now() ORDER BY ends_at, id LIMIT %s OFFSET %s
+    ) AS items LEFT JOIN bids ON bids.item_id = items.id
+    GROUP BY {LISTED} ORDER BY items.ends_at, items.id
 """
-# How many different people bid is stored nowhere: it is counted, and the bids have no index in the small database.
+# The same, but whether an item belongs to the list is known only after the join with its seller.
 ITEMS_OF_REGION = f"""
     SELECT {LISTED}, users.nickname AS seller, count(DISTINCT bids.user_id) AS bidders
     FROM items JOIN users ON users.id = items.seller_id LEFT JOIN bids ON bids.item_id = items.id

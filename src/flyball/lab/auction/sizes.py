@@ -36,9 +36,9 @@ class Sizes:
 
 SMALL = Sizes(
     users=50_000,
-    items=20_000,
-    old_items=10_000,
-    description_bytes=1500,
+    items=24_000,
+    old_items=20_000,
+    description_bytes=1000,
     has_all_indexes=False,
 )
 RUBIS = Sizes(users=1_000_000, items=32_667, old_items=1_000_000)
