@@ -226,3 +226,11 @@ def wide(node: RunningNode, name: str | None = "client", mode: int = 1) -> Teles
     if name is not None:
         peer.join(name, mode)
     return peer
+
+
+def wide_peer(node: RunningNode, name: str) -> TelestoPeer:
+    """Return a client of that name which speaks the extension."""
+    peer = TelestoPeer(node.connect("telesto"))
+    peer.widen()
+    peer.join(name)
+    return peer

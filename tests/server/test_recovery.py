@@ -20,7 +20,7 @@ from flyball.wire import telesto as wire
 from flyball.wire.telesto import ErrorCode
 from tests.nodes import ANSWER_LIMIT_S, RunningNode, ServeProcess
 from tests.server.chaos import Chaos, drain, frozen, postgres_processes
-from tests.server.peers import TelestoPeer, ThorBangPeer
+from tests.server.peers import TelestoPeer, ThorBangPeer, wide_peer
 
 TIME_LIMIT_S = 1.0
 
@@ -268,13 +268,6 @@ def test_a_node_stops_even_if_the_store_never_answers_a_search(
 def waits(node: Node) -> list[Wait]:
     sessions = [connection for connection in node.hub.connections if isinstance(connection, TelestoSession)]
     return [wait for session in sessions for wait in session.waits.values()]
-
-
-def wide_peer(node: RunningNode, name: str) -> TelestoPeer:
-    peer = TelestoPeer(node.connect("telesto"))
-    peer.widen()
-    peer.join(name)
-    return peer
 
 
 def peers(node: ServeProcess) -> tuple[ThorBangPeer, TelestoPeer, TelestoPeer]:

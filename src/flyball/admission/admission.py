@@ -89,6 +89,7 @@ class Admission:
         queue_limit: int = QUEUE_LIMIT,
         full_ratio: float = FULL_RATIO,
         stream_after_s: float = STREAM_AFTER_S,
+        burst_s: float = 0.1,
         record: Callable[[Sample], None] | None = None,
         note: Callable[[Served], None] | None = None,
         name: str = "admission",
@@ -118,7 +119,7 @@ class Admission:
         self._record = record
         self._note = note
         self._budget = BudgetController(self.reference.value, gain)
-        self._gate = Gate(self.scheduler, self._class_costs(), queue_limit=queue_limit)
+        self._gate = Gate(self.scheduler, self._class_costs(), queue_limit=queue_limit, burst_s=burst_s)
         self._finished = Finished()
         self._waiters: dict[Ticket, asyncio.Future[bool]] = {}
         self._running: dict[Admitted, None] = {}

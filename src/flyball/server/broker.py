@@ -20,6 +20,7 @@ from flyball.engine.queue import Delivery, WorkingQueue
 from flyball.errors import FlyballError, InvalidBody, QueueFull, QueueNotFound, StoreError, StoreUnavailable
 from flyball.model import Client, ClientMode, Draft, Message, Queue, Selector, Snapshot
 from flyball.server import clock
+from flyball.server.listings import CHEAP_MESSAGES, Listings
 from flyball.server.pending import Changing, Done, PutDone, Putting, TakeDone, Taking, Together
 from flyball.server.reading import StoreReader
 from flyball.store.group_commit import GroupCommit
@@ -133,9 +134,11 @@ class Broker:
         )
         self.now_us: Callable[[], int] = clock.now_us
         """The time of messages; tests put another clock here."""
+        self.listings = Listings(time_limit_s)
         self._reader = StoreReader(
             store,
             self.engine,
+            self.listings,
             time_limit_s=time_limit_s,
             now_us=lambda: self.now_us(),
             spawn=self._spawn,
@@ -181,6 +184,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Give unused message ids back. Everything else has been committed before, or can be done after a start."""
+        self.listings.stop()
         for timer in (self._ticking, self._expiry_timer):
             if timer is not None:
                 timer.cancel()
@@ -511,8 +515,8 @@ class Broker:
     ) -> None:
         """Tell the queue's ready messages with a larger id, oldest first, without touching them."""
         working = self.engine.queue(queue_id)
-        if working.absent:
-            self._spawn(self._reader.list_stored(working, after_id, limit, done))
+        if working.absent or limit > CHEAP_MESSAGES:
+            self._spawn(self._reader.list_ready(working, after_id, limit, done))
         else:
             done(working.oldest(after_id, limit), None)
 

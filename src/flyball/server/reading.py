@@ -14,10 +14,14 @@ from flyball.engine.index import Shape
 from flyball.engine.queue import Delivery, WorkingQueue
 from flyball.errors import FlyballError, StoreError, StoreUnavailable
 from flyball.model import Message, Order
+from flyball.server.listings import Listings
 from flyball.store.interface import IndexColumns, Store
 
 LOAD_BYTES = 16 * 1024 * 1024
-"""At most so much is read back from the store at once."""
+"""At most so much is read back from the store at once, and listed at once."""
+PAGE_BYTES = 1024 * 1024
+PAGE_MESSAGES = 1000
+"""A listing is read in pages of so much, so that others have their turn in between."""
 
 _FIRST_RETRY_S = 0.05
 _LAST_RETRY_S = 1.0
@@ -32,6 +36,7 @@ class StoreReader:
         self,
         store: Store,
         engine: Engine,
+        listings: Listings,
         *,
         time_limit_s: float,
         now_us: Callable[[], int],
@@ -50,6 +55,7 @@ class StoreReader:
         self._spawn = spawn
         self._dispatch = dispatch
         self._removing_ids = removing_ids
+        self._listings = listings
         self._fetching: dict[int, list[_Waiting]] = {}
         """Who waits for what is being read, by queue."""
 
@@ -121,26 +127,38 @@ class StoreReader:
     def _generation(self, queue_id: int) -> int | None:
         return self._engine.queue(queue_id).generation if self._engine.has_queue(queue_id) else None
 
-    async def list_stored(
+    async def list_ready(
         self,
         working: WorkingQueue,
         after_id: int,
         limit: int,
         done: Callable[[list[Message], FlyballError | None], None],
     ) -> None:
+        """List a queue's ready messages, when the node has time for it."""
+        try:
+            found = None if working.absent else await self._list_resident(working, after_id, limit)
+            done(await self._list_stored(working, after_id, limit) if found is None else found, None)
+        except StoreError as error:
+            done([], error)
+
+    async def _list_resident(self, working: WorkingQueue, after_id: int, limit: int) -> list[Message] | None:
+        """List a queue that is in memory, None if it is not any more when it is time."""
+        async with self._listings.turn(limit):
+            return None if working.absent else working.oldest(after_id, limit)
+
+    async def _list_stored(self, working: WorkingQueue, after_id: int, limit: int) -> list[Message]:
         """List a queue that is partly not in memory: what the store has, and what it does not have yet."""
         unstored = [message for message in working.oldest(after_id, limit) if not message.stored]
         found: list[Message] = []
         size_bytes = 0
-        removing = self._removing_ids()
         while len(found) < limit and size_bytes < LOAD_BYTES:
-            try:
+            wanted = min(limit - len(found), PAGE_MESSAGES)
+            room_bytes = min(LOAD_BYTES - size_bytes, PAGE_BYTES)
+            async with self._listings.turn(wanted):
+                removing = self._removing_ids()
                 page = await self.until_available(
-                    partial(self._store.page, working.queue.id, after_id, limit - len(found), LOAD_BYTES)
+                    partial(self._store.page, working.queue.id, after_id, wanted, room_bytes)
                 )
-            except StoreError as error:
-                done([], error)
-                return
             if not page:
                 after_id = working.last_message_id
                 break
@@ -152,7 +170,7 @@ class StoreReader:
         # Only up to where the store was read: the next page begins there.
         found += [message for message in unstored if message.id not in known and message.id <= after_id]
         found.sort(key=lambda message: message.id)
-        done(found[:limit], None)
+        return found[:limit]
 
     async def until_available(self, read: Callable[[], Awaitable[T]], *, patient: bool = False) -> T:
         """Read from the store; while it is away try again, up to the time limit unless `patient`."""
