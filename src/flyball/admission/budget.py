@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from flyball.admission.use import Unit
 from flyball.control.laws import Integral, Reading
 from flyball.errors import AdmissionError
 
@@ -14,6 +15,10 @@ GAIN = 0.3
 """In cost units: 1 would be deadbeat for a plant of gain 1; less is quieter and bears costs predicted wrongly."""
 LEAST_SHARE = 0.05
 """So much of the reference is always admitted: without any requests nobody would see that the database is free."""
+
+SURGE_RATIO = 1.5
+SURGE_CONNECTIONS = 1.0
+"""So many times the reference, and so many connections more, may be busy in any moment."""
 
 
 class BudgetController:
@@ -46,3 +51,14 @@ class BudgetController:
         budget = max(LEAST_SHARE * reference, min(wanted, admitted + reference))
         self._state = self._law.settle(state, budget)
         return budget
+
+
+def most_busy(reference: float, unit: Unit, pool_limit: float) -> float:
+    """Return how many connections may be busy when somebody is admitted, at most `pool_limit`.
+
+    Beyond its knee a database piles requests up, and a controller of means over a period sees it too late: the load
+    would swing. Where the reference is a number of busy connections, it bounds them in every moment as well.
+    """
+    if unit is not Unit.BUSY_MS:
+        return pool_limit
+    return min(pool_limit, SURGE_RATIO * reference / 1000.0 + SURGE_CONNECTIONS)

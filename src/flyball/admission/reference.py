@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import covariance
 from typing import Protocol
 
-from flyball.admission.curve import Curve, Seen
+from flyball.admission.curve import Curve, Round
 from flyball.admission.use import Unit
 from flyball.errors import AdmissionError
 
@@ -45,7 +45,7 @@ PROBES = {CYCLE_ROUNDS - 2: 1.25, CYCLE_ROUNDS - 1: 0.75}
 SOON = CYCLE_ROUNDS - 3
 """Where a cycle begins while the knee moves: one round before the probes."""
 MOVED_RATIO = 0.05
-MOST_CHANGE = 2.0
+MOST_FALL = 1.5
 """In one cycle."""
 
 BACK_OFF = 0.7
@@ -139,7 +139,8 @@ class _Round:
     responses_s: float = 0.0
     failures: int = 0
     failed_s: float = 0.0
-    samples: list[Seen] = field(default_factory=list)
+    loads: list[float] = field(default_factory=list)
+    works: list[float] = field(default_factory=list)
     in_flight: list[float] = field(default_factory=list)
 
     def add(self, seen: Observation) -> None:
@@ -152,7 +153,8 @@ class _Round:
         self.limited += seen.is_limited
         self.completed += seen.completed
         self.responses_s += seen.completed * (seen.response_s or 0.0)
-        self.samples.append(Seen(self.number, seen.load_per_s, seen.work_per_s))
+        self.loads.append(seen.load_per_s)
+        self.works.append(seen.work_per_s)
         self.in_flight.append(float(seen.in_flight))
 
     @property
@@ -165,7 +167,7 @@ class _Round:
 
     @property
     def is_limited(self) -> bool:
-        return 2 * self.limited >= len(self.samples)
+        return 2 * self.limited >= len(self.works)
 
     @property
     def response_s(self) -> float | None:
@@ -173,11 +175,11 @@ class _Round:
 
     @property
     def load(self) -> float:
-        return sum(each.load for each in self.samples) / len(self.samples)
+        return sum(self.loads) / len(self.works)
 
     @property
     def work(self) -> float:
-        return sum(each.work for each in self.samples) / len(self.samples)
+        return sum(self.works) / len(self.works)
 
     @property
     def failing_share(self) -> float:
@@ -246,7 +248,7 @@ class SlowStart:
     def _is_overload(self) -> bool:
         """Whether many fail. Without waiting, and far from the reference, something else must be the reason."""
         found = self._round
-        if self._hold_off_s > 0 or found.failures < FEWEST_FAILURES or not found.samples:
+        if self._hold_off_s > 0 or found.failures < FEWEST_FAILURES or not found.works:
             return False
         is_loaded = found.is_limited or found.load >= self._value / 2
         return is_loaded and found.failing_share > self._usual_share + FAILING_SHARE
@@ -254,7 +256,7 @@ class SlowStart:
     def _back_off(self) -> None:
         found = self._round
         self._learn_failures()
-        self._curve.forget_above(RECOVERED * found.load)
+        self._curve.forget_above(RECOVERED * self._value)
         self._wrong_at = self._value
         # Whoever was admitted before may still fail: that says nothing about the new reference.
         self._hold_off_s = max(found.failed_s, found.seconds)
@@ -268,9 +270,10 @@ class SlowStart:
         if self._phase is Phase.DRAIN:
             self._drain()
         elif not found.is_limited or found.work <= 0:
+            self._curve.add_light(self._seen())
             self._pass_over()
         else:
-            has_fallen = self._curve.add(found.number, found.samples)
+            has_fallen = self._curve.add(self._seen())
             match self._phase:
                 case Phase.STARTUP:
                     self._start_up()
@@ -280,6 +283,9 @@ class SlowStart:
                     self._cruise(has_fallen)
         self._phase_rounds += 1
         self._round = _Round(found.number + 1)
+
+    def _seen(self) -> Round:
+        return Round(self._round.number, self._value, self._round.loads, self._round.works)
 
     def _learn_failures(self) -> None:
         self._usual_share += USUAL_PART * (self._round.failing_share - self._usual_share)
@@ -292,7 +298,7 @@ class SlowStart:
 
     def _start_up(self) -> None:
         found = self._round
-        self._in_flight_and_work.extend(zip(found.in_flight, (each.work for each in found.samples), strict=True))
+        self._in_flight_and_work.extend(zip(found.in_flight, found.works, strict=True))
         if found.work >= GROWTH * self._grown_work:
             self._grown_work = found.work
             self._rounds_without_growth = 0
@@ -300,7 +306,8 @@ class SlowStart:
             return
         # A slow round alone may be chance; together with work that does not grow it is none.
         self._rounds_without_growth += 1
-        is_over = self._rounds_without_growth >= ROUNDS_WITHOUT_GROWTH or self._is_slow() or self._is_crowded()
+        rounds = self._rounds_without_growth
+        is_over = rounds >= ROUNDS_WITHOUT_GROWTH or self._is_slow() or (rounds > 1 and self._is_crowded())
         if is_over:
             self._go(Phase.DRAIN, self._value / 2)
         else:
@@ -318,9 +325,9 @@ class SlowStart:
     def _drain(self) -> None:
         response_s = self._round.response_s
         is_drained = response_s is None or response_s <= DRAINED_RATIO * min(self._responses_s)
-        knee = self._curve.knee or self._value
-        if is_drained or self._value <= knee / 2 or self._phase_rounds >= MOST_DRAIN_ROUNDS:
-            self._base = max(self._least, self._hold_ratio * knee)
+        held = self._held(self._value)
+        if is_drained or self._value <= held / 2 or self._phase_rounds >= MOST_DRAIN_ROUNDS:
+            self._base = max(self._least, held)
             self._position = SOON
             self._go(Phase.CRUISE, self._base)
         else:
@@ -329,8 +336,8 @@ class SlowStart:
     def _cruise(self, has_fallen: bool) -> None:
         if has_fallen and self._position not in PROBES:
             # The same load brings less work than before, so what was learned of other loads is out of date as well.
-            self._curve.forget_all_but(self._round.number)
-            self._position = CYCLE_ROUNDS - 1
+            self._curve.forget_before(self._round.number)
+            self._position = CYCLE_ROUNDS - 2
         elif self._position == CYCLE_ROUNDS - 1:
             self._position = self._move_base()
         else:
@@ -338,11 +345,17 @@ class SlowStart:
         self._set(self._base * PROBES.get(self._position, 1.0))
 
     def _move_base(self) -> int:
-        """Go where the knee is now; return where the next cycle begins."""
+        """Go towards the knee; return where the next cycle begins."""
         before = self._base
-        wanted = self._hold_ratio * (self._curve.knee or before)
-        self._base = max(self._least, before / MOST_CHANGE, min(before * MOST_CHANGE, wanted))
+        self._base = max(self._least, self._held(before), before / MOST_FALL)
         return SOON if abs(self._base - before) > MOVED_RATIO * before else 0
+
+    def _held(self, otherwise: float) -> float:
+        """Return what to hold by all that is known: below the knee, and below what could be reached at all."""
+        knee = self._curve.knee
+        if knee is None:
+            return otherwise
+        return self._hold_ratio * min(knee, self._curve.highest_load)
 
     def _recover(self) -> None:
         if self._hold_off_s > 0:
