@@ -31,7 +31,8 @@ def make_pool(dsn: str, size: int = 20, timeout_s: float = 5.0) -> Pool:
     settings = {
         "autocommit": True,  # one query is one transaction; those that need more say so
         "row_factory": dict_row,
-        # What a query costs is then what its own connection does.
-        "options": "-c max_parallel_workers_per_gather=0",
+        # A query costs what its own connection does, and no write waits for the disk: the last bids before a crash
+        # may be lost, which nobody minds here.
+        "options": "-c max_parallel_workers_per_gather=0 -c synchronous_commit=off",
     }
     return AsyncConnectionPool(dsn, min_size=size, max_size=size, timeout=timeout_s, open=False, kwargs=settings)

@@ -15,25 +15,23 @@ from random import Random
 
 import psycopg
 
-from flyball.lab.auction.sizes import SMALL, Sizes, nickname_of, password_of, seller_of
+from flyball.lab.auction.sizes import (
+    SMALL,
+    Sizes,
+    category_name,
+    nickname_of,
+    password_of,
+    region_name,
+    seller_of,
+)
 
 Progress = Callable[[str, float], None]
 """Told what is done and which part of the whole is behind, 0 to 1."""
 
 ROWS_AT_ONCE = 2000
-CATEGORIES = (
-    *("Antiques & Art", "Books", "Business & Office", "Clothing & Shoes", "Coins", "Collectables", "Computers"),
-    *("Dolls & Bears", "Home & Garden", "Jewellery & Watches", "Films & DVDs", "Music", "Photography"),
-    *("Pottery & Glass", "Sports", "Stamps", "Tickets & Travel", "Toys & Games", "Electronics", "Everything else"),
-)
-REGIONS = (
-    *("Aberdeen", "Athens", "Barcelona", "Basel", "Belfast", "Bergen", "Berlin", "Bern", "Bologna", "Bordeaux"),
-    *("Bremen", "Bristol", "Brno", "Brussels", "Budapest", "Cardiff", "Cologne", "Copenhagen", "Cork", "Dresden"),
-    *("Dublin", "Edinburgh", "Florence", "Gdańsk", "Geneva", "Ghent", "Glasgow", "Gothenburg", "Graz", "Hamburg"),
-    *("Helsinki", "Kraków", "Leeds", "Leipzig", "Lille", "Linz", "Lisbon", "Liverpool", "Ljubljana", "London"),
-    *("Lyon", "Madrid", "Malmö", "Manchester", "Marseille", "Milan", "Munich", "Nantes", "Naples", "Oslo", "Paris"),
-    *("Porto", "Prague", "Riga", "Rome", "Rotterdam", "Seville", "Stockholm", "Tallinn", "Turin", "Vienna", "Zürich"),
-)
+HOUR_S = 3600.0
+WEEK_S = 7 * 24 * HOUR_S
+WEEK = timedelta(days=7)
 FIRST_NAMES = (
     "Ada",
     "Alan",
@@ -50,18 +48,19 @@ FIRST_NAMES = (
 LAST_NAMES = ("Archer", "Baker", "Carter", "Dyer", "Fisher", "Glover", "Hunter", "Mason", "Miller", "Smith", "Weaver")
 KINDS = ("lamp", "clock", "chair", "radio", "camera", "book", "bicycle", "vase", "watch", "coat", "guitar", "map")
 LOOKS = ("Old", "New", "Blue", "Small", "Rare", "Plain", "Fine", "Brass", "Wooden", "Broken", "Golden", "Signed")
-WORDS = (
-    *("the", "a", "of", "with", "and", "in", "good", "condition", "never", "used", "found", "cellar", "from", "my"),
-    *("grandmother", "works", "almost", "always", "one", "owner", "no", "scratches", "box", "original", "price"),
-    *("please", "ask", "before", "you", "bid", "posted", "within", "three", "days", "sold", "as", "seen", "worth"),
+SENTENCES = (
+    *("Never used.", "One owner only.", "It works, most of the time.", "Found in my grandmother's cellar."),
+    *("No scratches to speak of.", "Comes in its original box.", "The box is missing.", "Sold as seen."),
+    *("Please ask before you bid.", "Sent within three days.", "A cat has slept on it.", "Worth every penny."),
+    *("I have two of them and need one.", "My loss is your gain.", "There will not be another one like this."),
+    *("It was a present, and I never liked it.", "Ask your dentist about it.", "As good as new."),
 )
 COMMENTS = (
-    "Quick and friendly.",
-    "Came as described.",
-    "I am still waiting.",
-    "Gladly again!",
-    "Not what I had hoped.",
+    *((5, "Gladly again!"), (4, "Quick and friendly."), (3, "Came as described."), (0, "It is what it is.")),
+    *((-3, "Not what I had hoped."), (-5, "I am still waiting.")),
 )
+CIRCLE = 8
+"""How many people are interested in an item: they outbid each other."""
 
 
 async def generate(dsn: str, sizes: Sizes = SMALL, seed: int = 1, progress: Progress | None = None) -> None:
@@ -143,8 +142,8 @@ def _tables(sizes: Sizes, seed: int, now: datetime) -> Iterator[Table]:
     first_old = sizes.items + 1
     live, old = range(1, first_old), range(first_old, first_old + sizes.old_items)
     auctions = _Auctions(sizes, now)
-    yield "categories", "id, name", _names(CATEGORIES, sizes.categories, "Category")
-    yield "regions", "id, name", _names(REGIONS, sizes.regions, "Region")
+    yield "categories", "id, name", _named(sizes.categories, category_name)
+    yield "regions", "id, name", _named(sizes.regions, region_name)
     yield "users", user_columns, _users(random("users"), sizes, now)
     yield "items", item_columns, auctions.rows(random("items"), live, is_over=False)
     yield "old_items", item_columns, auctions.rows(random("old items"), old, is_over=True)
@@ -171,9 +170,9 @@ async def _number_on(connection: psycopg.AsyncConnection, sizes: Sizes) -> None:
         await connection.execute("SELECT setval(pg_get_serial_sequence(%s, 'id'), %s, false)", (table, number))
 
 
-def _names(names: tuple[str, ...], count: int, kind: str) -> Iterator[str]:
+def _named(count: int, name_of: Callable[[int], str]) -> Iterator[str]:
     for number in range(1, count + 1):
-        yield f"{number}\t{names[number - 1] if number <= len(names) else f'{kind} {number}'}\n"
+        yield f"{number}\t{name_of(number)}\n"
 
 
 def _users(random: Random, sizes: Sizes, now: datetime) -> Iterator[str]:
@@ -201,22 +200,17 @@ class _Auctions:
     prices: list[int] = field(default_factory=list, init=False)
 
     def rows(self, random: Random, numbers: range, is_over: bool) -> Iterator[str]:
-        sizes, text = self.sizes, _text(Random(0), 2 * self.sizes.description_bytes)
-        week_s = 7 * 86400.0
+        sizes, prose = self.sizes, _Prose(self.sizes.description_bytes)
         for number in numbers:
             price, bid_count = 1 + int(random.random() * 1000), int(random.random() * (sizes.bids_per_item + 1))
             self.bid_counts.append(bid_count)
             self.prices.append(price)
-            ends_s = -random.random() * 4 * week_s if is_over else 3600.0 + random.random() * (week_s - 3600.0)
+            ends_s = -4 * WEEK_S * random.random() if is_over else HOUR_S + (WEEK_S - HOUR_S) * random.random()
             ends_at = self.now + timedelta(seconds=int(ends_s))
-            starts_at = min(self.now, ends_at) - timedelta(seconds=int(random.random() * week_s))
-            start, length = (
-                int(random.random() * sizes.description_bytes),
-                int(random.random() * sizes.description_bytes),
-            )
+            starts_at = min(self.now, ends_at) - timedelta(seconds=int(WEEK_S * random.random()))
             name = f"{LOOKS[int(random.random() * 12)]} {KINDS[int(random.random() * 12)]} no. {number}"
             yield (
-                f"{number}\t{name}\t{text[start : start + length]}\t{price}\t{1 + int(random.random() * 10)}"
+                f"{number}\t{name}\t{prose.piece(random)}\t{price}\t{1 + int(random.random() * 10)}"
                 f"\t{price * 1.2:.2f}\t{price * 3}\t{bid_count}\t{price + bid_count if bid_count else 0}"
                 f"\t{starts_at.isoformat()}\t{ends_at.isoformat()}\t{seller_of(number, sizes)}"
                 f"\t{1 + int(random.random() * sizes.categories)}\n"
@@ -224,16 +218,14 @@ class _Auctions:
 
     def bids(self, random: Random) -> Iterator[str]:
         """Each one offers one more than the one before. Those of an item lie apart, as in real life."""
-        users, hours = (
-            self.sizes.users,
-            [(self.now - timedelta(hours=hour)).isoformat() for hour in range(200, 0, -1)],
-        )
-        for turn in range(1, self.sizes.bids_per_item + 1):
-            made_at = hours[turn * 199 // (self.sizes.bids_per_item + 1)]
+        users, turns = self.sizes.users, self.sizes.bids_per_item
+        for turn in range(1, turns + 1):
+            made_at = (self.now - WEEK * (1 - turn / (turns + 1))).isoformat()
             for item_id, (bid_count, price) in enumerate(zip(self.bid_counts, self.prices, strict=True), 1):
                 if turn <= bid_count:
+                    user_id = 1 + (item_id * 31 + int(random.random() * CIRCLE) * 6271) % users
                     amount = price + turn
-                    yield f"{1 + int(random.random() * users)}\t{item_id}\t1\t{amount}\t{2 * amount}\t{made_at}\n"
+                    yield f"{user_id}\t{item_id}\t1\t{amount}\t{2 * amount}\t{made_at}\n"
 
 
 def _purchases(random: Random, sizes: Sizes, old: range, now: datetime) -> Iterator[str]:
@@ -248,15 +240,25 @@ def _comments(random: Random, sizes: Sizes, now: datetime) -> Iterator[str]:
     for seller_id in range(1, sizes.sellers + 1):
         for _ in range(int(random.random() * (sizes.comments_per_user + 1))):
             from_id, item_id = 1 + int(random.random() * sizes.users), 1 + int(random.random() * items)
-            rating, day = int(random.random() * 11) - 5, days[int(random.random() * len(days))]
-            yield f"{from_id}\t{seller_id}\t{item_id}\t{rating}\t{day}\t{COMMENTS[int(random.random() * 5)]}\n"
+            (rating, comment), day = COMMENTS[int(random.random() * 6)], days[int(random.random() * len(days))]
+            yield f"{from_id}\t{seller_id}\t{item_id}\t{rating}\t{day}\t{comment}\n"
 
 
-def _text(random: Random, size_bytes: int) -> str:
-    """Return that much prose, in which no character needs an escape."""
-    words: list[str] = []
-    length = 0
-    while length < size_bytes:
-        words.append(random.choice(WORDS))
-        length += len(words[-1]) + 1
-    return " ".join(words)
+class _Prose:
+    """Descriptions: pieces of one long text, in which no character needs an escape."""
+
+    def __init__(self, most_bytes: int) -> None:
+        random = Random(0)
+        self._most_bytes = most_bytes
+        self._text = ""
+        self._starts: list[int] = []
+        while len(self._text) < 2 * most_bytes:
+            if len(self._text) <= most_bytes:
+                self._starts.append(len(self._text))
+            self._text += random.choice(SENTENCES) + " "
+
+    def piece(self, random: Random) -> str:
+        """Return some whole sentences, or a part of one where there is no room for more."""
+        start = self._starts[int(random.random() * len(self._starts))]
+        end = start + int(random.random() * self._most_bytes)
+        return self._text[start : self._text.rfind(".", start, end) + 1 or end]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from urllib.parse import urlencode
 
-from flyball.lab.auction.sizes import Sizes, nickname_of, password_of, seller_of
+from flyball.lab.auction.sizes import Sizes, nickname_of, password_of, region_name, seller_of
 
 PAGES = 5
 """How far visitors turn the pages of a list."""
@@ -142,7 +142,7 @@ def _new_user(random: Random, sizes: Sizes, memory: Memory) -> Form:
         "nickname": nickname,
         "password": "secret",
         "email": f"{nickname}@example.org",
-        "region_id": str(random.randint(1, sizes.regions)),
+        "region": region_name(random.randint(1, sizes.regions)),
     }
 
 

@@ -38,6 +38,7 @@ LISTED = "items.id, items.name, items.initial_price, items.highest_bid, items.bi
 CATEGORIES = "SELECT id, name FROM categories ORDER BY name"
 CATEGORY = "SELECT id, name FROM categories WHERE id = %s"
 REGIONS = "SELECT id, name FROM regions ORDER BY name"
+REGION_NAMED = "SELECT id FROM regions WHERE name = %s"
 REGION = "SELECT id, name FROM regions WHERE id = %s"
 # A range of an index, in its order. One row more than a page has tells whether another page follows. How many
 # different people bid is stored nowhere: it is counted, and in the small database the bids have no index.
@@ -237,8 +238,15 @@ class Shop:
 
     async def store_user(self, nickname: str, password: str, fields: dict[str, object]) -> int:
         """Register somebody and return the number. Raises Refused if somebody else is called so."""
-        await self.region(int(str(fields["region_id"])))
-        row = {**fields, "nickname": nickname, "password_hash": password_hash(nickname, password)}
+        regions = await self._rows(REGION_NAMED, (fields["region"],))
+        if not regions:
+            raise Refused(f"There is no region called {fields['region']}.")
+        row = {
+            **fields,
+            "region_id": regions[0]["id"],
+            "nickname": nickname,
+            "password_hash": password_hash(nickname, password),
+        }
         try:
             rows = await self._rows(INSERT_USER, row)
         except UniqueViolation as error:

@@ -19,6 +19,7 @@ from flyball.lab.auction.database import Pool
 from flyball.lab.auction.forms import BadForm, Fields, read_form
 from flyball.lab.auction.interactions import INTERACTIONS
 from flyball.lab.auction.queries import ROWS_PER_PAGE, NotFound, Refused, Shop, WrongPassword, least_bid
+from flyball.lab.auction.sizes import REGIONS
 
 MOST_PAGE = 100_000
 MOST_DAYS = 7
@@ -51,13 +52,13 @@ class _Pages:
         return page("home.html")
 
     async def register(self, request: Request) -> Response:
-        return page("register.html")
+        return page("register.html", regions=REGIONS)
 
     async def register_user(self, request: Request) -> Response:
         form = await read_form(request)
         nickname, password = _log_in_of(form)
-        fields: dict[str, object] = {name: form.text(name) for name in ("first_name", "last_name", "email")}
-        await self._shop.store_user(nickname, password, {**fields, "region_id": form.number("region_id")})
+        fields: dict[str, object] = {name: form.text(name) for name in ("first_name", "last_name", "email", "region")}
+        await self._shop.store_user(nickname, password, fields)
         return page("done.html", title=f"Welcome, {nickname}", text="You can sell, bid and buy now.", item=None)
 
     async def browse(self, request: Request) -> Response:

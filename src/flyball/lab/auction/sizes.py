@@ -34,6 +34,20 @@ class Sizes:
         return max(1, self.users // 10)
 
 
+CATEGORIES = (
+    *("Antiques & Art", "Books", "Business & Office", "Clothing & Shoes", "Coins", "Collectables", "Computers"),
+    *("Dolls & Bears", "Home & Garden", "Jewellery & Watches", "Films & DVDs", "Music", "Photography"),
+    *("Pottery & Glass", "Sports", "Stamps", "Tickets & Travel", "Toys & Games", "Electronics", "Everything else"),
+)
+REGIONS = (
+    *("Aberdeen", "Athens", "Barcelona", "Basel", "Belfast", "Bergen", "Berlin", "Bern", "Bologna", "Bordeaux"),
+    *("Bremen", "Bristol", "Brno", "Brussels", "Budapest", "Cardiff", "Cologne", "Copenhagen", "Cork", "Dresden"),
+    *("Dublin", "Edinburgh", "Florence", "Gdańsk", "Geneva", "Ghent", "Glasgow", "Gothenburg", "Graz", "Hamburg"),
+    *("Helsinki", "Kraków", "Leeds", "Leipzig", "Lille", "Linz", "Lisbon", "Liverpool", "Ljubljana", "London"),
+    *("Lyon", "Madrid", "Malmö", "Manchester", "Marseille", "Milan", "Munich", "Nantes", "Naples", "Oslo", "Paris"),
+    *("Porto", "Prague", "Riga", "Rome", "Rotterdam", "Seville", "Stockholm", "Tallinn", "Turin", "Vienna", "Zürich"),
+)
+
 SMALL = Sizes(
     users=50_000,
     items=24_000,
@@ -48,6 +62,16 @@ def seller_of(item_id: int, sizes: Sizes) -> int:
     """Return who sells a generated item."""
     # Neighbours have different sellers: 7919 is prime, and no number of sellers that anybody would choose divides it.
     return item_id * 7919 % sizes.sellers + 1
+
+
+def category_name(category_id: int) -> str:
+    """Return what a category is called."""
+    return CATEGORIES[category_id - 1] if category_id <= len(CATEGORIES) else f"Category {category_id}"
+
+
+def region_name(region_id: int) -> str:
+    """Return what a region is called."""
+    return REGIONS[region_id - 1] if region_id <= len(REGIONS) else f"Region {region_id}"
 
 
 def nickname_of(user_id: int) -> str:
