@@ -191,7 +191,7 @@ def write_experiment(folder: Path, name: str = "seed-002/clients", **facts: Any)
     return folder
 
 
-def write_run(experiment: Path, run: str, *, length_s: float = 10.0, **facts: Any) -> Path:
+def write_run(experiment: Path, run: str, /, *, length_s: float = 10.0, **facts: Any) -> Path:
     """Make a complete run of `length_s` without traces in the folder of its experiment; return its folder."""
     manifest = {
         "version": 1,

@@ -155,7 +155,21 @@ class View(Part):
     """How a result is shown."""
 
     kind: Literal[
-        "curve", "bars", "over_time", "histogram", "breakdown", "table", "effects", "network", "loop", "open_loop"
+        "curve",
+        "bars",
+        "over_time",
+        "histogram",
+        "breakdown",
+        "table",
+        "effects",
+        "network",
+        "loop",
+        "open_loop",
+        "goodput",
+        "policies",
+        "load_cdf",
+        "response_over_time",
+        "admission",
     ]
     metric: str = "throughput"
     request: str = "all"

@@ -30,10 +30,20 @@ from flyball.pipeline.ingest import Ingested, ingest_once, open_store
 from flyball.pipeline.latency import histogram, percentiles, spread
 from flyball.pipeline.laws import laws
 from flyball.pipeline.log_tables import downtime_of, phases_of, throughput_of
-from flyball.pipeline.loops import closed_loops, loop_measures, loops, plants
+from flyball.pipeline.loops import ADMISSION, closed_loops, loop_measures, loops, plants
 from flyball.pipeline.manifest import Experiment, Run, read_experiments, read_runs
 from flyball.pipeline.measures import cells, measures, references, telesto_metrics
 from flyball.pipeline.phases import phases
+from flyball.pipeline.policies import (
+    answers,
+    class_percentiles,
+    compared_runs,
+    load_cdf,
+    loads,
+    policies,
+    policy_runs,
+    response_over_time,
+)
 from flyball.pipeline.profile import profile, profile_of_admissions
 from flyball.pipeline.spark_errors import one_line_errors
 from flyball.pipeline.store import Quarantined, Store
@@ -49,6 +59,9 @@ _DAY_US = 86_400_000_000
 
 ONLY_OF_LOOPS = ("loops", "closed_loops")
 """Tables that are there only if the traces hold samples of control loops, the second only of closed ones."""
+
+ONLY_OF_POLICIES = ("policies", "policy_runs", "load_cdf", "response_over_time")
+"""Tables that are there only if policies of admission were compared."""
 
 _ENOUGH_ROWS = 10_000_000
 """Of more rows than these, the profile and the spread of times other than the response are made from a part."""
@@ -198,6 +211,7 @@ def _tables(opened: _Opened, counted: _Counted, stages: _Stages) -> dict[str, pd
     around, windows = _pandas(series(counted.seconds)), _pandas(counted.windows)
     tables["measures"] = measures(tables["series"], _pandas(percentiles(counted.spread)), windows)
     _add_loops(tables, opened)
+    _add_policies(tables, opened)
     tables["laws"] = laws(around, windows, opened.runs)
     tables["warm_up"] = warm_up(around, windows)
     tables["telesto"] = telesto_metrics(tables["measures"])
@@ -214,14 +228,31 @@ def _add_loops(tables: dict[str, pd.DataFrame], opened: _Opened) -> None:
     if not opened.found.rows.get("samples"):
         return
     tables["loops"] = _pandas(loops(opened.found.samples, opened.runs))
-    if not tables["loops"]["is_closed"].any():
+    if not (tables["loops"]["is_closed"] & (tables["loops"]["loop"] != ADMISSION)).any():
         return
-    found = _pandas(closed_loops(opened.found.samples, opened.runs)).sort_values(["run", "loop", "part"])
+    found = _pandas(closed_loops(_of_other_loops(opened.found), opened.runs)).sort_values(["run", "loop", "part"])
     # A number of samples is a whole one, also beside loops that never settled.
     tables["closed_loops"] = found.astype({"settling_samples": "Int64"}).reset_index(drop=True)
     more = loop_measures(tables["closed_loops"])
     parts = [table for table in (tables["measures"], more) if len(table)]
     tables["measures"] = pd.concat(parts, ignore_index=True) if parts else more
+
+
+def _of_other_loops(found: Ingested) -> DataFrame:
+    return found.samples.where(sf.col("loop") != ADMISSION)
+
+
+def _add_policies(tables: dict[str, pd.DataFrame], opened: _Opened) -> None:
+    """Add how policies of admission compare, if any were."""
+    found, runs = opened.found, compared_runs(opened.runs)
+    if not runs:
+        return
+    counted = answers(within(of_calls(found.calls), found.windows), runs).localCheckpoint()
+    tables["response_over_time"] = _pandas(response_over_time(counted))
+    tables["load_cdf"] = _pandas(load_cdf(found.samples, runs))
+    percentiles_, loads_ = _pandas(class_percentiles(counted)), _pandas(loads(found.samples, runs))
+    tables["policy_runs"] = policy_runs(tables["response_over_time"], percentiles_, loads_, runs)
+    tables["policies"] = policies(tables["policy_runs"])
 
 
 def _left_out(opened: _Opened) -> list[Quarantined]:
@@ -283,9 +314,10 @@ def _models(
     stages.begin("identification")
     if opened.found.rows.get("samples"):
         with contextlib.suppress(PipelineError):
-            models["model"] = plants(opened.found.samples, opened.runs)
+            models["model"] = plants(_of_other_loops(opened.found), opened.runs)
     stages.begin("capacity")
-    found = capacity(measured, opened.runs)
+    # What a site answers is not what it does: a refusal is an answer too.
+    found = capacity(measured, [run for run in opened.runs if run not in compared_runs(opened.runs)])
     if found["targets"]:
         models["capacity"] = found
     return models
@@ -332,7 +364,7 @@ def _write(analysis: Analysis, out: Path) -> None:
         for name, table in analysis.tables.items():
             table.to_parquet(folder / f"{name}.parquet", index=False)
             table.to_csv(folder / f"{name}.csv", index=False)
-        for name in set(ONLY_OF_LOOPS) - set(analysis.tables):
+        for name in {*ONLY_OF_LOOPS, *ONLY_OF_POLICIES} - set(analysis.tables):
             for suffix in ("parquet", "csv"):
                 (folder / f"{name}.{suffix}").unlink(missing_ok=True)
         for name in MODELS:

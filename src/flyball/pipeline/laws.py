@@ -160,8 +160,8 @@ def _interactive(seen: Mapping[str, _Seen], run: Run | None) -> Iterator[_Law]:
 
 
 def _is_closed(run: Run, own: _Seen) -> bool:
-    """Whether each client waits for a response before it goes on."""
-    is_open = run.workload.get("rate_per_s") or run.workload.get("rate_curve")
+    """Whether always as many clients are there, and each waits for a response before it goes on."""
+    is_open = any(run.workload.get(name) for name in ("rate_per_s", "rate_curve", "schedule"))
     return not is_open and "deliver" not in own.kinds.index
 
 

@@ -30,6 +30,10 @@ from flyball.pipeline.schemas import SAMPLES, require, table
 MOST_POINTS = 2000
 """A longer loop has several samples in one row of LOOPS."""
 
+ADMISSION = "admission"
+"""The loop of admission control. Its goal moves all the time, and policies without one have samples as well: it is
+judged by `policies`, not as other loops are."""
+
 _TEXT, _WHOLE, _REAL, _TRUTH = StringType(), LongType(), DoubleType(), BooleanType()
 
 LOOPS = table(

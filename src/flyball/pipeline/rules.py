@@ -18,7 +18,7 @@ from flyball.pipeline import schemas
 
 KINDS = [
     *("ping", "register", "identify", "put", "take", "peek", "list", "consume", "deliver", "settle", "create_queue"),
-    *("delete_queue", "look_up", "purge", "status", "other"),
+    *("delete_queue", "look_up", "purge", "status", "other", "small", "large"),
 ]
 PROTOCOLS = ["telesto", "thorbang", "amqp", "http"]
 RESULTS = ["ok", "empty", "refused", "failed"]

@@ -42,6 +42,9 @@ class Kind(enum.IntEnum):
     PURGE = 13
     STATUS = 14
     OTHER = 15
+    SMALL = 16
+    """A request to an application that costs its database little; what is little, a profile says."""
+    LARGE = 17
 
 
 class Protocol(enum.IntEnum):

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 CLIENTS = "clients"
 NODES = "nodes"
 
-_BY_RUN = ("throughput", "series", "histogram", "phases", "measures", "laws", "loops", "closed_loops")
+ADMISSION = "admission"
+"""The loop of admission control, which is shown in another way than the others."""
+
+_BY_RUN = (
+    *("throughput", "series", "histogram", "phases", "measures", "laws", "loops", "closed_loops"),
+    *("policy_runs", "load_cdf", "response_over_time"),
+)
 _BY_EXPERIMENT = ("cells", "effects", "references")
 
 
@@ -58,8 +64,18 @@ class Chapter:
 
     @property
     def has_loops(self) -> bool:
-        """Whether control loops recorded their samples."""
-        return not self.tables["loops"].empty
+        """Whether control loops recorded their samples, those of admission control aside."""
+        return bool((self.tables["loops"]["loop"] != ADMISSION).any())
+
+    @property
+    def has_admission(self) -> bool:
+        """Whether admission control recorded its samples."""
+        return bool((self.tables["loops"]["loop"] == ADMISSION).any())
+
+    @property
+    def has_policies(self) -> bool:
+        """Whether policies of admission were compared."""
+        return not self.tables["policy_runs"].empty
 
     @cached_property
     def factors(self) -> list[str]:
@@ -203,6 +219,16 @@ COLUMNS = {
         *("experiment", "run", "repetition", "loop", "part", "disturbance", "from_s", "samples", "sample_time_s"),
         "half_width",
     ),
+    "policy_runs": (
+        *("experiment", "run", "repetition", "policy", "clients", "calls"),
+        *("goodput", "goodput_half_width", "errors", "errors_half_width", "refused", "failed"),
+        *("goodput_small", "admitted_small", "failed_small", "p50_small", "p95_small", "p99_small", "mean_small"),
+        *("goodput_large", "admitted_large", "failed_large", "p50_large", "p95_large", "p99_large", "mean_large"),
+        *("mean_small_half_width", "mean_large_half_width"),
+        *("load_mean", "load_half_width", "load_std", "r", "kappa"),
+    ),
+    "load_cdf": ("run", "ratio", "load"),
+    "response_over_time": (*("run", "kind", "second", "ok", "refused", "failed", "mean_ms", "p50_ms", "p95_ms"),),
     "cells": (
         *("experiment", "cell", "source", "metric", "kind", "unit", "repetitions"),
         *("mean", "half_width", "low", "high"),

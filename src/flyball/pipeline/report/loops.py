@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from flyball.pipeline.manifest import View
-from flyball.pipeline.report.chapters import Chapter
+from flyball.pipeline.report.chapters import ADMISSION, Chapter
 from flyball.pipeline.report.figures import (
     REFERENCE_COLOUR,
     Figure,
@@ -45,7 +45,7 @@ MOST_NARROW_PARTS = 3
 def loop(chapter: Chapter, view: View) -> list[Figure]:
     """Closed loops: first all controllers beside each other and their goal, then each run over time."""
     rows = chapter.tables["loops"]
-    rows = rows[rows["is_closed"].astype(bool)]
+    rows = rows[rows["is_closed"].astype(bool) & (rows["loop"] != ADMISSION)]
     if rows.empty:
         return []
     runs = [(str(run), str(name), own) for (run, name), own in rows.groupby(["run", "loop"], sort=False)]

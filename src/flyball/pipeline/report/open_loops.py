@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from flyball.pipeline.manifest import View, cell_of
-from flyball.pipeline.report.chapters import Chapter
+from flyball.pipeline.report.chapters import ADMISSION, Chapter
 from flyball.pipeline.report.figures import Figure, Trace, axis, colour, line, marker, shorts
 from flyball.pipeline.report.markup import Html, table
 from flyball.pipeline.report.selection import MOST_LINES, spread
@@ -24,7 +24,7 @@ MOST_LEVELS = 40
 def open_loop(chapter: Chapter, view: View) -> list[Figure]:
     """Loops that were held open: what each action brought, with the plant that was found in it."""
     rows = chapter.tables["loops"]
-    rows = rows[~rows["is_closed"].astype(bool) & rows["answer"].notna()]
+    rows = rows[~rows["is_closed"].astype(bool) & rows["answer"].notna() & (rows["loop"] != ADMISSION)]
     order = {cell: place for place, cell in enumerate(chapter.cells)}
     groups = [(str(cell), str(name), own) for (cell, name), own in rows.groupby(["cell", "loop"], sort=False)]
     groups.sort(key=lambda group: order.get(group[0], 0))

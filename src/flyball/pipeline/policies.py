@@ -1,0 +1,300 @@
+"""How policies of admission compare: what each let through of small and large requests, and what it made of the load.
+
+Works on calls of the kinds `small` and `large` and on the samples of the loop `admission`. How a policy decides is
+not known here; how a run was set up is the lab's `run.json`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType
+
+from flyball.pipeline.events import CLIENTS, PLACED
+from flyball.pipeline.intervals import Interval, batch_means
+from flyball.pipeline.latency import BUCKETS_PER_E, quantile_columns
+from flyball.pipeline.loops import ADMISSION
+from flyball.pipeline.manifest import Run
+from flyball.pipeline.measures import whole_seconds
+from flyball.pipeline.schemas import SAMPLES, require, table
+
+SMALL, LARGE = "small", "large"
+CLASSES = (SMALL, LARGE)
+
+UNCONTROLLED = "none"
+"""The policy that admits everything."""
+
+RESULTS = ("ok", "refused", "failed")
+
+_TEXT, _WHOLE, _REAL = StringType(), LongType(), DoubleType()
+
+ANSWERS = table(
+    run=_TEXT,
+    kind=_TEXT,
+    second=_WHOLE,
+    result=_TEXT,
+    bucket=IntegerType(),
+    requests=_WHOLE,
+    sum_ms=_REAL,
+    most_ms=_REAL,
+)
+"""How calls of the measured time ended, and how long they took: `bucket` and `most_ms` are those of SPREAD."""
+
+RESPONSE_OVER_TIME = table(
+    run=_TEXT,
+    kind=_TEXT,
+    second=_WHOLE,
+    ok=_WHOLE,
+    refused=_WHOLE,
+    failed=_WHOLE,
+    mean_ms=_REAL,
+    p50_ms=_REAL,
+    p95_ms=_REAL,
+)
+"""Of each class in each second. Times are of calls that were not refused, null if there is none."""
+
+LOADS = table(run=_TEXT, second=_WHOLE, samples=_WHOLE, load=_REAL, load2=_REAL, setpoint=_REAL)
+"""Sums over the samples of the loop `admission` in each second of the measured time."""
+
+LOAD_CDF = table(run=_TEXT, ratio=_REAL, load=_REAL)
+"""The load, in cost/s, that was not exceeded in `ratio` of all samples."""
+
+LOAD_STEPS = 200
+"""Into so many parts the CDF of the load is divided."""
+
+_KEYS = ("policy", "clients")
+_TIMES = ("p50", "p95", "p99")
+
+COLUMNS = (
+    *(*_KEYS, "goodput", "errors"),
+    *("p50_small", "p99_small", "p50_large", "p99_large"),
+    *("load_mean", "load_std", "r"),
+)
+"""Of the table `policies`: a row for each run."""
+
+RUN_COLUMNS = (
+    *("experiment", "run", "repetition", *_KEYS, "calls"),
+    *("goodput", "goodput_half_width", "errors", "errors_half_width", "refused", "failed"),
+    *(f"{name}_{kind}" for kind in CLASSES for name in ("goodput", "admitted", "failed", *_TIMES, "mean")),
+    *(f"mean_{kind}_half_width" for kind in CLASSES),
+    *("load_mean", "load_half_width", "load_std", "r", "kappa"),
+)
+"""Of the table `policy_runs`: COLUMNS with all that goes beyond them. Ratios are of calls, of one class or of both."""
+
+
+def compared_runs(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs whose manifest says which requests are small and which are large."""
+    return [run for run in runs if run.workload.get("classes")]
+
+
+def answers(events: DataFrame, runs: Sequence[Run]) -> DataFrame:
+    """Count PLACED events of the measured time as ANSWERS: the only pass over calls."""
+    require(events, PLACED, "the table of placed events")
+    is_asked = sf.col("run").isin([run.run for run in runs]) & sf.col("kind").isin(*CLASSES)
+    return (
+        events.where((sf.col("source") == CLIENTS) & is_asked)
+        .groupBy(
+            "run",
+            "kind",
+            "second",
+            "result",
+            sf.expr(f"cast(ln(latency_ns + 1) * {BUCKETS_PER_E} as int)").alias("bucket"),
+        )
+        .agg(
+            sf.sum("weight").alias("requests"),
+            sf.expr("sum(cast(latency_ns as double) * weight) / 1e6D").alias("sum_ms"),
+            sf.expr("max(latency_ns) / 1e6D").alias("most_ms"),
+        )
+        .select(*ANSWERS.names)
+    )
+
+
+def response_over_time(counted: DataFrame) -> DataFrame:
+    """Turn ANSWERS into RESPONSE_OVER_TIME. A second without calls has no row."""
+    require(counted, ANSWERS, "the table of answers")
+    by = ("run", "kind", "second")
+    ended = counted.groupBy(*by).agg(
+        *(sf.expr(f"sum(if(result = '{name}', requests, 0L))").alias(name) for name in RESULTS)
+    )
+    taken = _waited(counted).groupBy(*by).agg(sf.sum("sum_ms").alias("sum_ms"), *quantile_columns())
+    times = taken.select(*by, sf.expr("sum_ms / requests").alias("mean_ms"), "p50_ms", "p95_ms")
+    return ended.join(times, list(by), "left").orderBy(*by).select(*RESPONSE_OVER_TIME.names)
+
+
+def class_percentiles(counted: DataFrame) -> DataFrame:
+    """Turn ANSWERS into percentiles of each run and class: how long those waited that were not refused."""
+    require(counted, ANSWERS, "the table of answers")
+    return _waited(counted).groupBy("run", "kind").agg(*quantile_columns())
+
+
+def _waited(counted: DataFrame) -> DataFrame:
+    # A refusal says nothing about response times. A time-out does: somebody has waited as long.
+    return counted.where("result != 'refused'")
+
+
+def loads(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
+    """Turn SAMPLES into LOADS."""
+    return (
+        _measured(samples, runs)
+        .groupBy("run", sf.expr("(at_us - from_us) div 1000000").alias("second"))
+        .agg(
+            sf.count("*").alias("samples"),
+            sf.sum("measurement").alias("load"),
+            sf.expr("sum(measurement * measurement)").alias("load2"),
+            sf.sum("setpoint").alias("setpoint"),
+        )
+        .orderBy("run", "second")
+        .select(*LOADS.names)
+    )
+
+
+def load_cdf(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
+    """Turn SAMPLES into LOAD_CDF, LOAD_STEPS + 1 points of each run."""
+    ratios = ", ".join(f"{step / LOAD_STEPS}D" for step in range(LOAD_STEPS + 1))
+    found = (
+        _measured(samples, runs).groupBy("run").agg(sf.expr(f"percentile(measurement, array({ratios}))").alias("q"))
+    )
+    return (
+        found.select("run", sf.posexplode("q").alias("step", "load"))
+        .select("run", (sf.col("step") / sf.lit(float(LOAD_STEPS))).alias("ratio"), "load")
+        .orderBy("run", "ratio")
+        .select(*LOAD_CDF.names)
+    )
+
+
+def _measured(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
+    """Keep the samples of the loop `admission` in the measured time, beside its beginning."""
+    require(samples, SAMPLES, "the samples")
+    rows = [(run.run, run.measured.from_us, run.measured.until_us) for run in runs]
+    known = samples.sparkSession.createDataFrame(rows, "run string, from_us bigint, until_us bigint")
+    inside = "at_us >= from_us and at_us < until_us"
+    return samples.where(sf.col("loop") == ADMISSION).join(sf.broadcast(known), "run").where(inside)
+
+
+def policy_runs(
+    over_time: pd.DataFrame, percentiles: pd.DataFrame, loads: pd.DataFrame, runs: Sequence[Run]
+) -> pd.DataFrame:
+    """Return the table `policy_runs`, with RUN_COLUMNS, from RESPONSE_OVER_TIME, percentiles of classes and LOADS.
+
+    A run in which no call ended has no row. What cannot be told is NaN.
+    """
+    shapes = {(row["run"], row["kind"]): row for row in percentiles.to_dict("records")}
+    rows = []
+    for run in runs:
+        own = over_time[over_time["run"] == run.run]
+        if own.empty:
+            continue
+        about = {"experiment": run.experiment, "run": run.run, "repetition": run.repetition, "kappa": kappa_of(run)}
+        row = {**about, "policy": policy_of(run), "clients": clients_of(run)}
+        row |= _ended(own, run)
+        for kind in CLASSES:
+            row |= _of_class(own[own["kind"] == kind], kind, shapes.get((run.run, kind), {}), run)
+        rows.append(row | _load(loads[loads["run"] == run.run]))
+    found = pd.DataFrame(rows, columns=list(RUN_COLUMNS)).sort_values(["experiment", *_KEYS, "repetition", "run"])
+    numbers = [name for name in RUN_COLUMNS[5:] if name != "calls"]
+    return found.astype(dict.fromkeys(numbers, float)).map(_rounded).reset_index(drop=True)
+
+
+def policies(of_runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the table `policies`, with COLUMNS: a row for each of `policy_runs`."""
+    return of_runs[list(COLUMNS)].reset_index(drop=True)
+
+
+def policy_of(run: Run) -> str:
+    """Return the name of the policy that a run was made with."""
+    settings = run.target.get("settings") or {}
+    return str(run.factors.get("policy") or settings.get("policy") or UNCONTROLLED)
+
+
+def clients_of(run: Run) -> int:
+    """Return how many clients a run began with; its schedule may change that."""
+    return int(run.workload.get("clients") or run.clients.get("count") or 0)
+
+
+def kappa_of(run: Run) -> float:
+    """Return what a large request costs, in small ones, by the profile that the run was made with; NaN without one."""
+    keys = (run.workload.get("profile") or {}).get("keys") or {}
+    classes = run.workload.get("classes") or {}
+    small, large = (
+        _mean_cost([keys[key] for key, kind in classes.items() if kind == name and key in keys]) for name in CLASSES
+    )
+    return large / small if small > 0 else math.nan
+
+
+def _mean_cost(keys: Sequence[Mapping[str, Any]]) -> float:
+    requests = sum(key["requests"] for key in keys)
+    return sum(key["mean"] * key["requests"] for key in keys) / requests if requests else math.nan
+
+
+def _ended(own: pd.DataFrame, run: Run) -> dict[str, Any]:
+    """Return how the calls of all classes ended."""
+    by_second = own.groupby("second")[list(RESULTS)].sum()
+    calls = int(by_second.to_numpy().sum())
+    errors = by_second["refused"] + by_second["failed"]
+    # Seconds in which no call ended say nothing of errors, but everything of goodput.
+    ratio = batch_means(errors.to_numpy(float), by_second.sum(axis=1).to_numpy(float))
+    return {
+        "calls": calls,
+        "goodput": by_second["ok"].sum() / _length_s(run),
+        "goodput_half_width": _per_second(by_second["ok"], run).half_width,
+        "errors": ratio.mean,
+        "errors_half_width": ratio.half_width,
+        "refused": by_second["refused"].sum() / calls,
+        "failed": by_second["failed"].sum() / calls,
+    }
+
+
+def _of_class(own: pd.DataFrame, kind: str, shape: Mapping[Any, Any], run: Run) -> dict[str, Any]:
+    calls, answered = int(own[list(RESULTS)].to_numpy().sum()), own["ok"] + own["failed"]
+    waited = own[answered > 0]
+    count = answered[answered > 0].to_numpy(float)
+    mean = (
+        batch_means(waited["mean_ms"].to_numpy(float) * count, count) if len(waited) else Interval(math.nan, math.nan)
+    )
+    return {
+        f"goodput_{kind}": own["ok"].sum() / _length_s(run),
+        f"admitted_{kind}": 1 - own["refused"].sum() / calls if calls else math.nan,
+        f"failed_{kind}": own["failed"].sum() / calls if calls else math.nan,
+        **{f"{name}_{kind}": shape.get(f"{name}_ms", math.nan) for name in _TIMES},
+        f"mean_{kind}": mean.mean,
+        f"mean_{kind}_half_width": mean.half_width,
+    }
+
+
+def _load(own: pd.DataFrame) -> dict[str, float]:
+    count = float(own["samples"].sum())
+    if not count:
+        return {}
+    found = batch_means(own["load"].to_numpy(float), own["samples"].to_numpy(float))
+    # Rounding can leave a variance of nearly 0 below it.
+    variance = max(float(own["load2"].sum()) - count * found.mean**2, 0.0) / max(count - 1, 1.0)
+    setpoint = float(own["setpoint"].sum()) / count
+    return {
+        "load_mean": found.mean,
+        "load_half_width": found.half_width,
+        "load_std": math.sqrt(variance),
+        "r": setpoint if setpoint > 0 else math.nan,
+    }
+
+
+def _per_second(counts: pd.Series[Any], run: Run) -> Interval:
+    seconds, _ = whole_seconds(run.measured.from_us, run.measured.until_us)
+    inside = counts[(counts.index >= 0) & (counts.index < seconds)]
+    filled = np.zeros(seconds)
+    filled[inside.index.to_numpy(dtype=int)] = inside.to_numpy(dtype=float)
+    return batch_means(filled)
+
+
+def _length_s(run: Run) -> float:
+    return (run.measured.until_us - run.measured.from_us) / 1e6
+
+
+def _rounded(value: Any) -> Any:
+    """Return a number with six digits that count: more are noise, and in the way of a reader."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value
