@@ -203,6 +203,6 @@ def test_a_policy_is_found_whether_it_was_varied_or_not() -> None:
 
 def test_without_a_profile_nobody_knows_what_a_large_request_costs() -> None:
     assert math.isnan(kappa_of(run_of(workload={"classes": KEYS})))
-    only_small = {key: "small" for key in KEYS}
+    only_small = dict.fromkeys(KEYS, "small")
     assert math.isnan(kappa_of(run_of(workload={"classes": only_small, "profile": PROFILE})))
     assert compared_runs([run_of()]) == []

@@ -85,7 +85,7 @@ RUN_COLUMNS = (
     *(f"mean_{kind}_half_width" for kind in CLASSES),
     *("load_mean", "load_half_width", "load_std", "r", "kappa"),
 )
-"""Of the table `policy_runs`: COLUMNS with all that goes beyond them. Ratios are of calls, of one class or of both."""
+"""Of the table `policy_runs`: COLUMNS and all that goes beyond them. Ratios are of calls, of a class or of both."""
 
 
 def compared_runs(runs: Sequence[Run]) -> list[Run]:
@@ -218,7 +218,7 @@ def clients_of(run: Run) -> int:
 
 
 def kappa_of(run: Run) -> float:
-    """Return what a large request costs, in small ones, by the profile that the run was made with; NaN without one."""
+    """Return what a large request costs, in small ones, by the profile that the run was made with, or NaN."""
     keys = (run.workload.get("profile") or {}).get("keys") or {}
     classes = run.workload.get("classes") or {}
     small, large = (

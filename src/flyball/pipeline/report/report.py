@@ -9,6 +9,7 @@ from flyball.pipeline.report.chapters import Chapter, chapters_of
 from flyball.pipeline.report.held import held_words
 from flyball.pipeline.report.markup import element, markup
 from flyball.pipeline.report.page import Part, write_page
+from flyball.pipeline.report.policies import policy_words
 from flyball.pipeline.report.sections import chapter_part, models_part, quarantine_part, runs_part
 from flyball.pipeline.report.summary import lead, show_tiles, show_warnings, tiles, title_of, warnings
 
@@ -41,6 +42,7 @@ def _summary_part(title: str, analysis: Analysis, chapters: list[Chapter]) -> Pa
         element("p", lead(analysis, chapters), class_="lead"),
         show_tiles(tiles(analysis, chapters)),
         held_words(chapters),
+        policy_words(chapters),
         show_warnings(warnings(analysis, chapters)),
         id="summary",
     )

@@ -18,6 +18,7 @@ from flyball.pipeline.report.held import held_table
 from flyball.pipeline.report.markup import Child, Html, details, element, markup, table
 from flyball.pipeline.report.models import show_model
 from flyball.pipeline.report.page import Part, plots
+from flyball.pipeline.report.policies import policies_table
 from flyball.pipeline.report.summary import show_tiles, tiles_of
 from flyball.pipeline.report.views import KINDS, figures_of, views_of
 from flyball.pipeline.report.words import (
@@ -65,6 +66,7 @@ def chapter_part(chapter: Chapter, *, is_only: bool = False) -> Part:
         element("p", f"After {source}.", class_="source") if source else None,
         None if is_only else show_tiles(tiles_of(chapter)),
         held_table(chapter),
+        policies_table(chapter),
         plots(figures, chapter.anchor),
         [element("p", text, class_="note") for text in missing],
         _cells_tables(chapter),
@@ -175,8 +177,8 @@ def _cells_tables(chapter: Chapter) -> Html:
 
 
 def _cells_folded(chapter: Chapter, shown: Html, rows: int, caption: str) -> Html:
-    """Return the table, folded where a loop decides how many messages come: its own table says more then."""
-    return details(caption, shown) if chapter.has_loops else fold(shown, rows, caption)
+    """Return the table, folded where a loop or a policy decides what comes: its own table says more then."""
+    return details(caption, shown) if chapter.has_loops or chapter.has_policies else fold(shown, rows, caption)
 
 
 def _cell_table(chapter: Chapter, caption: str, head: list[str], rows: list[list[str]], more: int = 0) -> Html:

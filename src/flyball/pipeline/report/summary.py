@@ -12,6 +12,7 @@ from flyball.pipeline.manifest import Run
 from flyball.pipeline.report.chapters import CLIENTS, COLUMNS, NODES, Chapter
 from flyball.pipeline.report.held import held_of
 from flyball.pipeline.report.markup import Child, Html, details, element, markup
+from flyball.pipeline.report.policies import UNCONTROLLED, held_clients, judged_of, ours_of, overloaded
 from flyball.pipeline.report.words import (
     ALL,
     amount,
@@ -89,14 +90,15 @@ def lead(analysis: Analysis, chapters: Sequence[Chapter]) -> str:
 def tiles(analysis: Analysis, chapters: Sequence[Chapter]) -> list[Tile]:
     """Return the headline numbers; those that the data do not give are left out."""
     found = [_requests(chapters), _best(chapters, "throughput"), _best(chapters, "response"), _measured(analysis)]
-    more = [_messages(analysis.runs), _held(chapters), _steadiest(chapters), _laws(chapters), _references(chapters)]
+    more = [_messages(analysis.runs), _held(chapters), _steadiest(chapters), _clients(chapters), _tail(chapters)]
+    more += [_laws(chapters), _references(chapters)]
     return [tile for tile in [*found, *more] if tile]
 
 
 def tiles_of(chapter: Chapter) -> list[Tile]:
     """Return the headline numbers of one experiment."""
     found = [_best([chapter], "throughput"), _best([chapter], "response"), _held([chapter]), _steadiest([chapter])]
-    found += [_laws([chapter]), _references([chapter])]
+    found += [_clients([chapter]), _tail([chapter]), _laws([chapter]), _references([chapter])]
     return [tile for tile in found if tile]
 
 
@@ -161,11 +163,12 @@ def _requests(chapters: Sequence[Chapter]) -> Tile | None:
 def _best(chapters: Sequence[Chapter], metric: str) -> Tile | None:
     """Return the highest throughput or the shortest response, and where it was reached.
 
-    Where a loop decides how many messages come, what waits grows, and neither says anything.
+    Where a loop decides how many messages come, what waits grows, and neither says anything; nor do they where a
+    policy refuses requests, which is an answer too.
     """
     candidates = []
     for chapter in chapters:
-        if chapter.experiment and chapter.has_loops:
+        if chapter.experiment and (chapter.has_loops or chapter.has_policies):
             continue
         rows = chapter.metric(metric, chapter.source_of(metric), ALL)
         rows = rows[rows["mean"].notna()]
@@ -221,6 +224,30 @@ def _steadiest(chapters: Sequence[Chapter]) -> Tile | None:
     one, chapter = min(loops, key=lambda loop: loop[0].std / loop[0].goal)
     where = f"{chapter.title}: {one.name}" if len(chapters) > 1 else one.name
     return Tile("Steadiest of them", student(one.mean, one.std), "", f"{where}, goal {goal_text(one.goal)}")
+
+
+def _clients(chapters: Sequence[Chapter]) -> Tile | None:
+    """Return how many clients admission control holds, beside how many are held without."""
+    for chapter in chapters:
+        held = held_clients(judged_of(chapter))
+        if held and held.ours:
+            without = whole(held.without.clients) if held.without else "none"
+            return Tile(
+                f"Clients held by {held.ours.name}", whole(held.ours.clients), "", f"{without} without control"
+            )
+    return None
+
+
+def _tail(chapters: Sequence[Chapter]) -> Tile | None:
+    """Return the tail of small requests under overload with admission control, beside the one without."""
+    for chapter in chapters:
+        found = judged_of(chapter)
+        under = {one.policy: one for one in overloaded(found)}
+        ours, plain = under.get(ours_of(found) or ""), under.get(UNCONTROLLED)
+        if ours and plain:
+            more = f"{ours.name}, {ours.clients:,} clients; {amount(plain.p99_small)} ms without control"
+            return Tile("99 % of small requests within", amount(ours.p99_small), "ms", more)
+    return None
 
 
 def _laws(chapters: Sequence[Chapter]) -> Tile | None:

@@ -12,6 +12,7 @@ from flyball.pipeline.report.levels import bars, curve, network
 from flyball.pipeline.report.loops import loop
 from flyball.pipeline.report.open_loops import open_loop
 from flyball.pipeline.report.parts import breakdown, effects
+from flyball.pipeline.report.policy_plots import admission, goodput, load_cdf, policies, response_over_time
 
 KINDS: dict[str, Callable[[Chapter, View], list[Figure]]] = {
     "curve": curve,
@@ -24,9 +25,15 @@ KINDS: dict[str, Callable[[Chapter, View], list[Figure]]] = {
     "network": network,
     "loop": loop,
     "open_loop": open_loop,
+    "goodput": goodput,
+    "policies": policies,
+    "load_cdf": load_cdf,
+    "response_over_time": response_over_time,
+    "admission": admission,
 }
 
 LOOP_KINDS = ("loop", "open_loop")
+POLICY_KINDS = ("goodput", "policies", "load_cdf", "response_over_time", "admission")
 
 
 def figures_of(chapter: Chapter, view: View) -> list[Figure]:
@@ -36,12 +43,19 @@ def figures_of(chapter: Chapter, view: View) -> list[Figure]:
 
 
 def views_of(chapter: Chapter) -> list[View]:
-    """Return the views of a chapter: its control loops in any case, then what it asks for, or what fits it."""
+    """Return the views of a chapter: its control loops and policies in any case, then what it asks for, or what fits.
+
+    Of policies it may ask for some plots only.
+    """
     asked = list(chapter.experiment.views) if chapter.experiment else []
     kinds = {view.kind for view in asked}
-    loops = [View(kind) for kind in LOOP_KINDS if kind not in kinds and chapter.has_loops]
-    is_all = bool(loops) and chapter.experiment is not None
-    return [*loops, *(asked or ([] if is_all else default_views(chapter)))]
+    first = [View(kind) for kind in LOOP_KINDS if kind not in kinds and chapter.has_loops]
+    if chapter.has_policies and not kinds & set(POLICY_KINDS):
+        first += [View(kind) for kind in POLICY_KINDS]
+    elif chapter.has_admission and not chapter.has_policies and "admission" not in kinds:
+        first.append(View("admission"))
+    is_all = (chapter.has_loops or chapter.has_policies) and chapter.experiment is not None
+    return [*first, *(asked or ([] if is_all else default_views(chapter)))]
 
 
 def default_views(chapter: Chapter) -> list[View]:

@@ -1,0 +1,346 @@
+"""Which policy of admission did best, and whether seed 001's goals were reached: in numbers and in plain words.
+
+It reads the table of policies' runs; what the figures in it mean is written with the stage that makes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from flyball.pipeline.intervals import half_width
+from flyball.pipeline.report.chapters import Chapter
+from flyball.pipeline.report.markup import Child, Html, element, markup, table
+from flyball.pipeline.report.words import amount, count_of, is_number, percent, student, whole
+
+UNCONTROLLED = "none"
+OURS = ("dps", "memoryless", "static", "round_robin", "strict", "classes", "integral")
+"""Flyball's own policies; the first of them that was tried is the one that is judged."""
+
+NEAR_BEST_RATIO = 0.9
+"""Goodput is held if it is within 10 % of the best."""
+MOST_FAILED_RATIO = 0.05
+"""A site with more errors has collapsed. With control a refusal is none of them: it is meant."""
+WANTED_CLIENTS_RATIO = 2.5
+SEED_CLIENTS = (150, 400)
+"""What seed 001 held without and with control."""
+MOST_STD_RATIO = 0.2
+MOST_P99_RATIO = 0.1
+LAW_ERROR = 0.05
+"""So far may the admitted ratio of large requests be from what the law says."""
+ALL_ADMITTED_RATIO = 0.99
+"""If so many small requests are admitted they hardly wait, and the law does not bind."""
+
+_KEYS = ("policy", "clients")
+_NAMES = {
+    "none": "no control",
+    "integral": "integral, no classes",
+    "classes": "integral, classes",
+    "round_robin": "round robin",
+    "static": "static probabilities",
+    "strict": "strict priority",
+    "dps": "DPS",
+    "memoryless": "DPS, memoryless",
+    "semaphore": "fixed semaphore",
+    "uvicorn": "uvicorn's limit",
+    "gradient": "gradient limiter",
+}
+
+_MEANINGS = (
+    "Goodput: requests that succeeded. Times are of requests that were not refused; one that failed counts with the"
+    " time that was waited for it. Load and r in cost/s: milliseconds of database connections per second, unless the"
+    " runs used another unit. Means over repetitions. tables/policy_runs.csv has each run by itself."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One policy with one number of clients; means over the repetitions. NaN is what is not known."""
+
+    policy: str
+    clients: int
+    runs: int
+    goodput: float
+    goodput_half_width: float
+    errors: float
+    refused: float
+    failed: float
+    p50_small: float
+    p95_small: float
+    p99_small: float
+    p50_large: float
+    p95_large: float
+    p99_large: float
+    admitted_small: float
+    admitted_large: float
+    load_mean: float
+    load_std: float
+    r: float
+    kappa: float
+
+    @property
+    def name(self) -> str:
+        return policy_name(self.policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A sentence about the results, and whether it says that a goal was reached; None if it is about none."""
+
+    says: str
+    is_reached: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """How many clients the site held without control and with Flyball."""
+
+    without: Judged | None
+    """The uncontrolled site with the most clients that it held; None if it held none."""
+    collapsed: Judged | None
+    """The same with the next larger number of clients; None if no larger one was tried."""
+    ours: Judged | None
+    """Flyball with the most clients that it held, None if it held none."""
+    best_goodput: float
+    """Of any policy, with any number of clients."""
+    most_clients: int
+
+    @property
+    def ratio(self) -> float:
+        return self.ours.clients / self.without.clients if self.ours and self.without else math.nan
+
+
+def policy_name(policy: str) -> str:
+    """Return the words for a policy; an unknown one is its own name."""
+    return _NAMES.get(policy, policy.replace("_", " "))
+
+
+def judged_of(chapter: Chapter) -> list[Judged]:
+    """Return what each policy of a chapter did with each number of clients, in the order of the experiment."""
+    rows = chapter.tables["policy_runs"]
+    levels = [str(level) for level in chapter.experiment.factors.get("policy", [])] if chapter.experiment else []
+    order = {policy: place for place, policy in enumerate(dict.fromkeys([*levels, *rows["policy"]]))}
+    groups = [(str(own["policy"].iloc[0]), int(own["clients"].iloc[0]), own) for _, own in rows.groupby(list(_KEYS))]
+    groups.sort(key=lambda group: (order[group[0]], group[1]))
+    return [_judged(policy, clients, own) for policy, clients, own in groups]
+
+
+def overloaded(found: Sequence[Judged]) -> list[Judged]:
+    """Return each policy with the most clients that all of them were tried with, or else that any of them was."""
+    counts = [{one.clients for one in found if one.policy == policy} for policy in {one.policy for one in found}]
+    common = set.intersection(*counts) if counts else set()
+    most = max(common or set().union(*counts), default=0)
+    return [one for one in found if one.clients == most]
+
+
+def ours_of(found: Sequence[Judged]) -> str | None:
+    """Return the policy of Flyball that is judged, None if none was tried."""
+    return next((policy for policy in OURS if any(one.policy == policy for one in found)), None)
+
+
+def held_clients(found: Sequence[Judged]) -> Held | None:
+    """Return how many clients were held, None if their number was not varied.
+
+    Without control a number is held if goodput is within 10 % of the best of this policy and fewer than 5 % of the
+    calls end in an error. With control goodput has to be within 10 % of the best of all policies, and fewer than 5 %
+    of the calls may fail: a refusal is what control is for.
+    """
+    counts = sorted({one.clients for one in found})
+    if len(counts) < 2:
+        return None
+    plain = [one for one in found if one.policy == UNCONTROLLED]
+    own = [one for one in found if one.policy == ours_of(found)]
+    best = max(one.goodput for one in found)
+    without = _most_clients(plain, max((one.goodput for one in plain), default=0.0), lambda one: one.errors)
+    beyond = [one for one in plain if without is None or one.clients > without.clients]
+    collapsed = min(beyond, key=lambda one: one.clients, default=None)
+    return Held(without, collapsed, _most_clients(own, best, lambda one: one.failed), best, counts[-1])
+
+
+def _most_clients(found: Sequence[Judged], best: float, errors: Callable[[Judged], float]) -> Judged | None:
+    held = [one for one in found if one.goodput >= NEAR_BEST_RATIO * best and errors(one) < MOST_FAILED_RATIO]
+    return max(held, key=lambda one: one.clients, default=None)
+
+
+def goals_of(found: Sequence[Judged]) -> list[Goal]:
+    """Say in plain words how Flyball did, against no control and against the goals."""
+    ours = ours_of(found)
+    if ours is None:
+        return []
+    held = held_clients(found)
+    said = _clients_goals(held, policy_name(ours)) if held else []
+    under = {one.policy: one for one in overloaded(found)}
+    if ours in under:
+        said += _load_goals(under[ours])
+        if UNCONTROLLED in under:
+            said += _tail_goals(under[ours], under[UNCONTROLLED])
+        said += _law_goals(under[ours])
+    return said
+
+
+def policy_words(chapters: Sequence[Chapter]) -> Html:
+    """Say in plain words which goals were reached; nothing if no policies were compared."""
+    said = {chapter.title: goals for chapter in chapters if (goals := goals_of(judged_of(chapter)))}
+    if not said:
+        return Html("")
+    lists = {title: element("ul", [element("li", _shown(goal)) for goal in goals]) for title, goals in said.items()}
+    parts = [element("li", element("strong", title), sentences) for title, sentences in lists.items()]
+    shown = element("ul", parts) if len(parts) > 1 else next(iter(lists.values()))
+    return markup(element("p", "Admission control against the goals of seed 001:"), shown)
+
+
+def policies_table(chapter: Chapter) -> Html:
+    """Return all policies of a chapter beside each other, the best of each number of clients marked."""
+    found = judged_of(chapter)
+    if not found:
+        return Html("")
+    has_counts = len({one.clients for one in found}) > 1
+    columns: dict[str, list[Child]] = {"Policy": [one.name for one in found]}
+    if has_counts:
+        columns["Clients"] = [whole(one.clients) for one in found]
+    columns |= {
+        "Goodput [1/s]": _marked(
+            found, lambda one: one.goodput, lambda one: student(one.goodput, one.goodput_half_width), is_most=True
+        ),
+        "Errors": _marked(found, lambda one: one.errors, lambda one: percent(one.errors)),
+        "Refused": [percent(one.refused) for one in found],
+        "Failed": _marked(found, lambda one: one.failed, lambda one: percent(one.failed)),
+        "Small p50 [ms]": _marked(found, lambda one: one.p50_small, lambda one: amount(one.p50_small)),
+        "Small p99 [ms]": _marked(found, lambda one: one.p99_small, lambda one: amount(one.p99_small)),
+        "Large p50 [ms]": _marked(found, lambda one: one.p50_large, lambda one: amount(one.p50_large)),
+        "Large p99 [ms]": _marked(found, lambda one: one.p99_large, lambda one: amount(one.p99_large)),
+        "Load ± std": [student(one.load_mean, one.load_std) for one in found],
+        "r": [amount(one.r) for one in found],
+        "Std / r": _marked(found, lambda one: one.load_std / one.r, lambda one: percent(one.load_std / one.r)),
+    }
+    rows = list(zip(*columns.values(), strict=True))
+    clients = "" if has_counts else f"Each with {count_of(found[0].clients, 'client')}. "
+    best = "Best are bold" + (", for each number of clients. " if has_counts else ". ")
+    note = element("p", f"{clients}{best}{_MEANINGS}", class_="note")
+    shown = table("Policies of admission", list(columns), rows, numbers_from=1)
+    return markup(element("h3", "Policies"), note, shown)
+
+
+def _judged(policy: str, clients: int, own: pd.DataFrame) -> Judged:
+    names = (
+        *("goodput", "errors", "refused", "failed", "admitted_small", "admitted_large"),
+        *("p50_small", "p95_small", "p99_small", "p50_large", "p95_large", "p99_large"),
+        *("load_mean", "load_std", "r", "kappa"),
+    )
+    means = {name: float(own[name].mean()) for name in names}
+    # As in the table of cells: a single repetition lends its own interval.
+    width = float(own["goodput_half_width"].iloc[0])
+    if len(own) > 1:
+        width = half_width(len(own), float(own["goodput"].std()))
+    return Judged(policy=policy, clients=clients, runs=len(own), goodput_half_width=width, **means)
+
+
+def _marked(
+    found: Sequence[Judged],
+    value: Callable[[Judged], float],
+    text: Callable[[Judged], str],
+    *,
+    is_most: bool = False,
+) -> list[Child]:
+    """Return the cells of a column, with the best of each number of clients in bold; of a single policy none is."""
+    best: dict[int, float] = {}
+    for clients in {one.clients for one in found}:
+        values = [value(one) for one in found if one.clients == clients]
+        known = [number for number in values if is_number(number)]
+        if known and len(values) > 1:
+            best[clients] = max(known) if is_most else min(known)
+    return [
+        element("strong", text(one), class_="good-text") if value(one) == best.get(one.clients) else text(one)
+        for one in found
+    ]
+
+
+def _shown(goal: Goal) -> Html:
+    if goal.is_reached is None:
+        return markup(goal.says)
+    verdict = "Goal reached." if goal.is_reached else "Goal missed."
+    return markup(goal.says, " ", element("span", verdict, class_="good-text" if goal.is_reached else "bad-text"))
+
+
+def _clients_goals(held: Held, ours: str) -> list[Goal]:
+    said = [Goal(_collapse(held))] if held.without or held.collapsed else []
+    if held.ours is None:
+        return [*said, Goal(f"With {ours} no number of clients was held.", is_reached=False)]
+    one = held.ours
+    facts = (
+        f"goodput {amount(one.goodput)}/s is {percent(one.goodput / held.best_goodput)} of the best of all policies, "
+        f"{percent(one.refused)} were refused and {percent(one.failed)} failed"
+    )
+    more = "; more were not tried" if one.clients == held.most_clients else ""
+    if held.without is None or held.collapsed is None:
+        return [*said, Goal(f"With {ours} {one.clients:,} clients are held: {facts}{more}.")]
+    before, after = SEED_CLIENTS
+    says = (
+        f"With {ours} {one.clients:,} clients are held, {amount(held.ratio)} times as many (goal: at least "
+        f"{WANTED_CLIENTS_RATIO:g}; the seed: {before} → {after}, {amount(after / before)} times): {facts}{more}."
+    )
+    return [*said, Goal(says, held.ratio >= WANTED_CLIENTS_RATIO)]
+
+
+def _collapse(held: Held) -> str:
+    fell = held.collapsed
+    after = f"goodput {amount(fell.goodput)}/s, {percent(fell.errors)} errors" if fell else ""
+    if held.without is None:
+        assert fell is not None
+        return f"Without control no number of clients is held: {after} already with {fell.clients:,}."
+    n, goodput = held.without.clients, amount(held.without.goodput)
+    if fell is None:
+        return f"Without control {n:,} clients are held (goodput {goodput}/s); more were not tried: no collapse seen."
+    return (
+        f"Without control {n:,} clients are held (goodput {goodput}/s); with {fell.clients:,} it collapses: {after}, "
+        f"99 % of small requests within {amount(fell.p99_small)} ms."
+    )
+
+
+def _load_goals(one: Judged) -> list[Goal]:
+    if not (is_number(one.r) and is_number(one.load_std)):
+        return []
+    ratio, most = one.load_std / one.r, percent(MOST_STD_RATIO)
+    says = (
+        f"{one.name}, {one.clients:,} clients: database load {student(one.load_mean, one.load_std)} cost/s for "
+        f"r = {amount(one.r)}: the standard deviation is {percent(ratio)} of r (goal: at most {most})."
+    )
+    return [Goal(says, ratio <= MOST_STD_RATIO)]
+
+
+def _tail_goals(ours: Judged, plain: Judged) -> list[Goal]:
+    if not (is_number(ours.p99_small) and is_number(plain.p99_small)) or not plain.p99_small:
+        return []
+    ratio, most = ours.p99_small / plain.p99_small, percent(MOST_P99_RATIO)
+    says = (
+        f"{ours.name}, {ours.clients:,} clients: 99 % of small requests within {amount(ours.p99_small)} ms, without "
+        f"control within {amount(plain.p99_small)} ms: {percent(ratio)} of it (goal: at most {most})."
+    )
+    return [Goal(says, ratio <= MOST_P99_RATIO)]
+
+
+def lawful_ratio(admitted_small: float, kappa: float) -> float:
+    """Return what the law (1 - A_l) / A_l = κ (1 - A_s) / A_s says of large requests."""
+    return admitted_small / (kappa * (1 - admitted_small) + admitted_small)
+
+
+def _law_goals(one: Judged) -> list[Goal]:
+    small, large = one.admitted_small, one.admitted_large
+    if not (is_number(small) and is_number(large)):
+        return []
+    admitted = (
+        f"{one.name}, {one.clients:,} clients: {percent(small)} of small and {percent(large)} of large requests"
+    )
+    if not is_number(one.kappa) or not small:
+        return [Goal(f"{admitted} were admitted.")]
+    if small >= ALL_ADMITTED_RATIO:
+        return [Goal(f"{admitted} were admitted: small ones hardly wait, and large ones take what is left.")]
+    law = lawful_ratio(small, one.kappa)
+    says = (
+        f"{admitted} were admitted; the law (1−A_l)/A_l = κ(1−A_s)/A_s with κ = {amount(one.kappa)} says "
+        f"{percent(law)} of large ones."
+    )
+    return [Goal(says, abs(large - law) <= LAW_ERROR)]

@@ -1,0 +1,450 @@
+"""Plots of policies of admission: goodput over clients, times per class, the load's CDF, and all of it over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flyball.pipeline.manifest import Run, View
+from flyball.pipeline.report.chapters import ADMISSION, Chapter
+from flyball.pipeline.report.figures import (
+    Figure,
+    Trace,
+    axis,
+    colour,
+    error_bars,
+    level_axis,
+    line,
+    log_axis,
+    marker,
+    plain,
+    shorts,
+    value_axis,
+)
+from flyball.pipeline.report.markup import table
+from flyball.pipeline.report.policies import Judged, held_clients, judged_of, overloaded
+from flyball.pipeline.report.selection import MOST_LINES, spread
+from flyball.pipeline.report.thinning import Floats
+from flyball.pipeline.report.words import ALL, NOTHING, amount, capital, duration, percent, student, whole
+
+MOST_POINTS_OF_A_LINE = 150
+"""Over time, so that the noise of single seconds does not hide the lines behind it."""
+MOST_RUNS = 12
+"""Runs whose load is plotted over time; of more, some are chosen."""
+
+_CLASSES = ("small", "large")
+_TIMES = {"p50": "50 %", "p95": "95 %", "p99": "99 %"}
+_LOAD = "Database load [cost/s]"
+_TIME = "Time since the measurement began [s]"
+
+
+def goodput(chapter: Chapter, view: View) -> list[Figure]:
+    """Goodput and errors over the number of clients, a line for each policy; bars if there is only one number."""
+    found = judged_of(chapter)
+    if not found:
+        return []
+    if len({one.clients for one in found}) == 1:
+        return [_ended(view, found)]
+    return [_goodput(view, found), _errors(found)]
+
+
+def policies(chapter: Chapter, view: View) -> list[Figure]:
+    """Response times of small and of large requests as bars: 50, 95 and 99 % of each policy."""
+    found = overloaded(judged_of(chapter))
+    kinds = _CLASSES if view.request == ALL else (view.request,)
+    figures = [_percentiles(view, found, kind) for kind in kinds if kind in _CLASSES]
+    return [figure for figure in figures if figure.data]
+
+
+def load_cdf(chapter: Chapter, view: View) -> list[Figure]:
+    """How the database load is distributed under each policy; vertical lines are references. Seed 001, figure 2."""
+    found = overloaded(judged_of(chapter))
+    rows = chapter.tables["load_cdf"]
+    curves = {one: rows[rows["run"].isin(_runs_of(chapter, one))].groupby("ratio")["load"].mean() for one in found}
+    curves = {one: curve for one, curve in curves.items() if len(curve)}
+    if not curves:
+        return []
+    places = _places(list(curves))
+    data: list[Trace] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": plain(one.name),
+            "x": shorts(curve),
+            "y": shorts(100 * curve.index.to_numpy()),
+            "line": line(places[one.policy]),
+            "hovertemplate": "%{y:.3g} % at most %{x:,.4g}",
+        }
+        for one, curve in curves.items()
+    ]
+    references = _references(list(curves))
+    title = view.title or f"CDF of the database load, {found[0].clients:,} clients"
+    layout = {
+        "xaxis": axis(_LOAD, rangemode="tozero"),
+        "yaxis": axis("Share of samples [%]", range=[0, 101]),
+        "shapes": [_vertical(at, hue) for at, hue in references.items()],
+        "annotations": [
+            _mark(at, f"r = {amount(at)}", number, is_low=True) for number, at in enumerate(list(references)[:3])
+        ],
+    }
+    head = ["Policy", "Mean ± std", "5 %", "50 %", "95 %", "r", "Std / r"]
+    body = [
+        [
+            one.name,
+            student(one.load_mean, one.load_std),
+            *(amount(float(curve.iloc[round(share * (len(curve) - 1))])) for share in (0.05, 0.5, 0.95)),
+            amount(one.r),
+            percent(one.load_std / one.r),
+        ]
+        for one, curve in curves.items()
+    ]
+    says = f"{title}. " + "; ".join(f"{row[0]}: {row[1]} cost/s, r {row[5]}" for row in body[:MOST_LINES])
+    note = "The steeper, and the closer to its r, the better a policy holds the load. Dotted: r, if a policy has one."
+    return [Figure(title, data, layout, says, table(title, head, body), note, is_wide=True, height_px=400)]
+
+
+def response_over_time(chapter: Chapter, view: View) -> list[Figure]:
+    """Response times of each class over time, a line for each policy. Seed 001, figures 3 and 4."""
+    found = overloaded(judged_of(chapter))
+    kinds = _CLASSES if view.request == ALL else (view.request,)
+    figures = [_over_time(chapter, view, found, kind) for kind in kinds]
+    return [figure for figure in figures if figure.data]
+
+
+def admission(chapter: Chapter, view: View) -> list[Figure]:
+    """Load, reference and budget over time: of each run, or of a run of each policy that has a reference."""
+    rows = chapter.tables["loops"]
+    rows = rows[rows["loop"] == ADMISSION]
+    names = {
+        _runs_of(chapter, one)[0]: f"{one.name}, {one.clients:,} clients"
+        for one in overloaded(judged_of(chapter))
+        if one.r > 0
+    }
+    if not chapter.has_policies:
+        names = {
+            str(run): f"Admission control, {run}" if run else "Admission control" for run in rows["run"].unique()
+        }
+    shown = spread([run for run in names if run in set(rows["run"])], MOST_RUNS)
+    return [_loop(chapter, run, names[run], rows[rows["run"] == run]) for run in shown]
+
+
+def _goodput(view: View, found: Sequence[Judged]) -> Figure:
+    title = view.title or "Goodput over the number of clients"
+    data = [
+        {
+            **_line(index, own),
+            "y": shorts(one.goodput for one in own),
+            "error_y": error_bars(one.goodput_half_width for one in own),
+            "hovertemplate": "%{x:,} clients: %{y:,.4g}/s",
+        }
+        for index, own in enumerate(_by_policy(found).values())
+    ]
+    held = held_clients(found)
+    marks = []
+    if held and held.collapsed:
+        marks.append((held.collapsed.clients, "collapse without control"))
+    if held and held.ours:
+        marks.append((held.ours.clients, f"held by {held.ours.name}"))
+    layout: dict[str, Any] = {
+        "xaxis": level_axis("Clients", sorted({one.clients for one in found})),
+        "yaxis": axis("Goodput [requests/s]", rangemode="tozero"),
+    }
+    is_log = layout["xaxis"].get("type") == "log"
+    layout["shapes"] = [_vertical(at, "ink-2") for at, _ in marks]
+    layout["annotations"] = [
+        _mark(float(np.log10(at)) if is_log else at, text, number, is_low=True)
+        for number, (at, text) in enumerate(marks)
+    ]
+    head = ["Policy", *(f"{clients:,} clients" for clients in sorted({one.clients for one in found}))]
+    body = _by_clients(found, lambda one: student(one.goodput, one.goodput_half_width))
+    says = f"{title}, in requests/s. " + "; ".join(
+        f"{name}: " + ", ".join(f"{one.clients:,} clients {amount(one.goodput)}" for one in own)
+        for name, own in list(_by_policy(found).items())[:MOST_LINES]
+    )
+    note = "Requests that succeeded. Error bars span the 90 % interval."
+    return Figure(title, data, layout, says, table(title, head, body), note, is_wide=True, height_px=400)
+
+
+def _errors(found: Sequence[Judged]) -> Figure:
+    title = "Errors over the number of clients"
+    data: list[Trace] = []
+    for index, own in enumerate(_by_policy(found).values()):
+        refused = [f"{percent(one.refused)} refused, {percent(one.failed)} failed" for one in own]
+        hover = "%{x:,} clients: %{y:.3g} % (%{text})"
+        errors = shorts(100 * one.errors for one in own)
+        data.append({**_line(index, own), "y": errors, "text": refused, "hovertemplate": hover})
+    counts = sorted({one.clients for one in found})
+    layout = {
+        "xaxis": level_axis("Clients", counts),
+        "yaxis": axis("Refused or failed [% of calls]", rangemode="tozero"),
+    }
+    head = ["Policy", *(f"{clients:,} clients" for clients in counts)]
+    body = _by_clients(found, lambda one: f"{percent(one.refused)} + {percent(one.failed)}")
+    says = f"{title}, refused + failed. " + "; ".join(f"{row[0]}: {', '.join(row[1:])}" for row in body[:MOST_LINES])
+    note = "In the numbers: refused + failed. A failure is a time-out or an error of the site."
+    return Figure(title, data, layout, says, table(title, head, body), note, is_wide=True, height_px=340)
+
+
+def _ended(view: View, found: Sequence[Judged]) -> Figure:
+    """How the calls of each policy ended, as bars."""
+    title = view.title or f"How calls ended, {found[0].clients:,} clients"
+    calls = [one.goodput / (1 - one.errors) if one.errors < 1 else float("nan") for one in found]
+    parts = {
+        "succeeded": [one.goodput for one in found],
+        "refused": [one.refused * number for one, number in zip(found, calls, strict=True)],
+        "failed": [one.failed * number for one, number in zip(found, calls, strict=True)],
+    }
+    data = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": name,
+            "y": [plain(one.name) for one in found],
+            "x": shorts(values),
+            "marker": {"color": colour(index), "line": {"color": "surface", "width": 1}},
+            "hovertemplate": "%{y}: %{x:,.4g}/s",
+        }
+        for (name, values), index in zip(parts.items(), (2, 3, 5), strict=True)
+    ]
+    layout = {
+        "barmode": "stack",
+        "bargap": 0.25,
+        "legend": {"traceorder": "normal"},
+        "xaxis": axis("Calls [1/s]", rangemode="tozero"),
+        "yaxis": {"type": "category", "autorange": "reversed", "showgrid": False},
+    }
+    head = ["Policy", "Goodput [1/s]", "Refused", "Failed"]
+    body = [
+        [one.name, student(one.goodput, one.goodput_half_width), percent(one.refused), percent(one.failed)]
+        for one in found
+    ]
+    says = f"{title}. " + "; ".join(
+        f"{row[0]}: goodput {row[1]}/s, {row[2]} refused, {row[3]} failed" for row in body[:MOST_LINES]
+    )
+    height = 170 + 30 * len(found)
+    return Figure(title, data, layout, says, table(title, head, body), is_wide=True, height_px=height)
+
+
+def _percentiles(view: View, found: Sequence[Judged], kind: str) -> Figure:
+    values = {name: [float(getattr(one, f"{name}_{kind}")) for one in found] for name in _TIMES}
+    known = [value for own in values.values() for value in own if value > 0]
+    clients = f", {found[0].clients:,} clients" if found else ""
+    title = f"{view.title}, {kind}" if view.title else f"Response times of {kind} requests{clients}"
+    data: list[Trace] = [
+        {
+            "type": "bar",
+            "name": text,
+            "x": [plain(one.name) for one in found],
+            "y": shorts(values[name]),
+            "marker": {"color": colour(index)},
+            "hovertemplate": "%{x}: %{y:,.4g} ms",
+        }
+        for index, (name, text) in enumerate(_TIMES.items())
+        if known
+    ]
+    layout = {
+        "barmode": "group",
+        "bargap": 0.3,
+        "xaxis": axis("", type="category"),
+        "yaxis": log_axis("Response time [ms]", min(known), max(known)) if known else axis("Response time [ms]"),
+    }
+    head = ["Policy", *(f"{text} [ms]" for text in _TIMES.values())]
+    body = [[one.name, *(amount(values[name][at]) for name in _TIMES)] for at, one in enumerate(found)]
+    says = f"{title}, in ms. " + "; ".join(
+        f"{row[0]}: half within {row[1]}, 99 % within {row[3]}" for row in body[:MOST_LINES]
+    )
+    note = "Of requests that were not refused. One that failed counts with the time that was waited for it."
+    return Figure(title, data, layout, says, table(title, head, body), note, is_wide=len(found) > 4)
+
+
+def _over_time(chapter: Chapter, view: View, found: Sequence[Judged], kind: str) -> Figure:
+    rows = chapter.tables["response_over_time"]
+    rows = rows[rows["kind"] == kind]
+    places = _places(found)
+    length = int(rows["second"].max()) + 1 if len(rows) else 1
+    width = -(-length // MOST_POINTS_OF_A_LINE)
+    series = {one: _means(rows[rows["run"].isin(_runs_of(chapter, one))], length, width) for one in found}
+    series = {one: means for one, means in series.items() if np.isfinite(means).any()}
+    times = shorts((np.arange(-(-length // width)) + 0.5) * width)
+    data: list[Trace] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": plain(one.name),
+            "x": times,
+            "y": shorts(means),
+            "line": line(places[one.policy]),
+            "hovertemplate": "%{y:,.4g} ms",
+        }
+        for one, means in series.items()
+    ]
+    changes = _changes([run for run in chapter.runs if run.run in set(rows["run"])])
+    values = [float(value) for means in series.values() for value in means if np.isfinite(value)]
+    layout = {
+        "xaxis": axis(_TIME, range=[0, length]),
+        "yaxis": value_axis("Mean response time [ms]", values),
+        "hovermode": "x unified" if len(series) <= 6 else "closest",
+        "shapes": [_vertical(at, "ink-2") for at in changes],
+        "annotations": [_mark(at, text, number) for number, (at, text) in enumerate(changes.items())],
+        "margin": {"t": 48},
+    }
+    title = f"{view.title}, {kind}" if view.title else f"Response time of {kind} requests over time"
+    head = ["Policy", "50 % [ms]", "95 % [ms]", "99 % [ms]"]
+    body = [[one.name, *(amount(getattr(one, f"{name}_{kind}")) for name in _TIMES)] for one in series]
+    says = f"{title}, in ms, {duration(length)}. " + "; ".join(
+        f"{one.name}: from {amount(float(np.nanmin(means)))} to {amount(float(np.nanmax(means)))}"
+        for one, means in list(series.items())[:MOST_LINES]
+    )
+    note = (
+        f"Each point is the mean of {width} s; refused ones do not count."
+        if width > 1
+        else "Refused ones do not count."
+    )
+    if changes:
+        note += " Dotted: the number of clients changes."
+    return Figure(title, data, layout, says, table(title, head, body), note, is_wide=True, height_px=400)
+
+
+def _means(rows: pd.DataFrame, length: int, width: int) -> Floats:
+    """Return the mean response in each part of `width` seconds, over all runs; NaN where nothing was answered."""
+    known = rows[rows["mean_ms"].notna()]
+    counts = (known["ok"] + known["failed"]).to_numpy(float)
+    places = known["second"].to_numpy(int) // width
+    parts = -(-length // width)
+    sums = np.bincount(places, known["mean_ms"].to_numpy(float) * counts, parts)
+    totals = np.bincount(places, counts, parts)
+    means: Floats = np.divide(sums, totals, out=np.full(parts, np.nan), where=totals > 0)
+    return means
+
+
+def _loop(chapter: Chapter, run: str, title: str, own: pd.DataFrame) -> Figure:
+    """Load, reference and budget of one run."""
+    times = shorts(own["at_s"])
+    edge = {"type": "scatter", "mode": "lines", "x": times, "line": {"width": 0}, "hoverinfo": "skip"}
+    data: list[Trace] = []
+    if (own["samples"] > 1).any():
+        data += [
+            {**edge, "name": "low", "y": shorts(own["low"]), "showlegend": False},
+            {
+                **edge,
+                "name": "high",
+                "y": shorts(own["high"]),
+                "showlegend": False,
+                "fill": "tonexty",
+                "fillcolor": colour(0, 0.2),
+            },
+        ]
+    looks = {"measurement": line(0), "action": line(1) | {"width": 1.2, "shape": "hv"}}
+    looks["setpoint"] = {"color": "ink-2", "dash": "dot", "width": 1.5, "shape": "vh"}
+    names = {"action": "Budget u", "measurement": "Load y", "setpoint": "Reference r"}
+    data += [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": name,
+            "x": times,
+            "y": shorts(own[column]),
+            "line": looks[column],
+            "hovertemplate": "%{y:,.4g}",
+        }
+        for column, name in names.items()
+    ]
+    changes = _changes([found for found in chapter.runs if found.run == run])
+    layout = {
+        "xaxis": axis(_TIME),
+        "yaxis": axis("[cost/s]", rangemode="tozero"),
+        "hovermode": "x unified",
+        "shapes": [_vertical(at, "ink-2") for at in changes],
+        "annotations": [_mark(at, text, number) for number, (at, text) in enumerate(changes.items())],
+        "margin": {"t": 48} if changes else {},
+    }
+    head = ["Quantity", "Mean ± std", "Least", "Largest"]
+    body = [
+        [name, student(own[column].mean(), own[column].std()), amount(own[column].min()), amount(own[column].max())]
+        for column, name in names.items()
+    ]
+    says = f"{title}: load, reference and budget. " + "; ".join(f"{row[0]}: {row[1]}" for row in body)
+    whole_title = f"{capital(title)}: load, reference and budget"
+    return Figure(whole_title, data, layout, says, table(whole_title, head, body), is_wide=bool(changes))
+
+
+def _by_policy(found: Sequence[Judged]) -> dict[str, list[Judged]]:
+    groups: dict[str, list[Judged]] = {}
+    for one in found:
+        groups.setdefault(one.name, []).append(one)
+    return groups
+
+
+def _by_clients(found: Sequence[Judged], text: Callable[[Judged], str]) -> list[list[str]]:
+    """Return a row for each policy with a column for each number of clients."""
+    counts = sorted({one.clients for one in found})
+    return [
+        [name, *({one.clients: text(one) for one in own}.get(clients, NOTHING) for clients in counts)]
+        for name, own in _by_policy(found).items()
+    ]
+
+
+def _line(index: int, own: Sequence[Judged]) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": plain(own[0].name),
+        "x": [one.clients for one in own],
+        "line": line(index),
+        "marker": marker(index),
+    }
+
+
+def _runs_of(chapter: Chapter, one: Judged) -> list[str]:
+    rows = chapter.tables["policy_runs"]
+    own = rows[(rows["policy"] == one.policy) & (rows["clients"] == one.clients)]
+    return [str(run) for run in own.sort_values("repetition")["run"]]
+
+
+def _places(found: Sequence[Judged]) -> dict[str, int]:
+    """Return the number of each policy's colour."""
+    return {one.policy: place for place, one in enumerate(found)}
+
+
+def _references(found: Sequence[Judged]) -> dict[float, str]:
+    """Return where references are, and their colours: ink if all policies have the same."""
+    places = _places(found)
+    values: dict[float, str] = {}
+    for one in found:
+        if one.r > 0:
+            values.setdefault(float(f"{one.r:.3g}"), colour(places[one.policy]))
+    return dict.fromkeys(values, "ink-2") if len(values) == 1 else values
+
+
+def _changes(runs: Sequence[Run]) -> dict[float, str]:
+    """Return when the schedule of runs changes the clients, and to what; nothing at the beginning."""
+    found: dict[float, str] = {}
+    for run in runs:
+        scale = float(run.workload.get("time_scale") or 1.0)
+        for change in run.workload.get("schedule") or ():
+            at = float(change.get("at_s", 0.0)) * scale
+            if at > 0:
+                found[at] = _crowd(change)
+    return dict(sorted(found.items()))
+
+
+def _crowd(change: Mapping[str, Any]) -> str:
+    parts = [f"{whole(change['clients'])} clients"] if change.get("clients") is not None else []
+    if change.get("small_clients"):
+        parts.append(f"{whole(change['small_clients'])} small-only")
+    return " + ".join(parts)
+
+
+def _vertical(at: float, hue: str) -> dict[str, Any]:
+    place = {"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1}
+    return {**place, "line": {"color": hue, "width": 1.2, "dash": "dot"}}
+
+
+def _mark(at: float, text: str, number: int, *, is_low: bool = False) -> dict[str, Any]:
+    # One above the next, which may be near.
+    height = 0.02 + 0.06 * number if is_low else 1.01 + 0.055 * (number % 2)
+    place = {"x": at, "y": height, "yref": "paper", "xanchor": "left", "yanchor": "bottom", "showarrow": False}
+    return {**place, "text": plain(text), "font": {"size": 11, "color": "ink-2"}}
