@@ -44,7 +44,7 @@ _NAMES = {
     "strict": "strict priority",
     "dps": "DPS",
     "memoryless": "DPS, memoryless",
-    "semaphore": "fixed semaphore",
+    "semaphore": "semaphore",
     "uvicorn": "uvicorn's limit",
     "gradient": "gradient limiter",
 }
@@ -206,8 +206,7 @@ def policies_table(chapter: Chapter) -> Html:
             found, lambda one: one.goodput, lambda one: student(one.goodput, one.goodput_half_width), is_most=True
         ),
         "Errors": _marked(found, lambda one: one.errors, lambda one: percent(one.errors)),
-        "Refused": [percent(one.refused) for one in found],
-        "Failed": _marked(found, lambda one: one.failed, lambda one: percent(one.failed)),
+        "Of calls failed": _marked(found, lambda one: one.failed, lambda one: percent(one.failed)),
         "Small p50 [ms]": _marked(found, lambda one: one.p50_small, lambda one: amount(one.p50_small)),
         "Small p99 [ms]": _marked(found, lambda one: one.p99_small, lambda one: amount(one.p99_small)),
         "Large p50 [ms]": _marked(found, lambda one: one.p50_large, lambda one: amount(one.p50_large)),

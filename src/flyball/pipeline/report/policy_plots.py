@@ -87,7 +87,7 @@ def load_cdf(chapter: Chapter, view: View) -> list[Figure]:
         "yaxis": axis("Share of samples [%]", range=[0, 101]),
         "shapes": [_vertical(at, hue) for at, hue in references.items()],
         "annotations": [
-            _mark(at, f"r = {amount(at)}", number, is_low=True) for number, at in enumerate(list(references)[:3])
+            _mark(at, f"r = {amount(at)}", 0.02 + 0.06 * number) for number, at in enumerate(list(references)[:3])
         ],
     }
     head = ["Policy", "Mean ± std", "5 %", "50 %", "95 %", "r", "Std / r"]
@@ -143,19 +143,20 @@ def _goodput(view: View, found: Sequence[Judged]) -> Figure:
         for index, own in enumerate(_by_policy(found).values())
     ]
     held = held_clients(found)
+    assert held is not None, "there are several numbers of clients"
     marks = []
-    if held and held.collapsed:
+    if held.collapsed:
         marks.append((held.collapsed.clients, "collapse without control"))
-    if held and held.ours:
+    if held.ours:
         marks.append((held.ours.clients, f"held by {held.ours.name}"))
     layout: dict[str, Any] = {
         "xaxis": level_axis("Clients", sorted({one.clients for one in found})),
-        "yaxis": axis("Goodput [requests/s]", rangemode="tozero"),
+        "yaxis": _with_room(axis("Goodput [requests/s]", rangemode="tozero"), [one.goodput for one in found]),
     }
     is_log = layout["xaxis"].get("type") == "log"
     layout["shapes"] = [_vertical(at, "ink-2") for at, _ in marks]
     layout["annotations"] = [
-        _mark(float(np.log10(at)) if is_log else at, text, number, is_low=True)
+        _mark(float(np.log10(at)) if is_log else at, text, 0.93 - 0.06 * number, is_left=at == held.most_clients)
         for number, (at, text) in enumerate(marks)
     ]
     head = ["Policy", *(f"{clients:,} clients" for clients in sorted({one.clients for one in found}))]
@@ -207,7 +208,7 @@ def _ended(view: View, found: Sequence[Judged]) -> Figure:
             "marker": {"color": colour(index), "line": {"color": "surface", "width": 1}},
             "hovertemplate": "%{y}: %{x:,.4g}/s",
         }
-        for (name, values), index in zip(parts.items(), (2, 3, 5), strict=True)
+        for (name, values), index in zip(parts.items(), (2, 3, 7), strict=True)
     ]
     layout = {
         "barmode": "stack",
@@ -249,7 +250,7 @@ def _percentiles(view: View, found: Sequence[Judged], kind: str) -> Figure:
         "barmode": "group",
         "bargap": 0.3,
         "xaxis": axis("", type="category"),
-        "yaxis": log_axis("Response time [ms]", min(known), max(known)) if known else axis("Response time [ms]"),
+        "yaxis": _log_from(min(known), max(known)) if known else {},
     }
     head = ["Policy", *(f"{text} [ms]" for text in _TIMES.values())]
     body = [[one.name, *(amount(values[name][at]) for name in _TIMES)] for at, one in enumerate(found)]
@@ -258,6 +259,13 @@ def _percentiles(view: View, found: Sequence[Judged], kind: str) -> Figure:
     )
     note = "Of requests that were not refused. One that failed counts with the time that was waited for it."
     return Figure(title, data, layout, says, table(title, head, body), note, is_wide=len(found) > 4)
+
+
+def _log_from(low: float, high: float) -> dict[str, Any]:
+    """Return an axis on which the smallest bar can be seen as well."""
+    return log_axis("Response time [ms]", low, high) | {
+        "range": [float(np.log10(low / 2)), float(np.log10(high * 1.2))]
+    }
 
 
 def _over_time(chapter: Chapter, view: View, found: Sequence[Judged], kind: str) -> Figure:
@@ -285,11 +293,9 @@ def _over_time(chapter: Chapter, view: View, found: Sequence[Judged], kind: str)
     values = [float(value) for means in series.values() for value in means if np.isfinite(value)]
     layout = {
         "xaxis": axis(_TIME, range=[0, length]),
-        "yaxis": value_axis("Mean response time [ms]", values),
+        "yaxis": _with_room(value_axis("Mean response time [ms]", values), values if changes else []),
         "hovermode": "x unified" if len(series) <= 6 else "closest",
-        "shapes": [_vertical(at, "ink-2") for at in changes],
-        "annotations": [_mark(at, text, number) for number, (at, text) in enumerate(changes.items())],
-        "margin": {"t": 48},
+        **_scheduled(changes, length),
     }
     title = f"{view.title}, {kind}" if view.title else f"Response time of {kind} requests over time"
     head = ["Policy", "50 % [ms]", "95 % [ms]", "99 % [ms]"]
@@ -353,13 +359,12 @@ def _loop(chapter: Chapter, run: str, title: str, own: pd.DataFrame) -> Figure:
         for column, name in names.items()
     ]
     changes = _changes([found for found in chapter.runs if found.run == run])
+    values = [float(value) for column in names for value in own[column]]
     layout = {
         "xaxis": axis(_TIME),
-        "yaxis": axis("[cost/s]", rangemode="tozero"),
+        "yaxis": _with_room(axis("[cost/s]", rangemode="tozero"), values if changes else []),
         "hovermode": "x unified",
-        "shapes": [_vertical(at, "ink-2") for at in changes],
-        "annotations": [_mark(at, text, number) for number, (at, text) in enumerate(changes.items())],
-        "margin": {"t": 48} if changes else {},
+        **_scheduled(changes, float(own["at_s"].max())),
     }
     head = ["Quantity", "Mean ± std", "Least", "Largest"]
     body = [
@@ -443,8 +448,29 @@ def _vertical(at: float, hue: str) -> dict[str, Any]:
     return {**place, "line": {"color": hue, "width": 1.2, "dash": "dot"}}
 
 
-def _mark(at: float, text: str, number: int, *, is_low: bool = False) -> dict[str, Any]:
-    # One above the next, which may be near.
-    height = 0.02 + 0.06 * number if is_low else 1.01 + 0.055 * (number % 2)
-    place = {"x": at, "y": height, "yref": "paper", "xanchor": "left", "yanchor": "bottom", "showarrow": False}
-    return {**place, "text": plain(text), "font": {"size": 11, "color": "ink-2"}}
+def _mark(at: float, text: str, height: float, *, is_left: bool = False) -> dict[str, Any]:
+    """Return a text beside a vertical line: to the right of it unless there is no room."""
+    place = {"x": at, "y": height, "yref": "paper", "xanchor": "right" if is_left else "left", "yanchor": "bottom"}
+    return {**place, "showarrow": False, "text": plain(text), "font": {"size": 11, "color": "ink-2"}}
+
+
+def _scheduled(changes: Mapping[float, str], length_s: float) -> dict[str, Any]:
+    """Return a layout with a line and a text for each change of the clients; one may be near the next."""
+    return {
+        "shapes": [_vertical(at, "ink-2") for at in changes],
+        "annotations": [
+            _mark(at, text, 0.93 - 0.06 * (number % 2), is_left=at > 0.75 * length_s)
+            for number, (at, text) in enumerate(changes.items())
+        ],
+    }
+
+
+def _with_room(scale: dict[str, Any], values: Sequence[float]) -> dict[str, Any]:
+    """Return an axis with room for texts above all `values`; without values it is as it was."""
+    known = [value for value in values if value > 0]
+    if not known:
+        return scale
+    low, high = min(known), max(known)
+    if scale.get("type") == "log":
+        return scale | {"range": [float(np.log10(low / 1.2)), float(np.log10(high) + 0.2 * np.log10(high / low))]}
+    return scale | {"range": [0, 1.2 * high]}

@@ -53,6 +53,8 @@ _PROPER_NAMES = {
     "thorbang": "ThorBangMQ",
     "telesto": "Telesto",
     "amqp": "AMQP",
+    "http": "HTTP",
+    "auction": "the auction site",
 }
 _UNITS_OF_NAMES = ("bytes", "ms", "s", "us")
 _ACTIONS = {"integer": "prefetch count", "fractional": "prefetch count", "pacer": "pace [messages/s]"}
