@@ -21,12 +21,12 @@ TICK_S = 0.025
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of those who came after the warm-up, by class."""
+    """What became of the classes, cheap to dear, after the warm-up."""
 
     fractions: tuple[float, ...]
     """Those who were admitted over those who came."""
     loads: tuple[float, ...]
-    """What came, as a multiple of the capacity: it differs a little from what was asked for, as chance will have it."""
+    """What came, as a multiple of the capacity: by chance a little more or less than was asked for."""
     waits_s: tuple[float, ...]
     """How long those who were admitted had waited, on average."""
     cost_per_s: float
@@ -45,12 +45,13 @@ def simulate(
     seconds: float = 240.0,
     warm_up_s: float = 60.0,
     deadline_s: float = math.inf,
+    is_impatient: bool = False,
     period_s: float = 0.25,
     seed: int = 1,
 ) -> Outcome:
-    """Offer each class its load, as a multiple of the capacity, and return what became of it.
+    """Offer each class its load, as a multiple of the capacity, and return what became of it after the warm-up.
 
-    The fraction admitted is that of the arrivals in the same time; over a long time it is also that of those who came.
+    After `deadline_s` a request is turned away, or leaves by itself if it is impatient.
     """
     random = Random(seed)
     gate = Gate(scheduler, costs, queue_limit=10**9, random=random)
@@ -73,7 +74,7 @@ def simulate(
             passed += gate.arrive(ticket)
         deadlines.extend(coming)
         while deadlines and deadlines[0].arrived_s + deadline_s <= now_s:
-            gate.expire(deadlines.popleft())
+            (gate.leave if is_impatient else gate.expire)(deadlines.popleft())
         if now_s > warm_up_s:
             for ticket in coming:
                 arrived[ticket.class_number] += 1
@@ -93,7 +94,7 @@ def simulate(
 
 
 def fractions_by_law(costs: Sequence[float], loads: Sequence[float]) -> tuple[float, ...]:
-    """Return the fractions at which the odds of being blocked are proportional to cost and the capacity is used up."""
+    """Return at which fractions the odds of being blocked are as the costs and the capacity is used up."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
