@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball.admission.gate import Full, Gate, Ticket
@@ -321,6 +321,16 @@ def test_whoever_has_moved_can_still_leave() -> None:
     assert gate.waiting == (0, 0, 0)
 
 
+def test_whoever_has_gone_before_its_class_did_can_be_told_so_again() -> None:
+    gate = spent_gate(Gate(Dps(), COSTS))
+    gone = ticket(LARGE, 0.0)
+    gate.arrive(gone)
+    gate.leave(gone)
+    gate.reclassify((2.0,), lambda key: 0)
+    assert not gate.leave(gone)
+    assert not gate.expire(gone)
+
+
 def test_classes_that_only_cost_something_else_keep_their_counts_and_arrivals() -> None:
     gate = Gate(Dps(), COSTS)
     gate.set_rate(100.0, 0.0)
@@ -343,10 +353,11 @@ steps = st.lists(
         st.sampled_from(["small", "large", "pass time", "expire", "leave", "end period"]),
         st.floats(0.0, 0.3, allow_nan=False),
     ),
-    max_size=80,
+    max_size=40,
 )
 
 
+@settings(deadline=None)
 @given(name=st.sampled_from(sorted(SCHEDULERS)), steps=steps, rate=st.floats(1.0, 500.0), seed=st.integers(0, 9))
 def test_whatever_happens_somebody_waits_only_while_the_budget_is_spent_and_no_more_is_admitted_than_flowed_in(
     name: str, steps: list[tuple[str, float]], rate: float, seed: int

@@ -291,10 +291,10 @@ class Gate:
         self._budget -= ticket.cost
 
     def _forget(self, ticket: Ticket) -> bool:
-        queue = self._lines[ticket.class_number].queue
-        if ticket not in queue:
+        # Of one that does not wait any more, the class may not exist any more either.
+        if ticket.class_number >= len(self._lines) or ticket not in self._lines[ticket.class_number].queue:
             return False
-        del queue[ticket]
+        del self._lines[ticket.class_number].queue[ticket]
         self._total_waiting -= 1
         return True
 

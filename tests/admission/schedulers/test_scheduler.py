@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball.admission.schedulers import SCHEDULERS, Dps, Memoryless, Standing, Turnout, make_scheduler
@@ -21,7 +21,7 @@ def histories(draw: st.DrawFn) -> tuple[list[list[Turnout]], list[Standing]]:
     periods = draw(
         st.lists(
             st.lists(st.tuples(counts, counts, counts, counts), min_size=len(of_classes), max_size=len(of_classes)),
-            max_size=40,
+            max_size=8,
         )
     )
     waiting = draw(st.lists(st.integers(0, 3), min_size=len(of_classes), max_size=len(of_classes)).filter(any))
@@ -32,6 +32,7 @@ def histories(draw: st.DrawFn) -> tuple[list[list[Turnout]], list[Standing]]:
     return learned, standings(of_classes, waiting, ages_s, arrivals_per_s)
 
 
+@settings(deadline=None)
 @given(name=st.sampled_from(sorted(SCHEDULERS)), history=histories())
 def test_whatever_was_learned_somebody_who_waits_passes_for_certain(
     name: str, history: tuple[list[list[Turnout]], list[Standing]]
@@ -45,6 +46,7 @@ def test_whatever_was_learned_somebody_who_waits_passes_for_certain(
     assert min(found) >= 0.0
 
 
+@settings(deadline=None)
 @given(name=st.sampled_from(["dps", "memoryless", "static", "round_robin", "strict"]), history=histories())
 def test_the_cheapest_that_waits_always_passes(
     name: str, history: tuple[list[list[Turnout]], list[Standing]]
@@ -56,6 +58,7 @@ def test_the_cheapest_that_waits_always_passes(
     assert chances(scheduler, classes)[0] == 1.0
 
 
+@settings(deadline=None)
 @given(scheduler=st.builds(Dps) | st.builds(Memoryless), history=histories())
 def test_no_class_starves_under_dps_whatever_was_learned(
     scheduler: Dps | Memoryless, history: tuple[list[list[Turnout]], list[Standing]]
