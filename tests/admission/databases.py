@@ -85,7 +85,9 @@ def run(database: Database, reference: Reference, seconds: float, unit: Unit = U
     budget = BudgetController(reference.value)
     found = []
     for _ in range(round(seconds / period_s)):
-        most = most_busy(reference.value, unit, 0.75 * database.pool)
+        most = 0.75 * database.pool
+        if unit is Unit.BUSY_MS:
+            most = min(most, most_busy(reference.value))
         seen, admitted = database.period(budget.value, most, period_s, unit)
         found.append(seen)
         budget.step(reference.observe(seen), seen.load_per_s, admitted)

@@ -26,7 +26,8 @@ def loads_with_plenty_of_requests(gain: float, predicted: Callable[[float], floa
     """
     chance = random.Random(1)
     controller = BudgetController(R, gain)
-    loads, share, left, admitted = [], 0.5, 0.0, R
+    loads: list[float] = []
+    share, left, admitted = 0.5, 0.0, R
     for _ in range(PERIODS):
         share = min(0.8, max(0.2, share + chance.uniform(-0.02, 0.02)))
         budget = controller.step(R, loads[-1] if loads else R, admitted)

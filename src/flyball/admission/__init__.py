@@ -1,6 +1,6 @@
 """Admission control: requests wait before an application while the database behind it is busy enough."""
 
-from flyball.admission.admission import Admission, Admitted
+from flyball.admission.admission import Admission, Admitted, Waiting
 from flyball.admission.classifier import Classifier, OneClass
 from flyball.admission.counts import Served
 from flyball.admission.profile import Profile, load_profile
@@ -28,6 +28,7 @@ __all__ = [
     "Strict",
     "Unit",
     "Use",
+    "Waiting",
     "current_use",
     "load_profile",
     "make_scheduler",

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from flyball.admission.budget import GAIN, BudgetController
+from flyball.admission.budget import GAIN, BudgetController, most_busy
 from flyball.admission.classes import RequestClasses
 from flyball.admission.classifier import FIRST_COST, Classifier
 from flyball.admission.counts import Blocking, ClassCounts, Finished, Outcome, Served
 from flyball.admission.gate import Full, Gate, Ticket
-from flyball.admission.reference import FixedReference, Observation, Reference, SlowStart
+from flyball.admission.reference import START_CONNECTIONS, START_MS, FixedReference, Observation, Reference, SlowStart
 from flyball.admission.schedulers import Scheduler, make_scheduler
 from flyball.admission.state import state_of
 from flyball.admission.use import Meter, Unit, Usage, Use
@@ -29,8 +29,10 @@ DEADLINE_S = 5.0
 QUEUE_LIMIT = 1000
 FULL_RATIO = 0.75
 STREAM_AFTER_S = 5.0
-LOOK_AGAIN_S = 0.005
-"""While the pool is nearly full it is looked at so often: nobody says when a connection is given back."""
+LOOK_AGAIN_S = 0.002
+"""While enough connections are busy they are looked at so often: nobody says when one is given back."""
+FRESH_S = 0.05
+"""A request that has not asked for a connection so long after its admission will not do so soon."""
 RETRY_AFTER_S = (1.0, 60.0)
 FIRST_CONNECTIONS = 2.0
 """What a request takes as long as nothing is known, if cost is counted in connections."""
@@ -65,6 +67,28 @@ class Admitted:
     def stream(self) -> None:
         """Say that it will last, as a WebSocket does: what it takes tells nothing about others of its key."""
         self._admission._become_stream(self)
+
+
+class Waiting:
+    """A request that has to wait. Whoever has asked for it has to wait for it, too."""
+
+    __slots__ = ("_admission", "_class_number", "_deadline", "_ticket", "_waiter")
+
+    def __init__(
+        self, admission: Admission, ticket: Ticket, waiter: asyncio.Future[bool], deadline: asyncio.TimerHandle
+    ) -> None:
+        self._admission = admission
+        self._ticket = ticket
+        self._waiter = waiter
+        self._class_number = ticket.class_number
+        self._deadline = deadline
+
+    async def wait(self) -> Admitted:
+        """Wait until it may begin. Raises NotAdmitted when its time is up; if it is cancelled it leaves at once."""
+        try:
+            return await self._admission._wait(self._ticket, self._class_number, self._waiter)
+        finally:
+            self._deadline.cancel()
 
 
 class Admission:
@@ -123,6 +147,9 @@ class Admission:
         self._finished = Finished()
         self._waiters: dict[Ticket, asyncio.Future[bool]] = {}
         self._running: dict[Admitted, None] = {}
+        self._fresh: list[Admitted] = []
+        self._woken = 0
+        """How many were admitted while they waited, and do not know it yet."""
         self._streams = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._time: Callable[[], float] = time.monotonic
@@ -161,7 +188,7 @@ class Admission:
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody is admitted because the pool is nearly full."""
+        """Whether nobody is admitted because enough connections are busy."""
         return self._is_held
 
     def state(self) -> dict[str, Any]:
@@ -202,6 +229,11 @@ class Admission:
 
         Raises NotAdmitted when its time is up or too many wait already. Whoever is cancelled leaves at once.
         """
+        asked = self.ask(key)
+        return asked if isinstance(asked, Admitted) else await asked.wait()
+
+    def ask(self, key: str) -> Admitted | Waiting:
+        """Ask for a request of this key: it begins, or has to wait. Raises NotAdmitted if too many wait already."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self.start()
@@ -209,34 +241,34 @@ class Admission:
         now_s = loop.time()
         ticket = Ticket(key, number, cost, now_s)
         self.counts_of(number).arrived += 1
-        self._look_at_pool()
+        room = self._look_at_pool()
         try:
-            self._let_in(self._gate.arrive(ticket))
+            self._let_in(self._gate.arrive(ticket, room))
         except Full:
-            raise self._refusal(ticket, number, now_s, "too many requests wait already") from None
-        if ticket.admitted_s is None:
-            self._plan_dispatch(now_s)
-            await self._wait(ticket, number, loop)
-        return self._begin(ticket, number)
+            raise self._refusal(ticket, number, "too many requests wait already") from None
+        if ticket.admitted_s is not None:
+            return self._begin(ticket, number)
+        waiter = self._waiters[ticket] = loop.create_future()
+        self._plan_dispatch(now_s)
+        return Waiting(self, ticket, waiter, loop.call_at(now_s + self.deadline_s, self._expire, ticket))
 
-    async def _wait(self, ticket: Ticket, number: int, loop: asyncio.AbstractEventLoop) -> None:
-        waiter: asyncio.Future[bool] = loop.create_future()
-        self._waiters[ticket] = waiter
-        timer = loop.call_at(ticket.arrived_s + self.deadline_s, self._expire, ticket)
+    async def _wait(self, ticket: Ticket, number: int, waiter: asyncio.Future[bool]) -> Admitted:
         try:
             is_admitted = await waiter
         except asyncio.CancelledError:
             # It may have been admitted in this very moment: then its budget is lost, but it does not count as begun.
             self._gate.leave(ticket)
             self.counts_of(number).left += 1
-            self._tell(ticket, number, "left", loop.time())
+            self._tell(ticket, number, "left")
             raise
         finally:
-            timer.cancel()
             self._waiters.pop(ticket, None)
-        if not is_admitted:
-            reason = "the database is busy" if self._loop is loop else "the application is shutting down"
-            raise self._refusal(ticket, number, loop.time(), reason)
+            if ticket.admitted_s is not None:
+                self._woken -= 1
+        if is_admitted:
+            return self._begin(ticket, number)
+        reason = "the database is busy" if self._loop is not None else "the application is shutting down"
+        raise self._refusal(ticket, number, reason)
 
     def _begin(self, ticket: Ticket, number: int) -> Admitted:
         admitted_s = ticket.admitted_s
@@ -244,6 +276,8 @@ class Admission:
         self.counts_of(number).admit(admitted_s - ticket.arrived_s)
         admitted = Admitted(self, ticket, number, admitted_s)
         self._running[admitted] = None
+        if ticket.cost > 0:
+            self._fresh.append(admitted)
         return admitted
 
     def _end(self, admitted: Admitted, is_failure: bool) -> None:
@@ -281,7 +315,7 @@ class Admission:
                     use.waiting_s,
                 )
             )
-        if self._is_held:
+        if self._waiters:
             self._dispatch()
 
     def _learn(self, admitted: Admitted, served_s: float) -> None:
@@ -354,8 +388,7 @@ class Admission:
         if self._loop is None:
             return
         now_s = now_s if now_s is not None else self._loop.time()
-        self._look_at_pool()
-        self._let_in(self._gate.dispatch(now_s))
+        self._let_in(self._gate.dispatch(now_s, self._look_at_pool()))
         self._plan_dispatch(now_s)
 
     def _let_in(self, tickets: list[Ticket]) -> None:
@@ -363,6 +396,7 @@ class Admission:
             waiter = self._waiters.get(ticket)
             if waiter is not None and not waiter.done():
                 waiter.set_result(True)
+                self._woken += 1
 
     def _plan_dispatch(self, now_s: float) -> None:
         at_s = self._gate.next_dispatch_s(now_s)
@@ -381,22 +415,43 @@ class Admission:
         self._dispatch_at_s = math.inf
         self._dispatch()
 
-    def _look_at_pool(self) -> None:
-        """Hold the gate while the pool is nearly full: requests that wait inside hold what others need."""
+    def _look_at_pool(self) -> int | None:
+        """Return how many more may take a connection, None if that is not bounded, and hold the gate if nobody may.
+
+        Requests that wait inside for connections hold what others need: they had better wait outside.
+        """
         usage = self._meter.usage
-        is_full = usage.size is not None and usage.busy + usage.waiting >= self._full_ratio * usage.size
-        if is_full is not self._is_held:
-            self._is_held = is_full
-            self._gate.hold(is_full)
+        limit = math.inf if usage.size is None else self._full_ratio * usage.size
+        if self.unit is Unit.BUSY_MS:
+            limit = min(limit, most_busy(self.reference.value))
+        if limit == math.inf:
+            return None
+        room = math.ceil(limit - usage.busy - max(usage.waiting, self._count_fresh()))
+        is_held = room <= 0
+        if is_held is not self._is_held:
+            self._is_held = is_held
+            self._gate.hold(is_held)
+        return max(room, 0)
+
+    def _count_fresh(self) -> int:
+        """Return how many were admitted that will take a connection soon, or wait for their first one."""
+        if self._fresh:
+            since_s = self._time() - FRESH_S
+            self._fresh = [
+                each
+                for each in self._fresh
+                if each.use.connections == 0 and not each.has_ended and each.admitted_s > since_s
+            ]
+        return len(self._fresh) + self._woken
 
     def _expire(self, ticket: Ticket) -> None:
         waiter = self._waiters.get(ticket)
         if self._gate.expire(ticket) and waiter is not None and not waiter.done():
             waiter.set_result(False)
 
-    def _refusal(self, ticket: Ticket, number: int, now_s: float, reason: str) -> NotAdmitted:
+    def _refusal(self, ticket: Ticket, number: int, reason: str) -> NotAdmitted:
         self.counts_of(number).refused += 1
-        self._tell(ticket, number, "refused", now_s)
+        self._tell(ticket, number, "refused")
         return NotAdmitted(reason, self.retry_after_s())
 
     def retry_after_s(self) -> float:
@@ -406,9 +461,9 @@ class Admission:
         least_s, most_s = RETRY_AFTER_S
         return min(most_s, max(least_s, cost / self._budget.value))
 
-    def _tell(self, ticket: Ticket, number: int, outcome: Outcome, now_s: float) -> None:
+    def _tell(self, ticket: Ticket, number: int, outcome: Outcome) -> None:
         if self._note is not None:
-            self._note(Served(ticket.key, number, outcome, ticket.arrived_s, now_s - ticket.arrived_s, 0.0))
+            self._note(Served(ticket.key, number, outcome, ticket.arrived_s, self._time() - ticket.arrived_s, 0.0))
 
     def counts_of(self, number: int) -> ClassCounts:
         """Return what became of the requests of a class."""
@@ -425,7 +480,8 @@ class Admission:
             self._gate.leave(ticket)
         self._waiters.clear()
         self._running.clear()
-        self._streams = 0
+        self._fresh.clear()
+        self._streams = self._woken = 0
         self._period_timer = self._dispatch_timer = None
         self._dispatch_at_s = math.inf
 
@@ -436,7 +492,7 @@ def _new_classifier(unit: Unit) -> Classifier:
 
 def _reference_of(reference: Reference | float | None, unit: Unit) -> Reference:
     if reference is None:
-        return SlowStart.of_unit(unit)
+        return SlowStart(START_MS if unit is Unit.BUSY_MS else START_CONNECTIONS)
     return FixedReference(reference) if isinstance(reference, int | float) else reference
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 
-from flyball.admission.use import Unit
 from flyball.control.laws import Integral, Reading
 from flyball.errors import AdmissionError
 
@@ -53,12 +52,10 @@ class BudgetController:
         return budget
 
 
-def most_busy(reference: float, unit: Unit, pool_limit: float) -> float:
-    """Return how many connections may be busy when somebody is admitted, at most `pool_limit`.
+def most_busy(reference_ms: float) -> float:
+    """Return how many connections may be busy when somebody is admitted, if the reference is a number of busy ones.
 
     Beyond its knee a database piles requests up, and a controller of means over a period sees it too late: the load
-    would swing. Where the reference is a number of busy connections, it bounds them in every moment as well.
+    would swing. So the reference bounds busy connections in every moment as well.
     """
-    if unit is not Unit.BUSY_MS:
-        return pool_limit
-    return min(pool_limit, SURGE_RATIO * reference / 1000.0 + SURGE_CONNECTIONS)
+    return SURGE_RATIO * reference_ms / 1000.0 + SURGE_CONNECTIONS

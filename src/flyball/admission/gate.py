@@ -147,10 +147,11 @@ class Gate:
         if is_first:
             self._budget = self._most_saved
 
-    def arrive(self, ticket: Ticket) -> list[Ticket]:
+    def arrive(self, ticket: Ticket, most: int | None = None) -> list[Ticket]:
         """Let a request come, and return all who are admitted now; it waits if it is not one of them.
 
-        One that costs nothing passes at once. Raises Full, and admits nobody, when too many of its class wait.
+        One that costs nothing passes at once; of others at most `most` do. Raises Full, and admits nobody, when too
+        many of its class wait.
         """
         now_s = ticket.arrived_s
         if ticket.cost <= 0.0:
@@ -167,12 +168,12 @@ class Gate:
             raise Full(ticket.class_number, len(line.queue))
         line.queue[ticket] = None
         self._total_waiting += 1
-        return self._dispatch(now_s)
+        return self._dispatch(now_s, most)
 
-    def dispatch(self, now_s: float) -> list[Ticket]:
-        """Admit whom the budget allows, and return them in order."""
+    def dispatch(self, now_s: float, most: int | None = None) -> list[Ticket]:
+        """Admit whom the budget allows, at most `most` requests, and return them in order."""
         self._refill(now_s)
-        return self._dispatch(now_s)
+        return self._dispatch(now_s, most)
 
     def next_dispatch_s(self, now_s: float) -> float | None:
         """Return when to dispatch again, None if that would admit nobody however late it is.
@@ -262,12 +263,12 @@ class Gate:
         self._most_saved = max(self._rate * self._burst_s, self._lines[-1].cost) if self._rate > 0.0 else 0.0
         self._budget = min(self._budget, self._most_saved)
 
-    def _dispatch(self, now_s: float) -> list[Ticket]:
+    def _dispatch(self, now_s: float, most: int | None) -> list[Ticket]:
         admitted: list[Ticket] = []
         if self._total_waiting and self._budget > 0.0 and not self._is_held:
             lines = self._lines
             standings = [line.standing(now_s) for line in lines]
-            while self._total_waiting and self._budget > 0.0:
+            while self._total_waiting and self._budget > 0.0 and (most is None or len(admitted) < most):
                 number = self._cursor
                 self._cursor = (number + 1) % len(lines)
                 if standings[number].waiting and self._has_luck(number, standings):

@@ -39,7 +39,7 @@ class AdmissionCollector(Collector):
         yield _gauge("budget", "What may be admitted, in cost per second.", admission.budget_per_s, unit)
         yield _gauge("in_flight", "Requests that were admitted and have not ended.", admission.in_flight)
         yield _gauge("streams", "WebSockets and other requests that last.", admission.streams)
-        yield _gauge("held", "Whether nobody is admitted because the pool is nearly full.", admission.is_held)
+        yield _gauge("held", "Whether nobody is admitted because enough connections are busy.", admission.is_held)
 
     def _pool(self) -> Iterator[Metric]:
         usage = self._admission.usage

@@ -13,12 +13,12 @@ from statistics import covariance
 from typing import Protocol
 
 from flyball.admission.curve import Curve, Round
-from flyball.admission.use import Unit
 from flyball.errors import AdmissionError
 
-FIRST_BUSY_MS = 500.0
-"""Half a connection busy."""
-FIRST_CONNECTIONS = 50.0
+START_MS = 500.0
+"""Half a connection busy: any database bears it."""
+START_CONNECTIONS = 50.0
+"""The same, if cost is counted in connections."""
 HOLD_RATIO = 0.9
 """So much of the knee is held."""
 
@@ -195,7 +195,7 @@ class SlowStart:
     """
 
     def __init__(
-        self, start: float = FIRST_BUSY_MS, *, least: float | None = None, hold_ratio: float = HOLD_RATIO
+        self, start: float = START_MS, *, least: float | None = None, hold_ratio: float = HOLD_RATIO
     ) -> None:
         least = start / 4 if least is None else least
         for name, value in (("start", start), ("least", least), ("hold_ratio", hold_ratio)):
@@ -217,11 +217,6 @@ class SlowStart:
         self._in_flight_and_work: deque[tuple[float, float]] = deque(maxlen=3 * ROUND_PERIODS)
         self._rounds_without_growth = 0
         self._wrong_at = start
-
-    @classmethod
-    def of_unit(cls, unit: Unit) -> SlowStart:
-        """Return one that begins with a load that any database bears."""
-        return cls(FIRST_BUSY_MS if unit is Unit.BUSY_MS else FIRST_CONNECTIONS)
 
     @property
     def value(self) -> float:
