@@ -9,11 +9,22 @@ from typing import TypeVar
 
 from flyball.errors import LabError
 from flyball.lab.drivers.amqp import AmqpLink, AmqpSession
+from flyball.lab.drivers.http import HttpLink, HttpSession
 from flyball.lab.drivers.session import CONNECT_LIMIT_S, NOBODY, QueueRef, Received, Session, Target
 from flyball.lab.drivers.telesto import TelestoLink, TelestoSession
 from flyball.lab.drivers.thorbang import ThorBangLink, ThorBangSession
 
-__all__ = ["NOBODY", "PROTOCOLS", "AmqpSession", "QueueRef", "Received", "Session", "Target", "connect"]
+__all__ = [
+    "NOBODY",
+    "PROTOCOLS",
+    "AmqpSession",
+    "HttpSession",
+    "QueueRef",
+    "Received",
+    "Session",
+    "Target",
+    "connect",
+]
 
 _Link = TypeVar("_Link", bound=asyncio.Protocol)
 
@@ -36,6 +47,11 @@ async def _amqp(target: Target) -> Session:
     return AmqpSession(link)
 
 
+async def _http(target: Target) -> Session:
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    return HttpSession(f"{host}:{target.port}", lambda: _open(target, HttpLink))
+
+
 async def _open(target: Target, make_link: Callable[[], _Link]) -> _Link:
     transport, link = await asyncio.get_running_loop().create_connection(make_link, target.host, target.port)
     transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -46,13 +62,18 @@ _CONNECT: dict[str, Callable[[Target], Awaitable[Session]]] = {
     "thorbang": _thorbang,
     "telesto": _telesto,
     "amqp": _amqp,
+    "http": _http,
 }
 
-PROTOCOLS = tuple(_CONNECT)
+PROTOCOLS = ("thorbang", "telesto", "amqp")
+"""Those of brokers: all words of a session mean something in them."""
 
 
 async def connect(protocol: str, target: Target) -> Session:
-    """Open a session with a server. Raises LabError when there is none, or none that lets us in."""
+    """Open a session with a server. Raises LabError when there is none, or none that lets us in.
+
+    A session of http connects when it first asks for something.
+    """
     try:
         async with asyncio.timeout(CONNECT_LIMIT_S):
             return await _CONNECT[protocol](target)

@@ -1,0 +1,294 @@
+"""HTTP/1.1 for the clients of the lab: one request at a time, over a connection that is kept or made for each.
+
+Just enough of the protocol for servers of applications: lengths, chunks, and bodies that end with the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import ClassVar, NamedTuple, NoReturn, cast
+from urllib.parse import urlencode
+
+from flyball.errors import LabError
+from flyball.lab.drivers.session import SHOWN_BYTES, QueueRef, Received, Session
+from flyball.trace.schema import Protocol
+
+HEAD_LIMIT_BYTES = 64 * 1024
+BODY_LIMIT_BYTES = 64 * 2**20
+WITHOUT_BODY = (204, 304)
+
+_HEAD_END = b"\r\n\r\n"
+_LINE_END = b"\r\n"
+
+
+class Answer(NamedTuple):
+    """What a server answered. Names of headers are in lower case; of equal ones the last counts."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class AnswerDecoder:
+    """Bytes in, answers out. What is no answer is a LabError that shows it."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._head: tuple[int, dict[str, str]] | None = None
+        self._body = bytearray()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has come of an answer that is not complete."""
+        return not self._buffer and self._head is None
+
+    def feed(self, data: bytes) -> None:
+        """Take what has come."""
+        self._buffer += data
+
+    def next_answer(self) -> Answer | None:
+        """Return the next whole answer, None until more is fed."""
+        while self._head is None:
+            if not self._read_head():
+                return None
+        status, headers = self._head
+        if status in WITHOUT_BODY:
+            return self._done()
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            return self._done() if self._read_chunks() else None
+        if "content-length" not in headers:
+            return None
+        length = _number(headers["content-length"].encode(), 10)
+        if len(self._buffer) < length:
+            return None
+        self._move(length)
+        return self._done()
+
+    def end(self) -> Answer | None:
+        """Return the answer that ends with the connection, None if there is none. Raises LabError if it is cut."""
+        if self.is_empty:
+            return None
+        if self._head is None or {"content-length", "transfer-encoding"} & self._head[1].keys():
+            raise LabError("the server closed the connection in the middle of an answer")
+        self._move(len(self._buffer))
+        return self._done()
+
+    def _read_head(self) -> bool:
+        """Read a head if it is there. That an answer will follow, as status 1xx says, is no answer yet."""
+        end = self._buffer.find(_HEAD_END)
+        if end < 0:
+            if len(self._buffer) > HEAD_LIMIT_BYTES:
+                raise LabError(f"the head of an answer is longer than {HEAD_LIMIT_BYTES} bytes")
+            return False
+        first, *lines = bytes(self._buffer[:end]).split(_LINE_END)
+        del self._buffer[: end + len(_HEAD_END)]
+        version, _, rest = first.partition(b" ")
+        if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
+            raise LabError(f"this is no answer of HTTP/1.1: {first[:SHOWN_BYTES]!r}")
+        headers = {}
+        for line in lines:
+            name, _, value = line.decode("latin-1").partition(":")
+            headers[name.strip().lower()] = value.strip()
+        status = int(rest[:3])
+        if status >= 200:
+            self._head = status, headers
+        return True
+
+    def _read_chunks(self) -> bool:
+        """Move all chunks that are whole; return whether the last one was among them."""
+        while (end := self._buffer.find(_LINE_END)) >= 0:
+            size = _number(bytes(self._buffer[:end]).partition(b";")[0], 16)
+            start = end + len(_LINE_END)
+            if len(self._buffer) < start + size + len(_LINE_END):
+                return False
+            del self._buffer[:start]
+            self._move(size)
+            if size == 0:
+                return self._skip_trailer()
+            del self._buffer[: len(_LINE_END)]
+        return False
+
+    def _skip_trailer(self) -> bool:
+        if not self._buffer.startswith(_LINE_END):
+            raise LabError("an answer in chunks has a trailer: that is not understood here")
+        del self._buffer[: len(_LINE_END)]
+        return True
+
+    def _move(self, count: int) -> None:
+        if len(self._body) + count > BODY_LIMIT_BYTES:
+            raise LabError(f"an answer is longer than {BODY_LIMIT_BYTES} bytes")
+        self._body += self._buffer[:count]
+        del self._buffer[:count]
+
+    def _done(self) -> Answer:
+        assert self._head is not None
+        answer = Answer(*self._head, bytes(self._body))
+        self._head = None
+        self._body.clear()
+        return answer
+
+
+def _number(text: bytes, base: int) -> int:
+    try:
+        number = int(text, base)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise LabError(f"this is no length of an answer: {text[:SHOWN_BYTES]!r}")
+    if number > BODY_LIMIT_BYTES:
+        raise LabError(f"an answer is longer than {BODY_LIMIT_BYTES} bytes")
+    return number
+
+
+class HttpLink(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.is_unheard = True
+        """Whether nothing has come back since the last request."""
+        self._decoder = AnswerDecoder()
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[Answer] | None = None
+
+    async def ask(self, request: bytes) -> Answer:
+        """Send a request and return its answer. Raises ConnectionError if the connection ends instead."""
+        if self._transport is None or not self.is_open:
+            raise ConnectionError("the connection is closed")
+        self._waiter = asyncio.get_running_loop().create_future()
+        self.is_unheard = True
+        self._transport.write(request)
+        return await self._waiter
+
+    def hang_up(self) -> None:
+        """End the connection at once, whatever is under way. May be called twice."""
+        self.is_open = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self.is_open = True
+
+    def data_received(self, data: bytes) -> None:
+        self.is_unheard = False
+        self._decoder.feed(data)
+        try:
+            answer = self._decoder.next_answer()
+        except LabError as error:
+            self._fail(error)
+            return
+        if answer is not None:
+            if answer.headers.get("connection", "").lower() == "close":
+                self.is_open = False
+            self._give(answer)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_open = False
+        try:
+            answer = self._decoder.end() if error is None else None
+        except LabError as cut:
+            self._fail(ConnectionError(str(cut)))
+            return
+        if answer is None:
+            reason = f": {error}" if error else ""
+            self._fail(ConnectionError(f"the server closed the connection{reason}"))
+        else:
+            self._give(answer)
+
+    def _give(self, answer: Answer) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(answer)
+
+    def _fail(self, error: Exception) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)
+
+
+class HttpSession(Session):
+    """One visitor of a site. It connects when it first asks, and again whenever the connection has ended."""
+
+    protocol: ClassVar[Protocol] = Protocol.HTTP
+
+    def __init__(self, host: str, open_link: Callable[[], Awaitable[HttpLink]]) -> None:
+        """Ask the server that `open_link` connects to; `host` is what it is called in requests."""
+        super().__init__()
+        self._host = host
+        self._open_link = open_link
+        self._link: HttpLink | None = None
+
+    async def fetch(
+        self, method: str, path: str, form: Mapping[str, object] | None = None, *, keeps_alive: bool = True
+    ) -> Answer:
+        """Ask for a page, with a form in the body if there is one, and return the answer, whatever its status.
+
+        Raises OSError when the server cannot be reached or closes the connection, LabError when what it says is no
+        HTTP. After that, and after a cancellation, the connection is closed: an answer that comes late is nobody's.
+        """
+        request = self._request(method, path, form, keeps_alive)
+        self.sent_ns = time.perf_counter_ns()
+        try:
+            answer = await self._ask(request)
+        except BaseException:
+            self._hang_up()
+            raise
+        finally:
+            self.answered_ns = time.perf_counter_ns()
+        if not keeps_alive:
+            self._hang_up()
+        return answer
+
+    async def _ask(self, request: bytes) -> Answer:
+        kept = self._link
+        if kept is not None and kept.is_open:
+            try:
+                return await kept.ask(request)
+            except ConnectionError:
+                # A server may close an idle connection whenever it likes, also when a request is already on its way.
+                if not kept.is_unheard:
+                    raise
+        self._link = await self._open_link()
+        return await self._link.ask(request)
+
+    def _request(self, method: str, path: str, form: Mapping[str, object] | None, keeps_alive: bool) -> bytes:
+        head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}\r\nAccept: text/html\r\n"
+        if not keeps_alive:
+            head += "Connection: close\r\n"
+        if form is None:
+            return f"{head}\r\n".encode("latin-1")
+        body = urlencode(form).encode()
+        head += f"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {len(body)}\r\n"
+        return f"{head}\r\n".encode("latin-1") + body
+
+    def _hang_up(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.hang_up()
+
+    async def identify(self, address: int) -> None:
+        self.address = address
+
+    async def close(self) -> None:
+        self._hang_up()
+
+    async def create_queue(self, name: str) -> QueueRef:
+        _refuse()
+
+    async def create_client(self, name: str, number: int) -> int:
+        _refuse()
+
+    async def put(self, queue: QueueRef, receiver: int, body: bytes, context: int = 0) -> None:
+        _refuse()
+
+    async def take(
+        self, queue: QueueRef, context: int = 0, *, by_time: bool = True, unaddressed: bool = False
+    ) -> Received | None:
+        _refuse()
+
+
+def _refuse() -> NoReturn:
+    raise LabError("http is for sites, which have no queues: give a workload of sites, as auction, or thorbang")
