@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from flyball.errors import LabError, SettingsError
+from flyball.lab.auction.settings import SiteSettings
 from flyball.lab.workloads import WORKLOADS, find_workload
 from flyball.server.settings import ServeSettings, StoreChoice, load_settings
 
@@ -87,12 +88,13 @@ class Part(BaseModel):
 class TargetPart(Part):
     """What is put under load."""
 
-    kind: Literal["flyball", "rabbitmq", "foreign"] = "flyball"
+    kind: Literal["flyball", "rabbitmq", "auction", "foreign"] = "flyball"
     nodes: Count = 1
     """So many nodes, each with a store of its own; client i goes to node i mod nodes."""
     store: Annotated[str, AfterValidator(_check_store)] = "embedded"
     settings: dict[str, Any] = {}
-    """Settings of `flyball serve` by their names; for RabbitMQ lines of its rabbitmq.conf."""
+    """Settings of `flyball serve` by their names; for RabbitMQ lines of its rabbitmq.conf; for the auction site those
+    of `SiteSettings`."""
     hosts: tuple[Host, ...] = ()
     """Where nodes run, in turn; empty is this machine."""
     addresses: tuple[Annotated[str, AfterValidator(_check_address)], ...] = ()
@@ -106,13 +108,29 @@ class TargetPart(Part):
             raise ValueError("a foreign target, and no other, needs addresses = ['host:port']")
         if self.kind == "rabbitmq" and (self.nodes != 1 or self.hosts):
             raise ValueError("RabbitMQ runs as one node on this machine: give neither nodes nor hosts")
+        if self.kind == "auction" and self.nodes != 1:
+            raise ValueError("an auction site is one node: leave nodes out")
         if self.nodes > 1 and "://" in self.store:
             raise ValueError("nodes do not share a store: several of them need embedded, memory or null")
         if self.kind == "foreign" and self.settings:
             raise ValueError("a foreign target is not started and so takes no settings")
         if self.kind == "flyball":
             _check_settings(self.settings)
+        if self.kind == "auction":
+            _check_site(self.settings)
         return self
+
+
+def _check_site(settings: Values) -> None:
+    try:
+        SiteSettings.model_validate(settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"])) or "settings"
+        if first["type"] == "extra_forbidden":
+            close = _suggestion(name, list(SiteSettings.model_fields))
+            raise ValueError(f"settings.{name}: an auction site has no such setting{close}") from None
+        raise ValueError(f"settings.{name}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
 def _check_settings(settings: Values) -> None:
@@ -266,6 +284,8 @@ def _check_workload(experiment: Experiment) -> None:
         raise LabError(f"{path}: clients.hosts: RabbitMQ listens for clients of this machine only")
     if experiment.target.kind == "rabbitmq" and workload.protocol != "amqp":
         raise LabError(f"{path}: workload.protocol: RabbitMQ speaks amqp, not {workload.protocol}")
+    if experiment.target.kind != "foreign" and (experiment.target.kind == "auction") != (workload.protocol == "http"):
+        raise LabError(f"{path}: workload.protocol: an auction site speaks http, and brokers do not")
 
 
 def values_of(factor: str, level: Level) -> dict[str, object]:

@@ -43,9 +43,25 @@ QUICK_LARGEST: dict[str, int | float] = {STORED_MESSAGES: 10_000, **dict.fromkey
 
 LONGEST_SLUG = 80
 
-START_S = {"embedded": 4.5, "postgresql": 2.0, "memory": 1.5, "null": 1.5, "rabbitmq": 4.5, "foreign": 0.5}
+START_S = {
+    "embedded": 4.5,
+    "postgresql": 2.0,
+    "memory": 1.5,
+    "null": 1.5,
+    "rabbitmq": 4.5,
+    "auction": 6.0,
+    "foreign": 0.5,
+}
 """How long a first node takes to start and stop. Guesses, for the expected time only."""
-FURTHER_NODE_S = {"embedded": 2.5, "postgresql": 0.7, "memory": 0.7, "null": 0.7, "rabbitmq": 0.0, "foreign": 0.0}
+FURTHER_NODE_S = {
+    "embedded": 2.5,
+    "postgresql": 0.7,
+    "memory": 0.7,
+    "null": 0.7,
+    "rabbitmq": 0.0,
+    "auction": 0.0,
+    "foreign": 0.0,
+}
 CLIENTS_START_S = 1.5
 STORED_PER_S = 4_000
 

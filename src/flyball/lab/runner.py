@@ -232,11 +232,11 @@ class _Run:
             host = hosts[number % len(hosts)]
             listens_on, address = host.listens_on, host.address
             others = [other for other in client_hosts if not isinstance(other, ThisMachine)]
-            if isinstance(host, ThisMachine) and others and part.kind == "flyball":
+            if isinstance(host, ThisMachine) and others and part.kind != "rabbitmq":
                 address = own_address_towards(others[0])
                 listens_on = address
             peer = await self._peer(host, f"node-{number + 1}", "flyball.lab.warden", running, NODE_END_S)
-            node = OwnNode(peer, part, listens_on, address)
+            node = OwnNode(peer, part, listens_on, address, self._workload.target_settings(self._run.prepared))
             tasks.create_task(peer.listen(node.handle))
             self._nodes.append(node)
         await asyncio.gather(*(node.start() for node in self._own_nodes()))

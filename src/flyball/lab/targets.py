@@ -1,4 +1,4 @@
-"""What experiments put under load: nodes of Flyball or RabbitMQ that the lab starts, or servers that already run.
+"""What experiments put under load: brokers and sites that the lab starts, or servers that already run.
 
 Knows how they are started, asked what they use, and stopped; not what clients do with them.
 """
@@ -6,6 +6,7 @@ Knows how they are started, asked what they use, and stopped; not what clients d
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flyball.errors import LabError
@@ -33,13 +34,15 @@ class Node:
         self.ports = ports
         """By protocol; a foreign server has one port, under every name."""
         self.version = version
+        self.settings: Mapping[str, object] = {}
+        """What the experiment says about it."""
 
     def target(self, protocol: str, user: str, password: str) -> dict[str, object]:
         """Return what workers are told about it."""
         if protocol not in self.ports:
             raise LabError(f"{self.name} does not speak {protocol}, only {', '.join(self.ports)}")
         place = {"name": self.name, "host": self.host, "port": self.ports[protocol]}
-        return {**place, "user": user, "password": password}
+        return {**place, "user": user, "password": password, "settings": self.settings}
 
     async def usage(self) -> Usage | None:
         """Return what it has used, None if nobody can know."""
@@ -49,10 +52,15 @@ class Node:
 class OwnNode(Node):
     """A node that the lab has started."""
 
-    def __init__(self, peer: Peer, part: TargetPart, listens_on: str, address: str) -> None:
+    def __init__(
+        self, peer: Peer, part: TargetPart, listens_on: str, address: str, extra: Mapping[str, object] | None = None
+    ) -> None:
+        """Start it as the part says; `extra` settings hold where the part gives none."""
         super().__init__(peer.name, address, {})
         self.peer = peer
+        self._extra = extra or {}
         self._part = part
+        self.settings = part.settings
         self._listens_on = listens_on
         self._is_ready = asyncio.Event()
         self._usages: asyncio.Queue[Usage] = asyncio.Queue()
@@ -75,8 +83,8 @@ class OwnNode(Node):
     def _settings(self) -> dict[str, object]:
         if self._part.kind == "flyball" and self._listens_on != "127.0.0.1":
             # Clients on other machines are nobody else than those of this experiment.
-            return {"loopback_users": "none", **self._part.settings}
-        return dict(self._part.settings)
+            return {"loopback_users": "none", **self._extra, **self._part.settings}
+        return {**self._extra, **self._part.settings}
 
     def handle(self, event: Event) -> None:
         """Take what the process says."""
@@ -101,6 +109,6 @@ def foreign_nodes(part: TargetPart) -> list[Node]:
     nodes = []
     for number, address in enumerate(part.addresses, 1):
         host, _, port = address.rpartition(":")
-        ports = dict.fromkeys(("thorbang", "telesto", "amqp"), int(port))
+        ports = dict.fromkeys(("thorbang", "telesto", "amqp", "http"), int(port))
         nodes.append(Node(f"target-{number}", host.strip("[]"), ports))
     return nodes

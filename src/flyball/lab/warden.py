@@ -76,14 +76,35 @@ def _flyball_node(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
     # By the environment: a store's address may hold a password, and anybody can list processes.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FLYBALL_")}
     environment["FLYBALL_STORE"] = assignment["store"]
-    log_path = folder / "logs" / f"{assignment['name']}.log"
+    with _started(command, folder, assignment["name"], environment) as server:
+        yield server
+
+
+@contextmanager
+def _auction_site(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
+    """Run an auction site on a free port with its data below the folder."""
+    command = [sys.executable, "-m", "flyball.lab.auction"]
+    told = {**assignment, "folder": str(folder / "data")}
+    with _started(command, folder, assignment["name"], dict(os.environ), json.dumps(told)) as server:
+        yield server
+
+
+@contextmanager
+def _started(
+    command: list[str], folder: Path, name: str, environment: dict[str, str], told: str = ""
+) -> Iterator[Server]:
+    """Run a command of ours that says where it listens, with `told` as its input, until the context ends."""
+    log_path = folder / "logs" / f"{name}.log"
     log_path.parent.mkdir(exist_ok=True)
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=environment, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, text=True
         )
+        assert process.stdin is not None
         assert process.stdout is not None
         try:
+            with contextlib.suppress(BrokenPipeError), process.stdin as words:
+                words.write(told)
             addresses = _read_addresses(process)
             if addresses is None:
                 process.wait()
@@ -143,7 +164,7 @@ def conf_of(settings: Mapping[str, Any], prefix: str = "") -> str:
     return text
 
 
-_KINDS = {"flyball": _flyball_node, "rabbitmq": _rabbitmq_node}
+_KINDS = {"flyball": _flyball_node, "rabbitmq": _rabbitmq_node, "auction": _auction_site}
 
 
 def last_words(folder: Path) -> str:

@@ -89,9 +89,7 @@ class Walk:
         """
         if only is not None and not table.keys() & set(only):
             raise ValueError(f"none of {', '.join(only)} is in the table")
-        self._table = {
-            state: (tuple(row), tuple(itertools.accumulate(row.values()))) for state, row in table.items()
-        }
+        self._table = {state: (tuple(row), tuple(itertools.accumulate(row.values()))) for state, row in table.items()}
         self._random = random
         self._only = only
         self._state: str | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple, TypeAlias, cast
+from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -38,6 +38,8 @@ class Target(BaseModel):
     user: str = "guest"
     password: str = "guest"
     vhost: str = "/"
+    settings: dict[str, Any] = {}
+    """What an experiment has it started with."""
 
 
 class Received(NamedTuple):

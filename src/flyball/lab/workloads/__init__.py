@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from flyball.errors import LabError
 from flyball.lab.workloads.adaptive import Adaptive
+from flyball.lab.workloads.auction import Auction
 from flyball.lab.workloads.client import Client
 from flyball.lab.workloads.push_peek_pop import PushPeekPop
 from flyball.lab.workloads.send_and_pop import SendAndPop
@@ -29,6 +30,7 @@ WORKLOADS: dict[str, type[Workload]] = {
     "telesto_service": TelestoService,
     "stream": Stream,
     "adaptive": Adaptive,
+    "auction": Auction,
 }
 
 

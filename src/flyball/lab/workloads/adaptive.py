@@ -21,7 +21,7 @@ from flyball.lab.drivers import AmqpSession, QueueRef, Target
 from flyball.lab.workloads.arrivals import Gaps
 from flyball.lab.workloads.client import Client
 from flyball.lab.workloads.stream import HEAD, PRODUCER
-from flyball.lab.workloads.workload import EarlierRun, Seconds, Workload
+from flyball.lab.workloads.workload import EarlierRun, ProtocolName, Seconds, Workload
 
 ADAPTIVE = "adaptive"
 PACKAGES = ("aio_pika", "control", "scipy")
@@ -64,7 +64,7 @@ class Adaptive(Workload):
     least_workers: ClassVar[int] = 2
 
     kind: Literal["adaptive"] = "adaptive"
-    protocol: Literal["thorbang", "telesto", "amqp"] = "amqp"
+    protocol: ProtocolName = "amqp"
     producers: Annotated[int, Field(ge=1)] = 25
     gap_s: Positive = 0.01
     """From one message of a publisher to the next, on average."""

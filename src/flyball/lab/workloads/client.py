@@ -236,6 +236,10 @@ class Client:
         self._answered_ns = answered_ns
         self._write(kind, result, queue, size_bytes, intended_ns, sent_ns, answered_ns, think_ns, message_count)
 
+    def note(self, kind: int, result: int, queue: QueueRef, size_bytes: int) -> None:
+        """Record the call that the session has just made, however it ended. Only a workload knows what is a fault."""
+        self._note(kind, result, queue, size_bytes, 1)
+
     def record(
         self, kind: int, queue: QueueRef, size_bytes: int, intended_ns: int, sent_ns: int, answered_ns: int
     ) -> None:

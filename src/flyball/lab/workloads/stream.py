@@ -14,7 +14,7 @@ from flyball.lab.drivers import AmqpSession, QueueRef
 from flyball.lab.drivers.amqp import AmqpLink
 from flyball.lab.workloads.client import Client
 from flyball.lab.workloads.paced import PacedWorkload
-from flyball.lab.workloads.workload import Seconds
+from flyball.lab.workloads.workload import ProtocolName, Seconds
 from flyball.trace.schema import Kind
 
 PRODUCER, CONSUMER = "producer", "consumer"
@@ -31,7 +31,7 @@ class Stream(PacedWorkload):
     needs_messages: ClassVar[bool] = True
 
     kind: Literal["stream"] = "stream"
-    protocol: Literal["thorbang", "telesto", "amqp"] = "amqp"
+    protocol: ProtocolName = "amqp"
     producers: Annotated[int, Field(ge=1)] = 1
     consumers: Annotated[int, Field(ge=1)] = 1
     queues: Annotated[int, Field(ge=1)] = 1

@@ -10,7 +10,7 @@ from flyball.errors import LabError
 from flyball.lab.drivers import NOBODY
 from flyball.lab.workloads.client import Client
 from flyball.lab.workloads.conversation import Dialogue, Polling
-from flyball.lab.workloads.workload import Seconds, Workload
+from flyball.lab.workloads.workload import ProtocolName, Seconds, Workload
 
 ONE_WAY, PAIRS, SERVICE, SERVICE_ANSWERS = "one_way", "pairs", "service", "service_answers"
 ASKER, ANSWERER = "asker", "answerer"
@@ -21,7 +21,7 @@ class TelestoWorkload(Workload):
 
     needs_messages: ClassVar[bool] = True
 
-    protocol: Literal["thorbang", "telesto", "amqp"] = "telesto"
+    protocol: ProtocolName = "telesto"
     retry_delay_s: Seconds = 0.1
     """A client pauses so long after a read that found nothing."""
 

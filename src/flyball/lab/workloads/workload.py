@@ -24,6 +24,7 @@ FILLING_SESSIONS = 200
 
 FILLING_BODY = b"some message"
 
+ProtocolName = Literal["thorbang", "telesto", "amqp", "http"]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 
@@ -53,7 +54,7 @@ class Workload(BaseModel, ABC):
     """So many processes of clients it needs, if there are so many clients."""
 
     kind: str
-    protocol: Literal["thorbang", "telesto", "amqp"] = "thorbang"
+    protocol: ProtocolName = "thorbang"
     stored_messages: Count = 0
     """So many messages lie in each store before it begins; nobody reads them."""
     keeps_messages: bool = True
@@ -126,6 +127,10 @@ class Workload(BaseModel, ABC):
         It is there as `set_up` of every client, and in run.json as part of the workload. Raises LabError if the
         workload cannot be run with what there is.
         """
+        return {}
+
+    def target_settings(self, prepared: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings of targets that follow from what was `prepared`; their own come before these."""
         return {}
 
     def numbers_of_workers(self, worker_count: int) -> list[Sequence[int]]:

@@ -1,0 +1,123 @@
+"""What an experiment with the auction site takes from an earlier one: what its requests cost, and how much it stands.
+
+Works on traces that lie there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from flyball.admission.classes import LEAST_COST, CostClass
+from flyball.admission.kmeans import divide
+from flyball.admission.profile import KeyProfile, Profile
+from flyball.admission.use import Unit
+from flyball.errors import LabError
+from flyball.lab.auction.settings import CONTROLLED
+from flyball.lab.workloads.workload import EarlierRun
+
+MOST_CLASSES = 2
+"""Small and large, as in seed 001."""
+POINTS_PER_E = 100
+"""So finely costs are told apart when they are divided into classes: to 1 %."""
+SETTLED_RATIO = 0.5
+"""The search for a reference has come to its end in the last part of its run."""
+
+Numbers = npt.NDArray[np.float64]
+
+
+def profiled(earlier: Sequence[EarlierRun]) -> dict[str, Any]:
+    """Return the `profile` of runs without control, `classes` by key, and the `reference` that others have found.
+
+    Raises LabError if nothing was recorded of what requests cost.
+    """
+    watched = [run for run in earlier if _policy(run) not in CONTROLLED]
+    unit = Unit(watched[0].manifest["target"]["settings"].get("unit", "ms")) if watched else Unit.BUSY_MS
+    costs = _costs(watched, unit)
+    if not costs:
+        raise LabError("the runs of the experiment that this one needs have recorded no costs of requests")
+    profile = fitted(costs, unit)
+    classes = {key: "small" if found.class_number == 0 else "large" for key, found in profile.keys.items()}
+    controlled = [run for run in earlier if _policy(run) in CONTROLLED]
+    return {"profile": profile.to_json(), "classes": classes, "reference": _reference(controlled)}
+
+
+def fitted(costs: Mapping[str, Numbers], unit: Unit) -> Profile:
+    """Return the profile of requests: what they have cost, by key."""
+    bound = _bound(np.concatenate(list(costs.values())))
+    numbers = {key: int(bound is not None and found.mean() >= bound) for key, found in costs.items()}
+    classes: list[CostClass] = []
+    for number in sorted(set(numbers.values())):
+        own = np.concatenate([found for key, found in costs.items() if numbers[key] == number])
+        below = bound if number < max(numbers.values()) else None
+        classes.append(CostClass(len(classes), max(LEAST_COST, float(own.mean())), below))
+    least = min(numbers.values())
+    keys = {
+        key: KeyProfile(len(found), float(found.mean()), float(found.std()), numbers[key] - least)
+        for key, found in costs.items()
+    }
+    return Profile(unit.value, tuple(classes), keys)
+
+
+def _bound(costs: Numbers) -> float | None:
+    """Return the cost at which large requests begin, None if there are no clear classes."""
+    places = np.floor(np.log(np.maximum(costs, LEAST_COST)) * POINTS_PER_E)
+    buckets, counts = np.unique(places, return_counts=True)
+    middles = (buckets + 0.5) / POINTS_PER_E
+    weights = counts.astype(np.float64)
+    bounds = divide(middles, weights, weights * np.exp(middles), MOST_CLASSES).bounds
+    return math.exp(bounds[0]) if bounds else None
+
+
+def _policy(run: EarlierRun) -> str:
+    return str(run.manifest["target"]["settings"].get("policy", "none"))
+
+
+def _costs(runs: Sequence[EarlierRun], unit: Unit) -> dict[str, Numbers]:
+    """Return what served requests of the measured time have cost, by key."""
+    found: dict[str, list[Numbers]] = {}
+    for run in runs:
+        for rows in _measured(run, "admissions", "arrived_us"):
+            served = rows.filter(pc.equal(rows["outcome"].cast(pa.string()), "served"))
+            busy_ms = served["busy_ns"].to_numpy() / 1e6
+            costs = busy_ms if unit is Unit.BUSY_MS else served["connections"].to_numpy().astype(np.float64)
+            keys = np.array(served["key"].cast(pa.string()).to_pylist(), dtype=object)
+            for key in set(keys):
+                found.setdefault(key, []).append(costs[keys == key])
+    return {key: np.concatenate(parts) for key, parts in sorted(found.items())}
+
+
+def _reference(runs: Sequence[EarlierRun]) -> float | None:
+    """Return the middle of the references that control has held at the end of these runs, None if there are none."""
+    found = []
+    for run in runs:
+        measured = run.manifest["measured"]
+        settled_us = measured["until_us"] - SETTLED_RATIO * (measured["until_us"] - measured["from_us"])
+        for rows in _measured(run, "samples", "at_us"):
+            at_us, setpoints = rows["at_us"].to_numpy(), rows["setpoint"].to_numpy()
+            found.append(setpoints[(at_us >= settled_us) & (setpoints > 0)])
+    values = np.concatenate(found) if found else np.empty(0)
+    return round(float(np.median(values)), 3) if len(values) else None
+
+
+def _measured(run: EarlierRun, table: str, time_column: str) -> list[pa.Table]:
+    measured = run.manifest["measured"]
+    tables = []
+    for path in _files(run.traces, table):
+        rows = pq.read_table(path)
+        at_us = rows[time_column]
+        is_within = pc.and_(pc.greater_equal(at_us, measured["from_us"]), pc.less(at_us, measured["until_us"]))
+        tables.append(rows.filter(is_within))
+    return tables
+
+
+def _files(folder: Path, table: str) -> list[Path]:
+    return sorted(folder.glob(f"{table}-*.parquet"))

@@ -1,0 +1,90 @@
+"""Watches a site that nothing controls: what its requests take of the database, and how busy that is.
+
+Records the same as admission control does, so that both can be compared. Changes nothing in what the site does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from flyball.admission.use import Meter, Unit, Usage, Use, current_use
+from flyball.control.loop import Sample
+
+LOOP = "admission"
+
+Note = Callable[[str, str, float, float, Use], None]
+"""Takes the key of a request, how it ended, when it came and how long it took (monotonic), and what it used."""
+
+
+class Watch:
+    """Notes every request: its key, how it ended, and what it took."""
+
+    def __init__(self, app: ASGIApp, key: Callable[[Scope], str], note: Note) -> None:
+        self._app = app
+        self._key = key
+        self._note = note
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        use, arrived_s, outcome = Use(), time.monotonic(), "failed"
+
+        async def send_and_look(message: Message) -> None:
+            nonlocal outcome
+            if message["type"] == "http.response.start" and message["status"] < 500:
+                outcome = "served"
+            await send(message)
+
+        token = current_use.set(use)
+        try:
+            await self._app(scope, receive, send_and_look)
+        except BaseException:
+            outcome = "failed"
+            raise
+        finally:
+            current_use.reset(token)
+            self._note(self._key(scope), outcome, arrived_s, time.monotonic() - arrived_s, use)
+
+
+class LoadSampler:
+    """Records the load of the database every period, as a loop without a goal that does whatever it measures."""
+
+    def __init__(self, meter: Meter, unit: Unit, period_s: float, record: Callable[[Sample], None]) -> None:
+        self._meter = meter
+        self._unit = unit
+        self._period_s = period_s
+        self._record = record
+        self._before = Usage()
+        self._at_s = 0.0
+        self._sequence = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin, in a loop that runs. May be called twice."""
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._at_s, self._before = loop.time(), self._meter.usage
+            self._timer = loop.call_later(self._period_s, self._tick)
+
+    def stop(self) -> None:
+        """End. May be called twice."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        now_s, usage = loop.time(), self._meter.usage
+        passed_s = now_s - self._at_s
+        if passed_s > 0:
+            load = (self._unit.cost_of(usage) - self._unit.cost_of(self._before)) / passed_s
+            self._record(Sample(LOOP, now_s, self._period_s, 0.0, load, load, self._sequence))
+        self._sequence += 1
+        self._at_s, self._before = now_s, usage
+        # From now on, not from when it was due: a loop that was held up must not catch up with empty periods.
+        self._timer = loop.call_later(self._period_s, self._tick)

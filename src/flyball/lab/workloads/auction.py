@@ -1,0 +1,217 @@
+"""Visitors of the auction site, after RUBiS's client emulator: sessions on a transition table, with time to think.
+
+Whoever is turned away, or waits for too long, thinks and goes on: that is a result, and no fault of the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from flyball.errors import LabError
+from flyball.lab.auction.interactions import INTERACTIONS, Interaction, Memory
+from flyball.lab.auction.mixes import MIXES, Mix, Walk
+from flyball.lab.auction.settings import SiteSettings
+from flyball.lab.auction.sizes import Sizes
+from flyball.lab.drivers import HttpSession, Target, connect
+from flyball.lab.workloads.client import Client
+from flyball.lab.workloads.workload import Count, EarlierRun, ProtocolName, Seconds, Workload
+from flyball.trace.schema import Kind, Result
+
+NORMAL, SMALL_ONLY = "normal", "small_only"
+SMALL, LARGE = "small", "large"
+LIKELY_LARGE = ("search_in_region", "about_me", "user_info", "bid_history")
+"""Taken for large where no profile says what is: RUBiS's heavy interactions."""
+
+_KINDS = {SMALL: int(Kind.SMALL), LARGE: int(Kind.LARGE)}
+_OK, _REFUSED, _FAILED = int(Result.OK), int(Result.REFUSED), int(Result.FAILED)
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Crowd(BaseModel):
+    """From a time on there are so many visitors of each kind; those who are too many leave."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    at_s: Positive
+    """Since the start, before it is scaled."""
+    clients: Count
+    small_clients: Count
+
+
+class Auction(Workload):
+    """Visitors of two kinds: those who do as the mix says, and those who only ask for what is small."""
+
+    protocols: ClassVar[tuple[str, ...]] = ("http",)
+
+    kind: Literal["auction"] = "auction"
+    protocol: ProtocolName = "http"
+    clients: Count = 100
+    small_clients: Count = 0
+    mix: Mix = "bidding"
+    think_time_s: Seconds = 7.0
+    """From an answer to the next request, on average; exponentially distributed."""
+    time_out_s: Positive = 8.0
+    """Nobody waits longer for an answer."""
+    keeps_alive: bool = False
+    """Whether visitors keep their connections while they think. A proxy before a site makes one for each request."""
+    schedule: tuple[Crowd, ...] = ()
+    time_scale: Positive = 1.0
+    """By so much all times in the schedule are multiplied."""
+
+    @model_validator(mode="after")
+    def _has_clients(self) -> Self:
+        times_s = [crowd.at_s for crowd in self.schedule]
+        if times_s != sorted(set(times_s)):
+            raise ValueError("the times in schedule must grow")
+        if self.client_count == 0:
+            raise ValueError("there must be a client at some time")
+        return self
+
+    @property
+    def client_count(self) -> int:
+        return self._most_clients + max([self.small_clients, *(crowd.small_clients for crowd in self.schedule)])
+
+    @property
+    def _most_clients(self) -> int:
+        return max([self.clients, *(crowd.clients for crowd in self.schedule)])
+
+    def role_of(self, number: int) -> str:
+        return NORMAL if number < self._most_clients else SMALL_ONLY
+
+    def spans_of(self, number: int) -> list[tuple[float, float]]:
+        """Return from when to when, in seconds since the start, that visitor is there."""
+        is_small = number >= self._most_clients
+        place = number - self._most_clients if is_small else number
+        spans: list[tuple[float, float]] = []
+        begin_s, count = 0.0, self.small_clients if is_small else self.clients
+        for crowd in [*self.schedule, None]:
+            end_s = math.inf if crowd is None else crowd.at_s * self.time_scale
+            if place < count:
+                if spans and spans[-1][1] == begin_s:
+                    begin_s = spans.pop()[0]
+                spans.append((begin_s, end_s))
+            if crowd is not None:
+                begin_s, count = end_s, crowd.small_clients if is_small else crowd.clients
+        return spans
+
+    def prepare(self, earlier: Sequence[EarlierRun]) -> dict[str, Any]:
+        """Return the `profile` of the site, `classes` of its interactions by key, and the `reference` if known."""
+        if not earlier:
+            return {}
+        # Here, not above: it takes long to import.
+        from flyball.lab.auction.profiling import profiled
+
+        return profiled(earlier)
+
+    def target_settings(self, prepared: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: prepared[name] for name in ("profile", "reference") if prepared.get(name) is not None}
+
+    async def set_up(self, targets: Sequence[Target]) -> dict[str, Any]:
+        for target in targets:
+            await _check_site(target, self.time_out_s)
+        queues = {interaction.key: interaction.key for interaction in INTERACTIONS.values()}
+        return {
+            "queues": {target.name: queues for target in targets},
+            "addresses": {str(number): number + 1 for number in range(self.client_count)},
+            "sites": {target.name: target.settings for target in targets},
+        }
+
+    async def behave(self, client: Client) -> None:
+        settings = SiteSettings.model_validate(client.set_up["sites"][client.target])
+        visitor = _Visitor(self, client, settings.sizes, classes_of(client.set_up))
+        client.at_next_stage(visitor.hurry)
+        for begin_s, end_s in self.spans_of(client.number):
+            await client.pause(begin_s - _since_begin_s(client))
+            await visitor.visit(end_s)
+
+
+def classes_of(set_up: Mapping[str, Any]) -> dict[str, str]:
+    """Return which keys are small and large: as the profile has it, else as is likely."""
+    classes: dict[str, str] = dict(set_up.get("classes", {}))
+    for interaction in INTERACTIONS.values():
+        classes.setdefault(interaction.key, LARGE if interaction.name in LIKELY_LARGE else SMALL)
+    return classes
+
+
+async def _check_site(target: Target, limit_s: float) -> None:
+    session = await connect("http", target)
+    assert isinstance(session, HttpSession)
+    try:
+        async with asyncio.timeout(limit_s):
+            answer = await session.fetch("GET", "/", keeps_alive=False)
+    except TimeoutError:
+        raise LabError(f"{target.name} does not answer within {limit_s:g} s") from None
+    if answer.status != 200:
+        raise LabError(f"{target.name} answers with {answer.status} before anybody has come")
+
+
+def _since_begin_s(client: Client) -> float:
+    return (time.perf_counter_ns() - client.begin_ns) / 1e9
+
+
+class _Visitor:
+    """One client while it runs: where it is on its walk, and what it waits for."""
+
+    def __init__(self, workload: Auction, client: Client, sizes: Sizes, classes: Mapping[str, str]) -> None:
+        assert isinstance(client.session, HttpSession)
+        self._workload = workload
+        self._client = client
+        self._session = client.session
+        self._sizes = sizes
+        self._classes = classes
+        self._walk = Walk(MIXES[workload.mix], client.random, self._only())
+        self._memory = Memory()
+        self._waiting: asyncio.Timeout | None = None
+
+    def _only(self) -> Collection[str] | None:
+        if self._client.role == NORMAL:
+            return None
+        return [name for name, one in INTERACTIONS.items() if self._classes[one.key] == SMALL]
+
+    def hurry(self) -> None:
+        """Give up what is waited for: the run stops."""
+        if self._waiting is not None and not self._waiting.expired():
+            self._waiting.reschedule(asyncio.get_running_loop().time())
+
+    async def visit(self, until_s: float) -> None:
+        """Go from page to page until that time since the start, or until the run stops."""
+        client = self._client
+        while not client.stopping:
+            think_s = client.random.expovariate(1.0) * self._workload.think_time_s
+            await client.pause(min(think_s, until_s - _since_begin_s(client)))
+            if client.stopping or _since_begin_s(client) >= until_s:
+                return
+            name, is_new = self._walk.step()
+            if is_new:
+                self._memory = Memory()
+            await self._see(INTERACTIONS[name])
+
+    async def _see(self, interaction: Interaction) -> None:
+        client = self._client
+        request = interaction.request(client.random, self._sizes, self._memory)
+        result, size_bytes = await self._result_of(*request)
+        if not client.stopping:
+            client.note(_KINDS[self._classes[interaction.key]], result, interaction.key, size_bytes)
+
+    async def _result_of(self, method: str, path: str, form: Mapping[str, str] | None) -> tuple[int, int]:
+        """Return how the request ended, and how long the page was."""
+        workload = self._workload
+        try:
+            async with asyncio.timeout(workload.time_out_s) as self._waiting:
+                answer = await self._session.fetch(method, path, form, keeps_alive=workload.keeps_alive)
+        except OSError:
+            # Nobody there, or gone in the middle; a TimeoutError is one too.
+            return _FAILED, 0
+        finally:
+            self._waiting = None
+        self._memory.read(answer.body)
+        if answer.status < 500:
+            return _OK, len(answer.body)
+        return _REFUSED if answer.status == 503 else _FAILED, len(answer.body)
