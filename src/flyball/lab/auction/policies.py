@@ -12,10 +12,11 @@ from typing import Any
 
 from starlette.types import ASGIApp, Scope
 
-from flyball.admission.admission import Admission, Served
+from flyball.admission.admission import Admission
 from flyball.admission.asgi import AdmissionMiddleware
 from flyball.admission.classes import RequestClasses
 from flyball.admission.classifier import Classifier, OneClass
+from flyball.admission.counts import Served
 from flyball.admission.profile import profile_from
 from flyball.admission.sensors.sensor import Sensor
 from flyball.admission.use import Unit, Use
