@@ -116,6 +116,19 @@ async def _run(
     meanwhile: Callable[[Workload, dict[str, Any], list[Conductor]], Any] | None,
 ) -> Outcome:
     set_up = {**await workload.set_up(targets), **workload.prepare([])}
+    return await conduct(workload, set_up, targets, traces, calls, workers, meanwhile)
+
+
+async def conduct(
+    workload: Workload,
+    set_up: dict[str, Any],
+    targets: Sequence[Target],
+    traces: Path,
+    calls: int,
+    workers: int = 1,
+    meanwhile: Callable[[Workload, dict[str, Any], list[Conductor]], Any] | None = None,
+) -> Outcome:
+    """Run a workload that is set up; see `run`."""
     conductors = [Conductor() for _ in range(workers)]
     async with asyncio.TaskGroup() as tasks:
         for place, (conductor, numbers) in enumerate(

@@ -77,6 +77,40 @@ def compare(
 
 
 @app.command()
+def auction(
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="What admits requests: none, integral, classes, round_robin, static, strict, dps, memoryless, "
+            "semaphore, uvicorn or gradient."
+        ),
+    ] = "dps",
+    size: Annotated[
+        str, typer.Option(help="How big its database is: small, or rubis, which takes minutes.")
+    ] = "small",
+    users: Annotated[int | None, typer.Option(help="Number of users, instead of what the size says.")] = None,
+    items: Annotated[int | None, typer.Option(help="Number of items for sale.")] = None,
+    old_items: Annotated[int | None, typer.Option(help="Number of items whose auction is over.")] = None,
+    pool_size: Annotated[int, typer.Option(help="Connections to the database.")] = 20,
+    reference: Annotated[
+        float | None, typer.Option(help="Load to hold, in busy milliseconds per second; found if not given.")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Requests at once, for semaphore, uvicorn and gradient.")] = 20,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8000,
+) -> None:
+    """Serve the auction site that admission control is tried on, until Ctrl-C.
+
+    Example: flyball lab auction --policy dps
+    """
+    from flyball.cli import laboratory
+
+    options: dict[str, object] = {"policy": policy, "size": size, "users": users, "items": items, "old_items": old_items}
+    options |= {"pool_size": pool_size, "reference": reference, "limit": limit}
+    laboratory.auction(host, port, options)
+
+
+@app.command()
 def reproduce(
     seed: Annotated[str, typer.Argument(metavar="SEED", help="Which report to reproduce, as in seed-002.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for results, tables and the report.")],

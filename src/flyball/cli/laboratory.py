@@ -33,6 +33,7 @@ from flyball.lab.experiment import (
 from flyball.lab.plan import Plan, PlannedRun, in_order, plan
 from flyball.lab.results import Results
 from flyball.lab.runner import Live
+from flyball.lab.workloads import make_workload
 
 
 def list_experiments(folder: Path | None, as_json: bool) -> None:
@@ -153,6 +154,16 @@ def compare(folders: list[Path], out: Path) -> None:
 
         page = write_comparison_of(folders, out)
     typer.echo(f"report: {page}")
+
+
+def auction(host: str, port: int, options: Mapping[str, Any]) -> None:
+    """Serve the auction site until Ctrl-C."""
+    with _errors_told():
+        make_workload({"kind": "auction"}).check_packages()
+        # Here, not above: its packages may not be installed.
+        from flyball.cli.auction import serve_auction
+
+        serve_auction(host, port, options)
 
 
 def reproduce(seed: str, out: Path, is_quick: bool, is_fresh: bool, keeps_going: bool) -> None:

@@ -6,9 +6,11 @@ Whoever is turned away, or waits for too long, thinks and goes on: that is a res
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
+from random import Random
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -25,6 +27,8 @@ from flyball.trace.schema import Kind, Result
 
 NORMAL, SMALL_ONLY = "normal", "small_only"
 SMALL, LARGE = "small", "large"
+PACKAGES = ("jinja2", "psycopg_pool", "starlette", "uvicorn")
+WARM_UP_ROUNDS = 3
 LIKELY_LARGE = ("search_in_region", "about_me", "user_info", "bid_history")
 """Taken for large where no profile says what is: RUBiS's heavy interactions."""
 
@@ -101,6 +105,11 @@ class Auction(Workload):
                 begin_s, count = end_s, crowd.small_clients if is_small else crowd.clients
         return spans
 
+    def check_packages(self) -> None:
+        for package in PACKAGES:
+            if importlib.util.find_spec(package) is None:
+                raise LabError(f"the auction site needs {package}: pip install 'flyball[auction]'")
+
     def prepare(self, earlier: Sequence[EarlierRun]) -> dict[str, Any]:
         """Return the `profile` of the site, `classes` of its interactions by key, and the `reference` if known."""
         if not earlier:
@@ -115,7 +124,7 @@ class Auction(Workload):
 
     async def set_up(self, targets: Sequence[Target]) -> dict[str, Any]:
         for target in targets:
-            await _check_site(target, self.time_out_s)
+            await _warm_up(target, self.time_out_s)
         queues = {interaction.key: interaction.key for interaction in INTERACTIONS.values()}
         return {
             "queues": {target.name: queues for target in targets},
@@ -140,16 +149,20 @@ def classes_of(set_up: Mapping[str, Any]) -> dict[str, str]:
     return classes
 
 
-async def _check_site(target: Target, limit_s: float) -> None:
+async def _warm_up(target: Target, limit_s: float) -> None:
+    """Ask for all there is some times: a site whose caches are cold shows only that. Raises LabError if it fails."""
     session = await connect("http", target)
     assert isinstance(session, HttpSession)
-    try:
-        async with asyncio.timeout(limit_s):
-            answer = await session.fetch("GET", "/", keeps_alive=False)
-    except TimeoutError:
-        raise LabError(f"{target.name} does not answer within {limit_s:g} s") from None
-    if answer.status != 200:
-        raise LabError(f"{target.name} answers with {answer.status} before anybody has come")
+    sizes, random, memory = SiteSettings.model_validate(target.settings).sizes, Random(0), Memory()
+    for interaction in WARM_UP_ROUNDS * tuple(INTERACTIONS.values()):
+        try:
+            async with asyncio.timeout(limit_s):
+                answer = await session.fetch(*interaction.request(random, sizes, memory), keeps_alive=False)
+        except TimeoutError:
+            raise LabError(f"{target.name} does not answer {interaction.key} within {limit_s:g} s") from None
+        if answer.status >= 500:
+            raise LabError(f"{target.name} answers {interaction.key} with {answer.status} before anybody has come")
+        memory.read(answer.body)
 
 
 def _since_begin_s(client: Client) -> float:
