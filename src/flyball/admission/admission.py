@@ -26,6 +26,8 @@ from flyball.errors import AdmissionError, NotAdmitted
 
 PERIOD_S = 0.25
 DEADLINE_S = 5.0
+LEAST_DEADLINE_RATIO = 0.1
+"""Of the deadline, for the cheapest requests."""
 QUEUE_LIMIT = 1000
 FULL_RATIO = 0.75
 STREAM_AFTER_S = 5.0
@@ -110,6 +112,7 @@ class Admission:
         gain: float = GAIN,
         period_s: float = PERIOD_S,
         deadline_s: float = DEADLINE_S,
+        least_deadline_ratio: float = LEAST_DEADLINE_RATIO,
         queue_limit: int = QUEUE_LIMIT,
         full_ratio: float = FULL_RATIO,
         stream_after_s: float = STREAM_AFTER_S,
@@ -121,6 +124,7 @@ class Admission:
         _check_above_0(
             period_s=period_s,
             deadline_s=deadline_s,
+            least_deadline_ratio=least_deadline_ratio,
             queue_limit=queue_limit,
             full_ratio=full_ratio,
             stream_after_s=stream_after_s,
@@ -133,6 +137,7 @@ class Admission:
         self.reference = _reference_of(reference, unit)
         self.period_s = period_s
         self.deadline_s = deadline_s
+        self._least_deadline_ratio = least_deadline_ratio
         self.stream_after_s = stream_after_s
         self.counts: list[ClassCounts] = []
         self.blocking = Blocking()
@@ -250,7 +255,16 @@ class Admission:
             return self._begin(ticket, number)
         waiter = self._waiters[ticket] = loop.create_future()
         self._plan_dispatch(now_s)
-        return Waiting(self, ticket, waiter, loop.call_at(now_s + self.deadline_s, self._expire, ticket))
+        return Waiting(self, ticket, waiter, loop.call_at(now_s + self.deadline_of(number), self._expire, ticket))
+
+    def deadline_of(self, number: int) -> float:
+        """Return how many seconds a request of a class may wait: as much less than the dearest as it costs less.
+
+        In overload whoever is admitted has waited nearly as long as he may, since the first to come is the first to
+        go. With one deadline for all, small requests would be as slow as large ones.
+        """
+        costs = self._gate.class_costs
+        return self.deadline_s * max(self._least_deadline_ratio, costs[number] / costs[-1])
 
     async def _wait(self, ticket: Ticket, number: int, waiter: asyncio.Future[bool]) -> Admitted:
         try:

@@ -58,6 +58,7 @@ def _classes(admission: Admission) -> list[dict[str, Any]]:
             {
                 "class": number,
                 "cost": each.mean,
+                "deadline_s": admission.deadline_of(number),
                 "below": each.below,
                 "waiting": waiting[number] if number < len(waiting) else 0,
                 "arrivals_per_s": arrivals[number] if number < len(arrivals) else 0.0,

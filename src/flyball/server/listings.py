@@ -29,6 +29,7 @@ class Listings:
             ThreadSensor(),
             reference=BUSY_RATIO * 1000.0,
             deadline_s=time_limit_s,
+            least_deadline_ratio=1.0,
             queue_limit=MOST_WAITING,
             burst_s=0.0,
             name="listings",
