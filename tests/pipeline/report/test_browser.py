@@ -15,7 +15,7 @@ from flyball.pipeline.analysis import Analysis
 from flyball.pipeline.manifest import View
 from flyball.pipeline.report import write_comparison, write_report
 from flyball.pipeline.report.views import KINDS
-from tests.pipeline.report import made, made_loops
+from tests.pipeline.report import made, made_loops, made_policies
 
 A4_PIXELS = 700
 """The width of a sheet of paper without its margins, at 96 pixels an inch."""
@@ -134,6 +134,22 @@ def test_control_loops_are_drawn_with_their_action_below(browser: Browser, loops
     assert below is not None
     assert above["y"] < below["y"]
     assert reader.page.evaluate("document.documentElement.scrollWidth") <= width
+    reader.context.close()
+
+
+@pytest.mark.parametrize("clients", [[400], [50, 150, 200, 400]])
+def test_policies_of_admission_are_drawn_with_their_schedule(
+    browser: Browser, tmp_path: Path, clients: list[int]
+) -> None:
+    analysis = made_policies.compared(["none", "static", "dps"], clients, schedule=made_policies.SCHEDULE)
+    write_report(analysis, tmp_path / "report.html")
+    reader = Reader(browser, tmp_path / "report.html", viewport={"width": 360, "height": 900})
+    reader.scroll_through()
+    assert reader.page.evaluate(ALL_DRAWN)
+    assert reader.complaints == []
+    marks = reader.page.locator("figure", has_text="small requests over time").locator(".canvas .annotation")
+    assert marks.all_text_contents() == ["200 clients + 100 small-only", "400 clients + 100 small-only"]
+    assert reader.page.evaluate("document.documentElement.scrollWidth") <= 360
     reader.context.close()
 
 
