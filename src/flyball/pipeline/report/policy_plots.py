@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,21 +43,19 @@ _TIME = "Time since the measurement began [s]"
 
 
 def goodput(chapter: Chapter, view: View) -> list[Figure]:
-    """Goodput and errors over the number of clients, a line for each policy; bars if there is only one number."""
+    """Goodput and errors over the number of clients, a line for each policy; nothing if there is only one number."""
     found = judged_of(chapter)
-    if not found:
-        return []
-    if len({one.clients for one in found}) == 1:
-        return [_ended(view, found)]
-    return [_goodput(view, found), _errors(found)]
+    return [_goodput(view, found), _errors(found)] if len({one.clients for one in found}) > 1 else []
 
 
 def policies(chapter: Chapter, view: View) -> list[Figure]:
-    """Response times of small and of large requests as bars: 50, 95 and 99 % of each policy."""
+    """Policies as bars: how calls ended, and of each class within which time 50, 95 and 99 % were answered."""
     found = overloaded(judged_of(chapter))
+    if not found:
+        return []
     kinds = _CLASSES if view.request == ALL else (view.request,)
-    figures = [_percentiles(view, found, kind) for kind in kinds if kind in _CLASSES]
-    return [figure for figure in figures if figure.data]
+    figures = [_percentiles(found, kind) for kind in kinds if kind in _CLASSES]
+    return [_named(view, figure) for figure in [_ended(found), *figures] if figure.data]
 
 
 def load_cdf(chapter: Chapter, view: View) -> list[Figure]:
@@ -110,8 +109,8 @@ def response_over_time(chapter: Chapter, view: View) -> list[Figure]:
     """Response times of each class over time, a line for each policy. Seed 001, figures 3 and 4."""
     found = overloaded(judged_of(chapter))
     kinds = _CLASSES if view.request == ALL else (view.request,)
-    figures = [_over_time(chapter, view, found, kind) for kind in kinds]
-    return [figure for figure in figures if figure.data]
+    figures = [_over_time(chapter, found, kind) for kind in kinds]
+    return [_named(view, figure) for figure in figures if figure.data]
 
 
 def admission(chapter: Chapter, view: View) -> list[Figure]:
@@ -124,11 +123,18 @@ def admission(chapter: Chapter, view: View) -> list[Figure]:
         if one.r > 0
     }
     if not chapter.has_policies:
-        names = {
-            str(run): f"Admission control, {run}" if run else "Admission control" for run in rows["run"].unique()
-        }
+        names = {str(run): f"Admission control, {_place(chapter, str(run))}" for run in rows["run"].unique()}
     shown = spread([run for run in names if run in set(rows["run"])], MOST_RUNS)
-    return [_loop(chapter, run, names[run], rows[rows["run"] == run]) for run in shown]
+    return [_named(view, _loop(chapter, run, names[run], rows[rows["run"] == run])) for run in shown]
+
+
+def _named(view: View, figure: Figure) -> Figure:
+    """Return a plot with what the view is called below it: of several plots of a view each has its own title."""
+    return replace(figure, note=f"{view.title}. {figure.note}".rstrip()) if view.title else figure
+
+
+def _place(chapter: Chapter, run: str) -> str:
+    return chapter.cell_name(chapter.cell_of[run]) if chapter.experiment else run or "this run"
 
 
 def _goodput(view: View, found: Sequence[Judged]) -> Figure:
@@ -189,9 +195,9 @@ def _errors(found: Sequence[Judged]) -> Figure:
     return Figure(title, data, layout, says, table(title, head, body), note, is_wide=True, height_px=340)
 
 
-def _ended(view: View, found: Sequence[Judged]) -> Figure:
+def _ended(found: Sequence[Judged]) -> Figure:
     """How the calls of each policy ended, as bars."""
-    title = view.title or f"How calls ended, {found[0].clients:,} clients"
+    title = f"How calls ended, {found[0].clients:,} clients"
     calls = [one.goodput / (1 - one.errors) if one.errors < 1 else float("nan") for one in found]
     parts = {
         "succeeded": [one.goodput for one in found],
@@ -229,11 +235,10 @@ def _ended(view: View, found: Sequence[Judged]) -> Figure:
     return Figure(title, data, layout, says, table(title, head, body), is_wide=True, height_px=height)
 
 
-def _percentiles(view: View, found: Sequence[Judged], kind: str) -> Figure:
+def _percentiles(found: Sequence[Judged], kind: str) -> Figure:
     values = {name: [float(getattr(one, f"{name}_{kind}")) for one in found] for name in _TIMES}
     known = [value for own in values.values() for value in own if value > 0]
-    clients = f", {found[0].clients:,} clients" if found else ""
-    title = f"{view.title}, {kind}" if view.title else f"Response times of {kind} requests{clients}"
+    title = f"Response times of {kind} requests, {found[0].clients:,} clients"
     data: list[Trace] = [
         {
             "type": "bar",
@@ -268,7 +273,7 @@ def _log_from(low: float, high: float) -> dict[str, Any]:
     }
 
 
-def _over_time(chapter: Chapter, view: View, found: Sequence[Judged], kind: str) -> Figure:
+def _over_time(chapter: Chapter, found: Sequence[Judged], kind: str) -> Figure:
     rows = chapter.tables["response_over_time"]
     rows = rows[rows["kind"] == kind]
     places = _places(found)
@@ -297,7 +302,7 @@ def _over_time(chapter: Chapter, view: View, found: Sequence[Judged], kind: str)
         "hovermode": "x unified" if len(series) <= 6 else "closest",
         **_scheduled(changes, length),
     }
-    title = f"{view.title}, {kind}" if view.title else f"Response time of {kind} requests over time"
+    title = f"Response time of {kind} requests over time"
     head = ["Policy", "50 % [ms]", "95 % [ms]", "99 % [ms]"]
     body = [[one.name, *(amount(getattr(one, f"{name}_{kind}")) for name in _TIMES)] for one in series]
     says = f"{title}, in ms, {duration(length)}. " + "; ".join(
