@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyball.admission.kmeans import Division, Numbers, best_partitions, divide, silhouette
+from flyball.admission.kmeans import LEAST_SILHOUETTE, Division, Numbers, best_partitions, divide, silhouette
 
 
 def humps(*costs: float, spread: float = 0.2, each: int = 200) -> Numbers:
@@ -41,6 +41,12 @@ def test_one_hump_is_one_class() -> None:
     assert found.reason.startswith("no clear classes: the best silhouette is 0.7")
 
 
+def test_costs_without_a_gap_that_differ_widely_are_two_classes() -> None:
+    found = divided(humps(*(1.8**number for number in range(7)), spread=0.4))
+    assert max(found.silhouettes) < LEAST_SILHOUETTE
+    assert len(found.bounds) == 1
+
+
 def test_equal_costs_are_one_class() -> None:
     assert divided(np.array([1.0])) == Division(reason="all requests cost the same")
 
@@ -61,7 +67,7 @@ def test_few_but_dear_requests_are_seen() -> None:
 
 
 def test_classes_that_there_are_stay_where_they_would_just_not_be_made() -> None:
-    places = humps(1, 5, spread=0.6)
+    places = humps(1, 4, spread=0.5)
     assert divided(places).bounds == ()
     assert len(divided(places, present=2).bounds) == 1
     assert divided(humps(5, spread=0.6, each=400), present=2).bounds == ()

@@ -24,6 +24,7 @@ from flyball.pipeline.profile import (
     FEWEST_ROWS,
     LEAST_SILHOUETTE,
     VERSION,
+    WIDE_RATIO,
     profile,
     profile_of,
     profile_of_admissions,
@@ -93,6 +94,7 @@ def test_the_fit_without_spark_has_the_same_silhouettes(of_three_classes: dict[s
 
 def test_both_fits_go_by_the_same_rules() -> None:
     assert (kmeans.LEAST_SILHOUETTE, kmeans.CLEARLY_BETTER) == (LEAST_SILHOUETTE, CLEARLY_BETTER)
+    assert kmeans.WIDE_RATIO == WIDE_RATIO
     assert (in_process.FEWEST_ROWS, in_process.POINTS_PER_E) == (FEWEST_ROWS, BUCKETS_PER_E)
     assert (in_process.MOST_CLASSES, in_process.VERSION) == (FEW_CLASSES, VERSION)
 
@@ -160,6 +162,15 @@ def test_as_many_classes_are_found_as_there_are(spark: SparkSession) -> None:
     costs = [(f"key {number}", 10.0**number, 1) for number in range(5) for _ in range(20)]
     found = profile_of(rows_of(spark, costs), "ms")
     assert [facts["class"] for facts in found["keys"].values()] == [0, 1, 2, 3, 4]
+
+
+def test_costs_without_a_gap_that_differ_widely_are_two_classes(spark: SparkSession) -> None:
+    costs = [row for number in range(7) for row in around(f"key {number}", 1.8**number, 40, spread=0.4)]
+    found = profile_of(rows_of(spark, costs), "ms")
+    assert max(found["silhouettes"].values()) < LEAST_SILHOUETTE
+    assert [facts["class"] for facts in found["keys"].values()] == [0, 0, 0, 0, 1, 1, 1]
+    ours = made_in_process([(key, cost) for key, cost, _ in costs], "ms")
+    assert [facts.class_number for facts in ours.keys.values()] == [0, 0, 0, 0, 1, 1, 1]
 
 
 def test_equal_costs_are_one_class(spark: SparkSession) -> None:

@@ -13,11 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 LEAST_SILHOUETTE = 0.82
-"""Below it there is one class: two halves of a single normal hump reach 0.71, of a flat one 0.8."""
+"""Below it classes are not clear: two halves of a single normal hump reach 0.71, of a flat one 0.8."""
+WIDE_RATIO = 5.0
+"""If two classes differ by this factor there are two, clear or not: else the dear would hold up the cheap."""
 CLEARLY_BETTER = 0.02
 """By so much the silhouette must gain for one class more."""
 LOYALTY = 0.05
-"""By so much the number of classes that there is already may be worse than another."""
+"""By so much the silhouette of as many classes as there are already may be worse than another."""
+LOYAL_RATIO = 4.0
+"""Two classes that there are already need to differ by this factor only."""
 
 Numbers = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
@@ -51,18 +55,18 @@ def divide(places: Numbers, weights: Numbers, costs: Numbers, most: int, present
     partitions = best_partitions(places, importance, min(most, len(places)))
     found = [silhouette(places, importance, starts) for starts in partitions]
     count = _count(found, present)
-    if count == 1:
-        best = max(found)
-        reason = f"no clear classes: the best silhouette is {best:.2f}, not {LEAST_SILHOUETTE}"
-        return Division((), tuple(found), reason)
-    starts = partitions[count - 2]
+    starts = partitions[max(count, 2) - 2]
     centres = np.add.reduceat(places * importance, starts) / np.add.reduceat(importance, starts)
+    ratio = math.exp(centres[-1] - centres[0])
+    if count == 1 and ratio < (LOYAL_RATIO if present > 1 else WIDE_RATIO):
+        reason = f"no clear classes: the best silhouette is {max(found):.2f}, not {LEAST_SILHOUETTE}, and two would "
+        return Division((), tuple(found), f"{reason}differ by a factor of {ratio:.1f} only")
     bounds = tuple(float(bound) for bound in (centres[1:] + centres[:-1]) / 2)
     return Division(bounds, tuple(found))
 
 
 def _count(silhouettes: list[float], present: int) -> int:
-    """Return how many classes there should be, given the silhouettes of 2, 3, ... of them."""
+    """Return how many classes are clear, given the silhouettes of 2, 3, ... of them; 1 if none are."""
     best = max(silhouettes)
     if 2 <= present < len(silhouettes) + 2:
         own = silhouettes[present - 2]

@@ -33,7 +33,9 @@ HOPELESS = 0.1
 FEWEST_ROWS = 20
 """Of fewer rows no classes are made."""
 LEAST_SILHOUETTE = 0.82
-"""Below it there is one class: two halves of a single normal hump reach 0.71, of a flat one 0.8."""
+"""Below it classes are not clear: two halves of a single normal hump reach 0.71, of a flat one 0.8."""
+WIDE_RATIO = 5.0
+"""If two classes differ by this factor there are two, clear or not: else the dear would hold up the cheap."""
 CLEARLY_BETTER = 0.02
 """By so much the silhouette must gain for one class more."""
 SEED = 1
@@ -183,12 +185,13 @@ def _clusters(spark: SparkSession, points: pd.DataFrame) -> Clusters:
         fitted |= _fit(spark, standardised, importance, more)
     silhouettes = {count: silhouette for count, (silhouette, _) in fitted.items()}
     best = max(silhouettes.values())
-    if best < LEAST_SILHOUETTE:
-        return Clusters(
-            (), silhouettes, f"no clear classes: the best silhouette is {best:.2f}, not {LEAST_SILHOUETTE}"
-        )
-    count = min(count for count, value in silhouettes.items() if value >= best - CLEARLY_BETTER)
+    is_clear = best >= LEAST_SILHOUETTE
+    count = min(count for count, value in silhouettes.items() if value >= best - CLEARLY_BETTER) if is_clear else 2
     centres = np.sort(fitted[count][1]) * spread + centre
+    ratio = math.exp(centres[-1] - centres[0])
+    if not is_clear and ratio < WIDE_RATIO:
+        reason = f"no clear classes: the best silhouette is {best:.2f}, not {LEAST_SILHOUETTE}, and two would differ "
+        return Clusters((), silhouettes, f"{reason}by a factor of {ratio:.1f} only")
     bounds = tuple(float(bound) for bound in (centres[1:] + centres[:-1]) / 2)
     return Clusters(bounds, silhouettes, None)
 
