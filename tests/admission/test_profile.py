@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -75,15 +76,6 @@ def test_a_profile_that_was_written_is_read_as_it_was() -> None:
     assert profile_from(json.loads(json.dumps(profile.to_json(), allow_nan=False))) == profile
 
 
-def test_a_profile_in_another_unit_is_refused() -> None:
-    profile = profile_from(DOCUMENT)
-    profile.require_unit("ms")
-    with pytest.raises(
-        AdmissionError, match=r"counts cost in 'ms', admission control in 'connections': make a .*--unit"
-    ):
-        profile.require_unit("connections")
-
-
 @pytest.mark.parametrize(
     ("place", "value", "problem"),
     [
@@ -142,6 +134,13 @@ def test_a_profile_of_costs_has_the_figures_of_each_key() -> None:
         "search": KeyProfile(20, 900.0, 0.0, 1),
     }
     assert [each.mean for each in found.classes] == pytest.approx([80 / 60, 900])
+
+
+def test_free_requests_are_no_class_of_their_own() -> None:
+    random = Random(1)
+    paid = [(key, cost * random.lognormvariate(0, 0.3)) for key, cost in [("read", 2.0), ("search", 60.0)] * 100]
+    found = profile_of([*[("form", 0.0)] * 400, ("read", 0.002), *paid], "ms")
+    assert {key: facts.class_number for key, facts in found.keys.items()} == {"form": 0, "read": 0, "search": 1}
 
 
 def test_few_costs_are_one_class() -> None:

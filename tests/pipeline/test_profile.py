@@ -193,6 +193,12 @@ def test_requests_that_cost_nothing_are_small(spark: SparkSession) -> None:
     assert found["unit"] == "queries"
 
 
+def test_free_requests_are_no_class_of_their_own(spark: SparkSession) -> None:
+    paid = [*around("read", 2.0, 300), *around("search", 60.0, 100), ("read", 0.002, 1)]
+    found = profile_of(rows_of(spark, [("form", 0.0, 1)] * 400 + paid), "ms")
+    assert {key: facts["class"] for key, facts in found["keys"].items()} == {"form": 0, "read": 0, "search": 1}
+
+
 def test_if_nothing_costs_anything_there_is_one_class(spark: SparkSession) -> None:
     found = profile_of(rows_of(spark, [("form", 0.0, 1)] * 30), "queries")
     assert [(facts["centre"], facts["mean"], facts["cost_ratio"]) for facts in found["classes"]] == [(0, 0, 0)]

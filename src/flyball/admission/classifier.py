@@ -89,12 +89,6 @@ class _Key:
         if is_mean_sure or (self.base == math.inf and self.trust >= FEW_REQUESTS):
             self.base = min(self.base, self.mean)
 
-    def move_to(self, class_number: int) -> None:
-        """Put it into a class. From one of several to another: so its own cost has changed, not only the load."""
-        if self.class_number is not None and self.class_number != class_number:
-            self.base = self.mean
-        self.class_number = class_number
-
     @property
     def place(self) -> float:
         """ln of what it costs on average, whatever its class."""
@@ -251,11 +245,15 @@ class Classifier:
             key.weight = max(key.weight * (1.0 - FORGOTTEN_RATIO), LEAST_WEIGHT)
         self._measure()
         before = {name: key.class_number for name, key in self._keys.items()}
-        is_wrong = any(self._ladder.has_left(key.place, number) for key, number in self._settled())
+        left = [(key, number) for key, number in self._settled() if self._ladder.has_left(key.place, number)]
         may_be_better = self._is_due or len(self._classes) == 1
-        if self._seen >= FEWEST_REQUESTS and (is_wrong or may_be_better):
+        if self._seen >= FEWEST_REQUESTS and (left or may_be_better):
             self._divide()
             self._is_due = self._is_first = False
+            for key, number in left:
+                # Its own cost has changed, not only the load: what it was before says nothing any more.
+                key.base = key.mean if key.class_number != number else key.base
+            self._measure()
         if before == {name: key.class_number for name, key in self._keys.items()} and not self._is_news():
             return False
         self._announced = self._classes
@@ -288,7 +286,7 @@ class Classifier:
         }
         order = sorted(members, key=lambda number: _centre(members[number]))
         for name, number in groups.items():
-            self._keys[name].move_to(order.index(number))
+            self._keys[name].class_number = order.index(number)
         self._measure()
 
     def _measure(self) -> None:

@@ -48,14 +48,6 @@ class Profile:
     classes: tuple[CostClass, ...]
     keys: Mapping[str, KeyProfile]
 
-    def require_unit(self, unit: str) -> None:
-        """Raise AdmissionError unless costs are counted in `unit`."""
-        if self.unit != unit:
-            raise AdmissionError(
-                f"the profile counts cost in {self.unit!r}, admission control in {unit!r}: "
-                f"make a profile with `flyball pipeline profile SOURCE --unit {unit}`"
-            )
-
     def to_json(self) -> dict[str, Any]:
         """Return it as the document that `profile_from` reads."""
         return {
@@ -164,10 +156,11 @@ def _places(cost: Numbers) -> Numbers:
 
 
 def _division(place: Numbers, cost: Numbers, most_classes: int) -> Division:
-    if len(place) < FEWEST_ROWS:
-        return Division(reason=f"{len(place)} rows are too few for classes, {FEWEST_ROWS} are needed")
-    points, which = np.unique(place, return_inverse=True)
-    weights, costs = (np.bincount(which, each).astype(np.float64) for each in (None, cost))
+    is_paid = cost > 0
+    if is_paid.sum() < FEWEST_ROWS:
+        return Division(reason=f"{is_paid.sum()} rows are too few for classes, {FEWEST_ROWS} are needed")
+    points, which = np.unique(place[is_paid], return_inverse=True)
+    weights, costs = (np.bincount(which, each).astype(np.float64) for each in (None, cost[is_paid]))
     return divide(points, weights, costs, most_classes)
 
 

@@ -124,7 +124,7 @@ def profile_of(rows: DataFrame, unit: str, cost: str = "as recorded") -> dict[st
 def _points(rows: DataFrame, *keys: str) -> pd.DataFrame:
     """Return how often each cost was seen, to within a bucket, for each combination of `keys`.
 
-    A cost of 0 has no logarithm: it goes to the bucket of the smallest one that is not 0.
+    A cost of 0 has no logarithm: it goes to the bucket of the smallest one that is not 0, and `is_free`.
     """
     cost = sf.col("cost").cast("double")
     # No "when" around it: ln of 0 is null, in the same pass.
@@ -139,6 +139,7 @@ def _points(rows: DataFrame, *keys: str) -> pd.DataFrame:
         )
         .toPandas()
     )
+    found["is_free"] = found["bucket"].isna()
     smallest = found["bucket"].min()
     found["bucket"] = found["bucket"].fillna(0 if math.isnan(smallest) else smallest).astype("int64")
     return found
@@ -168,10 +169,12 @@ def _profile(spark: SparkSession, points: pd.DataFrame, unit: str, cost: str) ->
 
 
 def _clusters(spark: SparkSession, points: pd.DataFrame) -> Clusters:
-    by_bucket = points.groupby("bucket", sort=True)[["rows", "weight", "cost_sum"]].sum()
+    # What is free is small whatever the others cost. Among them it would be a class of its own, far from all others.
+    paid = points[~points["is_free"]]
+    by_bucket = paid.groupby("bucket", sort=True)[["rows", "weight", "cost_sum"]].sum()
     places = (by_bucket.index.to_numpy(dtype=float) + 0.5) / BUCKETS_PER_E
     row_count = int(by_bucket["rows"].sum())
-    if len(places) == 1:
+    if len(places) < 2:
         return Clusters((), {}, "all requests cost the same")
     if row_count < FEWEST_ROWS:
         return Clusters((), {}, f"{row_count} rows are too few for classes, {FEWEST_ROWS} are needed")
