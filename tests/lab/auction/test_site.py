@@ -183,6 +183,18 @@ def test_of_bids_at_the_same_time_none_is_lost(shop_dsn: str, item_id: int, ask:
     assert ask(f"SELECT count(*), max(amount) FROM bids WHERE item_id = {item_id}") == [(count, highest)]
 
 
+def test_about_me_shows_what_i_bid_on_and_what_i_won(shop_dsn: str, item_id: int, ask: Ask) -> None:
+    assert post(shop_dsn, f"/items/{item_id}/bids", bid(8, 6789)).status == 200
+    mine = post(shop_dsn, "/me", who(8)).text
+    assert "6789.00" in mine[mine.index("You bid on") : mine.index("You won")]
+    [(winner_id, won_id)] = ask(
+        "SELECT user_id, old_items.id FROM old_items JOIN bids ON item_id = old_items.id AND amount = highest_bid"
+        " ORDER BY ends_at DESC LIMIT 1"
+    )
+    theirs = post(shop_dsn, "/me", who(int(str(winner_id)))).text
+    assert f'"/items/{won_id}"' in theirs[theirs.index("You won") : theirs.index("You bought")]
+
+
 def test_the_last_one_bought_ends_the_auction(shop_dsn: str) -> None:
     item_id = number_in(post(shop_dsn, "/items", new_item(quantity="2")))
     path = f"/items/{item_id}/purchases"
