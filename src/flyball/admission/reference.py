@@ -52,11 +52,15 @@ BACK_OFF = 0.7
 RECOVERY_STEP = 0.05
 """Of the reference at which things went wrong, in each round after it."""
 RECOVERED = 0.9
-FEWEST_FAILURES = 2
+FEWEST_ENDED = 10
+"""Of fewer no share of failures is made."""
 FAILING_SHARE = 0.05
 """So many more failures than usual, as a share of what has ended, are a sign of overload."""
 USUAL_PART = 0.1
-"""How fast what is usual follows what is: a page that is broken at any load must not close the gate."""
+"""How fast what is usual follows what is."""
+HELPED_RATIO = 0.8
+MOST_VAIN_STEPS = 3
+"""After so many steps down that did not help, the load is not the reason: a broken page must not close the gate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,8 @@ class _Round:
     completed: int = 0
     responses_s: float = 0.0
     failures: int = 0
+    ended: int = 0
+    """Those that have failed, and others, from the first period on."""
     failed_s: float = 0.0
     loads: list[float] = field(default_factory=list)
     works: list[float] = field(default_factory=list)
@@ -146,6 +152,7 @@ class _Round:
     def add(self, seen: Observation) -> None:
         self.periods += 1
         self.failures += seen.failures
+        self.ended += seen.failures + seen.completed
         self.failed_s = max(self.failed_s, seen.failed_s)
         if self.periods <= SETTLING_PERIODS:
             return
@@ -183,7 +190,7 @@ class _Round:
 
     @property
     def failing_share(self) -> float:
-        return self.failures / max(1, self.failures + self.completed)
+        return self.failures / max(1, self.ended)
 
 
 class SlowStart:
@@ -209,7 +216,7 @@ class SlowStart:
         self._curve = Curve()
         self._round = _Round(0)
         self._responses_s: deque[float] = deque(maxlen=REMEMBERED_RESPONSES)
-        self._usual_share = 0.0
+        self._usual_share: float | None = None
         self._hold_off_s = 0.0
         self._phase_rounds = 0
         self._position = 0
@@ -217,6 +224,10 @@ class SlowStart:
         self._in_flight_and_work: deque[tuple[float, float]] = deque(maxlen=3 * ROUND_PERIODS)
         self._rounds_without_growth = 0
         self._wrong_at = start
+        self._wrong_share = 0.0
+        self._right_before = start
+        self._is_lowered = False
+        self._vain_steps = 0
 
     @property
     def value(self) -> float:
@@ -243,7 +254,9 @@ class SlowStart:
     def _is_overload(self) -> bool:
         """Whether many fail. Without waiting, and far from the reference, something else must be the reason."""
         found = self._round
-        if self._hold_off_s > 0 or found.failures < FEWEST_FAILURES or not found.works:
+        if self._usual_share is None or self._hold_off_s > 0:
+            return False
+        if found.ended < FEWEST_ENDED or not found.works:
             return False
         is_loaded = found.is_limited or found.load >= self._value / 2
         return is_loaded and found.failing_share > self._usual_share + FAILING_SHARE
@@ -251,11 +264,23 @@ class SlowStart:
     def _back_off(self) -> None:
         found = self._round
         self._learn_failures()
+        if self._is_lowered and found.failing_share > HELPED_RATIO * self._wrong_share:
+            self._vain_steps += 1
+        elif not self._is_lowered:
+            self._vain_steps = 0
+            self._right_before = self._value
+        self._wrong_share = found.failing_share
+        if self._vain_steps >= MOST_VAIN_STEPS:
+            # As many fail with much less load: it is not the load. They have to be borne.
+            self._usual_share = found.failing_share
+            self._cruise_at(self._right_before)
+            return
         self._curve.forget_above(RECOVERED * self._value)
         self._wrong_at = self._value
         # Whoever was admitted before may still fail: that says nothing about the new reference.
         self._hold_off_s = max(found.failed_s, found.seconds)
         self._go(Phase.RECOVER, BACK_OFF * self._value)
+        self._is_lowered = True
 
     def _end_round(self) -> None:
         found = self._round
@@ -283,7 +308,12 @@ class SlowStart:
         return Round(self._round.number, self._value, self._round.loads, self._round.works)
 
     def _learn_failures(self) -> None:
-        self._usual_share += USUAL_PART * (self._round.failing_share - self._usual_share)
+        """Learn what is usual; what fails in the first round, with hardly any load, must be that."""
+        share = self._round.failing_share
+        if self._usual_share is None:
+            self._usual_share = share
+        elif self._hold_off_s <= 0:
+            self._usual_share += USUAL_PART * (share - self._usual_share)
 
     def _pass_over(self) -> None:
         """A round that says nothing: a probe in it is given up."""
@@ -322,9 +352,8 @@ class SlowStart:
         is_drained = response_s is None or response_s <= DRAINED_RATIO * min(self._responses_s)
         held = self._held(self._value)
         if is_drained or self._value <= held / 2 or self._phase_rounds >= MOST_DRAIN_ROUNDS:
-            self._base = max(self._least, held)
+            self._cruise_at(held)
             self._position = SOON
-            self._go(Phase.CRUISE, self._base)
         else:
             self._set(self._value / 2)
 
@@ -356,10 +385,15 @@ class SlowStart:
         if self._hold_off_s > 0:
             return
         self._set(self._value + RECOVERY_STEP * self._wrong_at)
+        self._is_lowered = False
         if self._value >= RECOVERED * self._wrong_at:
-            self._base = self._value
-            self._position = 0
-            self._go(Phase.CRUISE, self._base)
+            self._cruise_at(self._value)
+
+    def _cruise_at(self, value: float) -> None:
+        self._base = max(self._least, value)
+        self._position = 0
+        self._is_lowered = False
+        self._go(Phase.CRUISE, self._base)
 
     def _go(self, phase: Phase, value: float) -> None:
         self._phase = phase
