@@ -118,7 +118,7 @@ async def test_whose_time_is_up_is_refused_and_told_when_to_come_again() -> None
     holds = [pool.take() for _ in range(4)]
     began_s = asyncio.get_running_loop().time()
     with pytest.raises(NotAdmitted, match="busy") as caught:
-        await admission.admit(SMALL)
+        await admission.admit(LARGE)
     assert asyncio.get_running_loop().time() - began_s == pytest.approx(2.0)
     assert 1.0 <= caught.value.retry_after_s <= 60.0
     assert [note.outcome for note in notes] == ["refused"]
@@ -126,6 +126,14 @@ async def test_whose_time_is_up_is_refused_and_told_when_to_come_again() -> None
     for hold in holds:
         hold.end()
     admission.stop()
+
+
+@leaping
+async def test_cheap_requests_may_wait_as_much_less_as_they_cost_less_but_not_less_than_a_share() -> None:
+    admission = new_admission(deadline_s=8.0, least_deadline_ratio=0.02)
+    small, large = admission.gate.class_costs
+    assert (admission.deadline_of(0), admission.deadline_of(1)) == pytest.approx((8.0 * small / large, 8.0))
+    assert new_admission(deadline_s=8.0, least_deadline_ratio=0.5).deadline_of(0) == 4.0
 
 
 @leaping
@@ -238,7 +246,7 @@ async def test_nobody_is_admitted_while_the_pool_is_nearly_full() -> None:
     pool = Pool(size=4)
     admission = new_admission(pool, reference=100_000.0)
     holds = [pool.take() for _ in range(3)]
-    task = asyncio.ensure_future(admission.admit(SMALL))
+    task = asyncio.ensure_future(admission.admit(LARGE))
     await asyncio.sleep(1.0)
     assert not task.done()
     assert admission.is_held
@@ -252,6 +260,24 @@ async def test_nobody_is_admitted_while_the_pool_is_nearly_full() -> None:
 async def test_a_burst_does_not_pass_before_its_connections_are_counted() -> None:
     pool = Pool(size=4)
     admission = new_admission(pool, reference=100_000.0)
+    asked = [admission.ask(SMALL) for _ in range(20)]
+    assert [isinstance(each, Admitted) for each in asked].count(True) == 3
+    admission.stop()
+
+
+@leaping
+async def test_who_has_gone_when_it_is_admitted_makes_no_room_for_others() -> None:
+    pool = Pool(size=4)
+    admission = new_admission(pool, reference=100_000.0)
+    holds = [pool.take() for _ in range(3)]
+    task = asyncio.ensure_future(admission.admit(LARGE))
+    await asyncio.sleep(0)
+    task.cancel()
+    for hold in holds:
+        hold.end()
+    admission.end_period(asyncio.get_running_loop().time() + 0.1)
+    with pytest.raises(asyncio.CancelledError):
+        await task
     asked = [admission.ask(SMALL) for _ in range(20)]
     assert [isinstance(each, Admitted) for each in asked].count(True) == 3
     admission.stop()

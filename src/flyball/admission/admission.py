@@ -277,7 +277,7 @@ class Admission:
             raise
         finally:
             self._waiters.pop(ticket, None)
-            if ticket.admitted_s is not None:
+            if waiter.done() and not waiter.cancelled() and waiter.result():
                 self._woken -= 1
         if is_admitted:
             return self._begin(ticket, number)
