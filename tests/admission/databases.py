@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from flyball.admission.budget import BudgetController, most_busy
+from flyball.admission.budget import BudgetController, BusyLimit
 from flyball.admission.reference import Observation, Reference
 from flyball.admission.use import Unit
 
@@ -82,13 +82,15 @@ class Database:
 def run(database: Database, reference: Reference, seconds: float, unit: Unit = Unit.BUSY_MS) -> list[Observation]:
     """Let the reference control the database for a while, and return what was seen."""
     period_s = 0.25
-    budget = BudgetController(reference.value)
+    budget, limit = BudgetController(reference.value), BusyLimit(reference.value)
     found = []
     for _ in range(round(seconds / period_s)):
         most = 0.75 * database.pool
         if unit is Unit.BUSY_MS:
-            most = min(most, most_busy(reference.value))
+            most = min(most, limit.value)
         seen, admitted = database.period(budget.value, most, period_s, unit)
         found.append(seen)
-        budget.step(reference.observe(seen), seen.load_per_s, admitted)
+        value = reference.observe(seen)
+        budget.step(value, seen.load_per_s, admitted)
+        limit.step(value, seen.load_per_s, seen.is_limited)
     return found

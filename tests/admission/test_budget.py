@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyball.admission.budget import LEAST_SHARE, BudgetController
+from flyball.admission.budget import LEAST_SHARE, MOST_RATIO, BudgetController, BusyLimit
 from flyball.errors import AdmissionError
 
 R = 120.0
@@ -135,3 +135,29 @@ def test_a_gain_or_start_that_cannot_work_is_refused(bad: float) -> None:
         BudgetController(R, bad)
     with pytest.raises(AdmissionError, match="above 0"):
         BudgetController(bad)
+
+
+def test_as_many_connections_may_be_busy_as_the_reference_says() -> None:
+    limit = BusyLimit(2000.0)
+    assert limit.value == 2.0
+    limit.step(3000.0, 2000.0, has_held=True)
+    assert limit.value == 3.0
+
+
+def test_where_that_keeps_the_load_low_more_may_be_busy_up_to_a_bound_and_fewer_again_when_it_does_not() -> None:
+    limit = BusyLimit(2000.0)
+    for _ in range(20):
+        limit.step(2000.0, 800.0, has_held=True)
+    assert limit.value == pytest.approx(3.0)
+    for _ in range(1000):
+        limit.step(2000.0, 1000.0, has_held=True)
+    assert limit.value == 2.0 * MOST_RATIO
+    for _ in range(1000):
+        limit.step(2000.0, 4000.0, has_held=False)
+    assert limit.value == 2.0
+
+
+def test_a_load_that_is_low_since_few_come_raises_no_limit() -> None:
+    limit = BusyLimit(2000.0)
+    limit.step(2000.0, 100.0, has_held=False)
+    assert limit.value == 2.0

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from flyball.admission.budget import GAIN, BudgetController, most_busy
+from flyball.admission.budget import GAIN, BudgetController, BusyLimit
 from flyball.admission.classes import RequestClasses
 from flyball.admission.classifier import FIRST_COST, Classifier
 from flyball.admission.counts import Blocking, ClassCounts, Finished, Outcome, Served
@@ -148,6 +148,7 @@ class Admission:
         self._record = record
         self._note = note
         self._budget = BudgetController(self.reference.value, gain)
+        self._busy_limit = BusyLimit(self.reference.value)
         self._gate = Gate(self.scheduler, self._class_costs(), queue_limit=queue_limit, burst_s=burst_s)
         self._finished = Finished()
         self._waiters: dict[Ticket, asyncio.Future[bool]] = {}
@@ -384,6 +385,7 @@ class Admission:
             self._gate.reclassify(self._class_costs(), lambda key: self.classifier.classify(key)[0])
             finished.forget_classes()
         budget = self._budget.step(reference, self.load_per_s, turnout.admitted_cost / passed_s)
+        self._busy_limit.step(reference, self.load_per_s, turnout.was_held)
         self._gate.set_rate(budget, now_s)
         if self._record is not None:
             self._record(Sample(self.name, now_s, self.period_s, reference, self.load_per_s, budget, self._sequence))
@@ -437,7 +439,7 @@ class Admission:
         usage = self._meter.usage
         limit = math.inf if usage.size is None else self._full_ratio * usage.size
         if self.unit is Unit.BUSY_MS:
-            limit = min(limit, most_busy(self.reference.value))
+            limit = min(limit, self._busy_limit.value)
         if limit == math.inf:
             return None
         room = math.ceil(limit - usage.busy - max(usage.waiting, self._count_fresh()))

@@ -15,9 +15,11 @@ GAIN = 0.3
 LEAST_SHARE = 0.05
 """So much of the reference is always admitted: without any requests nobody would see that the database is free."""
 
-SURGE_RATIO = 1.5
-SURGE_CONNECTIONS = 1.0
-"""So many times the reference, and so many connections more, may be busy in any moment."""
+LIMIT_GAIN = 0.05
+REACHED_SHARE = 0.9
+"""With so much of the reference a limit does no harm."""
+MOST_RATIO = 3.0
+"""As a share of the reference: connections are counted from the admission of a request on, used a bit later."""
 
 
 class BudgetController:
@@ -52,10 +54,26 @@ class BudgetController:
         return budget
 
 
-def most_busy(reference_ms: float) -> float:
-    """Return how many connections may be busy when somebody is admitted, if the reference is a number of busy ones.
+class BusyLimit:
+    """How many connections may be busy when somebody is admitted, if the reference is a number of busy ones.
 
     Beyond its knee a database piles requests up, and a controller of means over a period sees it too late: the load
-    would swing. So the reference bounds busy connections in every moment as well.
+    would swing. So the reference bounds busy connections in every moment as well. Where that alone keeps the load far
+    below the reference, as requests do not use connections all the time, it is raised step by step.
     """
-    return SURGE_RATIO * reference_ms / 1000.0 + SURGE_CONNECTIONS
+
+    def __init__(self, reference_ms: float) -> None:
+        self._ratio = 1.0
+        self._reference_ms = reference_ms
+
+    @property
+    def value(self) -> float:
+        """Somebody may be admitted while fewer connections are busy."""
+        return self._ratio * self._reference_ms / 1000.0
+
+    def step(self, reference_ms: float, measured_ms: float, has_held: bool) -> None:
+        """Note the next reference, after a period with such a load in which somebody was held up by this, or not."""
+        if has_held or measured_ms > self._reference_ms:
+            raised = self._ratio + LIMIT_GAIN * (REACHED_SHARE - measured_ms / self._reference_ms)
+            self._ratio = min(MOST_RATIO, max(1.0, raised))
+        self._reference_ms = reference_ms
