@@ -63,8 +63,12 @@ class Meter:
         self._connections = 0
         self._busy_s = 0.0
         self._waiting_s = 0.0
-        self._busy = 0
-        self._waiting = 0
+        self.busy = 0
+        """How many connections are held now."""
+        self.waiting = 0
+        """How many are waited for now."""
+        self.size: int | None = None
+        """How many there can be at most, None if nobody has said."""
         self._since_s = clock()
         self._sizes: dict[int, int | None] = {}
 
@@ -72,13 +76,15 @@ class Meter:
         """Note how many connections a pool can have at most; None if it has no bound."""
         with self._lock:
             self._sizes[id(pool)] = size
+            sizes = [each for each in self._sizes.values() if each is not None]
+            self.size = sum(sizes) if len(sizes) == len(self._sizes) else None
 
     def ask(self) -> Hold:
         """Note that the code of the current context asks for a connection. Tell the `Hold` how it goes on."""
         hold = Hold(self, current_use.get(), self._clock())
         with self._lock:
             self._pass(hold.since_s)
-            self._waiting += 1
+            self.waiting += 1
         return hold
 
     @property
@@ -86,18 +92,15 @@ class Meter:
         """What has been taken until now."""
         with self._lock:
             self._pass(self._clock())
-            return Usage(self._connections, self._busy_s, self._waiting_s, self._busy, self._waiting, self._size())
-
-    def _size(self) -> int | None:
-        sizes = [size for size in self._sizes.values() if size is not None]
-        return sum(sizes) if sizes and len(sizes) == len(self._sizes) else None
+            return Usage(self._connections, self._busy_s, self._waiting_s, self.busy, self.waiting, self.size)
 
     def _pass(self, now_s: float) -> None:
         """Count the time since the last change. With the lock held: two threads may have read the clock in turn."""
-        passed_s = max(0.0, now_s - self._since_s)
-        self._busy_s += self._busy * passed_s
-        self._waiting_s += self._waiting * passed_s
-        self._since_s = max(self._since_s, now_s)
+        passed_s = now_s - self._since_s
+        if passed_s > 0.0:
+            self._busy_s += self.busy * passed_s
+            self._waiting_s += self.waiting * passed_s
+            self._since_s = now_s
 
     def _got(self, hold: Hold) -> None:
         now_s = self._clock()
@@ -105,8 +108,8 @@ class Meter:
             if hold.has_ended or hold.is_held:
                 return
             self._pass(now_s)
-            self._waiting -= 1
-            self._busy += 1
+            self.waiting -= 1
+            self.busy += 1
             self._connections += 1
             hold.is_held = True
             if hold.use is not None:
@@ -123,11 +126,11 @@ class Meter:
             hold.has_ended = True
             took_s = now_s - hold.since_s
             if hold.is_held:
-                self._busy -= 1
+                self.busy -= 1
                 if hold.use is not None:
                     hold.use.busy_s += took_s
             else:
-                self._waiting -= 1
+                self.waiting -= 1
                 if hold.use is not None:
                     hold.use.waiting_s += took_s
 
