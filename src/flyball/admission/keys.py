@@ -74,20 +74,22 @@ class RouteKey:
     def __init__(self, route_of: Callable[[str, str], str | None]) -> None:
         """`route_of` returns the template for a method (or WEBSOCKET) and a path, None if there is no route."""
         self._route_of = route_of
-        self._keys: dict[tuple[str, str], str] = {}
+        self._keys: dict[tuple[str | None, str, str | None], str] = {}
 
     def __call__(self, scope: Scope) -> str:
+        # Without a method it is a WebSocket.
+        asked = scope.get("method"), scope["path"], scope.get("root_path")
+        return self._keys.get(asked) or self._find(asked, scope)
+
+    def _find(self, asked: tuple[str | None, str, str | None], scope: Scope) -> str:
         method = method_of(scope)
-        path = path_of(scope)
-        key = self._keys.get((method, path))
-        if key is None:
-            template = self._route_of(method, path)
-            key = f"{method} {template or NO_ROUTE}"
-            # Not those without a route: it may be added later, and they are cheap.
-            if template is not None:
-                if len(self._keys) >= REMEMBERED_PATHS:
-                    self._keys.clear()
-                self._keys[method, path] = key
+        template = self._route_of(method, path_of(scope))
+        key = f"{method} {template or NO_ROUTE}"
+        # Not those without a route: it may be added later, and they are cheap.
+        if template is not None:
+            if len(self._keys) >= REMEMBERED_PATHS:
+                self._keys.clear()
+            self._keys[asked] = key
         return key
 
 
