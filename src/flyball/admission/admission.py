@@ -35,6 +35,8 @@ LOOK_AGAIN_S = 0.002
 """While enough connections are busy they are looked at so often: nobody says when one is given back."""
 FRESH_S = 0.05
 """A request that has not asked for a connection so long after its admission will not do so soon."""
+FRESH_AT_MOST = 32
+"""From so many on, beyond twice those that were left last time, they are looked at one by one."""
 RETRY_AFTER_S = (1.0, 60.0)
 FIRST_CONNECTIONS = 2.0
 """What a request takes as long as nothing is known, if cost is counted in connections."""
@@ -154,6 +156,7 @@ class Admission:
         self._waiters: dict[Ticket, asyncio.Future[bool]] = {}
         self._running: dict[Admitted, None] = {}
         self._fresh: list[Admitted] = []
+        self._look_at_fresh = FRESH_AT_MOST
         self._woken = 0
         """How many were admitted while they waited, and do not know it yet."""
         self._streams = 0
@@ -203,9 +206,12 @@ class Admission:
 
     def start(self) -> None:
         """Begin to control, on the running event loop. Twice is once."""
+        self._start()
+
+    def _start(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
         if loop is self._loop:
-            return
+            return loop
         if self._loop is not None:
             self._forget_all()
         self._loop = loop
@@ -215,6 +221,7 @@ class Admission:
         self._usage_then = self._meter.usage
         self._gate.set_rate(self._budget.value, now_s)
         self._period_timer = loop.call_at(now_s + self.period_s, self._tick)
+        return loop
 
     def stop(self) -> None:
         """Stop controlling: whoever waits is refused. Those who were admitted go on. Twice is once."""
@@ -240,9 +247,10 @@ class Admission:
 
     def ask(self, key: str) -> Admitted | Waiting:
         """Ask for a request of this key: it begins, or has to wait. Raises NotAdmitted if too many wait already."""
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self.start()
+        loop = self._loop
+        # To ask for the running loop would cost a system call for each request.
+        if loop is None or not loop.is_running():
+            loop = self._start()
         number, cost = self.classifier.classify(key)
         now_s = loop.time()
         ticket = Ticket(key, number, cost, now_s)
@@ -436,13 +444,18 @@ class Admission:
 
         Requests that wait inside for connections hold what others need: they had better wait outside.
         """
-        usage = self._meter.usage
-        limit = math.inf if usage.size is None else self._full_ratio * usage.size
+        meter = self._meter
+        limit = math.inf if meter.size is None else self._full_ratio * meter.size
         if self.unit is Unit.BUSY_MS:
             limit = min(limit, self._busy_limit.value)
         if limit == math.inf:
             return None
-        room = math.ceil(limit - usage.busy - max(usage.waiting, self._count_fresh()))
+        # Not all of these are fresh still. To look at each for every request would be dear, and as long as there is
+        # room for all of them it makes no difference.
+        fresh = len(self._fresh) + self._woken
+        if self._waiters or fresh >= limit - meter.busy or len(self._fresh) >= self._look_at_fresh:
+            fresh = self._count_fresh()
+        room = math.ceil(limit - meter.busy - max(meter.waiting, fresh))
         is_held = room <= 0
         if is_held is not self._is_held:
             self._is_held = is_held
@@ -458,6 +471,7 @@ class Admission:
                 for each in self._fresh
                 if each.use.connections == 0 and not each.has_ended and each.admitted_s > since_s
             ]
+            self._look_at_fresh = 2 * len(self._fresh) + FRESH_AT_MOST
         return len(self._fresh) + self._woken
 
     def _expire(self, ticket: Ticket) -> None:
