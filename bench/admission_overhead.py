@@ -147,7 +147,7 @@ class Client(asyncio.Protocol):
         self._interval_s = interval_s
         self._until_s = until_s
         self._loop = asyncio.get_running_loop()
-        self._due_s = self._loop.time()
+        self._due_s = time.monotonic()
         self._data = b""
         self.has_ended = self._loop.create_future()
         self.responses_s: list[float] = []
@@ -165,7 +165,7 @@ class Client(asyncio.Protocol):
             self._go_on()
 
     def _go_on(self) -> None:
-        now_s = self._loop.time()
+        now_s = time.monotonic()
         self.responses_s.append(now_s - self._due_s)
         self._due_s = self._due_s + self._interval_s if self._interval_s else now_s
         if now_s >= self._until_s:
@@ -204,7 +204,7 @@ async def load(server: psutil.Process, port: int, clients: int, per_s: float | N
     """Load one site for some seconds, at full speed unless a rate is given."""
     loop = asyncio.get_running_loop()
     begun_s, begun_cpu_s = time.perf_counter(), sum(server.cpu_times()[:2])
-    until_s = loop.time() + seconds
+    until_s = time.monotonic() + seconds
     interval_s = clients / per_s if per_s else 0.0
     everybody = []
     for number in range(clients):
