@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import psutil
@@ -297,3 +298,33 @@ def test_a_full_disk_is_said_in_one_line(tiny: str, tmp_path: Path, monkeypatch:
     monkeypatch.setattr("flyball.lab.results.Results.begin", full)
     result = CliRunner().invoke(app, ["lab", "run", tiny, "--out", str(tmp_path / "out")], env=QUIET)
     assert (result.exit_code, result.stderr) == (1, "flyball: out/run: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--policy", "dsp"], "--policy: Input should be 'none'"),
+        (["--users", "3"], "--users: users: a site needs 20 at least"),
+        (["--pool-size", "0"], "--pool-size: Input should be greater than or equal to 1"),
+    ],
+)
+def test_an_auction_site_that_cannot_be_is_refused_in_one_line(options: list[str], complaint: str) -> None:
+    done = lab("auction", *options)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"flyball: {complaint}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_auction_site_serves_until_it_is_interrupted() -> None:
+    command = [sys.executable, "-m", "flyball", "lab", "auction", "--port", "0", "--pool-size", "2"]
+    command += ["--users", "100", "--items", "50", "--old-items", "20"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[2]
+        with urllib.request.urlopen(f"{address}admission") as answer:
+            assert json.load(answer)["name"] == "admission"
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        said, complaints = process.communicate(timeout=30)
+    assert (process.returncode, said.splitlines()[-1], complaints) == (0, "ended", "")
+    assert not any(child.is_running() for child in children)

@@ -105,7 +105,8 @@ def auction(
     """
     from flyball.cli import laboratory
 
-    options: dict[str, object] = {"policy": policy, "size": size, "users": users, "items": items, "old_items": old_items}
+    options: dict[str, object] = {"policy": policy, "size": size}
+    options |= {"users": users, "items": items, "old_items": old_items}
     options |= {"pool_size": pool_size, "reference": reference, "limit": limit}
     laboratory.auction(host, port, options)
 

@@ -78,5 +78,5 @@ def test_the_limit_of_uvicorn_is_the_servers_to_keep(tmp_path: Path) -> None:
 
 
 def test_a_profile_in_another_unit_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(AdmissionError, match="counts cost in .*ms"):
+    with pytest.raises(AdmissionError, match=r"counts cost in .*ms"):
         put_before(SiteSettings(policy="dps", profile=PROFILE, unit="connections"), Records(tmp_path, "node-1"))
