@@ -39,8 +39,8 @@ def stored_in(node: RunningNode) -> int:
 
 
 def test_every_workload_is_tried() -> None:
-    # The one that is missing has tests of its own, in test_adaptive.
-    assert set(SMALL) == set(WORKLOADS) - {"adaptive"}
+    # Those that are missing have tests of their own, in test_adaptive and test_auction.
+    assert set(SMALL) == set(WORKLOADS) - {"adaptive", "auction"}
 
 
 @pytest.mark.parametrize(("kind", "protocol"), CASES)
@@ -150,7 +150,7 @@ def test_a_workload_follows_a_recorded_rate_that_its_workers_need_not_read(
 @pytest.mark.parametrize(
     ("parameters", "complaint"),
     [
-        ({"kind": "sing"}, "there is no workload 'sing': use one of adaptive, push_peek_pop"),
+        ({"kind": "sing"}, "there is no workload 'sing': use one of adaptive, auction, push_peek_pop"),
         ({"kind": "send_and_pop", "clints": 3}, "workload.clints of send_and_pop is wrong"),
         ({"kind": "stream", "protocol": "telesto"}, "it can be run over amqp"),
         ({"kind": "push_peek_pop", "protocol": "amqp"}, "amqp cannot peek: use thorbang"),
