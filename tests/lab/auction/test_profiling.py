@@ -92,16 +92,23 @@ def test_nothing_recorded_is_told(tmp_path: Path) -> None:
         profiled([earlier(tmp_path, "none")])
 
 
-def test_costs_without_clear_classes_are_one_class() -> None:
-    costs = {"GET /a": np.linspace(1.0, 1.2, 50), "GET /b": np.linspace(1.05, 1.25, 50)}
-    profile = fitted(costs, Unit.BUSY_MS)
+def test_all_the_same_is_one_class() -> None:
+    profile = fitted({"GET /a": np.full(50, 1.0), "GET /b": np.full(50, 1.0)}, Unit.BUSY_MS)
     assert [found.number for found in profile.classes] == [0]
     assert {found.class_number for found in profile.keys.values()} == {0}
 
 
-def test_what_costs_nothing_is_small() -> None:
-    costs = {"GET /": np.zeros(50), "GET /dear": np.full(50, 30.0)}
+def test_costs_are_divided_where_their_squared_distances_are_least() -> None:
+    chance = np.random.default_rng(1)
+    middles = {"GET /a": 3.0, "GET /b": 5.0, "GET /c": 40.0, "GET /d": 200.0}
+    costs = {key: chance.lognormal(np.log(middle), 0.4, 300) for key, middle in middles.items()}
     profile = fitted(costs, Unit.BUSY_MS)
-    assert profile.keys["GET /"].class_number == 0
-    assert profile.keys["GET /dear"].class_number == 1
+    assert [profile.keys[key].class_number for key in middles] == [0, 0, 1, 1]
+    assert profile.classes[0].below == pytest.approx(20, rel=0.5)
+
+
+def test_what_costs_nothing_is_small() -> None:
+    costs = {"GET /": np.zeros(5000), "GET /cheap": np.full(50, 3.0), "GET /dear": np.full(50, 30.0)}
+    profile = fitted(costs, Unit.BUSY_MS)
+    assert [profile.keys[key].class_number for key in costs] == [0, 0, 1]
     assert profile_from(profile.to_json()) == profile

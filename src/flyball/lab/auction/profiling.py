@@ -17,17 +17,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flyball.admission.classes import LEAST_COST, CostClass
-from flyball.admission.kmeans import divide
 from flyball.admission.profile import KeyProfile, Profile
 from flyball.admission.use import Unit
 from flyball.errors import LabError
 from flyball.lab.auction.settings import CONTROLLED
 from flyball.lab.workloads.workload import EarlierRun
 
-MOST_CLASSES = 2
-"""Small and large, as in seed 001."""
-POINTS_PER_E = 100
-"""So finely costs are told apart when they are divided into classes: to 1 %."""
 SETTLED_RATIO = 0.5
 """The search for a reference has come to its end in the last part of its run."""
 
@@ -51,30 +46,41 @@ def profiled(earlier: Sequence[EarlierRun]) -> dict[str, Any]:
 
 
 def fitted(costs: Mapping[str, Numbers], unit: Unit) -> Profile:
-    """Return the profile of requests: what they have cost, by key."""
+    """Return the profile of requests: what they have cost, by key. There are two classes, as in seed 001."""
     bound = _bound(np.concatenate(list(costs.values())))
-    numbers = {key: int(bound is not None and found.mean() >= bound) for key, found in costs.items()}
-    classes: list[CostClass] = []
+    numbers = {key: int(found.mean() >= bound) for key, found in costs.items()}
+    if len(set(numbers.values())) == 1:
+        numbers, bound = dict.fromkeys(numbers, 0), math.inf
+    classes = []
     for number in sorted(set(numbers.values())):
         own = np.concatenate([found for key, found in costs.items() if numbers[key] == number])
         below = bound if number < max(numbers.values()) else None
-        classes.append(CostClass(len(classes), max(LEAST_COST, float(own.mean())), below))
-    least = min(numbers.values())
+        classes.append(CostClass(number, max(LEAST_COST, float(own.mean())), below))
     keys = {
-        key: KeyProfile(len(found), float(found.mean()), float(found.std()), numbers[key] - least)
+        key: KeyProfile(len(found), float(found.mean()), float(found.std()), numbers[key])
         for key, found in costs.items()
     }
     return Profile(unit.value, tuple(classes), keys)
 
 
-def _bound(costs: Numbers) -> float | None:
-    """Return the cost at which large requests begin, None if there are no clear classes."""
-    places = np.floor(np.log(np.maximum(costs, LEAST_COST)) * POINTS_PER_E)
-    buckets, counts = np.unique(places, return_counts=True)
-    middles = (buckets + 0.5) / POINTS_PER_E
-    weights = counts.astype(np.float64)
-    bounds = divide(middles, weights, weights * np.exp(middles), MOST_CLASSES).bounds
-    return math.exp(bounds[0]) if bounds else None
+def _bound(costs: Numbers) -> float:
+    """Return the cost at which large requests begin: k-means on ln cost, with k = 2.
+
+    What costs nothing is small anyway, and would be a class of its own. A request counts half for itself and half for
+    what it costs, as in all profiles.
+    """
+    paid = np.sort(costs[costs > LEAST_COST])
+    if len(paid) < 2 or paid[0] == paid[-1]:
+        return math.inf
+    places, weights = np.log(paid), 1 / len(paid) + paid / paid.sum()
+    weight, first, second = (np.cumsum(weights * places**power) for power in (0, 1, 2))
+    splits = np.flatnonzero(np.diff(paid) > 0)
+    low = second[splits] - first[splits] ** 2 / weight[splits]
+    rest_weight, rest_first = weight[-1] - weight[splits], first[-1] - first[splits]
+    high = second[-1] - second[splits] - rest_first**2 / rest_weight
+    best = np.argmin(low + high)
+    centres = first[splits][best] / weight[splits][best], rest_first[best] / rest_weight[best]
+    return math.exp(sum(centres) / 2)
 
 
 def _policy(run: EarlierRun) -> str:
