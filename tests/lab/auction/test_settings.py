@@ -9,6 +9,7 @@ import pytest
 from flyball.errors import LabError
 from flyball.lab.auction.settings import SiteSettings
 from flyball.lab.auction.sizes import RUBIS, SMALL
+from flyball.lab.experiment import SHIPPED, load
 from flyball.lab.plan import plan
 from tests.lab.descriptions import described
 
@@ -49,3 +50,11 @@ def test_a_site_can_be_put_under_load(tmp_path: Path) -> None:
 def test_what_does_not_fit_a_site_is_refused(text: str, complaint: str, tmp_path: Path) -> None:
     with pytest.raises(LabError, match=complaint):
         described(tmp_path, text)
+
+
+def test_the_quick_experiments_of_seed_001_take_under_eight_minutes_in_all() -> None:
+    quick = [
+        plan(load(path, f"seed-001/{path.stem}"), is_quick=True) for path in (SHIPPED / "seed-001").glob("*.toml")
+    ]
+    assert len(quick) == 4
+    assert sum(laid_out.expected_s for laid_out in quick) < 480
