@@ -36,6 +36,9 @@ Headers = list[tuple[bytes, bytes]]
 KEPT_BYTES = 64 * 2**10
 """While a request waits its body is taken from the server only as long as less than this is kept."""
 
+LISTEN_AFTER_S = 0.01
+"""Who waits less is not listened to: a task for it would cost more than most short waits."""
+
 TRY_AGAIN_LATER = 1013
 """The code with which a WebSocket is closed where the server cannot answer the handshake with a status."""
 
@@ -227,16 +230,26 @@ async def _wait(waiting: Waiting, inbox: _Inbox) -> Admitted | None:
     """Wait for admission, or until the client has gone: None. Raises NotAdmitted."""
     admitted: Admitted | None = None
     refusal: NotAdmitted | None = None
+    listening: asyncio.Task[None] | None = None
+    loop = asyncio.get_running_loop()
     try:
         try:
             async with asyncio.TaskGroup() as tasks:
-                listening = tasks.create_task(inbox.listen())
+
+                def listen() -> None:
+                    nonlocal listening
+                    listening = tasks.create_task(inbox.listen())
+
+                timer = loop.call_later(LISTEN_AFTER_S, listen)
                 try:
                     admitted = await waiting.wait()
                 except NotAdmitted as error:
                     refusal = error
+                finally:
+                    timer.cancel()
                 # Servers can bear this: a message that has come meanwhile is there for the next who asks.
-                listening.cancel()
+                if listening is not None:
+                    listening.cancel()
         except* _Gone:
             # If it was admitted in the same moment it begins, and finds out by itself.
             pass
