@@ -128,7 +128,8 @@ class AdmissionMiddleware:
             raise
         finally:
             current_use.reset(mark)
-        admitted.end(answer.is_failure)
+        if not admitted.has_ended:
+            admitted.end(answer.is_failure)
 
     async def _passes(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Answer what is no matter of admission: our own pages, and paths that are exempt."""
