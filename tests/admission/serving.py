@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 
 from flyball.admission.admission import Admission
 from flyball.admission.asgi import AdmissionMiddleware
-from flyball.admission.use import Hold, Meter
+from flyball.admission.meter import Hold, Meter
 
 P = ParamSpec("P")
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from flyball.admission import Admission, Admitted, Meter, OneClass, Served, Unit, Waiting, current_use
 from flyball.admission.classes import CostClass
 from flyball.admission.classifier import Classifier
+from flyball.admission.meter import Hold
 from flyball.admission.profile import KeyProfile, Profile
-from flyball.admission.use import Hold
 from flyball.control.loop import Sample
 from flyball.errors import AdmissionError, NotAdmitted
 from tests.control.clock import run_leaping

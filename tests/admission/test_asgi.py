@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from flyball.admission.admission import Admission
 from flyball.admission.asgi import KEPT_BYTES, AdmissionMiddleware, Message
-from flyball.admission.use import Unit, Use, current_use
+from flyball.admission.meter import current_use
+from flyball.admission.use import Unit, Use
 from flyball.errors import AdmissionError
 from tests.admission.serving import Database, ask, begin, count, on_uvloop, serve, until, waiting
 

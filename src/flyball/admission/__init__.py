@@ -3,10 +3,11 @@
 from flyball.admission.admission import Admission, Admitted, Waiting
 from flyball.admission.classifier import Classifier, OneClass
 from flyball.admission.counts import Served
+from flyball.admission.meter import Meter, current_use
 from flyball.admission.profile import Profile, load_profile
 from flyball.admission.reference import FixedReference, Reference, SlowStart
 from flyball.admission.schedulers import Dps, Fifo, Memoryless, RoundRobin, Scheduler, Static, Strict, make_scheduler
-from flyball.admission.use import Meter, Unit, Use, current_use
+from flyball.admission.use import Unit, Use
 
 __all__ = [
     "Admission",

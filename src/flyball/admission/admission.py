@@ -17,10 +17,11 @@ from flyball.admission.classes import RequestClasses
 from flyball.admission.classifier import FIRST_COST, Classifier
 from flyball.admission.counts import Blocking, ClassCounts, Finished, Outcome, Served
 from flyball.admission.gate import Full, Gate, Ticket
-from flyball.admission.reference import START_CONNECTIONS, START_MS, FixedReference, Observation, Reference, SlowStart
+from flyball.admission.meter import Meter
+from flyball.admission.reference import FixedReference, Observation, Reference, SlowStart
 from flyball.admission.schedulers import Scheduler, make_scheduler
 from flyball.admission.state import state_of
-from flyball.admission.use import Meter, Unit, Usage, Use
+from flyball.admission.use import Unit, Usage, Use
 from flyball.control.loop import Sample
 from flyball.errors import AdmissionError, NotAdmitted
 
@@ -344,8 +345,8 @@ class Admission:
     def _learn(self, admitted: Admitted, served_s: float) -> None:
         # Its class may be another one than when it was admitted.
         number, _ = self.classifier.classify(admitted.key)
-        self._finished.add(number, served_s, self.classifier.base_cost(number))
         self.classifier.learn(admitted.key, self.unit.cost_of(admitted.use))
+        self._finished.add(number, served_s, self.classifier.base_cost(admitted.key))
 
     def _become_stream(self, admitted: Admitted) -> None:
         if not admitted.is_stream:
@@ -522,7 +523,7 @@ def _new_classifier(unit: Unit) -> Classifier:
 
 def _reference_of(reference: Reference | float | None, unit: Unit) -> Reference:
     if reference is None:
-        return SlowStart(START_MS if unit is Unit.BUSY_MS else START_CONNECTIONS)
+        return SlowStart(unit)
     return FixedReference(reference) if isinstance(reference, int | float) else reference
 
 

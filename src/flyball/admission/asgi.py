@@ -20,10 +20,10 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from flyball.admission.admission import Admission, Admitted, HasMeter, Waiting
 from flyball.admission.classifier import Classifier
 from flyball.admission.keys import Key, Scope, key_for, path_of
+from flyball.admission.meter import current_use
 from flyball.admission.metrics import AdmissionCollector
 from flyball.admission.profile import load_profile
 from flyball.admission.recording import Recording
-from flyball.admission.use import current_use
 from flyball.errors import AdmissionError, NotAdmitted
 
 Message = MutableMapping[str, Any]

@@ -60,5 +60,5 @@ class RequestClasses(Protocol):
     def end_period(self) -> bool:
         """Note that a control period has ended; say whether classes, or the class of a key, have changed."""
 
-    def base_cost(self, number: int) -> float:
-        """Return what a request of a class costs on average while the database is not overloaded; above 0."""
+    def base_cost(self, key: str) -> float:
+        """Return what a request of this key, of which some have ended, costs while nothing is overloaded."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import NormalDist
@@ -145,7 +145,6 @@ class Classifier:
         self._ladder = _Ladder()
         self._classes: tuple[CostClass, ...] = (CostClass(0, first_cost),)
         self._announced: tuple[CostClass, ...] = self._classes
-        self._base_costs: tuple[float, ...] = (first_cost,)
         self._seen = 0
         self._has_new_key = False
         """Whether a key waits to be put into a class."""
@@ -203,9 +202,10 @@ class Classifier:
             has_changed |= self._look()
         return has_changed
 
-    def base_cost(self, number: int) -> float:
-        """Return what a request of a class costs on average while the database is not overloaded; above 0."""
-        return self._base_costs[number]
+    def base_cost(self, key: str) -> float:
+        """Return the least mean of this key, of which some requests have ended."""
+        known = self._keys.get(key, self._other)
+        return 0.0 if known is None else min(known.base, known.mean)
 
     def _begin_with(self, profile: Profile) -> None:
         most_asked_for = sorted(profile.keys.items(), key=lambda item: -item[1].requests)[: MOST_KEYS - 1]
@@ -299,10 +299,9 @@ class Classifier:
         centres = [_centre(keys) for keys in members]
         self._is_due |= centres != sorted(centres)
         self._ladder = _Ladder(tuple(_ascending(centres)))
-        means = _ascending([_mean(keys, lambda key: key.mean) for keys in members])
+        means = _ascending([_mean(keys) for keys in members])
         below = [*(math.exp(bound) for bound in self._ladder.bounds), None]
         self._classes = tuple(CostClass(number, means[number], below[number]) for number in range(count))
-        self._base_costs = tuple(_mean(keys, lambda key: min(key.base, key.mean)) for keys in members)
         self._unknown_cost = max(means[-1], upper_bound([key.mean for key, _ in settled]))
 
 
@@ -337,9 +336,9 @@ class OneClass:
         """Say that nothing has changed."""
         return False
 
-    def base_cost(self, number: int) -> float:
-        """Return the least mean so far."""
-        return max(min(self._all.base, self._mean), LEAST_COST)
+    def base_cost(self, key: str) -> float:
+        """Return the least mean of all requests so far."""
+        return min(self._all.base, self._mean)
 
     @property
     def _mean(self) -> float:
@@ -374,9 +373,9 @@ def _centre(keys: Sequence[_Key]) -> float:
     return sum(share * key.place for share, key in zip(shares, keys, strict=True)) / sum(shares)
 
 
-def _mean(keys: Sequence[_Key], cost_of: Callable[[_Key], float]) -> float:
+def _mean(keys: Sequence[_Key]) -> float:
     weight = sum(key.weight for key in keys)
-    return max(sum(key.weight * cost_of(key) for key in keys) / weight, LEAST_COST)
+    return max(sum(key.weight * key.mean for key in keys) / weight, LEAST_COST)
 
 
 def _ascending(values: Sequence[float]) -> list[float]:

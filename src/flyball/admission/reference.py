@@ -12,15 +12,18 @@ from dataclasses import dataclass, field
 from statistics import covariance
 from typing import Protocol
 
-from flyball.admission.curve import Curve, Round
+from flyball.admission.rounds import RecentRounds, Round
+from flyball.admission.use import Unit
 from flyball.errors import AdmissionError
 
-START_MS = 500.0
-"""Half a connection busy: any database bears it."""
-START_CONNECTIONS = 50.0
-"""The same, if cost is counted in connections."""
-HOLD_RATIO = 0.9
-"""So much of the knee is held."""
+START = {Unit.BUSY_MS: 500.0, Unit.CONNECTIONS: 50.0}
+"""Half a connection busy, or fifty taken a second: any database bears it."""
+HOLD_RATIO = {Unit.BUSY_MS: 2.0, Unit.CONNECTIONS: 0.9}
+"""So many times the most work is held. Connections taken are work; a bit less than can be done is held of them.
+
+The time that connections are busy is work as long as nobody is in another's way. By Little's law, with twice as much
+of it requests take twice their least time: it keeps the database at work, and no queue grows in it.
+"""
 
 ROUND_PERIODS = 3
 ROUND_RESPONSES = 3.0
@@ -31,7 +34,7 @@ FEWEST_COMPLETED = 20
 LONGEST_ROUND_PERIODS = 24
 
 GROWTH = 1.25
-"""Twice the load brings so much more work, or it is near the knee."""
+"""Twice the load brings so much more work, or there is not much more to be had."""
 ROUNDS_WITHOUT_GROWTH = 3
 SLOW_RATIO = 2.0
 """So many times the least response is slow."""
@@ -43,7 +46,7 @@ CYCLE_ROUNDS = 8
 PROBES = {CYCLE_ROUNDS - 2: 1.25, CYCLE_ROUNDS - 1: 0.75}
 """In two rounds of a cycle it is seen what more load would bring, and what less would."""
 SOON = CYCLE_ROUNDS - 3
-"""Where a cycle begins while the knee moves: one round before the probes."""
+"""Where a cycle begins while it moves: one round before the probes."""
 MOVED_RATIO = 0.05
 MOST_FALL = 1.5
 """In one cycle."""
@@ -194,17 +197,24 @@ class _Round:
 
 
 class SlowStart:
-    """Finds the load beyond which the database does not more but slower work, and holds a bit less.
+    """Finds how much work the database can do, and holds the load that keeps it at it.
 
-    It doubles until more load brings no more work (STARTUP), lets what has piled up go (DRAIN), then holds a bit less
-    than the knee and tries more and less in two of eight rounds (CRUISE). When many requests fail it backs off and
-    grows again slowly (RECOVER). Rounds in which nobody had to wait change nothing.
+    It doubles until more load brings no more work (STARTUP), lets what has piled up go (DRAIN), then holds
+    `hold_ratio` times the most work of the last rounds, and tries more and less in two of eight (CRUISE). When many
+    requests fail it backs off and grows again slowly (RECOVER). Rounds in which nobody had to wait change nothing.
     """
 
     def __init__(
-        self, start: float = START_MS, *, least: float | None = None, hold_ratio: float = HOLD_RATIO
+        self,
+        unit: Unit = Unit.BUSY_MS,
+        *,
+        start: float | None = None,
+        least: float | None = None,
+        hold_ratio: float | None = None,
     ) -> None:
+        start = START[unit] if start is None else start
         least = start / 4 if least is None else least
+        hold_ratio = HOLD_RATIO[unit] if hold_ratio is None else hold_ratio
         for name, value in (("start", start), ("least", least), ("hold_ratio", hold_ratio)):
             if not (math.isfinite(value) and value > 0):
                 raise AdmissionError(f"slow start: {name} is {value}; give a number above 0")
@@ -213,7 +223,7 @@ class SlowStart:
         self._phase = Phase.STARTUP
         self._value = start
         self._base = start
-        self._curve = Curve()
+        self._recent = RecentRounds()
         self._round = _Round(0)
         self._responses_s: deque[float] = deque(maxlen=REMEMBERED_RESPONSES)
         self._usual_share: float | None = None
@@ -238,9 +248,9 @@ class SlowStart:
         return self._phase.value
 
     @property
-    def most_work_per_s(self) -> float:
-        """The most work that was seen in the last rounds."""
-        return self._curve.most_work
+    def most_work_per_s(self) -> float | None:
+        """The most work that was seen in the last rounds, None if none was."""
+        return self._recent.most_work
 
     def observe(self, seen: Observation) -> float:
         self._hold_off_s = max(0.0, self._hold_off_s - seen.period_s)
@@ -275,7 +285,7 @@ class SlowStart:
             self._usual_share = found.failing_share
             self._cruise_at(self._right_before)
             return
-        self._curve.forget_above(RECOVERED * self._value)
+        self._recent.forget_above(RECOVERED * self._value)
         self._wrong_at = self._value
         # Whoever was admitted before may still fail: that says nothing about the new reference.
         self._hold_off_s = max(found.failed_s, found.seconds)
@@ -290,10 +300,9 @@ class SlowStart:
         if self._phase is Phase.DRAIN:
             self._drain()
         elif not found.is_limited or found.work <= 0:
-            self._curve.add_light(self._seen())
             self._pass_over()
         else:
-            has_fallen = self._curve.add(self._seen())
+            has_fallen = self._recent.add(self._seen())
             match self._phase:
                 case Phase.STARTUP:
                     self._start_up()
@@ -305,7 +314,7 @@ class SlowStart:
         self._round = _Round(found.number + 1)
 
     def _seen(self) -> Round:
-        return Round(self._round.number, self._value, self._round.loads, self._round.works)
+        return Round(self._round.number, self._value, self._round.works)
 
     def _learn_failures(self) -> None:
         """Learn what is usual; what fails in the first round, with hardly any load, must be that."""
@@ -360,7 +369,7 @@ class SlowStart:
     def _cruise(self, has_fallen: bool) -> None:
         if has_fallen and self._position not in PROBES:
             # The same load brings less work than before, so what was learned of other loads is out of date as well.
-            self._curve.forget_before(self._round.number)
+            self._recent.forget_before(self._round.number)
             self._position = CYCLE_ROUNDS - 2
         elif self._position == CYCLE_ROUNDS - 1:
             self._position = self._move_base()
@@ -369,17 +378,15 @@ class SlowStart:
         self._set(self._base * PROBES.get(self._position, 1.0))
 
     def _move_base(self) -> int:
-        """Go towards the knee; return where the next cycle begins."""
+        """Go to what is to be held; return where the next cycle begins."""
         before = self._base
         self._base = max(self._least, self._held(before), before / MOST_FALL)
         return SOON if abs(self._base - before) > MOVED_RATIO * before else 0
 
     def _held(self, otherwise: float) -> float:
-        """Return what to hold by all that is known: below the knee, and below what could be reached at all."""
-        knee = self._curve.knee
-        if knee is None:
-            return otherwise
-        return self._hold_ratio * min(knee, self._curve.highest_load)
+        """Return what to hold by all that is known."""
+        most_work = self._recent.most_work
+        return otherwise if most_work is None else self._hold_ratio * most_work
 
     def _recover(self) -> None:
         if self._hold_off_s > 0:

@@ -8,7 +8,7 @@ import inspect
 import pytest
 import uvloop
 
-from flyball.admission.use import Meter
+from flyball.admission.meter import Meter
 from flyball.store.postgres.embedded import EmbeddedPostgres
 
 

@@ -19,8 +19,9 @@ import psycopg_pool
 import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from flyball.admission.meter import Meter, current_use
 from flyball.admission.sensors import AsyncpgSensor, PsycopgSensor, Sensor, SqlalchemySensor
-from flyball.admission.use import Meter, Usage, Use, current_use
+from flyball.admission.use import Usage, Use
 
 SIZE = 2
 PATIENCE_S = 30.0

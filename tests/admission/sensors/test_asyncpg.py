@@ -3,8 +3,9 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
+from flyball.admission.meter import Meter
 from flyball.admission.sensors import AsyncpgSensor
-from flyball.admission.use import Meter, Usage
+from flyball.admission.use import Usage
 from flyball.errors import AdmissionError
 from tests.admission.sensors.conftest import Clock
 from tests.admission.sensors.pools import until

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from psycopg_pool import AsyncConnectionPool, AsyncNullConnectionPool, ConnectionPool, NullConnectionPool
 
+from flyball.admission.meter import Meter
 from flyball.admission.sensors import PsycopgSensor
-from flyball.admission.use import Meter, Usage
+from flyball.admission.use import Usage
 from flyball.errors import AdmissionError
 from tests.admission.sensors.conftest import Clock
 

@@ -10,7 +10,8 @@ from contextlib import suppress
 import anyio.to_thread
 import pytest
 
-from flyball.admission.use import Meter, Usage, Use
+from flyball.admission.meter import Meter
+from flyball.admission.use import Usage, Use
 from tests.admission.sensors.conftest import Clock
 from tests.admission.sensors.pools import (
     SIZE,

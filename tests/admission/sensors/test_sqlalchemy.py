@@ -13,8 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 
+from flyball.admission.meter import Meter
 from flyball.admission.sensors import SqlalchemySensor
-from flyball.admission.use import Meter, Usage, Use
+from flyball.admission.use import Usage, Use
 from flyball.errors import AdmissionError
 from tests.admission.sensors.conftest import Clock
 from tests.admission.sensors.pools import engine_url, request

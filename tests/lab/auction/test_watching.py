@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from flyball.admission.use import Meter, Unit, Use
+from flyball.admission.meter import Meter
+from flyball.admission.use import Unit, Use
 from flyball.control.loop import Sample
 from flyball.lab.auction.watching import LOOP, LoadSampler, Watch
 

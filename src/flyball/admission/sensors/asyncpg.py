@@ -8,8 +8,8 @@ from typing import Any
 import asyncpg
 import asyncpg.pool
 
+from flyball.admission.meter import Hold, Meter
 from flyball.admission.sensors.sensor import Sensor
-from flyball.admission.use import Hold, Meter
 from flyball.errors import AdmissionError
 
 _ACQUIRING = ("execute", "executemany", "fetch", "fetchrow", "fetchval")

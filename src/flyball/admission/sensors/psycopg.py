@@ -7,8 +7,8 @@ from typing import Any
 
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
+from flyball.admission.meter import Hold, Meter
 from flyball.admission.sensors.sensor import Sensor
-from flyball.admission.use import Hold, Meter
 from flyball.errors import AdmissionError
 
 

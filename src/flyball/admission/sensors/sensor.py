@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from flyball.admission.use import Meter
+from flyball.admission.meter import Meter
 from flyball.errors import AdmissionError
 
 

@@ -9,8 +9,8 @@ from sqlalchemy import Engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, Pool, QueuePool
 
+from flyball.admission.meter import Meter
 from flyball.admission.sensors.sensor import Sensor
-from flyball.admission.use import Meter
 from flyball.errors import AdmissionError
 
 

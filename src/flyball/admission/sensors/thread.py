@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from flyball.admission.use import Meter, Usage
+from flyball.admission.meter import Meter
+from flyball.admission.use import Usage
 
 
 class ThreadSensor:

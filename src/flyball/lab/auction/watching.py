@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from flyball.admission.use import Meter, Unit, Usage, Use, current_use
+from flyball.admission.meter import Meter, current_use
+from flyball.admission.use import Unit, Usage, Use
 from flyball.control.loop import Sample
 
 LOOP = "admission"

@@ -5,7 +5,6 @@ import random
 from collections.abc import Callable
 
 import pytest
-
 from flyball.admission.curve import RECENT_ROUNDS, Curve, Round, is_more
 
 

@@ -2,7 +2,8 @@ from contextvars import copy_context
 
 import pytest
 
-from flyball.admission.use import Meter, Unit, Usage, Use, current_use
+from flyball.admission.meter import Meter, current_use
+from flyball.admission.use import Unit, Usage, Use
 
 
 class Clock:
