@@ -1,9 +1,12 @@
 """Admission control: requests wait before an application while the database behind it is busy enough."""
 
 from flyball.admission.admission import Admission, Admitted, Waiting
+from flyball.admission.asgi import AdmissionMiddleware
 from flyball.admission.classifier import Classifier, OneClass
 from flyball.admission.counts import Served
+from flyball.admission.keys import django_key, litestar_key, path_key, starlette_key
 from flyball.admission.meter import Meter, current_use
+from flyball.admission.metrics import AdmissionCollector
 from flyball.admission.profile import Profile, load_profile
 from flyball.admission.reference import FixedReference, Reference, SlowStart
 from flyball.admission.schedulers import Dps, Fifo, Memoryless, RoundRobin, Scheduler, Static, Strict, make_scheduler
@@ -11,6 +14,8 @@ from flyball.admission.use import Unit, Use
 
 __all__ = [
     "Admission",
+    "AdmissionCollector",
+    "AdmissionMiddleware",
     "Admitted",
     "Classifier",
     "Dps",
@@ -31,6 +36,10 @@ __all__ = [
     "Use",
     "Waiting",
     "current_use",
+    "django_key",
+    "litestar_key",
     "load_profile",
     "make_scheduler",
+    "path_key",
+    "starlette_key",
 ]
