@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from flyball.admission.sensors.sensor import Sensor
+from flyball.admission.sensors.thread import ThreadSensor
 from flyball.errors import AdmissionError
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from flyball.admission.sensors.psycopg import PsycopgSensor
     from flyball.admission.sensors.sqlalchemy import SqlalchemySensor
 
-__all__ = ["AsyncpgSensor", "PsycopgSensor", "Sensor", "SqlalchemySensor"]
+__all__ = ["AsyncpgSensor", "PsycopgSensor", "Sensor", "SqlalchemySensor", "ThreadSensor"]
 
 _NEEDS = {
     "AsyncpgSensor": ("asyncpg", "asyncpg"),
