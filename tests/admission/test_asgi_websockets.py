@@ -1,4 +1,4 @@
-"""The middleware and WebSockets on a real server, where a library that speaks them is installed."""
+"""The middleware and WebSockets on a real server."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from flyball.admission.asgi import AdmissionMiddleware
 from tests.admission.serving import Database, count, on_uvloop, serve, until, waiting
-
-client: Any = pytest.importorskip("websockets.asyncio.client")
-exceptions: Any = pytest.importorskip("websockets.exceptions")
 
 
 async def echo(socket: WebSocket) -> None:
@@ -31,7 +30,7 @@ def make_guarded(database: Database, **options: Any) -> AdmissionMiddleware:
 async def test_a_websocket_is_a_stream_from_its_handshake_to_its_end() -> None:
     guarded = make_guarded(Database())
     async with serve(guarded, ws="websockets-sansio") as port:
-        async with client.connect(f"ws://127.0.0.1:{port}/rooms/tea") as socket:
+        async with connect(f"ws://127.0.0.1:{port}/rooms/tea") as socket:
             await until(lambda: guarded.admission.streams == 1)
             await socket.send("hello")
             assert await socket.recv() == "hello"
@@ -45,8 +44,8 @@ async def test_a_websocket_that_may_not_begin_is_answered_with_503() -> None:
     database = Database()
     database.take()
     async with serve(make_guarded(database, deadline_s=0.05), ws="websockets-sansio") as port:
-        with pytest.raises(exceptions.InvalidStatus) as refused:
-            await client.connect(f"ws://127.0.0.1:{port}/rooms/tea")
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(f"ws://127.0.0.1:{port}/rooms/tea")
     assert refused.value.response.status_code == 503
     assert int(refused.value.response.headers["retry-after"]) >= 1
 
@@ -58,6 +57,6 @@ async def test_a_websocket_that_goes_away_before_its_handshake_leaves_the_queue(
     guarded = make_guarded(database, deadline_s=3600)
     async with serve(guarded, ws="websockets-sansio") as port:
         with pytest.raises(TimeoutError):
-            await client.connect(f"ws://127.0.0.1:{port}/rooms/tea", open_timeout=0.2)
+            await connect(f"ws://127.0.0.1:{port}/rooms/tea", open_timeout=0.2)
         await until(lambda: count(guarded.admission, "left") == 1)
     assert waiting(guarded.admission) == 0
