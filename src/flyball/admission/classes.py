@@ -61,4 +61,4 @@ class RequestClasses(Protocol):
         """Note that a control period has ended; say whether classes, or the class of a key, have changed."""
 
     def base_cost(self, key: str) -> float:
-        """Return what a request of this key, of which some have ended, costs while nothing is overloaded."""
+        """Return what a request of this key costs while nothing is overloaded."""

@@ -203,9 +203,9 @@ class Classifier:
         return has_changed
 
     def base_cost(self, key: str) -> float:
-        """Return the least mean of this key, of which some requests have ended."""
+        """Return the least mean of this key; of an unknown one, what is assumed for it."""
         known = self._keys.get(key, self._other)
-        return 0.0 if known is None else min(known.base, known.mean)
+        return self._unknown_cost if known is None else min(known.base, known.mean)
 
     def _begin_with(self, profile: Profile) -> None:
         most_asked_for = sorted(profile.keys.items(), key=lambda item: -item[1].requests)[: MOST_KEYS - 1]
