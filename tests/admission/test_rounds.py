@@ -1,67 +1,77 @@
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Callable
 
 import pytest
-from flyball.admission.curve import RECENT_ROUNDS, Curve, Round, is_more
+
+from flyball.admission.rounds import RECENT_ROUNDS, RecentRounds, Round, is_more
 
 
-def sharp(load: float) -> float:
-    return min(load, 1000.0)
-
-
-def soft(load: float) -> float:
-    return load / math.sqrt(1 + (load / 1000.0) ** 2)
-
-
-def curve_of(work: Callable[[float], float], loads: list[float], noise: float = 0.0) -> Curve:
+def rounds_of(*works: float, reference: float = 1000.0, noise: float = 0.0) -> RecentRounds:
+    """Return rounds numbered from 0 on, of the same reference, in which so much work was done."""
     chance = random.Random(1)
-    curve = Curve()
-    for number, load in enumerate(loads):
-        works = [work(load) * chance.gauss(1, noise) for _ in range(3)]
-        curve.add(Round(number, load, [load] * 3, works))
-    return curve
+    recent = RecentRounds()
+    for number, work in enumerate(works):
+        recent.add(Round(number, reference, [work * chance.gauss(1, noise) for _ in range(3)]))
+    return recent
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.1])
-def test_a_sharp_knee_is_found_among_loads_on_both_sides(noise: float) -> None:
-    curve = curve_of(sharp, [250, 500, 1000, 2000, 900, 1125, 675, 900, 900, 1125, 675], noise)
-    assert curve.knee == pytest.approx(1100, rel=0.15)
+def test_the_work_of_a_round_is_the_mean_of_its_periods() -> None:
+    assert Round(0, 1000.0, [300.0, 400.0, 800.0]).work == 500.0
 
 
-def test_beyond_a_soft_knee_as_much_is_taken_as_is_worth_it() -> None:
-    curve = curve_of(soft, [250, 500, 1000, 2000, 4000])
-    assert curve.knee is not None
-    assert 0.85 * 1000 < soft(curve.knee) < 0.95 * 1000
+def test_before_the_first_round_the_most_work_is_unknown() -> None:
+    assert RecentRounds().most_work is None
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.05])
-def test_below_the_knee_none_is_seen(noise: float) -> None:
-    assert curve_of(sharp, [200, 300, 400, 500, 300, 400, 500], noise).knee == math.inf
+def test_of_a_single_round_its_work_is_the_most() -> None:
+    assert rounds_of(700.0).most_work == pytest.approx(700.0)
 
 
-def test_of_too_few_rounds_no_knee_is_made() -> None:
-    assert curve_of(sharp, [500, 2000]).knee is None
+def test_a_single_round_that_did_far_more_may_be_chance_and_does_not_count() -> None:
+    assert rounds_of(700.0, 800.0, 5000.0, 750.0).most_work == pytest.approx(800.0)
 
 
-def test_little_load_is_remembered_longer() -> None:
-    curve = curve_of(sharp, [250, 500, *([2000.0] * (RECENT_ROUNDS + 5))])
-    assert curve.knee == pytest.approx(1100, rel=0.15)
+def test_what_two_rounds_have_done_can_be_done_even_if_there_are_others_between_them() -> None:
+    assert rounds_of(700.0, 900.0, 500.0, 700.0, 900.0, 500.0).most_work == pytest.approx(900.0)
+
+
+def test_rounds_long_ago_are_forgotten() -> None:
+    recent = rounds_of(900.0, 900.0, *([500.0] * (RECENT_ROUNDS - 1)))
+    assert recent.most_work == pytest.approx(500.0)
 
 
 def test_a_round_that_does_clearly_less_than_others_of_its_reference_is_noticed() -> None:
-    curve = curve_of(sharp, [800.0] * 5, noise=0.02)
-    assert not curve.add(Round(6, 800.0, [800.0] * 3, [790.0, 800.0, 810.0]))
-    assert not curve.add(Round(7, 900.0, [900.0] * 3, [490.0, 500.0, 510.0]))
-    assert curve.add(Round(8, 800.0, [800.0] * 3, [490.0, 500.0, 510.0]))
+    recent = rounds_of(*[800.0] * 5, noise=0.02)
+    assert not recent.add(Round(5, 1000.0, [790.0, 800.0, 810.0]))
+    assert recent.add(Round(6, 1000.0, [490.0, 500.0, 510.0]))
+
+
+def test_a_round_of_another_reference_is_not_compared() -> None:
+    recent = rounds_of(*[800.0] * 5, noise=0.02)
+    assert not recent.add(Round(5, 750.0, [490.0, 500.0, 510.0]))
 
 
 def test_what_turned_out_to_be_too_much_is_forgotten() -> None:
-    curve = curve_of(sharp, [500, 1000, 2000])
-    curve.forget_above(1500)
-    assert curve.highest_load == 1000
+    recent = rounds_of(500.0, 500.0)
+    for number in (2, 3):
+        recent.add(Round(number, 2000.0, [900.0] * 3))
+    recent.forget_above(1500.0)
+    assert recent.most_work == pytest.approx(500.0)
+
+
+def test_what_was_before_the_database_changed_is_forgotten() -> None:
+    recent = rounds_of(900.0, 900.0, 400.0, 500.0)
+    recent.forget_before(2)
+    assert recent.most_work == pytest.approx(400.0)
+
+
+def test_after_forgetting_no_more_rounds_are_kept_than_before() -> None:
+    recent = rounds_of(900.0, 900.0)
+    recent.forget_before(0)
+    for number in range(2, 2 + RECENT_ROUNDS):
+        recent.add(Round(number, 1000.0, [500.0] * 3))
+    assert recent.most_work == pytest.approx(500.0)
 
 
 def test_the_test_of_means_is_wrong_in_one_or_two_of_a_hundred_cases_and_finds_clear_differences() -> None:

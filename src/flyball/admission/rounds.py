@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from heapq import nlargest
 from statistics import fmean, variance
 
 RECENT_ROUNDS = 16
@@ -55,10 +55,9 @@ class RecentRounds:
 
     @property
     def most_work(self) -> float | None:
-        """The most work per second, of two rounds in turn so that it is not chance; None if there was no round."""
-        if len(self._rounds) < 2:
-            return self._rounds[0].work if self._rounds else None
-        return max((one.work + next_one.work) / 2 for one, next_one in pairwise(self._rounds))
+        """The work per second of the second best round, as the best may be chance; None if there was no round."""
+        best = nlargest(2, (each.work for each in self._rounds))
+        return best[-1] if best else None
 
 
 def is_more(some: Sequence[float], others: Sequence[float]) -> bool:
