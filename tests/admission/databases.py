@@ -15,7 +15,7 @@ class Database:
     """Processor sharing: up to `servers` connections are served at full speed, more of them share it.
 
     `penalty` is what each connection beyond that costs all: with it more load is less work. Requests cost `cost_ms`
-    each, so that `knee` is the load from which on there is no more work to be had.
+    each, and `capacity` is the most work that can be done.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Database:
         self._random = random.Random(1)
 
     @property
-    def knee(self) -> float:
+    def capacity(self) -> float:
         """In ms of connections per second."""
         return 1000 * self.servers
 

@@ -1,4 +1,4 @@
-"""The search for the reference, on simulated databases whose knee is known."""
+"""The search for the reference, on simulated databases of which it is known how much work they can do."""
 
 from __future__ import annotations
 
@@ -9,56 +9,75 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball.admission.reference import FixedReference, Observation, SlowStart
+from flyball.admission.reference import HOLD_RATIO, FixedReference, Observation, SlowStart
 from flyball.admission.use import Unit
 from flyball.errors import AdmissionError
 from tests.admission.databases import Database, run
 
+HELD = HOLD_RATIO[Unit.BUSY_MS]
+
 
 def held(database: Database, reference: SlowStart, seconds: float = 40.0, unit: Unit = Unit.BUSY_MS) -> float:
-    """What is held on average, after the time that it takes to find it."""
+    """Return what is held on average, as a multiple of the capacity."""
     values = []
     for _ in range(round(seconds / 0.25)):
         run(database, reference, 0.25, unit)
         values.append(reference.value)
-    return fmean(values)
+    return fmean(values) / capacity(database, unit)
 
 
+def done(database: Database, reference: SlowStart, seconds: float = 40.0, unit: Unit = Unit.BUSY_MS) -> float:
+    """Return what work is done on average, as a share of the capacity."""
+    return fmean(seen.work_per_s for seen in run(database, reference, seconds, unit)) / capacity(database, unit)
+
+
+def capacity(database: Database, unit: Unit) -> float:
+    return database.capacity if unit is Unit.BUSY_MS else database.capacity / database.cost_ms
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
 @pytest.mark.parametrize("servers", [0.8, 3.0, 8.0, 40.0])
-def test_the_knee_of_databases_of_any_size_is_found(servers: float) -> None:
-    database, reference = Database(servers, pool=max(20, round(5 * servers))), SlowStart()
+def test_twice_the_work_is_held_that_a_database_of_any_size_can_do(servers: float, noise: float) -> None:
+    database, reference = Database(servers, pool=max(20, round(5 * servers)), noise=noise), SlowStart()
     run(database, reference, 40.0)
     assert reference.state == "cruise"
-    assert held(database, reference) == pytest.approx(database.knee, rel=0.2)
+    assert held(database, reference) == pytest.approx(HELD, rel=0.25)
+    assert done(database, reference) > 0.9
 
 
-def test_at_the_knee_nearly_all_the_work_is_done_that_the_database_can_do() -> None:
-    database, reference = Database(8.0, pool=40, noise=0.03), SlowStart()
+def test_as_much_is_held_as_is_asked_for() -> None:
+    database, reference = Database(8.0, pool=40), SlowStart(hold_ratio=1.5)
     run(database, reference, 40.0)
-    assert fmean(seen.work_per_s for seen in run(database, reference, 60.0)) > 0.87 * database.knee
+    assert held(database, reference) == pytest.approx(1.5, rel=0.25)
 
 
 def test_a_database_that_does_less_when_it_is_crowded_is_not_crowded() -> None:
     database, reference = Database(4.0, penalty=0.1), SlowStart()
     run(database, reference, 40.0)
-    assert 0.6 * database.knee < held(database, reference) < 1.1 * database.knee
+    crowded = database.work_per_s(0.75 * database.pool) / database.capacity
+    assert held(database, reference) < 0.95 * HELD
+    assert done(database, reference) > 0.7 > crowded
 
 
-def test_when_the_database_does_half_as_much_the_reference_follows_and_when_it_recovers_too() -> None:
-    database, reference = Database(6.0, pool=30), SlowStart()
-    run(database, reference, 60.0)
-    database.servers = 3.0
-    run(database, reference, 60.0)
-    assert held(database, reference) == pytest.approx(3000.0, rel=0.25)
-    database.servers = 6.0
-    run(database, reference, 60.0)
-    assert held(database, reference) == pytest.approx(6000.0, rel=0.25)
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize("unit", Unit)
+def test_when_the_database_does_half_as_much_the_reference_follows_and_when_it_recovers_too(
+    unit: Unit, noise: float
+) -> None:
+    database, reference = Database(6.0, pool=40, noise=noise), SlowStart(unit)
+    run(database, reference, 60.0, unit)
+    for servers in (3.0, 6.0):
+        database.servers = servers
+        run(database, reference, 60.0, unit)
+        assert held(database, reference, unit=unit) == pytest.approx(HOLD_RATIO[unit], rel=0.25)
 
 
-def test_counted_in_connections_nine_tenths_of_the_most_are_held() -> None:
-    database, reference = Database(4.0), SlowStart(50.0)
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_counted_in_connections_nine_tenths_of_the_most_are_held(noise: float) -> None:
+    database, reference = Database(4.0, noise=noise), SlowStart(Unit.CONNECTIONS)
     run(database, reference, 40.0, Unit.CONNECTIONS)
-    assert held(database, reference, unit=Unit.CONNECTIONS) == pytest.approx(200.0, rel=0.15)
+    assert held(database, reference, unit=Unit.CONNECTIONS) == pytest.approx(0.9, rel=0.1)
+    assert done(database, reference, unit=Unit.CONNECTIONS) > 0.8
 
 
 def test_while_nobody_waits_nothing_is_concluded() -> None:
@@ -71,12 +90,11 @@ def test_while_nobody_waits_nothing_is_concluded() -> None:
 def test_what_was_found_outlives_a_quiet_night() -> None:
     database, reference = Database(4.0), SlowStart()
     run(database, reference, 60.0)
-    before = held(database, reference, 20.0)
     database.demand_per_s = 50.0
     run(database, reference, 600.0)
-    assert reference.value == pytest.approx(before, rel=0.2)
+    assert reference.value == pytest.approx(HELD * database.capacity, rel=0.25)
     database.demand_per_s = math.inf
-    assert held(database, reference) == pytest.approx(database.knee, rel=0.2)
+    assert held(database, reference) == pytest.approx(HELD, rel=0.25)
 
 
 def test_failures_under_load_lower_the_reference_at_once_and_it_grows_again_slowly() -> None:
@@ -92,7 +110,7 @@ def test_failures_under_load_lower_the_reference_at_once_and_it_grows_again_slow
     run(database, reference, 3.0)
     assert low <= reference.value < before
     run(database, reference, 60.0)
-    assert held(database, reference) == pytest.approx(database.knee, rel=0.25)
+    assert held(database, reference) == pytest.approx(HELD, rel=0.25)
 
 
 def test_a_database_that_fails_before_it_is_saturated_is_held_below_that() -> None:
@@ -108,7 +126,7 @@ def test_a_page_that_always_fails_does_not_close_the_gate() -> None:
     database, reference = Database(4.0), SlowStart()
     database.broken_share = 0.2
     run(database, reference, 90.0)
-    assert held(database, reference) > 0.7 * database.knee
+    assert held(database, reference) > 0.75 * HELD
 
 
 def test_a_page_that_breaks_later_does_not_either() -> None:
@@ -116,7 +134,7 @@ def test_a_page_that_breaks_later_does_not_either() -> None:
     run(database, reference, 40.0)
     database.broken_share = 0.2
     run(database, reference, 30.0)
-    assert held(database, reference) > 0.7 * database.knee
+    assert held(database, reference) > 0.75 * HELD
 
 
 def seen(work: float, **changes: object) -> Observation:
@@ -135,13 +153,13 @@ def seen(work: float, **changes: object) -> Observation:
 
 
 def test_as_long_as_it_brings_more_work_the_reference_doubles() -> None:
-    reference = SlowStart(100.0)
+    reference = SlowStart(start=100.0)
     values = [reference.observe(seen(reference.value)) for _ in range(16)]
     assert values[3::4] == [200.0, 400.0, 800.0, 1600.0]
 
 
 def test_when_more_load_brings_no_more_work_and_is_slow_the_start_ends_in_the_same_round() -> None:
-    reference = SlowStart(100.0)
+    reference = SlowStart(start=100.0)
     for _ in range(8):
         reference.observe(seen(reference.value))
     for _ in range(4):
@@ -150,7 +168,7 @@ def test_when_more_load_brings_no_more_work_and_is_slow_the_start_ends_in_the_sa
 
 
 def test_slow_responses_alone_do_not_end_the_start() -> None:
-    reference = SlowStart(100.0)
+    reference = SlowStart(start=100.0)
     for _ in range(4):
         reference.observe(seen(reference.value))
     for _ in range(4):
@@ -159,7 +177,7 @@ def test_slow_responses_alone_do_not_end_the_start() -> None:
 
 
 def test_late_failures_of_requests_from_before_do_not_lower_the_reference_again() -> None:
-    reference = SlowStart(100.0)
+    reference = SlowStart(start=100.0)
     for _ in range(8):
         reference.observe(seen(reference.value))
     reference.observe(seen(100.0))
@@ -170,7 +188,7 @@ def test_late_failures_of_requests_from_before_do_not_lower_the_reference_again(
 
 
 def test_a_round_goes_on_until_enough_has_ended_to_judge_by() -> None:
-    reference = SlowStart(100.0)
+    reference = SlowStart(start=100.0)
     values = [reference.observe(seen(100.0, completed=2)) for _ in range(11)]
     assert values[9] == 100.0
     assert values[10] == 200.0
@@ -188,7 +206,7 @@ def test_values_that_cannot_work_are_refused(bad: float) -> None:
         FixedReference(bad)
     for name in ("start", "least", "hold_ratio"):
         with pytest.raises(AdmissionError, match=name):
-            SlowStart(**{name: bad})
+            SlowStart(Unit.BUSY_MS, **{name: bad})
 
 
 @settings(max_examples=50, deadline=None)
@@ -211,7 +229,7 @@ def test_values_that_cannot_work_are_refused(bad: float) -> None:
     )
 )
 def test_whatever_is_seen_the_reference_is_a_number_and_not_below_the_least(observations: list[Observation]) -> None:
-    reference = SlowStart(100.0, least=10.0)
+    reference = SlowStart(start=100.0, least=10.0)
     for each in observations:
         value = reference.observe(each)
         assert math.isfinite(value)

@@ -57,9 +57,9 @@ class BudgetController:
 class BusyLimit:
     """How many connections may be busy when somebody is admitted, if the reference is a number of busy ones.
 
-    Beyond its knee a database piles requests up, and a controller of means over a period sees it too late: the load
-    would swing. So the reference bounds busy connections in every moment as well. Where that alone keeps the load far
-    below the reference, as requests do not use connections all the time, it is raised step by step.
+    With more than it can do a database piles requests up, and a controller of means over a period sees it too late:
+    the load would swing. So the reference bounds busy connections in every moment as well. Where that alone keeps the
+    load far below the reference, as requests do not use connections all the time, it is raised step by step.
     """
 
     def __init__(self, reference_ms: float) -> None:

@@ -129,7 +129,7 @@ class Phase(enum.Enum):
     DRAIN = "drain"
     """It is halved, until what has piled up is gone."""
     CRUISE = "cruise"
-    """It is held below the knee, and the knee is looked for again and again."""
+    """It follows the work that is done, and more and less of it is tried again and again."""
     RECOVER = "recover"
     """Things went wrong: it was lowered at once, and grows slowly."""
 
@@ -148,7 +148,8 @@ class _Round:
     ended: int = 0
     """Those that have failed, and others, from the first period on."""
     failed_s: float = 0.0
-    loads: list[float] = field(default_factory=list)
+    loads: float = 0.0
+    """The sum over all periods but the first ones; the lists have one for each of them."""
     works: list[float] = field(default_factory=list)
     in_flight: list[float] = field(default_factory=list)
 
@@ -163,7 +164,7 @@ class _Round:
         self.limited += seen.is_limited
         self.completed += seen.completed
         self.responses_s += seen.completed * (seen.response_s or 0.0)
-        self.loads.append(seen.load_per_s)
+        self.loads += seen.load_per_s
         self.works.append(seen.work_per_s)
         self.in_flight.append(float(seen.in_flight))
 
@@ -185,7 +186,7 @@ class _Round:
 
     @property
     def load(self) -> float:
-        return sum(self.loads) / len(self.works)
+        return self.loads / len(self.works)
 
     @property
     def work(self) -> float:
@@ -247,11 +248,6 @@ class SlowStart:
     def state(self) -> str:
         return self._phase.value
 
-    @property
-    def most_work_per_s(self) -> float | None:
-        """The most work that was seen in the last rounds, None if none was."""
-        return self._recent.most_work
-
     def observe(self, seen: Observation) -> float:
         self._hold_off_s = max(0.0, self._hold_off_s - seen.period_s)
         self._round.add(seen)
@@ -302,7 +298,7 @@ class SlowStart:
         elif not found.is_limited or found.work <= 0:
             self._pass_over()
         else:
-            has_fallen = self._recent.add(self._seen())
+            has_fallen = self._recent.add(Round(found.number, self._value, found.works))
             match self._phase:
                 case Phase.STARTUP:
                     self._start_up()
@@ -312,9 +308,6 @@ class SlowStart:
                     self._cruise(has_fallen)
         self._phase_rounds += 1
         self._round = _Round(found.number + 1)
-
-    def _seen(self) -> Round:
-        return Round(self._round.number, self._value, self._round.works)
 
     def _learn_failures(self) -> None:
         """Learn what is usual; what fails in the first round, with hardly any load, must be that."""
