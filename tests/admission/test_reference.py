@@ -176,6 +176,20 @@ def test_slow_responses_alone_do_not_end_the_start() -> None:
     assert reference.state == "startup"
 
 
+def test_a_round_that_does_less_by_chance_lowers_the_reference_only_a_little() -> None:
+    reference = SlowStart(Unit.CONNECTIONS)
+
+    def serve(rounds: int, most: float) -> None:
+        for _ in range(4 * rounds):
+            reference.observe(seen(min(reference.value, most)))
+
+    serve(43, 200.0)
+    assert reference.value == pytest.approx(180.0)
+    serve(1, 130.0)
+    serve(3, 200.0)
+    assert reference.value == pytest.approx(162.0)
+
+
 def test_late_failures_of_requests_from_before_do_not_lower_the_reference_again() -> None:
     reference = SlowStart(start=100.0)
     for _ in range(8):

@@ -361,9 +361,10 @@ class SlowStart:
 
     def _cruise(self, has_fallen: bool) -> None:
         if has_fallen and self._position not in PROBES:
-            # The same load brings less work than before, so what was learned of other loads is out of date as well.
+            # The same load brings less work than before, so what was learned of other loads is out of date too.
+            # It may also be chance: the same load once more, then the probes.
             self._recent.forget_before(self._round.number)
-            self._position = CYCLE_ROUNDS - 2
+            self._position = SOON
         elif self._position == CYCLE_ROUNDS - 1:
             self._position = self._move_base()
         else:
