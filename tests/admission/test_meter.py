@@ -1,27 +1,8 @@
 from contextvars import copy_context
 
-import pytest
-
 from flyball.admission.meter import Meter, current_use
 from flyball.admission.use import Unit, Usage, Use
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def meter(clock: Clock) -> Meter:
-    return Meter(clock)
+from tests.admission.conftest import Clock
 
 
 def test_a_connection_counts_as_waited_for_until_it_is_there_and_as_busy_until_it_is_given_back(

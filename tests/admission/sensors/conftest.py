@@ -8,7 +8,6 @@ import inspect
 import pytest
 import uvloop
 
-from flyball.admission.meter import Meter
 from flyball.store.postgres.embedded import EmbeddedPostgres
 
 
@@ -22,24 +21,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(pyfuncitem.obj(**arguments))
     return True
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def meter(clock: Clock) -> Meter:
-    return Meter(clock)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from flyball.admission.meter import Meter
 from flyball.admission.sensors import AsyncpgSensor
 from flyball.admission.use import Usage
 from flyball.errors import AdmissionError
-from tests.admission.sensors.conftest import Clock
+from tests.admission.conftest import Clock
 from tests.admission.sensors.pools import until
 
 

@@ -11,7 +11,7 @@ from flyball.admission.meter import Meter
 from flyball.admission.sensors import PsycopgSensor
 from flyball.admission.use import Usage
 from flyball.errors import AdmissionError
-from tests.admission.sensors.conftest import Clock
+from tests.admission.conftest import Clock
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from flyball.admission.meter import Meter
 from flyball.admission.use import Usage, Use
-from tests.admission.sensors.conftest import Clock
+from tests.admission.conftest import Clock
 from tests.admission.sensors.pools import (
     SIZE,
     TIME_OUTS,

@@ -17,7 +17,7 @@ from flyball.admission.meter import Meter
 from flyball.admission.sensors import SqlalchemySensor
 from flyball.admission.use import Usage, Use
 from flyball.errors import AdmissionError
-from tests.admission.sensors.conftest import Clock
+from tests.admission.conftest import Clock
 from tests.admission.sensors.pools import engine_url, request
 
 LOST = "SELECT pg_terminate_backend(pg_backend_pid())"

@@ -16,9 +16,10 @@ from starlette.types import Message
 
 from flyball.admission.asgi import AdmissionMiddleware
 from flyball.admission.keys import starlette_key
+from flyball.admission.recording import Recording
 from flyball.admission.sensors.psycopg import PsycopgSensor
 from flyball.errors import AdmissionError
-from flyball.lab.auction.policies import Guarded, Records, guarded
+from flyball.lab.auction.policies import Guarded, guarded
 from flyball.lab.auction.settings import CONTROLLED, Policy, SiteSettings
 
 PROFILE = {
@@ -34,7 +35,7 @@ async def item(request: Request) -> PlainTextResponse:
     return PlainTextResponse("an item")
 
 
-def put_before(settings: SiteSettings, records: Records) -> Guarded:
+def put_before(settings: SiteSettings, records: Recording) -> Guarded:
     site = Starlette(routes=[Route("/items/{item_id}", item)])
     return guarded(site, starlette_key(site), PsycopgSensor(), settings, records)
 
@@ -56,7 +57,7 @@ async def status_of(made: Guarded, path: str) -> int:
 @pytest.mark.parametrize("policy", get_args(Policy))
 def test_every_policy_serves_and_records_whoever_comes_alone(policy: Any, tmp_path: Path) -> None:
     async def main() -> int:
-        records = Records(tmp_path, "node-1")
+        records = Recording(tmp_path, "node-1")
         records.start()
         made = put_before(SiteSettings(policy=policy, profile=PROFILE, reference=1000), records)
         assert (made.sampler is None) == (policy in CONTROLLED)
@@ -73,10 +74,10 @@ def test_every_policy_serves_and_records_whoever_comes_alone(policy: Any, tmp_pa
 
 
 def test_the_limit_of_uvicorn_is_the_servers_to_keep(tmp_path: Path) -> None:
-    made = put_before(SiteSettings(policy="uvicorn", limit=33), Records(tmp_path, "node-1"))
+    made = put_before(SiteSettings(policy="uvicorn", limit=33), Recording(tmp_path, "node-1"))
     assert made.server_options == {"limit_concurrency": 33}
 
 
 def test_a_profile_in_another_unit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AdmissionError, match=r"counts cost in .*ms"):
-        put_before(SiteSettings(policy="dps", profile=PROFILE, unit="connections"), Records(tmp_path, "node-1"))
+        put_before(SiteSettings(policy="dps", profile=PROFILE, unit="connections"), Recording(tmp_path, "node-1"))

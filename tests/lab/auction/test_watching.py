@@ -7,8 +7,9 @@ import asyncio
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
+from flyball.admission.counts import Served
 from flyball.admission.meter import Meter
-from flyball.admission.use import Unit, Use
+from flyball.admission.use import Unit
 from flyball.control.loop import Sample
 from flyball.lab.auction.watching import LOOP, LoadSampler, Watch
 
@@ -31,8 +32,8 @@ class Watched:
         await send({"type": "http.response.start", "status": self._status, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    def _note(self, key: str, outcome: str, arrived_s: float, served_s: float, use: Use) -> None:
-        self.noted.append((key, outcome, use.connections))
+    def _note(self, served: Served) -> None:
+        self.noted.append((served.key, served.outcome, served.connections))
 
     def ask(self) -> None:
         async def receive() -> Message:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from starlette.types import ASGIApp, Scope
@@ -16,56 +15,17 @@ from flyball.admission.admission import Admission
 from flyball.admission.asgi import AdmissionMiddleware
 from flyball.admission.classes import RequestClasses
 from flyball.admission.classifier import Classifier, OneClass
-from flyball.admission.counts import Served
 from flyball.admission.profile import profile_from
+from flyball.admission.recording import Recording
 from flyball.admission.sensors.sensor import Sensor
-from flyball.admission.use import Unit, Use
+from flyball.admission.use import Unit
 from flyball.lab.auction.limits import Gradient2, GradientLimit, SemaphoreLimit
 from flyball.lab.auction.settings import CONTROLLED, SiteSettings
 from flyball.lab.auction.watching import LOOP, LoadSampler, Watch
-from flyball.trace.admissions import AdmissionWriter
-from flyball.trace.samples import SampleWriter
 
 STATE_PATH = "/admission"
 SCHEDULERS = {"integral": "fifo", "classes": "fifo"}
 """Of the policies that are not called as their scheduler."""
-
-
-class Records:
-    """What a site records: each request, and the load of its database."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self._admissions = AdmissionWriter(folder, name)
-        self._samples = SampleWriter(folder, name)
-        self.record = self._samples.record
-
-    def start(self) -> None:
-        """Begin to write. May be called once."""
-        self._admissions.start()
-        self._samples.start()
-
-    def stop(self) -> None:
-        """Write what is left."""
-        self._admissions.stop()
-        self._samples.stop()
-
-    def note(self, served: Served) -> None:
-        """Note a request that admission control has dealt with."""
-        self._admissions.record(
-            served.key,
-            served.class_number,
-            served.outcome,
-            served.arrived_s,
-            served.waited_s,
-            served.served_s,
-            served.connections,
-            served.busy_s,
-            served.waiting_s,
-        )
-
-    def note_use(self, key: str, outcome: str, arrived_s: float, served_s: float, use: Use) -> None:
-        """Note a request that was only watched."""
-        self._admissions.record(key, 0, outcome, arrived_s, 0.0, served_s, use.connections, use.busy_s, use.waiting_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +40,7 @@ class Guarded:
 
 
 def guarded(
-    site: ASGIApp, key: Callable[[Scope], str], sensor: Sensor, settings: SiteSettings, records: Records
+    site: ASGIApp, key: Callable[[Scope], str], sensor: Sensor, settings: SiteSettings, recording: Recording
 ) -> Guarded:
     """Put the policy of the settings before a site. Raises AdmissionError if the profile does not fit."""
     if settings.policy in CONTROLLED:
@@ -95,13 +55,13 @@ def guarded(
             deadline_s=settings.deadline_s,
             queue_limit=settings.queue_limit,
             full_ratio=settings.full_ratio,
-            record=records.record,
-            note=records.note,
+            record=recording.record,
+            note=recording.note,
             name=LOOP,
         )
         return Guarded(AdmissionMiddleware(site, admission, key=key, state_path=STATE_PATH))
-    app: ASGIApp = Watch(site, key, records.note_use)
-    sampler = LoadSampler(sensor.meter, Unit(settings.unit), settings.period_s, records.record)
+    app: ASGIApp = Watch(site, key, recording.note)
+    sampler = LoadSampler(sensor.meter, Unit(settings.unit), settings.period_s, recording.record)
     if settings.policy == "semaphore":
         return Guarded(SemaphoreLimit(app, settings.limit), sampler=sampler)
     if settings.policy == "gradient":

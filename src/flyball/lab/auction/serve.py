@@ -16,11 +16,12 @@ from pathlib import Path
 import uvicorn
 
 from flyball.admission.keys import starlette_key
+from flyball.admission.recording import Recording
 from flyball.admission.sensors.psycopg import PsycopgSensor
 from flyball.errors import LabError
 from flyball.lab.auction.database import make_pool, running_database
 from flyball.lab.auction.generate import generate
-from flyball.lab.auction.policies import Records, guarded
+from flyball.lab.auction.policies import guarded
 from flyball.lab.auction.settings import SiteSettings
 from flyball.lab.auction.site import make_site
 
@@ -69,8 +70,8 @@ async def serve(
     with contextlib.closing(listener):
         async with running_database(folder, connections=settings.pool_size + SPARE_CONNECTIONS) as dsn:
             await generate(dsn, settings.sizes, settings.data_seed, tell)
-            async with _recording(folder / "traces", name) as records:
-                await _serve_site(dsn, settings, records, listener, ready)
+            async with _recording(folder / "traces", name) as recording:
+                await _serve_site(dsn, settings, recording, listener, ready)
 
 
 def _listener(host: str, port: int) -> socket.socket:
@@ -86,23 +87,23 @@ def _listener(host: str, port: int) -> socket.socket:
 
 
 @asynccontextmanager
-async def _recording(folder: Path, name: str) -> AsyncIterator[Records]:
-    records = Records(folder, name)
-    records.start()
+async def _recording(folder: Path, name: str) -> AsyncIterator[Recording]:
+    recording = Recording(folder, name)
+    recording.start()
     try:
-        yield records
+        yield recording
     finally:
-        records.stop()
+        recording.stop()
 
 
 async def _serve_site(
-    dsn: str, settings: SiteSettings, records: Records, listener: socket.socket, ready: Callable[[str, int], None]
+    dsn: str, settings: SiteSettings, recording: Recording, listener: socket.socket, ready: Callable[[str, int], None]
 ) -> None:
     pool = make_pool(dsn, settings.pool_size, settings.pool_wait_s)
     sensor = PsycopgSensor()
     sensor.watch(pool)
     site = make_site(pool)
-    made = guarded(site, starlette_key(site), sensor, settings, records)
+    made = guarded(site, starlette_key(site), sensor, settings, recording)
     config = uvicorn.Config(
         made.app,
         log_level="warning",

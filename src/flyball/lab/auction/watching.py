@@ -11,20 +11,18 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from flyball.admission.counts import Outcome, Served
 from flyball.admission.meter import Meter, current_use
 from flyball.admission.use import Unit, Usage, Use
 from flyball.control.loop import Sample
 
 LOOP = "admission"
 
-Note = Callable[[str, str, float, float, Use], None]
-"""Takes the key of a request, how it ended, when it came and how long it took (monotonic), and what it used."""
-
 
 class Watch:
     """Notes every request: its key, how it ended, and what it took."""
 
-    def __init__(self, app: ASGIApp, key: Callable[[Scope], str], note: Note) -> None:
+    def __init__(self, app: ASGIApp, key: Callable[[Scope], str], note: Callable[[Served], None]) -> None:
         self._app = app
         self._key = key
         self._note = note
@@ -33,7 +31,8 @@ class Watch:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        use, arrived_s, outcome = Use(), time.monotonic(), "failed"
+        use, arrived_s = Use(), time.monotonic()
+        outcome: Outcome = "failed"
 
         async def send_and_look(message: Message) -> None:
             nonlocal outcome
@@ -49,7 +48,9 @@ class Watch:
             raise
         finally:
             current_use.reset(token)
-            self._note(self._key(scope), outcome, arrived_s, time.monotonic() - arrived_s, use)
+            served_s = time.monotonic() - arrived_s
+            taken = use.connections, use.busy_s, use.waiting_s
+            self._note(Served(self._key(scope), 0, outcome, arrived_s, 0.0, served_s, *taken))
 
 
 class LoadSampler:
