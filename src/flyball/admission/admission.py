@@ -21,6 +21,7 @@ from flyball.admission.meter import Meter
 from flyball.admission.reference import FixedReference, Observation, Reference, SlowStart
 from flyball.admission.schedulers import Scheduler, make_scheduler
 from flyball.admission.state import state_of
+from flyball.admission.timeouts import Timeouts
 from flyball.admission.use import Unit, Usage, Use
 from flyball.control.loop import Sample
 from flyball.errors import AdmissionError, NotAdmitted
@@ -32,6 +33,10 @@ LEAST_DEADLINE_RATIO = 0.1
 QUEUE_LIMIT = 1000
 FULL_RATIO = 0.75
 STREAM_AFTER_S = 5.0
+BRIEFLY_S = 0.01
+"""What is a short time to wait."""
+TIMER_S = 0.001
+"""Timers are not finer: whose time is up so soon has waited long enough."""
 LOOK_AGAIN_S = 0.002
 """While enough connections are busy they are looked at so often: nobody says when one is given back."""
 FRESH_S = 0.05
@@ -77,23 +82,42 @@ class Admitted:
 class Waiting:
     """A request that has to wait. Whoever has asked for it has to wait for it, too."""
 
-    __slots__ = ("_admission", "_class_number", "_deadline", "_ticket", "_waiter")
+    __slots__ = ("_admission", "_waiter", "class_number", "deadline_s", "is_admitted", "ticket")
 
-    def __init__(
-        self, admission: Admission, ticket: Ticket, waiter: asyncio.Future[bool], deadline: asyncio.TimerHandle
-    ) -> None:
+    def __init__(self, admission: Admission, ticket: Ticket, deadline_s: float) -> None:
         self._admission = admission
-        self._ticket = ticket
-        self._waiter = waiter
-        self._class_number = ticket.class_number
-        self._deadline = deadline
+        self._waiter: asyncio.Future[None] | None = None
+        self.ticket = ticket
+        self.class_number = ticket.class_number
+        self.deadline_s = deadline_s
+        self.is_admitted: bool | None = None
+        """None until it is decided."""
 
     async def wait(self) -> Admitted:
         """Wait until it may begin. Raises NotAdmitted when its time is up; if it is cancelled it leaves at once."""
+        while self.is_admitted is None:
+            await self._sleep()
+        return self._admission._go_on(self)
+
+    async def wait_briefly(self) -> Admitted | None:
+        """Wait as `wait` does, but not for long: after BRIEFLY_S return None, and it still has to wait."""
+        if self.is_admitted is None:
+            self._admission._wake_soon(self)
+            await self._sleep()
+        return None if self.is_admitted is None else self._admission._go_on(self)
+
+    async def _sleep(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
         try:
-            return await self._admission._wait(self._ticket, self._class_number, self._waiter)
-        finally:
-            self._deadline.cancel()
+            await self._waiter
+        except asyncio.CancelledError:
+            self._admission._give_up(self)
+            raise
+
+    def wake(self) -> None:
+        """Let whoever waits for it see whether something has been decided."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class Admission:
@@ -154,7 +178,10 @@ class Admission:
         self._busy_limit = BusyLimit(self.reference.value)
         self._gate = Gate(self.scheduler, self._class_costs(), queue_limit=queue_limit, burst_s=burst_s)
         self._finished = Finished()
-        self._waiters: dict[Ticket, asyncio.Future[bool]] = {}
+        self._waiters: dict[Ticket, Waiting] = {}
+        self._deadlines_s = self._find_deadlines()
+        self._deadlines: Timeouts[Waiting] = Timeouts()
+        self._brief: Timeouts[Waiting] = Timeouts()
         self._running: dict[Admitted, None] = {}
         self._fresh: list[Admitted] = []
         self._look_at_fresh = FRESH_AT_MOST
@@ -166,6 +193,8 @@ class Admission:
         self._period_timer: asyncio.TimerHandle | None = None
         self._dispatch_timer: asyncio.TimerHandle | None = None
         self._dispatch_at_s = math.inf
+        self._timeout_timer: asyncio.TimerHandle | None = None
+        self._timeout_at_s = math.inf
         self._is_held = False
         self._period_began_s = 0.0
         self._usage_then = Usage()
@@ -228,14 +257,13 @@ class Admission:
         """Stop controlling: whoever waits is refused. Those who were admitted go on. Twice is once."""
         if self._loop is None:
             return
-        for ticket, waiter in list(self._waiters.items()):
-            if self._gate.leave(ticket) and not waiter.done():
-                waiter.set_result(False)
-        for timer in (self._period_timer, self._dispatch_timer):
+        for waiting in list(self._waiters.values()):
+            self._gate.leave(waiting.ticket)
+            self._decide(waiting, is_admitted=False)
+        for timer in (self._period_timer, self._dispatch_timer, self._timeout_timer):
             if timer is not None:
                 timer.cancel()
-        self._period_timer = self._dispatch_timer = None
-        self._dispatch_at_s = math.inf
+        self._forget_timers()
         self._loop = None
 
     async def admit(self, key: str) -> Admitted:
@@ -263,9 +291,10 @@ class Admission:
             raise self._refusal(ticket, number, "too many requests wait already") from None
         if ticket.admitted_s is not None:
             return self._begin(ticket, number)
-        waiter = self._waiters[ticket] = loop.create_future()
+        waiting = self._waiters[ticket] = Waiting(self, ticket, self._deadlines_s[number])
+        self._plan_timeout(self._deadlines.add(waiting, waiting.deadline_s, now_s))
         self._plan_dispatch(now_s)
-        return Waiting(self, ticket, waiter, loop.call_at(now_s + self.deadline_of(number), self._expire, ticket))
+        return waiting
 
     def deadline_of(self, number: int) -> float:
         """Return how many seconds a request of a class may wait: as much less than the dearest as it costs less.
@@ -273,26 +302,63 @@ class Admission:
         In overload whoever is admitted has waited nearly as long as he may, since the first to come is the first to
         go. With one deadline for all, small requests would be as slow as large ones.
         """
-        costs = self._gate.class_costs
-        return self.deadline_s * max(self._least_deadline_ratio, costs[number] / costs[-1])
+        return self._deadlines_s[number]
 
-    async def _wait(self, ticket: Ticket, number: int, waiter: asyncio.Future[bool]) -> Admitted:
-        try:
-            is_admitted = await waiter
-        except asyncio.CancelledError:
-            # It may have been admitted in this very moment: then its budget is lost, but it does not count as begun.
-            self._gate.leave(ticket)
-            self.counts_of(number).left += 1
-            self._tell(ticket, number, "left")
-            raise
-        finally:
-            self._waiters.pop(ticket, None)
-            if waiter.done() and not waiter.cancelled() and waiter.result():
-                self._woken -= 1
+    def _find_deadlines(self) -> list[float]:
+        costs = self._gate.class_costs
+        return [self.deadline_s * max(self._least_deadline_ratio, cost / costs[-1]) for cost in costs]
+
+    def _decide(self, waiting: Waiting, is_admitted: bool) -> None:
+        """End the wait of a request, which learns of it a bit later."""
+        self._waiters.pop(waiting.ticket, None)
+        self._deadlines.remove(waiting, waiting.deadline_s)
+        self._brief.remove(waiting, BRIEFLY_S)
+        waiting.is_admitted = is_admitted
         if is_admitted:
-            return self._begin(ticket, number)
+            self._woken += 1
+        waiting.wake()
+
+    def _go_on(self, waiting: Waiting) -> Admitted:
+        """Let a request begin, or refuse it, that has learned what was decided."""
+        if waiting.is_admitted:
+            self._woken -= 1
+            return self._begin(waiting.ticket, waiting.class_number)
         reason = "the database is busy" if self._loop is not None else "the application is shutting down"
-        raise self._refusal(ticket, number, reason)
+        raise self._refusal(waiting.ticket, waiting.class_number, reason)
+
+    def _give_up(self, waiting: Waiting) -> None:
+        """Forget a request that nobody wants any more."""
+        if waiting.is_admitted is None:
+            self._gate.leave(waiting.ticket)
+            self._decide(waiting, is_admitted=False)
+        elif waiting.is_admitted:
+            # In this very moment: its budget is lost, but it does not count as begun.
+            self._woken -= 1
+        self.counts_of(waiting.class_number).left += 1
+        self._tell(waiting.ticket, waiting.class_number, "left")
+
+    def _wake_soon(self, waiting: Waiting) -> None:
+        self._plan_timeout(self._brief.add(waiting, BRIEFLY_S, waiting.ticket.arrived_s))
+
+    def _plan_timeout(self, at_s: float) -> None:
+        """See at this time, or before, whose time is up."""
+        if at_s < self._timeout_at_s:
+            assert self._loop is not None
+            if self._timeout_timer is not None:
+                self._timeout_timer.cancel()
+            self._timeout_at_s = at_s
+            self._timeout_timer = self._loop.call_at(at_s, self._time_out)
+
+    def _time_out(self) -> None:
+        self._timeout_timer = None
+        self._timeout_at_s = math.inf
+        now_s = self._time() + TIMER_S
+        for waiting in self._deadlines.pop_due(now_s):
+            self._gate.expire(waiting.ticket)
+            self._decide(waiting, is_admitted=False)
+        for waiting in self._brief.pop_due(now_s):
+            waiting.wake()
+        self._plan_timeout(min(self._deadlines.next_s(), self._brief.next_s()))
 
     def _begin(self, ticket: Ticket, number: int) -> Admitted:
         admitted_s = ticket.admitted_s
@@ -392,6 +458,7 @@ class Admission:
         finished.end_period()
         if self.classifier.end_period():
             self._gate.reclassify(self._class_costs(), lambda key: self.classifier.classify(key)[0])
+            self._deadlines_s = self._find_deadlines()
             finished.forget_classes()
         budget = self._budget.step(reference, self.load_per_s, turnout.admitted_cost / passed_s)
         self._busy_limit.step(reference, self.load_per_s, turnout.was_held)
@@ -418,14 +485,14 @@ class Admission:
 
     def _let_in(self, tickets: list[Ticket]) -> None:
         for ticket in tickets:
-            waiter = self._waiters.get(ticket)
-            if waiter is not None and not waiter.done():
-                waiter.set_result(True)
-                self._woken += 1
+            waiting = self._waiters.get(ticket)
+            # The one that has just come does not wait.
+            if waiting is not None:
+                self._decide(waiting, is_admitted=True)
 
     def _plan_dispatch(self, now_s: float) -> None:
         at_s = self._gate.next_dispatch_s(now_s)
-        if at_s is None and self._is_held and any(self._gate.waiting):
+        if at_s is None and self._is_held and self._waiters:
             at_s = now_s + LOOK_AGAIN_S
         if at_s is None or at_s >= self._dispatch_at_s:
             return
@@ -475,11 +542,6 @@ class Admission:
             self._look_at_fresh = 2 * len(self._fresh) + FRESH_AT_MOST
         return len(self._fresh) + self._woken
 
-    def _expire(self, ticket: Ticket) -> None:
-        waiter = self._waiters.get(ticket)
-        if self._gate.expire(ticket) and waiter is not None and not waiter.done():
-            waiter.set_result(False)
-
     def _refusal(self, ticket: Ticket, number: int, reason: str) -> NotAdmitted:
         self.counts_of(number).refused += 1
         self._tell(ticket, number, "refused")
@@ -510,11 +572,16 @@ class Admission:
         for ticket in self._waiters:
             self._gate.leave(ticket)
         self._waiters.clear()
+        self._deadlines.clear()
+        self._brief.clear()
         self._running.clear()
         self._fresh.clear()
         self._streams = self._woken = 0
-        self._period_timer = self._dispatch_timer = None
-        self._dispatch_at_s = math.inf
+        self._forget_timers()
+
+    def _forget_timers(self) -> None:
+        self._period_timer = self._dispatch_timer = self._timeout_timer = None
+        self._dispatch_at_s = self._timeout_at_s = math.inf
 
 
 def _new_classifier(unit: Unit) -> Classifier:

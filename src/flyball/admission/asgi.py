@@ -36,9 +36,6 @@ Headers = list[tuple[bytes, bytes]]
 KEPT_BYTES = 64 * 2**10
 """While a request waits its body is taken from the server only as long as less than this is kept."""
 
-LISTEN_AFTER_S = 0.01
-"""Who waits less is not listened to: a task for it would cost more than most short waits."""
-
 TRY_AGAIN_LATER = 1013
 """The code with which a WebSocket is closed where the server cannot answer the handshake with a status."""
 
@@ -102,7 +99,10 @@ class AdmissionMiddleware:
             asked = self.admission.ask(key)
             if isinstance(asked, Admitted):
                 admitted = asked
+            elif (found := await asked.wait_briefly()) is not None:
+                admitted = found
             else:
+                # Who waits but a moment is not listened to: a task for it would cost more than most short waits.
                 inbox = _Inbox(receive)
                 found = await _wait(asked, inbox)
                 if found is None:
@@ -231,26 +231,16 @@ async def _wait(waiting: Waiting, inbox: _Inbox) -> Admitted | None:
     """Wait for admission, or until the client has gone: None. Raises NotAdmitted."""
     admitted: Admitted | None = None
     refusal: NotAdmitted | None = None
-    listening: asyncio.Task[None] | None = None
-    loop = asyncio.get_running_loop()
     try:
         try:
             async with asyncio.TaskGroup() as tasks:
-
-                def listen() -> None:
-                    nonlocal listening
-                    listening = tasks.create_task(inbox.listen())
-
-                timer = loop.call_later(LISTEN_AFTER_S, listen)
+                listening = tasks.create_task(inbox.listen())
                 try:
                     admitted = await waiting.wait()
                 except NotAdmitted as error:
                     refusal = error
-                finally:
-                    timer.cancel()
                 # Servers can bear this: a message that has come meanwhile is there for the next who asks.
-                if listening is not None:
-                    listening.cancel()
+                listening.cancel()
         except* _Gone:
             # If it was admitted in the same moment it begins, and finds out by itself.
             pass
