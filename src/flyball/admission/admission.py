@@ -60,11 +60,13 @@ class Admitted:
 
     __slots__ = ("_admission", "admitted_s", "arrived_s", "class_number", "has_ended", "is_stream", "key", "use")
 
-    def __init__(self, admission: Admission, ticket: Ticket, class_number: int, admitted_s: float) -> None:
+    def __init__(
+        self, admission: Admission, key: str, class_number: int, arrived_s: float, admitted_s: float
+    ) -> None:
         self._admission = admission
-        self.key = ticket.key
+        self.key = key
         self.class_number = class_number
-        self.arrived_s = ticket.arrived_s
+        self.arrived_s = arrived_s
         self.admitted_s = admitted_s
         self.use = Use()
         self.is_stream = False
@@ -177,9 +179,10 @@ class Admission:
         self._budget = BudgetController(self.reference.value, gain)
         self._busy_limit = BusyLimit(self.reference.value)
         self._gate = Gate(self.scheduler, self._class_costs(), queue_limit=queue_limit, burst_s=burst_s)
+        self._most_busy = self._find_most_busy()
         self._finished = Finished()
         self._waiters: dict[Ticket, Waiting] = {}
-        self._deadlines_s = self._find_deadlines()
+        self._deadlines_s: list[float] = []
         self._deadlines: Timeouts[Waiting] = Timeouts()
         self._brief: Timeouts[Waiting] = Timeouts()
         self._running: dict[Admitted, None] = {}
@@ -199,6 +202,7 @@ class Admission:
         self._period_began_s = 0.0
         self._usage_then = Usage()
         self._sequence = 0
+        self._know_classes()
 
     @property
     def gate(self) -> Gate:
@@ -282,15 +286,22 @@ class Admission:
             loop = self._start()
         number, cost = self.classifier.classify(key)
         now_s = loop.time()
-        ticket = Ticket(key, number, cost, now_s)
-        self.counts_of(number).arrived += 1
-        room = self._look_at_pool()
+        self.counts[number].arrived += 1
+        if cost <= 0.0:
+            return self._begin(key, number, cost, now_s, now_s)
+        room = self._look_at_pool(now_s)
+        if self._gate.passes(number, cost, now_s):
+            return self._begin(key, number, cost, now_s, now_s)
+        return self._queue(Ticket(key, number, cost, now_s), room)
+
+    def _queue(self, ticket: Ticket, room: int | None) -> Admitted | Waiting:
+        number, now_s = ticket.class_number, ticket.arrived_s
         try:
             self._let_in(self._gate.arrive(ticket, room))
         except Full:
             raise self._refusal(ticket, number, "too many requests wait already") from None
         if ticket.admitted_s is not None:
-            return self._begin(ticket, number)
+            return self._begin(ticket.key, number, ticket.cost, now_s, now_s)
         waiting = self._waiters[ticket] = Waiting(self, ticket, self._deadlines_s[number])
         self._plan_timeout(self._deadlines.add(waiting, waiting.deadline_s, now_s))
         self._plan_dispatch(now_s)
@@ -304,9 +315,12 @@ class Admission:
         """
         return self._deadlines_s[number]
 
-    def _find_deadlines(self) -> list[float]:
+    def _know_classes(self) -> None:
+        """Get ready for requests of the gate's classes, which have just become these."""
         costs = self._gate.class_costs
-        return [self.deadline_s * max(self._least_deadline_ratio, cost / costs[-1]) for cost in costs]
+        self._deadlines_s = [self.deadline_s * max(self._least_deadline_ratio, cost / costs[-1]) for cost in costs]
+        while len(self.counts) < len(costs):
+            self.counts.append(ClassCounts())
 
     def _decide(self, waiting: Waiting, is_admitted: bool) -> None:
         """End the wait of a request, which learns of it a bit later."""
@@ -322,7 +336,9 @@ class Admission:
         """Let a request begin, or refuse it, that has learned what was decided."""
         if waiting.is_admitted:
             self._woken -= 1
-            return self._begin(waiting.ticket, waiting.class_number)
+            ticket = waiting.ticket
+            assert ticket.admitted_s is not None
+            return self._begin(ticket.key, waiting.class_number, ticket.cost, ticket.arrived_s, ticket.admitted_s)
         reason = "the database is busy" if self._loop is not None else "the application is shutting down"
         raise self._refusal(waiting.ticket, waiting.class_number, reason)
 
@@ -334,7 +350,7 @@ class Admission:
         elif waiting.is_admitted:
             # In this very moment: its budget is lost, but it does not count as begun.
             self._woken -= 1
-        self.counts_of(waiting.class_number).left += 1
+        self.counts[waiting.class_number].left += 1
         self._tell(waiting.ticket, waiting.class_number, "left")
 
     def _wake_soon(self, waiting: Waiting) -> None:
@@ -360,13 +376,11 @@ class Admission:
             waiting.wake()
         self._plan_timeout(min(self._deadlines.next_s(), self._brief.next_s()))
 
-    def _begin(self, ticket: Ticket, number: int) -> Admitted:
-        admitted_s = ticket.admitted_s
-        assert admitted_s is not None
-        self.counts_of(number).admit(admitted_s - ticket.arrived_s)
-        admitted = Admitted(self, ticket, number, admitted_s)
+    def _begin(self, key: str, number: int, cost: float, arrived_s: float, admitted_s: float) -> Admitted:
+        self.counts[number].admit(admitted_s - arrived_s)
+        admitted = Admitted(self, key, number, arrived_s, admitted_s)
         self._running[admitted] = None
-        if ticket.cost > 0:
+        if cost > 0.0:
             self._fresh.append(admitted)
         return admitted
 
@@ -374,14 +388,15 @@ class Admission:
         if admitted.has_ended:
             return
         admitted.has_ended = True
-        served_s = self._time() - admitted.admitted_s
+        now_s = self._time()
+        served_s = now_s - admitted.admitted_s
         if served_s > self.stream_after_s:
             self._become_stream(admitted)
         if admitted.is_stream:
             self._streams -= 1
         else:
             self._running.pop(admitted, None)
-        counts = self.counts_of(admitted.class_number)
+        counts = self.counts[admitted.class_number]
         if is_failure:
             # What a request has cost until it failed is no sign of what others of its key cost.
             counts.failed += 1
@@ -405,8 +420,8 @@ class Admission:
                     use.waiting_s,
                 )
             )
-        if self._waiters:
-            self._dispatch()
+        if self._waiters and self._gate.has_budget(now_s):
+            self._dispatch(now_s)
 
     def _learn(self, admitted: Admitted, served_s: float) -> None:
         # Its class may be another one than when it was admitted.
@@ -458,10 +473,11 @@ class Admission:
         finished.end_period()
         if self.classifier.end_period():
             self._gate.reclassify(self._class_costs(), lambda key: self.classifier.classify(key)[0])
-            self._deadlines_s = self._find_deadlines()
+            self._know_classes()
             finished.forget_classes()
         budget = self._budget.step(reference, self.load_per_s, turnout.admitted_cost / passed_s)
         self._busy_limit.step(reference, self.load_per_s, turnout.was_held)
+        self._most_busy = self._find_most_busy()
         self._gate.set_rate(budget, now_s)
         if self._record is not None:
             self._record(Sample(self.name, now_s, self.period_s, reference, self.load_per_s, budget, self._sequence))
@@ -480,7 +496,7 @@ class Admission:
         if self._loop is None:
             return
         now_s = now_s if now_s is not None else self._loop.time()
-        self._let_in(self._gate.dispatch(now_s, self._look_at_pool()))
+        self._let_in(self._gate.dispatch(now_s, self._look_at_pool(now_s)))
         self._plan_dispatch(now_s)
 
     def _let_in(self, tickets: list[Ticket]) -> None:
@@ -507,33 +523,34 @@ class Admission:
         self._dispatch_at_s = math.inf
         self._dispatch()
 
-    def _look_at_pool(self) -> int | None:
+    def _look_at_pool(self, now_s: float) -> int | None:
         """Return how many more may take a connection, None if that is not bounded, and hold the gate if nobody may.
 
         Requests that wait inside for connections hold what others need: they had better wait outside.
         """
         meter = self._meter
-        limit = math.inf if meter.size is None else self._full_ratio * meter.size
-        if self.unit is Unit.BUSY_MS:
-            limit = min(limit, self._busy_limit.value)
+        limit = self._most_busy
+        if meter.size is not None and self._full_ratio * meter.size < limit:
+            limit = self._full_ratio * meter.size
         if limit == math.inf:
             return None
+        free = limit - meter.busy
         # Not all of these are fresh still. To look at each for every request would be dear, and as long as there is
         # room for all of them it makes no difference.
         fresh = len(self._fresh) + self._woken
-        if self._waiters or fresh >= limit - meter.busy or len(self._fresh) >= self._look_at_fresh:
-            fresh = self._count_fresh()
-        room = math.ceil(limit - meter.busy - max(meter.waiting, fresh))
+        if self._waiters or fresh >= free or len(self._fresh) >= self._look_at_fresh:
+            fresh = self._count_fresh(now_s)
+        room = math.ceil(free - (fresh if fresh > meter.waiting else meter.waiting))
         is_held = room <= 0
         if is_held is not self._is_held:
             self._is_held = is_held
             self._gate.hold(is_held)
-        return max(room, 0)
+        return 0 if is_held else room
 
-    def _count_fresh(self) -> int:
+    def _count_fresh(self, now_s: float) -> int:
         """Return how many were admitted that will take a connection soon, or wait for their first one."""
         if self._fresh:
-            since_s = self._time() - FRESH_S
+            since_s = now_s - FRESH_S
             self._fresh = [
                 each
                 for each in self._fresh
@@ -543,7 +560,7 @@ class Admission:
         return len(self._fresh) + self._woken
 
     def _refusal(self, ticket: Ticket, number: int, reason: str) -> NotAdmitted:
-        self.counts_of(number).refused += 1
+        self.counts[number].refused += 1
         self._tell(ticket, number, "refused")
         return NotAdmitted(reason, self.retry_after_s())
 
@@ -560,9 +577,11 @@ class Admission:
 
     def counts_of(self, number: int) -> ClassCounts:
         """Return what became of the requests of a class."""
-        while len(self.counts) <= number:
-            self.counts.append(ClassCounts())
         return self.counts[number]
+
+    def _find_most_busy(self) -> float:
+        """Return how many connections may be busy for the reference's sake."""
+        return self._busy_limit.value if self.unit is Unit.BUSY_MS else math.inf
 
     def _class_costs(self) -> list[float]:
         return [each.mean for each in self.classifier.classes]

@@ -55,8 +55,11 @@ class ClassCounts:
     def admit(self, waited_s: float) -> None:
         """Count one that was admitted."""
         self.admitted += 1
-        self.waited_s += waited_s
-        self.waits[bisect_left(WAITS_S, waited_s)] += 1
+        if waited_s == 0.0:
+            self.waits[0] += 1
+        else:
+            self.waited_s += waited_s
+            self.waits[bisect_left(WAITS_S, waited_s)] += 1
 
 
 class Blocking:

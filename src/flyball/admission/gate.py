@@ -147,6 +147,16 @@ class Gate:
         if is_first:
             self._budget = self._most_saved
 
+    def passes(self, class_number: int, cost: float, now_s: float) -> bool:
+        """Let a request of a cost above 0 come if it is admitted at once; it needs no ticket then."""
+        self._refill(now_s)
+        if self._total_waiting or self._budget <= 0.0 or self._is_held:
+            return False
+        line = self._lines[class_number]
+        line.arrived += 1
+        self._spend(line, cost)
+        return True
+
     def arrive(self, ticket: Ticket, most: int | None = None) -> list[Ticket]:
         """Let a request come, and return all who are admitted now; it waits if it is not one of them.
 
@@ -157,12 +167,11 @@ class Gate:
         if ticket.cost <= 0.0:
             ticket.admitted_s = now_s
             return [ticket]
+        if self.passes(ticket.class_number, ticket.cost, now_s):
+            ticket.admitted_s = now_s
+            return [ticket]
         line = self._lines[ticket.class_number]
         line.arrived += 1
-        self._refill(now_s)
-        if self._total_waiting == 0 and self._budget > 0.0 and not self._is_held:
-            self._admit(ticket, line, now_s)
-            return [ticket]
         if len(line.queue) >= self._queue_limit:
             line.lost += 1
             raise Full(ticket.class_number, len(line.queue))
@@ -174,6 +183,11 @@ class Gate:
         """Admit whom the budget allows, at most `most` requests, and return them in order."""
         self._refill(now_s)
         return self._dispatch(now_s, most)
+
+    def has_budget(self, now_s: float) -> bool:
+        """Return whether a dispatch could admit somebody; if not, no more than time can change it."""
+        self._refill(now_s)
+        return self._budget > 0.0
 
     def next_dispatch_s(self, now_s: float) -> float | None:
         """Return when to dispatch again, None if that would admit nobody however late it is.
@@ -275,7 +289,8 @@ class Gate:
                     line = lines[number]
                     ticket, _ = line.queue.popitem(last=False)
                     self._total_waiting -= 1
-                    self._admit(ticket, line, now_s)
+                    ticket.admitted_s = now_s
+                    self._spend(line, ticket.cost)
                     admitted.append(ticket)
                     standings[number] = line.standing(now_s)
         self._note_who_waits()
@@ -285,11 +300,10 @@ class Gate:
         probability = self.scheduler.probability(number, standings)
         return probability >= 1.0 or self._random.random() < probability
 
-    def _admit(self, ticket: Ticket, line: _Line, now_s: float) -> None:
-        ticket.admitted_s = now_s
+    def _spend(self, line: _Line, cost: float) -> None:
         line.admitted += 1
-        self._admitted_cost += ticket.cost
-        self._budget -= ticket.cost
+        self._admitted_cost += cost
+        self._budget -= cost
 
     def _forget(self, ticket: Ticket) -> bool:
         # Of one that does not wait any more, the class may not exist any more either.
