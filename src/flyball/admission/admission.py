@@ -84,10 +84,13 @@ class Admitted:
 class Waiting:
     """A request that has to wait. Whoever has asked for it has to wait for it, too."""
 
-    __slots__ = ("_admission", "_waiter", "class_number", "deadline_s", "is_admitted", "ticket")
+    __slots__ = ("_admission", "_loop", "_waiter", "class_number", "deadline_s", "is_admitted", "ticket")
 
-    def __init__(self, admission: Admission, ticket: Ticket, deadline_s: float) -> None:
+    def __init__(
+        self, admission: Admission, loop: asyncio.AbstractEventLoop, ticket: Ticket, deadline_s: float
+    ) -> None:
         self._admission = admission
+        self._loop = loop
         self._waiter: asyncio.Future[None] | None = None
         self.ticket = ticket
         self.class_number = ticket.class_number
@@ -109,7 +112,7 @@ class Waiting:
         return None if self.is_admitted is None else self._admission._go_on(self)
 
     async def _sleep(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
+        self._waiter = self._loop.create_future()
         try:
             await self._waiter
         except asyncio.CancelledError:
@@ -292,9 +295,9 @@ class Admission:
         room = self._look_at_pool(now_s)
         if self._gate.passes(number, cost, now_s):
             return self._begin(key, number, cost, now_s, now_s)
-        return self._queue(Ticket(key, number, cost, now_s), room)
+        return self._queue(Ticket(key, number, cost, now_s), room, loop)
 
-    def _queue(self, ticket: Ticket, room: int | None) -> Admitted | Waiting:
+    def _queue(self, ticket: Ticket, room: int | None, loop: asyncio.AbstractEventLoop) -> Admitted | Waiting:
         number, now_s = ticket.class_number, ticket.arrived_s
         try:
             self._let_in(self._gate.arrive(ticket, room))
@@ -302,7 +305,7 @@ class Admission:
             raise self._refusal(ticket, number, "too many requests wait already") from None
         if ticket.admitted_s is not None:
             return self._begin(ticket.key, number, ticket.cost, now_s, now_s)
-        waiting = self._waiters[ticket] = Waiting(self, ticket, self._deadlines_s[number])
+        waiting = self._waiters[ticket] = Waiting(self, loop, ticket, self._deadlines_s[number])
         self._plan_timeout(self._deadlines.add(waiting, waiting.deadline_s, now_s))
         self._plan_dispatch(now_s)
         return waiting

@@ -111,10 +111,7 @@ class AdmissionMiddleware:
         except NotAdmitted as refusal:
             await _refuse(scope, send, refusal)
             return
-        await self._serve(admitted, scope, receive, send)
-
-    async def _serve(self, admitted: Admitted, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the application answer, and say when and how it has."""
+        # Not in a method of its own: each switch between tasks would go through one more coroutine.
         answer = _Answer(admitted, send)
         mark = current_use.set(admitted.use)
         try:

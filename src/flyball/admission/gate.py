@@ -280,21 +280,44 @@ class Gate:
     def _dispatch(self, now_s: float, most: int | None) -> list[Ticket]:
         admitted: list[Ticket] = []
         if self._total_waiting and self._budget > 0.0 and not self._is_held:
-            lines = self._lines
-            standings = [line.standing(now_s) for line in lines]
-            while self._total_waiting and self._budget > 0.0 and (most is None or len(admitted) < most):
-                number = self._cursor
-                self._cursor = (number + 1) % len(lines)
-                if standings[number].waiting and self._has_luck(number, standings):
-                    line = lines[number]
-                    ticket, _ = line.queue.popitem(last=False)
-                    self._total_waiting -= 1
-                    ticket.admitted_s = now_s
-                    self._spend(line, ticket.cost)
-                    admitted.append(ticket)
-                    standings[number] = line.standing(now_s)
+            number = self._only_waiting()
+            if number is not None:
+                self._admit_only(number, admitted, now_s, most)
+            else:
+                self._admit_in_rounds(admitted, now_s, most)
         self._note_who_waits()
         return admitted
+
+    def _only_waiting(self) -> int | None:
+        """Return the class of all who wait, None if they are of several."""
+        for number, line in enumerate(self._lines):
+            if line.queue:
+                return number if len(line.queue) == self._total_waiting else None
+        return None
+
+    def _admit_only(self, number: int, admitted: list[Ticket], now_s: float, most: int | None) -> None:
+        """Admit those of one class while nobody else waits: there is nothing to choose, and no need to ask."""
+        line = self._lines[number]
+        while line.queue and self._budget > 0.0 and (most is None or len(admitted) < most):
+            admitted.append(self._admit_first(line, now_s))
+            self._cursor = (number + 1) % len(self._lines)
+
+    def _admit_in_rounds(self, admitted: list[Ticket], now_s: float, most: int | None) -> None:
+        lines = self._lines
+        standings = [line.standing(now_s) for line in lines]
+        while self._total_waiting and self._budget > 0.0 and (most is None or len(admitted) < most):
+            number = self._cursor
+            self._cursor = (number + 1) % len(lines)
+            if standings[number].waiting and self._has_luck(number, standings):
+                admitted.append(self._admit_first(lines[number], now_s))
+                standings[number] = lines[number].standing(now_s)
+
+    def _admit_first(self, line: _Line, now_s: float) -> Ticket:
+        ticket, _ = line.queue.popitem(last=False)
+        self._total_waiting -= 1
+        ticket.admitted_s = now_s
+        self._spend(line, ticket.cost)
+        return ticket
 
     def _has_luck(self, number: int, standings: Sequence[Standing]) -> bool:
         probability = self.scheduler.probability(number, standings)
