@@ -428,9 +428,8 @@ class Admission:
 
     def _learn(self, admitted: Admitted, served_s: float) -> None:
         # Its class may be another one than when it was admitted.
-        number, _ = self.classifier.classify(admitted.key)
-        self.classifier.learn(admitted.key, self.unit.cost_of(admitted.use))
-        self._finished.add(number, served_s, self.classifier.base_cost(admitted.key))
+        number, base_cost = self.classifier.learn(admitted.key, self.unit.cost_of(admitted.use))
+        self._finished.add(number, served_s, base_cost)
 
     def _become_stream(self, admitted: Admitted) -> None:
         if not admitted.is_stream:

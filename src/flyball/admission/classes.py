@@ -54,8 +54,8 @@ class RequestClasses(Protocol):
     def classify(self, key: str) -> tuple[int, float]:
         """Return the class of a request that has come, and the cost to spend for it."""
 
-    def learn(self, key: str, cost: float) -> None:
-        """Note what a request has cost, 0 or more, after it has ended."""
+    def learn(self, key: str, cost: float) -> tuple[int, float]:
+        """Note what a request has cost, 0 or more, after it has ended. Return its class, and its base cost."""
 
     def end_period(self) -> bool:
         """Note that a control period has ended; say whether classes, or the class of a key, have changed."""

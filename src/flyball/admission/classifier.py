@@ -79,15 +79,19 @@ class _Key:
         return cls(class_number, mean, base=mean, square=mean * mean + sd * sd, trust=trust, weight=weight)
 
     def learn(self, cost: float) -> None:
+        # For each request that ends, so without calls: they would take most of the time.
         self.seen += 1
         self.weight += 1.0
-        self.trust = min(self.trust + 1, MEMORY_REQUESTS)
-        part = 1.0 / self.trust
-        self.mean += part * (cost - self.mean)
-        self.square += part * (cost * cost - self.square)
-        is_mean_sure = self.trust >= TRUST_IN_PROFILE_REQUESTS
-        if is_mean_sure or (self.base == math.inf and self.trust >= FEW_REQUESTS):
-            self.base = min(self.base, self.mean)
+        trust = self.trust
+        if trust < MEMORY_REQUESTS:
+            trust += 1
+            self.trust = trust
+        mean = self.mean + (cost - self.mean) / trust
+        self.mean = mean
+        self.square += (cost * cost - self.square) / trust
+        is_mean_sure = trust >= TRUST_IN_PROFILE_REQUESTS
+        if mean < self.base and (is_mean_sure or (self.base == math.inf and trust >= FEW_REQUESTS)):
+            self.base = mean
 
     @property
     def place(self) -> float:
@@ -186,13 +190,17 @@ class Classifier:
             return len(self._classes) - 1, self._unknown_cost
         return known.class_number, known.mean
 
-    def learn(self, key: str, cost: float) -> None:
-        """Note what a request has cost, 0 or more, after it has ended."""
+    def learn(self, key: str, cost: float) -> tuple[int, float]:
+        """Note what a request has cost, 0 or more, after it has ended. Return its class, and its base cost."""
         known = self._keys.get(key) or self._add(key)
         known.learn(cost)
         self._seen += 1
-        if known.class_number is None and known.seen >= FEW_REQUESTS:
+        base = known.base if known.base < known.mean else known.mean
+        if known.class_number is not None:
+            return known.class_number, base
+        if known.seen >= FEW_REQUESTS:
             self._has_new_key = True
+        return len(self._classes) - 1, base
 
     def end_period(self) -> bool:
         """Note that a control period has ended; say whether classes, or the class of a key, have changed."""
@@ -328,9 +336,10 @@ class OneClass:
         """Return class 0 and the running mean of all requests."""
         return 0, self._mean
 
-    def learn(self, key: str, cost: float) -> None:
-        """Note what a request has cost, 0 or more, after it has ended."""
+    def learn(self, key: str, cost: float) -> tuple[int, float]:
+        """Note what a request has cost, 0 or more, after it has ended. Return class 0, and the base cost of all."""
         self._all.learn(cost)
+        return 0, self.base_cost(key)
 
     def end_period(self) -> bool:
         """Say that nothing has changed."""

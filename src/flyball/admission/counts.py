@@ -5,6 +5,7 @@ Only sums; who decides what from them is elsewhere.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -113,8 +114,9 @@ class Finished:
         mean_s = self._means_s.get(number, served_s)
         mean_s += RESPONSE_PART * (served_s - mean_s)
         self._means_s[number] = mean_s
-        best_s = min(mean_s, self._bests_s.get(number, mean_s))
-        self._bests_s[number] = best_s
+        best_s = self._bests_s.get(number, math.inf)
+        if mean_s < best_s:
+            best_s = self._bests_s[number] = mean_s
         self.count += 1
         self.work += base_cost
         self._served_s += served_s

@@ -154,7 +154,9 @@ class Gate:
             return False
         line = self._lines[class_number]
         line.arrived += 1
-        self._spend(line, cost)
+        line.admitted += 1
+        self._admitted_cost += cost
+        self._budget -= cost
         return True
 
     def arrive(self, ticket: Ticket, most: int | None = None) -> list[Ticket]:
@@ -270,7 +272,8 @@ class Gate:
         passed_s = now_s - self._refilled_s
         if passed_s > 0.0:
             self._refilled_s = now_s
-            self._budget = min(self._budget + self._rate * passed_s, self._most_saved)
+            budget = self._budget + self._rate * passed_s
+            self._budget = budget if budget < self._most_saved else self._most_saved
 
     def _limit_savings(self) -> None:
         """Work out what may be saved: without a bound, what an idle night has saved would pass at once."""
@@ -316,17 +319,14 @@ class Gate:
         ticket, _ = line.queue.popitem(last=False)
         self._total_waiting -= 1
         ticket.admitted_s = now_s
-        self._spend(line, ticket.cost)
+        line.admitted += 1
+        self._admitted_cost += ticket.cost
+        self._budget -= ticket.cost
         return ticket
 
     def _has_luck(self, number: int, standings: Sequence[Standing]) -> bool:
         probability = self.scheduler.probability(number, standings)
         return probability >= 1.0 or self._random.random() < probability
-
-    def _spend(self, line: _Line, cost: float) -> None:
-        line.admitted += 1
-        self._admitted_cost += cost
-        self._budget -= cost
 
     def _forget(self, ticket: Ticket) -> bool:
         # Of one that does not wait any more, the class may not exist any more either.
