@@ -407,29 +407,13 @@ class Admission:
         else:
             counts.served += 1
             if not admitted.is_stream:
-                self._learn(admitted, served_s)
+                # Its class may be another one than when it was admitted.
+                number, base_cost = self.classifier.learn(admitted.key, self.unit.cost_of(admitted.use))
+                self._finished.add(number, served_s, base_cost)
         if self._note is not None:
-            use = admitted.use
-            self._note(
-                Served(
-                    admitted.key,
-                    admitted.class_number,
-                    "failed" if is_failure else "served",
-                    admitted.arrived_s,
-                    admitted.admitted_s - admitted.arrived_s,
-                    served_s,
-                    use.connections,
-                    use.busy_s,
-                    use.waiting_s,
-                )
-            )
+            self._note(_served(admitted, served_s, is_failure))
         if self._waiters and self._gate.has_budget(now_s):
             self._dispatch(now_s)
-
-    def _learn(self, admitted: Admitted, served_s: float) -> None:
-        # Its class may be another one than when it was admitted.
-        number, base_cost = self.classifier.learn(admitted.key, self.unit.cost_of(admitted.use))
-        self._finished.add(number, served_s, base_cost)
 
     def _become_stream(self, admitted: Admitted) -> None:
         if not admitted.is_stream:
@@ -532,8 +516,9 @@ class Admission:
         """
         meter = self._meter
         limit = self._most_busy
-        if meter.size is not None and self._full_ratio * meter.size < limit:
-            limit = self._full_ratio * meter.size
+        size = meter.size
+        if size is not None and self._full_ratio * size < limit:
+            limit = self._full_ratio * size
         if limit == math.inf:
             return None
         free = limit - meter.busy
@@ -603,6 +588,21 @@ class Admission:
     def _forget_timers(self) -> None:
         self._period_timer = self._dispatch_timer = self._timeout_timer = None
         self._dispatch_at_s = self._timeout_at_s = math.inf
+
+
+def _served(admitted: Admitted, served_s: float, is_failure: bool) -> Served:
+    use = admitted.use
+    return Served(
+        admitted.key,
+        admitted.class_number,
+        "failed" if is_failure else "served",
+        admitted.arrived_s,
+        admitted.admitted_s - admitted.arrived_s,
+        served_s,
+        use.connections,
+        use.busy_s,
+        use.waiting_s,
+    )
 
 
 def _new_classifier(unit: Unit) -> Classifier:
