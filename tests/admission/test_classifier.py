@@ -57,7 +57,6 @@ def test_without_a_profile_there_is_one_class_at_first() -> None:
     classifier = Classifier(first_cost=7.0)
     assert classifier.classify("view") == (0, 7.0)
     assert [found.mean for found in classifier.classes] == [7.0]
-    assert classifier.base_cost("view") == 7.0
 
 
 def test_classes_are_found_after_some_requests() -> None:
@@ -89,7 +88,7 @@ def test_a_profile_is_believed_from_the_first_request() -> None:
     assert site.classes == SMALL_AND_LARGE
     assert site.classifier.unit == "ms"
     assert site.classifier.classify("about") == (1, profile().keys["about"].mean)
-    assert site.classifier.base_cost("about") == profile().keys["about"].mean
+    assert site.classifier.keys["about"].base == profile().keys["about"].mean
 
 
 def test_a_right_profile_is_never_changed() -> None:
@@ -117,10 +116,10 @@ def test_what_slows_all_requests_alike_changes_no_class(slowness: float) -> None
 def test_base_costs_do_not_grow_with_the_load() -> None:
     site = Site(Classifier(profile()))
     site.go_on(4 * LOOK_PERIODS)
-    before = [site.classifier.base_cost(key) for key in COSTS]
+    before = [site.classifier.keys[key].base for key in COSTS]
     site.slowness = 4.0
     site.go_on(10 * LOOK_PERIODS)
-    assert [site.classifier.base_cost(key) for key in COSTS] == pytest.approx(before, rel=0.1)
+    assert [site.classifier.keys[key].base for key in COSTS] == pytest.approx(before, rel=0.1)
     assert before == pytest.approx(list(COSTS.values()), rel=0.3)
 
 
@@ -132,7 +131,7 @@ def test_a_key_that_has_become_dear_changes_its_class_once_and_its_base_cost() -
     assert site.classes == SMALL_AND_LARGE | {"category": 1}
     assert changes == 1
     assert site.go_on(4 * LOOK_PERIODS) == 0
-    assert site.classifier.base_cost("category") == pytest.approx(75, rel=0.3)
+    assert site.classifier.keys["category"].base == pytest.approx(75, rel=0.3)
 
 
 def test_a_key_near_the_bound_does_not_go_to_and_fro() -> None:
@@ -202,7 +201,7 @@ def test_a_site_without_any_cost_is_one_class_with_a_cost_above_0() -> None:
     site.go_on(2 * LOOK_PERIODS)
     assert site.classifier.classify("home") == (0, 0.0)
     assert [found.mean for found in site.classifier.classes] == [LEAST_COST]
-    assert site.classifier.base_cost("home") == 0.0
+    assert site.classifier.keys["home"].base == 0.0
 
 
 def test_there_is_room_for_so_many_keys_and_the_others_are_one() -> None:
@@ -213,7 +212,6 @@ def test_there_is_room_for_so_many_keys_and_the_others_are_one() -> None:
     assert len(classifier.keys) == MOST_KEYS
     assert classifier.keys["other"].requests == MOST_KEYS + 1
     assert classifier.classify("/never seen") == (classifier.keys["other"].class_number, 50.0)
-    assert classifier.base_cost("/never seen") == 50.0
 
 
 def test_people_see_what_is_known_of_each_key() -> None:
@@ -242,7 +240,7 @@ def test_whatever_requests_cost_classes_are_sound(costs: list[tuple[str, float]]
         assert 0 <= which < len(classes)
         assert 0 <= expected < math.inf
         known = classifier.keys[key]
-        assert 0 <= classifier.base_cost(key) == known.base <= known.mean
+        assert 0 <= known.base <= known.mean
 
 
 def test_one_class_charges_the_mean_of_all() -> None:
@@ -253,16 +251,15 @@ def test_one_class_charges_the_mean_of_all() -> None:
     assert one.classify("a") == (0, 5.0)
     assert not one.end_period()
     assert [found.mean for found in one.classes] == [5.0]
-    assert one.base_cost("a") == 5.0
     assert dict(one.keys) == {}
 
 
 def test_one_class_keeps_the_least_mean_as_its_base() -> None:
     one = OneClass()
     for cost in [2.0] * 100 + [8.0] * 500:
-        one.learn("a", cost)
+        _, base_cost = one.learn("a", cost)
     assert one.classify("a")[1] == pytest.approx(8.0, rel=0.01)
-    assert one.base_cost("a") == pytest.approx(2.0)
+    assert base_cost == pytest.approx(2.0)
 
 
 def test_the_next_key_is_seldom_dearer_than_the_bound() -> None:

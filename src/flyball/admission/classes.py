@@ -55,10 +55,10 @@ class RequestClasses(Protocol):
         """Return the class of a request that has come, and the cost to spend for it."""
 
     def learn(self, key: str, cost: float) -> tuple[int, float]:
-        """Note what a request has cost, 0 or more, after it has ended. Return its class, and its base cost."""
+        """Note what a request has cost, 0 or more, after it has ended. Return its class, and its base cost.
+
+        That is what it costs while nothing is overloaded: the least mean of its key.
+        """
 
     def end_period(self) -> bool:
         """Note that a control period has ended; say whether classes, or the class of a key, have changed."""
-
-    def base_cost(self, key: str) -> float:
-        """Return what a request of this key costs while nothing is overloaded."""

@@ -210,11 +210,6 @@ class Classifier:
             has_changed |= self._look()
         return has_changed
 
-    def base_cost(self, key: str) -> float:
-        """Return the least mean of this key; of an unknown one, what is assumed for it."""
-        known = self._keys.get(key, self._other)
-        return self._unknown_cost if known is None else min(known.base, known.mean)
-
     def _begin_with(self, profile: Profile) -> None:
         most_asked_for = sorted(profile.keys.items(), key=lambda item: -item[1].requests)[: MOST_KEYS - 1]
         total = sum(facts.requests for _, facts in most_asked_for) or 1
@@ -339,15 +334,11 @@ class OneClass:
     def learn(self, key: str, cost: float) -> tuple[int, float]:
         """Note what a request has cost, 0 or more, after it has ended. Return class 0, and the base cost of all."""
         self._all.learn(cost)
-        return 0, self.base_cost(key)
+        return 0, min(self._all.base, self._mean)
 
     def end_period(self) -> bool:
         """Say that nothing has changed."""
         return False
-
-    def base_cost(self, key: str) -> float:
-        """Return the least mean of all requests so far."""
-        return min(self._all.base, self._mean)
 
     @property
     def _mean(self) -> float:
