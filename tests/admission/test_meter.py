@@ -56,6 +56,21 @@ def test_a_request_is_told_what_it_took_wherever_the_connection_is_given_back(me
     assert current_use.get() is None
 
 
+def test_a_request_is_told_how_many_connections_it_has_not_given_back(meter: Meter) -> None:
+    use = Use()
+    current_use.set(use)
+    first, second = meter.ask(), meter.ask()
+    current_use.set(None)
+    first.got()
+    second.got()
+    assert use.held == 2
+    first.end()
+    first.end()
+    assert use.held == 1
+    second.end()
+    assert use.held == 0
+
+
 def test_the_sizes_of_all_pools_add_up(meter: Meter) -> None:
     one, other = object(), object()
     assert meter.usage.size is None

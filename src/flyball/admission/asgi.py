@@ -264,7 +264,9 @@ class _Answer:
         # Not a coroutine itself: that would be one more for each message of each request.
         kind = message["type"]
         if kind == "http.response.body":
-            if not message.get("more_body", False):
+            # Some give connections back only after the response, as FastAPI's dependencies do: what they cost is not
+            # known before, and the request ends with the application.
+            if not message.get("more_body", False) and not self._admitted.use.held:
                 self._admitted.end(self.is_failure)
         elif kind == "http.response.start":
             self.is_failure = message["status"] >= 500

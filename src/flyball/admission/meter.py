@@ -78,6 +78,7 @@ class Meter:
             hold.is_held = True
             if hold.use is not None:
                 hold.use.connections += 1
+                hold.use.held += 1
                 hold.use.waiting_s += now_s - hold.since_s
             hold.since_s = now_s
 
@@ -93,6 +94,7 @@ class Meter:
                 self.busy -= 1
                 if hold.use is not None:
                     hold.use.busy_s += took_s
+                    hold.use.held -= 1
             else:
                 self.waiting -= 1
                 if hold.use is not None:

@@ -16,6 +16,8 @@ class Use:
     connections: int = 0
     busy_s: float = 0.0
     waiting_s: float = 0.0
+    held: int = 0
+    """Connections that it has not given back yet."""
 
 
 @dataclass(frozen=True, slots=True)

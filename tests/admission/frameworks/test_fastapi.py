@@ -1,13 +1,14 @@
 """Admission control in a FastAPI application."""
 
-from __future__ import annotations
+from collections.abc import AsyncIterator
+from typing import Annotated
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import PlainTextResponse
 
 from flyball.admission.asgi import AdmissionMiddleware
 from tests.admission.frameworks.checks import check
-from tests.admission.serving import Database, found_in, on_uvloop
+from tests.admission.serving import Database, ask, count, found_in, on_uvloop, serve
 
 
 def make_site(database: Database) -> FastAPI:
@@ -39,3 +40,25 @@ async def test_a_fastapi_application_has_admission_control_after_three_lines() -
     app = make_site(sensor)
     app.add_middleware(AdmissionMiddleware, sensor=sensor, state_path="/admission")
     await check(app, found_in(app), sensor, "GET /items/{item_id}")
+
+
+@on_uvloop
+async def test_a_connection_that_a_dependency_gives_back_after_the_response_is_charged_to_its_request() -> None:
+    sensor = Database()
+    app = FastAPI()
+
+    async def connection() -> AsyncIterator[None]:
+        hold = sensor.take()
+        yield
+        hold.end()
+
+    @app.get("/items")
+    async def items(_: Annotated[None, Depends(connection)]) -> str:
+        return "items"
+
+    app.add_middleware(AdmissionMiddleware, sensor=sensor)
+    guarded = found_in(app)
+    async with serve(app) as port:
+        await ask(port, "/items")
+    assert guarded.admission.classifier.keys["GET /items"].mean > 0
+    assert count(guarded.admission, "served") == 1
