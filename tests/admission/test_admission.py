@@ -245,7 +245,7 @@ async def test_a_failure_teaches_nothing_about_cost() -> None:
 async def test_nobody_is_admitted_while_the_pool_is_nearly_full() -> None:
     pool = Pool(size=4)
     admission = new_admission(pool, reference=100_000.0)
-    holds = [pool.take() for _ in range(3)]
+    holds = [pool.take(await admission.admit(SMALL)) for _ in range(3)]
     task = asyncio.ensure_future(admission.admit(LARGE))
     await asyncio.sleep(1.0)
     assert not task.done()
@@ -269,7 +269,7 @@ async def test_a_burst_does_not_pass_before_its_connections_are_counted() -> Non
 async def test_who_has_gone_when_it_is_admitted_makes_no_room_for_others() -> None:
     pool = Pool(size=4)
     admission = new_admission(pool, reference=100_000.0)
-    holds = [pool.take() for _ in range(3)]
+    holds = [pool.take(await admission.admit(SMALL)) for _ in range(3)]
     task = asyncio.ensure_future(admission.admit(LARGE))
     await asyncio.sleep(0)
     task.cancel()
@@ -287,8 +287,8 @@ async def test_who_has_gone_when_it_is_admitted_makes_no_room_for_others() -> No
 async def test_the_reference_bounds_busy_connections_in_every_moment() -> None:
     pool = Pool(size=100)
     admission = new_admission(pool, reference=2000.0)
-    for _ in range(4):
-        pool.take()
+    for _ in range(2):
+        pool.take(await admission.admit(SMALL))
     assert isinstance(admission.ask(SMALL), Waiting)
     admission.stop()
 
@@ -331,6 +331,23 @@ async def test_a_websocket_is_a_stream_from_its_beginning() -> None:
     admitted.end()
     admitted.stream()
     assert (admission.in_flight, admission.streams) == (0, 0)
+    admission.stop()
+
+
+@leaping
+async def test_a_websocket_that_keeps_a_connection_does_not_shut_others_out() -> None:
+    pool = Pool(size=10)
+    admission = new_admission(pool, reference=None)
+    admitted = await admission.admit(SMALL)
+    admitted.stream()
+    pool.take(admitted)
+    await asyncio.sleep(1.0)
+    for _ in range(20):
+        request = await admission.admit(SMALL)
+        hold = pool.take(request)
+        await asyncio.sleep(0.01)
+        hold.end()
+        request.end()
     admission.stop()
 
 

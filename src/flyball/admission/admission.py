@@ -19,6 +19,7 @@ from flyball.admission.counts import Blocking, ClassCounts, Finished, Outcome, S
 from flyball.admission.gate import Full, Gate, Ticket
 from flyball.admission.meter import Meter
 from flyball.admission.reference import FixedReference, Observation, Reference, SlowStart
+from flyball.admission.room import Room
 from flyball.admission.schedulers import Scheduler, make_scheduler
 from flyball.admission.state import state_of
 from flyball.admission.timeouts import Timeouts
@@ -39,10 +40,6 @@ TIMER_S = 0.001
 """Timers are not finer: whose time is up so soon has waited long enough."""
 LOOK_AGAIN_S = 0.002
 """While enough connections are busy they are looked at so often: nobody says when one is given back."""
-FRESH_S = 0.05
-"""A request that has not asked for a connection so long after its admission will not do so soon."""
-FRESH_AT_MOST = 32
-"""From so many on, beyond twice those that were left last time, they are looked at one by one."""
 RETRY_AFTER_S = (1.0, 60.0)
 FIRST_CONNECTIONS = 2.0
 """What a request takes as long as nothing is known, if cost is counted in connections."""
@@ -176,23 +173,18 @@ class Admission:
         self.load_per_s = 0.0
         """The cost that was measured in the last period, per second."""
         self._meter = sensor.meter
-        self._full_ratio = full_ratio
         self._record = record
         self._note = note
         self._budget = BudgetController(self.reference.value, gain)
         self._busy_limit = BusyLimit(self.reference.value)
         self._gate = Gate(self.scheduler, self._class_costs(), queue_limit=queue_limit, burst_s=burst_s)
-        self._most_busy = self._find_most_busy()
+        self._room = Room(self._meter, full_ratio, self._find_most_busy())
         self._finished = Finished()
         self._waiters: dict[Ticket, Waiting] = {}
         self._deadlines_s: list[float] = []
         self._deadlines: Timeouts[Waiting] = Timeouts()
         self._brief: Timeouts[Waiting] = Timeouts()
         self._running: dict[Admitted, None] = {}
-        self._fresh: list[Admitted] = []
-        self._look_at_fresh = FRESH_AT_MOST
-        self._woken = 0
-        """How many were admitted while they waited, and do not know it yet."""
         self._streams = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._time: Callable[[], float] = time.monotonic
@@ -332,13 +324,13 @@ class Admission:
         self._brief.remove(waiting, BRIEFLY_S)
         waiting.is_admitted = is_admitted
         if is_admitted:
-            self._woken += 1
+            self._room.woken += 1
         waiting.wake()
 
     def _go_on(self, waiting: Waiting) -> Admitted:
         """Let a request begin, or refuse it, that has learned what was decided."""
         if waiting.is_admitted:
-            self._woken -= 1
+            self._room.woken -= 1
             ticket = waiting.ticket
             assert ticket.admitted_s is not None
             return self._begin(ticket.key, waiting.class_number, ticket.cost, ticket.arrived_s, ticket.admitted_s)
@@ -352,7 +344,7 @@ class Admission:
             self._decide(waiting, is_admitted=False)
         elif waiting.is_admitted:
             # In this very moment: its budget is lost, but it does not count as begun.
-            self._woken -= 1
+            self._room.woken -= 1
         self.counts[waiting.class_number].left += 1
         self._tell(waiting.ticket, waiting.class_number, "left")
 
@@ -384,7 +376,7 @@ class Admission:
         admitted = Admitted(self, key, number, arrived_s, admitted_s)
         self._running[admitted] = None
         if cost > 0.0:
-            self._fresh.append(admitted)
+            self._room.begin(admitted)
         return admitted
 
     def _end(self, admitted: Admitted, is_failure: bool) -> None:
@@ -463,7 +455,7 @@ class Admission:
             finished.forget_classes()
         budget = self._budget.step(reference, self.load_per_s, turnout.admitted_cost / passed_s)
         self._busy_limit.step(reference, self.load_per_s, turnout.was_held)
-        self._most_busy = self._find_most_busy()
+        self._room.most_busy = self._find_most_busy()
         self._gate.set_rate(budget, now_s)
         if self._record is not None:
             self._record(Sample(self.name, now_s, self.period_s, reference, self.load_per_s, budget, self._sequence))
@@ -510,41 +502,13 @@ class Admission:
         self._dispatch()
 
     def _look_at_pool(self, now_s: float) -> int | None:
-        """Return how many more may take a connection, None if that is not bounded, and hold the gate if nobody may.
-
-        Requests that wait inside for connections hold what others need: they had better wait outside.
-        """
-        meter = self._meter
-        limit = self._most_busy
-        size = meter.size
-        if size is not None and self._full_ratio * size < limit:
-            limit = self._full_ratio * size
-        if limit == math.inf:
-            return None
-        free = limit - meter.busy
-        # Not all of these are fresh still. To look at each for every request would be dear, and as long as there is
-        # room for all of them it makes no difference.
-        fresh = len(self._fresh) + self._woken
-        if self._waiters or fresh >= free or len(self._fresh) >= self._look_at_fresh:
-            fresh = self._count_fresh(now_s)
-        room = math.ceil(free - (fresh if fresh > meter.waiting else meter.waiting))
-        is_held = room <= 0
+        """Return how many more may begin, None if that is not bounded, and hold the gate if nobody may."""
+        room = self._room.find(now_s, self._running, bool(self._waiters))
+        is_held = room == 0
         if is_held is not self._is_held:
             self._is_held = is_held
             self._gate.hold(is_held)
-        return 0 if is_held else room
-
-    def _count_fresh(self, now_s: float) -> int:
-        """Return how many were admitted that will take a connection soon, or wait for their first one."""
-        if self._fresh:
-            since_s = now_s - FRESH_S
-            self._fresh = [
-                each
-                for each in self._fresh
-                if each.use.connections == 0 and not each.has_ended and each.admitted_s > since_s
-            ]
-            self._look_at_fresh = 2 * len(self._fresh) + FRESH_AT_MOST
-        return len(self._fresh) + self._woken
+        return room
 
     def _refusal(self, ticket: Ticket, number: int, reason: str) -> NotAdmitted:
         self.counts[number].refused += 1
@@ -581,8 +545,8 @@ class Admission:
         self._deadlines.clear()
         self._brief.clear()
         self._running.clear()
-        self._fresh.clear()
-        self._streams = self._woken = 0
+        self._room.clear()
+        self._streams = 0
         self._forget_timers()
 
     def _forget_timers(self) -> None:
