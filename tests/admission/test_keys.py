@@ -20,7 +20,7 @@ from starlette.routing import Host, Mount, Route, Router, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket
 
-from flyball.admission.keys import key_for, litestar_key, path_key, starlette_key
+from flyball.admission.keys import RouteKey, key_for, litestar_key, path_key, path_of, starlette_key
 
 
 def scope_of(path: str, method: str | None = "GET", root_path: str = "") -> dict[str, Any]:
@@ -174,3 +174,27 @@ def test_an_application_of_no_framework_has_keys_by_path() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None: ...
 
     assert key_for(app) is path_key
+
+
+def test_a_path_that_only_begins_like_the_place_of_the_application_is_not_below_it() -> None:
+    assert path_of({"path": "/apple", "root_path": "/app"}) == "/apple"
+    assert path_of({"path": "/app/le", "root_path": "/app"}) == "/le"
+    assert path_of({"path": "/app", "root_path": "/app"}) == "/"
+
+
+def test_long_paths_are_not_remembered() -> None:
+    asked: list[str] = []
+
+    def route_of(method: str, path: str) -> str:
+        asked.append(path)
+        return "/{}"
+
+    key = RouteKey(route_of)
+    for path in ("/short", "/" + "x" * 100_000):
+        for _ in range(2):
+            assert key({"type": "http", "method": "GET", "path": path}) == "GET /{}"
+    assert [len(path) for path in asked] == [6, 100_001, 100_001]
+
+
+def test_addresses_of_people_are_not_part_of_a_key() -> None:
+    assert path_key({"type": "http", "method": "GET", "path": "/users/alice@example.org"}) == "GET /users/{}"

@@ -24,11 +24,14 @@ METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"
 MOST_SEGMENTS = 8
 MOST_SEGMENT_LETTERS = 40
 REMEMBERED_PATHS = 4096
+REMEMBERED_LETTERS = 256
+"""Longer paths are not remembered: clients can make them as long as servers let them."""
 
 _IDENTIFIER = re.compile(
     r"\d+"
     r"|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
     r"|(?=[^/]*\d)[0-9a-fA-F]{12,}"
+    r"|[^@]*@.*"
     rf"|.{{{MOST_SEGMENT_LETTERS + 1},}}"
 )
 
@@ -48,24 +51,30 @@ def path_of(scope: Scope) -> str:
     path: str = scope["path"]
     root_path: str = scope.get("root_path", "")
     if root_path and path.startswith(root_path):
-        return path[len(root_path) :] or "/"
+        below = path[len(root_path) :]
+        if not below or below.startswith("/"):
+            return below or "/"
     return path
 
 
 def path_key(scope: Scope) -> str:
-    """Return the key for any application: numbers, UUIDs, long hexadecimal and long texts in the path become `{}`.
+    """Return the key for any application: numbers, UUIDs, long hexadecimal, long texts and
+    whatever has an @ in the path become `{}`.
 
     Names of things in the path stay, so an application that has them there needs a key that knows its routes.
     """
-    return f"{method_of(scope)} {_template(path_of(scope))}"
+    path = path_of(scope)
+    return f"{method_of(scope)} {_known_template(path) if len(path) <= REMEMBERED_LETTERS else _template(path)}"
 
 
-@functools.lru_cache(REMEMBERED_PATHS)
 def _template(path: str) -> str:
     segments = path.split("/")
     # The first is what precedes the leading slash: nothing.
     kept = ["{}" if _IDENTIFIER.fullmatch(segment) else segment for segment in segments[: MOST_SEGMENTS + 1]]
     return "/".join(kept) + ("/..." if len(segments) > len(kept) else "")
+
+
+_known_template = functools.lru_cache(REMEMBERED_PATHS)(_template)
 
 
 class RouteKey:
@@ -86,7 +95,7 @@ class RouteKey:
         template = self._route_of(method, path_of(scope))
         key = f"{method} {template or NO_ROUTE}"
         # Not those without a route: it may be added later, and they are cheap.
-        if template is not None:
+        if template is not None and len(asked[1]) <= REMEMBERED_LETTERS:
             if len(self._keys) >= REMEMBERED_PATHS:
                 self._keys.clear()
             self._keys[asked] = key
