@@ -444,6 +444,36 @@ def test_on_another_event_loop_it_begins_anew() -> None:
     run_leaping(come_later())
 
 
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_what_was_left_on_another_event_loop_is_not_counted_again_when_it_ends(is_stopped: bool) -> None:
+    meter = Meter(lambda: 0.0)
+    meter.size_of(meter, 4)
+
+    class Sensor:
+        def __init__(self) -> None:
+            self.meter = meter
+
+    admission = Admission(Sensor(), reference=100_000.0, classifier=Classifier(PROFILE))
+    left: list[Admitted] = []
+
+    async def leave_things_behind() -> None:
+        left.extend([await admission.admit(SMALL) for _ in range(3)])
+        left[0].stream()
+        if is_stopped:
+            admission.stop()
+
+    async def come_later() -> None:
+        admission.start()
+        assert (admission.in_flight, admission.streams) == (0, 0)
+        for each in left:
+            each.end()
+        assert (admission.in_flight, admission.streams) == (0, 0)
+        admission.stop()
+
+    run_leaping(leave_things_behind())
+    run_leaping(come_later())
+
+
 @leaping
 async def test_the_state_is_a_json_document() -> None:
     pool = Pool(size=8)

@@ -342,6 +342,8 @@ async def test_a_request_that_the_server_cancels_is_over_but_no_failure() -> Non
         serving.cancel()
     assert guarded.admission.in_flight == 0
     assert count(guarded.admission, "failed") == 0
+    assert count(guarded.admission, "left") == 1
+    assert not guarded.admission.classifier.keys, "what it had taken until then is not what others of its kind take"
 
 
 @on_uvloop
@@ -493,6 +495,38 @@ async def test_an_application_without_a_life_span_is_given_one() -> None:
     server = Lifespan()
     await server.live(AdmissionMiddleware(app, sensor=Database()), ["lifespan.startup", "lifespan.shutdown"])
     assert server.sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+@on_uvloop
+async def test_an_application_that_ignores_its_life_span_is_given_one() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await respond(send)
+
+    guarded = AdmissionMiddleware(app, sensor=Database())
+    async with serve(guarded, lifespan="on") as port:
+        assert (await ask(port, "/")).status == 200
+
+
+@on_uvloop
+async def test_what_is_neither_a_request_nor_a_life_span_passes_through() -> None:
+    seen: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["type"])
+
+    database = Database()
+    guarded = AdmissionMiddleware(app, sensor=database)
+    guarded.admission.start()
+    database.take()
+    task = asyncio.ensure_future(guarded.admission.admit("GET /items"))
+    await asyncio.sleep(0)
+    await guarded({"type": "news"}, None, None)
+    await asyncio.sleep(0)
+    assert seen == ["news"]
+    assert not task.done(), "it does not end the admission of others"
+    task.cancel()
+    guarded.admission.stop()
 
 
 @on_uvloop

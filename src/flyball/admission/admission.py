@@ -71,7 +71,11 @@ class Admitted:
 
     def end(self, is_failure: bool = False) -> None:
         """Say that the request has ended, however it did. Twice is once."""
-        self._admission._end(self, is_failure)
+        self._admission._end(self, "failed" if is_failure else "served")
+
+    def leave(self) -> None:
+        """Say that it was given up before its end: what it has taken until then tells nothing about others."""
+        self._admission._end(self, "left")
 
     def stream(self) -> None:
         """Say that it will last, as a WebSocket does: what it takes tells nothing about others of its key."""
@@ -185,8 +189,10 @@ class Admission:
         self._deadlines: Timeouts[Waiting] = Timeouts()
         self._brief: Timeouts[Waiting] = Timeouts()
         self._running: dict[Admitted, None] = {}
-        self._streams = 0
+        self._streams: set[Admitted] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        """None while it is stopped."""
+        self._last_loop: asyncio.AbstractEventLoop | None = None
         self._time: Callable[[], float] = time.monotonic
         self._period_timer: asyncio.TimerHandle | None = None
         self._dispatch_timer: asyncio.TimerHandle | None = None
@@ -222,7 +228,7 @@ class Admission:
     @property
     def streams(self) -> int:
         """How many WebSockets and other requests that last there are."""
-        return self._streams
+        return len(self._streams)
 
     @property
     def is_held(self) -> bool:
@@ -241,9 +247,9 @@ class Admission:
         loop = asyncio.get_running_loop()
         if loop is self._loop:
             return loop
-        if self._loop is not None:
+        if loop is not self._last_loop:
             self._forget_all()
-        self._loop = loop
+        self._loop = self._last_loop = loop
         self._time = loop.time
         now_s = loop.time()
         self._period_began_s = now_s
@@ -379,7 +385,7 @@ class Admission:
             self._room.begin(admitted)
         return admitted
 
-    def _end(self, admitted: Admitted, is_failure: bool) -> None:
+    def _end(self, admitted: Admitted, outcome: Outcome) -> None:
         if admitted.has_ended:
             return
         admitted.has_ended = True
@@ -388,11 +394,13 @@ class Admission:
         if served_s > self.stream_after_s:
             self._become_stream(admitted)
         if admitted.is_stream:
-            self._streams -= 1
+            self._streams.discard(admitted)
         else:
             self._running.pop(admitted, None)
         counts = self.counts[admitted.class_number]
-        if is_failure:
+        if outcome == "left":
+            counts.left += 1
+        elif outcome == "failed":
             # What a request has cost until it failed is no sign of what others of its key cost.
             counts.failed += 1
             self._finished.fail(served_s)
@@ -403,7 +411,7 @@ class Admission:
                 number, base_cost = self.classifier.learn(admitted.key, self.unit.cost_of(admitted.use))
                 self._finished.add(number, served_s, base_cost)
         if self._note is not None:
-            self._note(_served(admitted, served_s, is_failure))
+            self._note(_served(admitted, served_s, outcome))
         if self._waiters and self._gate.has_budget(now_s):
             self._dispatch(now_s)
 
@@ -411,7 +419,7 @@ class Admission:
         if not admitted.is_stream:
             admitted.is_stream = True
             self._running.pop(admitted, None)
-            self._streams += 1
+            self._streams.add(admitted)
 
     def _tick(self) -> None:
         loop = self._loop
@@ -546,7 +554,7 @@ class Admission:
         self._brief.clear()
         self._running.clear()
         self._room.clear()
-        self._streams = 0
+        self._streams.clear()
         self._forget_timers()
 
     def _forget_timers(self) -> None:
@@ -554,12 +562,12 @@ class Admission:
         self._dispatch_at_s = self._timeout_at_s = math.inf
 
 
-def _served(admitted: Admitted, served_s: float, is_failure: bool) -> Served:
+def _served(admitted: Admitted, served_s: float, outcome: Outcome) -> Served:
     use = admitted.use
     return Served(
         admitted.key,
         admitted.class_number,
-        "failed" if is_failure else "served",
+        outcome,
         admitted.arrived_s,
         admitted.admitted_s - admitted.arrived_s,
         served_s,

@@ -88,7 +88,7 @@ class AdmissionMiddleware:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         kind: str = scope["type"]
         if kind != "http" and kind != "websocket":
-            await self._live(scope, receive, send)
+            await (self._live if kind == "lifespan" else self._app)(scope, receive, send)
             return
         if not self._is_started:
             self._start()
@@ -118,7 +118,10 @@ class AdmissionMiddleware:
             await self._app(scope, receive, answer.send)
         except asyncio.CancelledError:
             # The server gives up: the client has gone, or the process ends. Nothing of it is the database's fault.
-            admitted.end(answer.is_failure)
+            if answer.is_failure:
+                admitted.end(is_failure=True)
+            else:
+                admitted.leave()
             raise
         except BaseException:
             admitted.end(is_failure=True)
@@ -179,12 +182,14 @@ class AdmissionMiddleware:
 
         self._start()
         try:
-            await self._app(scope, listen, send_or_stop)
-        except Exception:
-            if has_listened or scope["type"] != "lifespan":
-                raise
-            # It knows nothing of life spans, as Django does not. But we have to stop some day.
-            await self._live_alone(receive, send)
+            try:
+                await self._app(scope, listen, send_or_stop)
+            except Exception:
+                if has_listened:
+                    raise
+            if not has_listened:
+                # It knows nothing of life spans, as Django does not. But we have to stop some day.
+                await self._live_alone(receive, send)
         finally:
             await self.stop()
 
@@ -243,7 +248,7 @@ async def _wait(waiting: Waiting, inbox: _Inbox) -> Admitted | None:
             pass
     except BaseException:
         if admitted is not None:
-            admitted.end()
+            admitted.leave()
         raise
     if refusal is not None:
         raise refusal
