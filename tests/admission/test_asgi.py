@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from flyball.admission.admission import Admission
-from flyball.admission.asgi import KEPT_BYTES, AdmissionMiddleware, Message
+from flyball.admission.asgi import KEPT_BYTES, MESSAGE_BYTES, AdmissionMiddleware, Message
 from flyball.admission.meter import current_use
 from flyball.admission.use import Unit, Use
 from flyball.errors import AdmissionError
@@ -253,7 +253,26 @@ async def test_no_more_is_taken_of_a_body_than_is_kept_while_its_request_waits()
     guarded = AdmissionMiddleware(App(), sensor=database, deadline_s=0.05)
     await guarded({"type": "http", "method": "POST", "path": "/items", "headers": []}, receive, send)
     assert sent[0]["status"] == 503
-    assert KEPT_BYTES <= taken_bytes < KEPT_BYTES + 1000
+    kept_bytes = taken_bytes // 1000 * (MESSAGE_BYTES + 1000)
+    assert KEPT_BYTES <= kept_bytes < KEPT_BYTES + MESSAGE_BYTES + 1000
+
+
+@on_uvloop
+async def test_of_a_body_in_tiny_parts_few_are_kept() -> None:
+    database = Database()
+    guarded = AdmissionMiddleware(App(), sensor=database, deadline_s=0.05)
+    database.take()
+    received = 0
+
+    async def receive() -> Message:
+        nonlocal received
+        received += 1
+        return {"type": "http.request", "body": b"", "more_body": True}
+
+    async def send(message: Message) -> None: ...
+
+    await guarded({"type": "http", "method": "POST", "path": "/items", "headers": []}, receive, send)
+    assert received * MESSAGE_BYTES == KEPT_BYTES
 
 
 @on_uvloop
@@ -503,9 +522,16 @@ async def test_an_application_that_ignores_its_life_span_is_given_one() -> None:
         if scope["type"] == "http":
             await respond(send)
 
-    guarded = AdmissionMiddleware(app, sensor=Database())
-    async with serve(guarded, lifespan="on") as port:
-        assert (await ask(port, "/")).status == 200
+    heard: list[str] = []
+
+    async def receive() -> Message:
+        return {"type": "lifespan.shutdown" if heard else "lifespan.startup"}
+
+    async def send(message: Message) -> None:
+        heard.append(message["type"])
+
+    await AdmissionMiddleware(app, sensor=Database())({"type": "lifespan"}, receive, send)
+    assert heard == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
 @on_uvloop

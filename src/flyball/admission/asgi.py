@@ -35,6 +35,8 @@ Headers = list[tuple[bytes, bytes]]
 
 KEPT_BYTES = 64 * 2**10
 """While a request waits its body is taken from the server only as long as less than this is kept."""
+MESSAGE_BYTES = 256
+"""What a message takes besides its body: a body may come in parts of a byte, or of none."""
 
 TRY_AGAIN_LATER = 1013
 """The code with which a WebSocket is closed where the server cannot answer the handshake with a status."""
@@ -222,7 +224,7 @@ class _Inbox:
             self._kept.append(message)
             if message["type"] in ("http.disconnect", "websocket.disconnect"):
                 raise _Gone
-            kept_bytes += len(message.get("body", b""))
+            kept_bytes += MESSAGE_BYTES + len(message.get("body", b""))
 
     async def receive(self) -> Message:
         """Return the next message, first those that were kept."""
