@@ -214,6 +214,17 @@ def test_there_is_room_for_so_many_keys_and_the_others_are_one() -> None:
     assert classifier.classify("/never seen") == (classifier.keys["other"].class_number, 50.0)
 
 
+def test_keys_that_were_made_up_once_do_not_keep_real_ones_out_for_ever() -> None:
+    classifier = Classifier()
+    for number in range(2 * MOST_KEYS):
+        classifier.learn(f"/made up/{number}", 1.0)
+    for _ in range(15 * LOOK_PERIODS):
+        classifier.learn("real", 5.0)
+        classifier.end_period()
+    assert classifier.keys["real"].mean == 5.0
+    assert len(classifier.keys) < 10
+
+
 def test_people_see_what_is_known_of_each_key() -> None:
     classifier = Classifier(profile())
     classifier.learn("about", 80.0)

@@ -47,6 +47,8 @@ PROFILE_REQUESTS = 1000
 """For how many requests a profile counts in how often each key is asked for."""
 LEAST_WEIGHT = 1e-6
 """A key that nobody asks for any more counts as little as this."""
+RARE_WEIGHT = 0.1
+"""A key that was asked for so rarely gives its place up when there is no other."""
 POINTS_PER_E = 25
 """Costs that differ by less than 4 % are one point for k-means, which bounds its time."""
 
@@ -246,6 +248,9 @@ class Classifier:
         """See whether the classes are still right, and make others if not; say whether they have changed."""
         for key in self._keys.values():
             key.weight = max(key.weight * (1.0 - FORGOTTEN_RATIO), LEAST_WEIGHT)
+        if len(self._keys) >= MOST_KEYS - 1:
+            # Paths that somebody has made up must not keep those out that are real.
+            self._keys = {name: key for name, key in self._keys.items() if key.weight > RARE_WEIGHT or name == OTHER}
         self._measure()
         before = {name: key.class_number for name, key in self._keys.items()}
         left = [(key, number) for key, number in self._settled() if self._ladder.has_left(key.place, number)]
