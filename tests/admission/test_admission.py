@@ -494,6 +494,9 @@ async def test_the_state_is_a_json_document() -> None:
     [
         ({"period_s": 0.0}, "period_s is 0.0"),
         ({"deadline_s": -1.0}, "deadline_s"),
+        ({"deadline_s": "5"}, "deadline_s is '5'"),
+        ({"reference": "4000"}, "reference is '4000'"),
+        ({"unit": "s"}, "unit is 's'; use one of ms, connections"),
         ({"full_ratio": math.nan}, "full_ratio"),
         ({"queue_limit": 0}, "queue_limit"),
         ({"stream_after_s": math.inf}, "stream_after_s"),

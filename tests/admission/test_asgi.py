@@ -292,6 +292,39 @@ async def test_a_request_that_has_begun_is_never_dropped() -> None:
 
 
 @on_uvloop
+async def test_a_request_that_gives_its_connection_back_after_its_last_byte_is_charged_for_it() -> None:
+    database = Database()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        hold = database.take()
+        await respond(send)
+        hold.end()
+
+    guarded = AdmissionMiddleware(app, sensor=database)
+    async with serve(guarded, lifespan="off") as port:
+        await ask(port, "/items")
+        await until(lambda: guarded.admission.in_flight == 0)
+    assert guarded.admission.classifier.keys["GET /items"].mean > 0
+
+
+@on_uvloop
+async def test_a_request_that_leaves_its_connection_to_others_is_not_taken_for_one_that_costs_nothing() -> None:
+    database = Database()
+    holds = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        holds.append(database.take())
+        await respond(send)
+
+    guarded = AdmissionMiddleware(app, sensor=database)
+    async with serve(guarded, lifespan="off") as port:
+        await ask(port, "/items")
+        await until(lambda: guarded.admission.in_flight == 0)
+    assert count(guarded.admission, "served") == 1
+    assert "GET /items" not in guarded.admission.classifier.keys
+
+
+@on_uvloop
 async def test_a_request_has_ended_when_its_last_byte_is_sent_whatever_the_application_still_does() -> None:
     app = App()
     guarded = AdmissionMiddleware(app, sensor=Database())
@@ -717,9 +750,23 @@ def test_a_middleware_with_an_admission_takes_no_other_options() -> None:
         AdmissionMiddleware(App(), admission, deadline_s=1.0)
 
 
-def test_options_that_do_not_exist_are_named() -> None:
-    with pytest.raises(AdmissionError, match="dead_line"):
+def test_options_that_do_not_exist_are_named_with_those_that_do() -> None:
+    with pytest.raises(AdmissionError, match=r"no option 'dead_line': there are .*exempt.*deadline_s"):
         AdmissionMiddleware(App(), sensor=Database(), dead_line=1.0)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"exempt": "/health"}, r"give \['/health'\]"),
+        ({"state_path": "admission"}, "state_path begins with a slash"),
+        ({"metrics_path": "metrics"}, "metrics_path begins with a slash"),
+        ({"sensor": Database}, "the sensor is"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(option: dict[str, Any], message: str) -> None:
+    with pytest.raises(AdmissionError, match=message):
+        AdmissionMiddleware(App(), **({"sensor": Database()} | option))
 
 
 def test_a_profile_that_is_not_there_is_named(tmp_path: Path) -> None:

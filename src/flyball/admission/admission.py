@@ -141,7 +141,7 @@ class Admission:
         classifier: RequestClasses | None = None,
         scheduler: Scheduler | str = "dps",
         reference: Reference | float | None = None,
-        unit: Unit = Unit.BUSY_MS,
+        unit: Unit | str = Unit.BUSY_MS,
         gain: float = GAIN,
         period_s: float = PERIOD_S,
         deadline_s: float = DEADLINE_S,
@@ -163,7 +163,7 @@ class Admission:
             stream_after_s=stream_after_s,
         )
         self.name = name
-        self.unit = unit
+        self.unit = unit = _unit_of(unit)
         self.classifier = classifier if classifier is not None else _new_classifier(unit)
         _check_unit(self.classifier, unit)
         self.scheduler = make_scheduler(scheduler) if isinstance(scheduler, str) else scheduler
@@ -176,7 +176,7 @@ class Admission:
         self.blocking = Blocking()
         self.load_per_s = 0.0
         """The cost that was measured in the last period, per second."""
-        self._meter = sensor.meter
+        self._meter = _meter_of(sensor)
         self._record = record
         self._note = note
         self._budget = BudgetController(self.reference.value, gain)
@@ -406,7 +406,7 @@ class Admission:
             self._finished.fail(served_s)
         else:
             counts.served += 1
-            if not admitted.is_stream:
+            if not admitted.is_stream and not admitted.use.held:
                 # Its class may be another one than when it was admitted.
                 number, base_cost = self.classifier.learn(admitted.key, self.unit.cost_of(admitted.use))
                 self._finished.add(number, served_s, base_cost)
@@ -584,18 +584,35 @@ def _new_classifier(unit: Unit) -> Classifier:
 def _reference_of(reference: Reference | float | None, unit: Unit) -> Reference:
     if reference is None:
         return SlowStart(unit)
-    return FixedReference(reference) if isinstance(reference, int | float) else reference
+    if isinstance(reference, int | float):
+        return FixedReference(reference)
+    if not hasattr(reference, "observe"):
+        raise AdmissionError(f"the reference is {reference!r}; give a cost per second above 0")
+    return reference
+
+
+def _meter_of(sensor: HasMeter) -> Meter:
+    if not hasattr(sensor, "meter"):
+        raise AdmissionError(f"the sensor is {sensor!r}; give one of flyball.admission.sensors, as PsycopgSensor()")
+    return sensor.meter
+
+
+def _unit_of(unit: Unit | str) -> Unit:
+    try:
+        return Unit(unit)
+    except ValueError:
+        raise AdmissionError(f"the unit is {unit!r}; use one of {', '.join(each.value for each in Unit)}") from None
 
 
 def _check_unit(classifier: RequestClasses, unit: Unit) -> None:
     if classifier.unit is not None and classifier.unit != unit.value:
         raise AdmissionError(
             f"the profile counts cost in {classifier.unit}, and admission in {unit.value};"
-            f" make the profile with that unit, or give unit=Unit({classifier.unit!r})"
+            f" make the profile with --unit {unit.value}, or give unit={classifier.unit!r}"
         )
 
 
 def _check_above_0(**values: float) -> None:
     for name, value in values.items():
-        if not (math.isfinite(value) and value > 0):
-            raise AdmissionError(f"{name} is {value}; give a number above 0")
+        if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+            raise AdmissionError(f"{name} is {value!r}; give a number above 0")

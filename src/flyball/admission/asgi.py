@@ -6,11 +6,12 @@ Speaks ASGI and nothing else: what may begin when is the Admission's decision. K
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import math
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ KEPT_BYTES = 64 * 2**10
 """While a request waits its body is taken from the server only as long as less than this is kept."""
 MESSAGE_BYTES = 256
 """What a message takes besides its body: a body may come in parts of a byte, or of none."""
+
+OWN_OPTIONS = ("profile", "traces", "exempt", "key", "state_path", "metrics_path")
+"""Of the middleware; all others are those of Admission."""
 
 TRY_AGAIN_LATER = 1013
 """The code with which a WebSocket is closed where the server cannot answer the handshake with a status."""
@@ -79,8 +83,10 @@ class AdmissionMiddleware:
         self._exempt = _compile_exempt(exempt)
         self._pages: dict[str, Callable[[], tuple[bytes, bytes]]] = {}
         if state_path is not None:
+            _check_path("state_path", state_path)
             self._pages[state_path] = self._state_page
         if metrics_path is not None:
+            _check_path("metrics_path", metrics_path)
             self._registry = CollectorRegistry()
             self._registry.register(AdmissionCollector(self.admission))
             self._pages[metrics_path] = self._metrics_page
@@ -307,21 +313,32 @@ def _make_admission(
         options["classifier"] = Classifier(load_profile(profile))
     if recording is not None:
         options |= {"record": recording.record, "note": recording.note}
-    try:
-        return Admission(sensor, **options)
-    except TypeError as error:
-        raise AdmissionError(f"AdmissionMiddleware has an option that Admission does not know: {error}") from None
+    _check_names(options)
+    return Admission(sensor, **options)
+
+
+def _check_names(options: Iterable[str]) -> None:
+    known = [*OWN_OPTIONS, *inspect.signature(Admission).parameters]
+    for name in options:
+        if name not in known:
+            raise AdmissionError(f"AdmissionMiddleware has no option {name!r}: there are {', '.join(known)}")
 
 
 def _compile_exempt(patterns: Sequence[str]) -> re.Pattern[str] | None:
     """Return one pattern for all: a path itself and all below it, any text without a slash for a star."""
+    if isinstance(patterns, str):
+        raise AdmissionError(f"exempt is a list of paths: give [{patterns!r}]")
     for pattern in patterns:
-        if not pattern.startswith("/"):
-            raise AdmissionError(f"an exempt path begins with a slash, {pattern!r} does not")
+        _check_path("an exempt path", pattern)
     if not patterns:
         return None
     alternatives = (re.escape(pattern.rstrip("/")).replace(r"\*", "[^/]*") for pattern in patterns)
     return re.compile(rf"(?:{'|'.join(alternatives)})(?:/|\Z)")
+
+
+def _check_path(what: str, path: str) -> None:
+    if not path.startswith("/"):
+        raise AdmissionError(f"{what} begins with a slash, {path!r} does not")
 
 
 async def _refuse(scope: Scope, send: Send, refusal: NotAdmitted) -> None:
