@@ -379,8 +379,10 @@ def _centre(keys: Sequence[_Key]) -> float:
 
 
 def _mean(keys: Sequence[_Key]) -> float:
-    weight = sum(key.weight for key in keys)
-    return max(sum(key.weight * key.mean for key in keys) / weight, LEAST_COST)
+    """Return what a request of a class costs on average, of those that cost anything: the others never wait."""
+    paid = [key for key in keys if key.mean > LEAST_COST]
+    weight = sum(key.weight for key in paid)
+    return sum(key.weight * key.mean for key in paid) / weight if paid else LEAST_COST
 
 
 def _ascending(values: Sequence[float]) -> list[float]:
