@@ -8,7 +8,27 @@ from random import Random
 import pytest
 
 from flyball.lab.auction.interactions import INTERACTIONS
-from flyball.lab.auction.mixes import BIDDING, BROWSING, MIXES, START, Table, Walk, session_pages, shares
+from flyball.lab.auction.mixes import BIDDING, BROWSING, MIXES, START, Table, Walk
+
+
+def shares(table: Table) -> dict[str, float]:
+    """Return which share of all pages each interaction has, in the long run."""
+    found = dict.fromkeys(table, 1 / len(table))
+    for _ in range(2_000):
+        ahead = dict.fromkeys(table, 0.0)
+        for state, share in found.items():
+            for following, probability in table[state].items():
+                ahead[following] += share * probability
+        # Who leaves makes room for who comes.
+        ahead[START] += 1 - sum(ahead.values())
+        found = ahead
+    return found
+
+
+def session_pages(table: Table) -> float:
+    """Return how many pages a session has on average."""
+    ends = sum(share * (1 - sum(table[state].values())) for state, share in shares(table).items())
+    return 1 / ends
 
 
 @pytest.mark.parametrize("table", MIXES.values(), ids=MIXES)

@@ -111,23 +111,3 @@ class Walk:
         states, bounds = self._table[self._state]
         drawn = self._random.random()
         return next((state for state, bound in zip(states, bounds, strict=True) if drawn < bound), None)
-
-
-def shares(table: Table) -> dict[str, float]:
-    """Return which share of all pages each interaction has, in the long run."""
-    found = dict.fromkeys(table, 1 / len(table))
-    for _ in range(2_000):
-        ahead = dict.fromkeys(table, 0.0)
-        for state, share in found.items():
-            for following, probability in table[state].items():
-                ahead[following] += share * probability
-        # Who leaves makes room for who comes.
-        ahead[START] += 1 - sum(ahead.values())
-        found = ahead
-    return found
-
-
-def session_pages(table: Table) -> float:
-    """Return how many pages a session has on average."""
-    ends = sum(share * (1 - sum(table[state].values())) for state, share in shares(table).items())
-    return 1 / ends
