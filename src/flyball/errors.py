@@ -33,10 +33,12 @@ FlyballError
 ├── ProtocolError              the peer broke the rules of its protocol; the connection ends
 ├── StoreError                 our side: the store could not do it
 │   ├── StoreUnavailable       it did not answer in time; the outcome may be unknown
-│   └── StoreMismatch          it holds something this version cannot read
+│   ├── StoreMismatch          it holds something this version cannot read
+│   └── Fenced                 others have taken this node's place: it may write nothing more
 ├── SettingsError              a setting is wrong; the field names it
 ├── LabError                   an experiment cannot be run, or went wrong
 ├── ControlError               a model, a design or a loop is not fit to be used
+├── ClusterError               a domain cannot be changed, or a node cannot join it, as it was asked to
 ├── AdmissionError             admission control cannot work with what it was given
 ├── NotAdmitted                a request was turned away; it may come again later
 └── PipelineError              the pipeline cannot work with what it was given, or without what it needs
@@ -275,6 +277,10 @@ class StoreMismatch(StoreError):
     """The store holds data of another version, or of something else."""
 
 
+class Fenced(StoreError):
+    """The node's epoch is over: others serve its queues. It may write nothing more and has to join again."""
+
+
 class SettingsError(FlyballError):
     """A setting has a bad value."""
 
@@ -290,6 +296,10 @@ class LabError(FlyballError):
 
 class ControlError(FlyballError):
     """A model, a design or a control loop is not fit to be used."""
+
+
+class ClusterError(FlyballError):
+    """A domain cannot be changed, or a node cannot join it, as it was asked to."""
 
 
 class AdmissionError(FlyballError):

@@ -52,7 +52,8 @@ class Client:
 class Queue:
     """The name and number of a queue and how it was declared; its messages are the engine's business.
 
-    The name is unique in its virtual host. A queue that is not durable is forgotten when the node stops; an
+    The name is unique in its virtual host, except that the members of a clustered queue, each on a node of its own,
+    all have the name of the clustered queue. A queue that is not durable is forgotten when the node stops; an
     exclusive one serves the connection that declared it and ends with it.
     """
 
@@ -63,6 +64,8 @@ class Queue:
     exclusive: bool = False
     auto_delete: bool = False
     arguments: Arguments = field(default_factory=dict)
+    member: bool = False
+    """Whether it is a member of a clustered queue."""
 
 
 @dataclass(slots=True)
@@ -226,6 +229,14 @@ class Definition:
     value: Mapping[str, Any] = field(hash=False, repr=False)
 
 
+@dataclass(slots=True, frozen=True)
+class PlacedQueue:
+    """A queue and the node that serves it."""
+
+    queue: Queue
+    owner: int
+
+
 @dataclass(slots=True)
 class Snapshot:
     """Everything a node needs to know before it serves: read once, at recovery."""
@@ -235,3 +246,7 @@ class Snapshot:
     next_client_id: int = 1
     next_queue_id: int = 1
     definitions: list[Definition] = field(default_factory=list)
+    elsewhere: list[PlacedQueue] = field(default_factory=list)
+    """The queues that other nodes of the domain serve."""
+    version: int = 0
+    """The last change of the domain that is in here."""

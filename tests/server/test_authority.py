@@ -23,8 +23,9 @@ from flyball.errors import (
 )
 from flyball.model import Definition, Permission, Policy, User
 from flyball.server.authority import Authority
+from flyball.store.changes import DefinitionPut
 from flyball.store.group_commit import GroupCommit
-from flyball.store.interface import Batch, DefinitionPut
+from flyball.store.interface import Batch
 from flyball.store.memory import MemoryStore
 from tests.nodes import RunningNode
 

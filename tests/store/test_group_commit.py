@@ -15,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from flyball.errors import StoreError, StoreUnavailable
 from flyball.model import Message, Queue
+from flyball.store.changes import QueueCreated, QueueDeleted
 from flyball.store.group_commit import LINGER_S, GroupCommit, OutcomeUnknown
-from flyball.store.interface import Batch, QueueCreated, QueueDeleted
+from flyball.store.interface import Batch
 
 LIMIT_S = 10.0
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from flyball.errors import StoreError
 from flyball.model import Message, Queue
+from flyball.store.changes import QueueCreated
 from flyball.store.group_commit import GroupCommit
-from flyball.store.interface import Batch, QueueCreated
+from flyball.store.interface import Batch
 from flyball.store.postgres.embedded import EmbeddedPostgres
 from flyball.store.postgres.store import PostgresStore
 

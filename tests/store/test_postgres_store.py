@@ -11,7 +11,8 @@ import pytest
 
 from flyball.errors import StoreError, StoreMismatch, StoreUnavailable
 from flyball.model import Client, ClientMode, Message, Queue, QueueSummary, Snapshot
-from flyball.store.interface import Batch, IndexColumns, QueueCreated
+from flyball.store.changes import QueueCreated
+from flyball.store.interface import Batch, IndexColumns
 from flyball.store.postgres import store as store_module
 from flyball.store.postgres.embedded import EmbeddedPostgres
 from flyball.store.postgres.store import PostgresStore

@@ -7,19 +7,16 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from flyball.model import Arguments, Client, ClientMode, Definition, Message, Queue, Snapshot
-from flyball.store.interface import (
-    Batch,
+from flyball.store.changes import (
     Change,
     ClientCreated,
     ClientDeleted,
     DefinitionDeleted,
     DefinitionPut,
-    IndexColumns,
-    IndexPiece,
     QueueCreated,
     QueueDeleted,
-    Store,
 )
+from flyball.store.interface import Batch, IndexColumns, IndexPiece, Store
 from flyball.store.null import NullStore
 
 ALL = 2**62

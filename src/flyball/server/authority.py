@@ -19,8 +19,8 @@ from flyball.errors import FlyballError, RequestError, UserNameTaken
 from flyball.model import DEFAULT_VHOST, Definition, Permission, Policy, User
 from flyball.server.passwords import Passwords
 from flyball.server.pending import Changing
+from flyball.store.changes import Change, DefinitionDeleted, DefinitionPut
 from flyball.store.group_commit import GroupCommit
-from flyball.store.interface import Change, DefinitionDeleted, DefinitionPut
 
 log = logging.getLogger(__name__)
 

@@ -23,15 +23,9 @@ from flyball.server import clock
 from flyball.server.listings import CHEAP_MESSAGES, Listings
 from flyball.server.pending import Changing, Done, PutDone, Putting, TakeDone, Taking, Together
 from flyball.server.reading import StoreReader
+from flyball.store.changes import Change, ClientCreated, ClientDeleted, QueueCreated, QueueDeleted
 from flyball.store.group_commit import GroupCommit
-from flyball.store.interface import (
-    Change,
-    ClientCreated,
-    ClientDeleted,
-    QueueCreated,
-    QueueDeleted,
-    Store,
-)
+from flyball.store.interface import Store
 
 ID_BLOCK = 1_000_000
 """So many message ids are reserved in the store at a time."""

@@ -30,7 +30,7 @@ from flyball.model import Binding, Definition, Destination, Exchange, Queue
 from flyball.server.authority import Authority
 from flyball.server.broker import Broker
 from flyball.server.pending import Changing, Done
-from flyball.store.interface import DefinitionDeleted, DefinitionPut
+from flyball.store.changes import DefinitionDeleted, DefinitionPut
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,8 @@ from typing import Protocol
 
 from flyball.errors import StoreError, StoreUnavailable
 from flyball.model import Message
-from flyball.store.interface import Batch, Change
+from flyball.store.changes import Change
+from flyball.store.interface import Batch
 
 log = logging.getLogger(__name__)
 

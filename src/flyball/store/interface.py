@@ -10,65 +10,47 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from flyball.model import Client, Definition, Message, Queue, Snapshot
+from flyball.model import Message, QueueSummary, Snapshot
+from flyball.store.changes import Change
+from flyball.store.registry import Registry
 
 NO_LIMIT = 2**62
 """For a number of bytes: as many as there are."""
 
 
 @dataclass(slots=True, frozen=True)
-class QueueCreated:
-    """Durable queues only: any other is gone with the node, and its store need not know it."""
+class Transfer:
+    """Messages go over from one queue to another, which the node need not serve. They keep their ids."""
 
-    queue: Queue
+    message_ids: Sequence[int]
+    source: int
+    destination: int
 
 
 @dataclass(slots=True, frozen=True)
-class QueueDeleted:
-    """The queue is gone, and with it every message that is stored in it."""
+class Arrived:
+    """What a Transfer has brought to a queue of this node: `received` tells the store that it was taken in."""
 
+    transfer_id: int
     queue_id: int
-
-
-@dataclass(slots=True, frozen=True)
-class ClientCreated:
-    client: Client
-
-
-@dataclass(slots=True, frozen=True)
-class ClientDeleted:
-    client_id: int
-
-
-@dataclass(slots=True, frozen=True)
-class DefinitionPut:
-    """Takes the place of what had the same kind and key."""
-
-    definition: Definition
-
-
-@dataclass(slots=True, frozen=True)
-class DefinitionDeleted:
-    kind: str
-    key: str
-
-
-Change = QueueCreated | QueueDeleted | ClientCreated | ClientDeleted | DefinitionPut | DefinitionDeleted
+    messages: Sequence[Message]
 
 
 @dataclass(slots=True)
 class Batch:
-    """What one commit makes durable: `changes` in their order, then `appended`, then `removed`.
+    """What one commit makes durable: `changes` in their order, then `appended`, then `removed`, then `transfers`.
 
-    An id in both is not stored afterwards. Messages of a queue that `changes` delete are not appended.
+    An id in both is not stored afterwards. Messages of a queue that `changes` delete are not appended. Only what is
+    in its source is transferred, so that it is harmless to do it again.
     """
 
     changes: list[Change] = field(default_factory=list)
     appended: list[Message] = field(default_factory=list)
     removed: list[int] = field(default_factory=list)
+    transfers: list[Transfer] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.changes or self.appended or self.removed)
+        return bool(self.changes or self.appended or self.removed or self.transfers)
 
 
 @dataclass(slots=True, frozen=True)
@@ -112,11 +94,15 @@ class Store(Protocol):
     pages: bool
     """True where a message may leave the node's memory and be read back later."""
 
-    async def open(self) -> Snapshot:
-        """Make the store ready and say what it holds.
+    registry: Registry
+    """The other nodes that use the same store."""
 
-        Messages that are not persistent are dropped, those of deleted queues not counted. Raises
-        StoreUnavailable, StoreMismatch, or StoreError when another broker uses the same store.
+    async def open(self) -> Snapshot:
+        """Make the store ready, join the registry, and say what it holds for this node and of others.
+
+        Waits until all nodes that are up know of this one. Messages that are not persistent are dropped, those of
+        deleted queues not counted. Raises StoreUnavailable, StoreMismatch, or StoreError when a broker of the same
+        name uses the same store.
         """
         ...
 
@@ -170,6 +156,29 @@ class Store(Protocol):
 
     async def sweep_orphans(self) -> int:
         """Delete the messages of deleted queues that `open` found, in small transactions; say how many went."""
+        ...
+
+    async def adopt(self, queue_ids: Sequence[int]) -> list[QueueSummary]:
+        """Return what there is of queues that this node serves from now on: the registry names it as their owner."""
+        ...
+
+    async def arrivals(self, queue_ids: Sequence[int]) -> list[Arrived]:
+        """Return what was transferred to these queues, which this node serves, and not received yet.
+
+        What was there when a queue was opened or adopted is in its summary and never arrives.
+        """
+        ...
+
+    async def received(self, transfer_ids: Sequence[int]) -> None:
+        """Forget transfers that were taken in."""
+        ...
+
+    async def reserve_queue_ids(self, count: int) -> int:
+        """Reserve `count` queue ids for this node, durably, and return the first: needed when it is not alone."""
+        ...
+
+    async def reserve_client_ids(self, count: int) -> int:
+        """Reserve `count` client ids for this node, durably, and return the first: needed when it is not alone."""
         ...
 
     async def reserve_message_ids(self, count: int) -> int:

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from flyball.model import Client, Definition, Message, Queue, QueueSummary, Snapshot
-from flyball.store.interface import (
-    NO_LIMIT,
-    Batch,
+from flyball.store.changes import (
     ClientCreated,
     ClientDeleted,
     DefinitionDeleted,
     DefinitionPut,
-    IndexColumns,
-    IndexKeys,
-    IndexPiece,
     QueueCreated,
     QueueDeleted,
 )
+from flyball.store.interface import NO_LIMIT, Batch, IndexColumns, IndexKeys, IndexPiece
 
 
 class MemoryStore:

@@ -15,20 +15,16 @@ import asyncpg
 
 from flyball.errors import StoreError, StoreUnavailable
 from flyball.model import Arguments, Client, ClientMode, Definition, Message, Queue, QueueSummary, Snapshot
-from flyball.store.interface import (
-    NO_LIMIT,
-    Batch,
+from flyball.store.changes import (
     Change,
     ClientCreated,
     ClientDeleted,
     DefinitionDeleted,
     DefinitionPut,
-    IndexColumns,
-    IndexKeys,
-    IndexPiece,
     QueueCreated,
     QueueDeleted,
 )
+from flyball.store.interface import NO_LIMIT, Batch, IndexColumns, IndexKeys, IndexPiece
 from flyball.store.postgres import statements
 from flyball.store.postgres.migrations import migrate, quoted
 from flyball.store.postgres.session import CONNECT_LIMIT_S, Connection, Session
