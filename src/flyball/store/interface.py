@@ -41,13 +41,16 @@ class Batch:
     """What one commit makes durable: `changes` in their order, then `appended`, then `removed`, then `transfers`.
 
     An id in both is not stored afterwards. Messages of a queue that `changes` delete are not appended. Only what is
-    in its source is transferred, so that it is harmless to do it again.
+    in its source is transferred. `changes` are told to the other nodes, if there are any: maybe twice, if the batch
+    was committed again.
     """
 
     changes: list[Change] = field(default_factory=list)
     appended: list[Message] = field(default_factory=list)
     removed: list[int] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
+    refused: list[Transfer] = field(default_factory=list)
+    """Set by a commit: those of `transfers` that were not done because their destination is gone."""
 
     def __bool__(self) -> bool:
         return bool(self.changes or self.appended or self.removed or self.transfers)
@@ -165,7 +168,8 @@ class Store(Protocol):
     async def arrivals(self, queue_ids: Sequence[int]) -> list[Arrived]:
         """Return what was transferred to these queues, which this node serves, and not received yet.
 
-        What was there when a queue was opened or adopted is in its summary and never arrives.
+        Where that is much, the oldest of it: ask again after `received`, until there is no more. What was there when
+        a queue was opened or adopted is in its summary and never arrives.
         """
         ...
 

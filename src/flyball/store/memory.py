@@ -1,19 +1,20 @@
-"""A store that lasts as long as its object: for the lab, and for tests that need no PostgreSQL."""
+"""A store that lasts as long as its object: for the lab, and for tests that need no PostgreSQL.
+
+Several of them may share a domain, as nodes share a database.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
-from flyball.model import Client, Definition, Message, Queue, QueueSummary, Snapshot
-from flyball.store.changes import (
-    ClientCreated,
-    ClientDeleted,
-    DefinitionDeleted,
-    DefinitionPut,
-    QueueCreated,
-    QueueDeleted,
-)
-from flyball.store.interface import NO_LIMIT, Batch, IndexColumns, IndexKeys, IndexPiece
+from flyball.errors import StoreError
+from flyball.model import Message, Queue, QueueSummary, Snapshot
+from flyball.store.changes import QueueDeleted
+from flyball.store.interface import NO_LIMIT, Arrived, Batch, IndexColumns, IndexKeys, IndexPiece, Transfer
+from flyball.store.memory_domain import MemoryDomain as MemoryDomain
+from flyball.store.memory_domain import MemoryRegistry
 
 
 class MemoryStore:
@@ -22,76 +23,90 @@ class MemoryStore:
     keeps_messages = True
     pages = False
 
-    def __init__(self) -> None:
-        self._clients: dict[int, Client] = {}
-        self._queues: dict[int, Queue] = {}
-        self._definitions: dict[tuple[str, str], Definition] = {}
-        self._messages: dict[int, Message] = {}
-        self._next_client_id = 1
-        self._next_queue_id = 1
-        self._next_message_id = 1
+    def __init__(self, *, domain: MemoryDomain | None = None, node: str = "flyball") -> None:
+        self._domain = MemoryDomain() if domain is None else domain
+        self.registry = MemoryRegistry(self._domain, node, is_shared=domain is not None)
         self._reserved_up_to: int | None = None
+        self._transferring: list[Transfer] = []
+
+    @property
+    def cut_off(self) -> bool:
+        """For simulations: while it is True, nothing here can be reached."""
+        return self.registry.cut_off
+
+    @cut_off.setter
+    def cut_off(self, value: bool) -> None:
+        self.registry.cut_off = value
 
     async def open(self) -> Snapshot:
-        self._messages = {
-            message.id: message
-            for message in self._messages.values()
-            if message.persistent and message.queue_id in self._queues
-        }
-        summaries = {queue.id: QueueSummary(queue) for queue in self._queues.values()}
-        for message in self._messages.values():
-            summary = summaries[message.queue_id]
-            summary.message_count += 1
-            summary.last_message_id = max(summary.last_message_id, message.id)
-            if message.receiver is not None:
-                summary.addressed[message.receiver] = summary.addressed.get(message.receiver, 0) + 1
-            if message.sender is not None:
-                summary.sent[message.sender] = summary.sent.get(message.sender, 0) + 1
+        await self.registry.join()
+        domain = self._domain
+        mine = domain.queues_of(self.registry.node_id)
+        for message in list(domain.messages.values()):
+            if message.queue_id not in domain.queues:
+                del domain.messages[message.id]
         return Snapshot(
-            clients=list(self._clients.values()),
-            queues=list(summaries.values()),
-            next_client_id=self._next_client_id,
-            next_queue_id=self._next_queue_id,
-            definitions=list(self._definitions.values()),
+            clients=list(domain.clients.values()),
+            queues=self._summaries(mine),
+            next_client_id=domain.counters["client"],
+            next_queue_id=domain.counters["queue"],
+            definitions=list(domain.definitions.values()),
+            elsewhere=[placed for placed in domain.queues.values() if placed.owner != self.registry.node_id],
+            version=domain.version,
         )
 
     async def close(self) -> None:
         self._reserved_up_to = None
+        with contextlib.suppress(StoreError):
+            if self.registry.epoch:
+                await self.registry.leave()
+        self.registry.let_go()
+        self.registry.epoch = 0
+
+    def kill(self) -> None:
+        """For simulations: what happens to the store when the process of its node is killed."""
+        self._reserved_up_to = None
+        self.registry.kill()
 
     async def commit(self, batch: Batch, *, again: bool = False) -> None:
+        self.registry.check()
+        domain, node_id = self._domain, self.registry.node_id
         deleted: set[int] = set()
         for change in batch.changes:
-            match change:
-                case QueueCreated(queue):
-                    self._queues[queue.id] = queue
-                    self._next_queue_id = max(self._next_queue_id, queue.id + 1)
-                case QueueDeleted(queue_id):
-                    self._queues.pop(queue_id, None)
-                    deleted.add(queue_id)
-                case ClientCreated(client):
-                    self._clients[client.id] = client
-                    self._next_client_id = max(self._next_client_id, client.id + 1)
-                case ClientDeleted(client_id):
-                    self._clients.pop(client_id, None)
-                case DefinitionPut(definition):
-                    self._definitions[definition.kind, definition.key] = definition
-                case DefinitionDeleted(kind, key):
-                    self._definitions.pop((kind, key), None)
+            domain.apply(change, node_id)
+            if isinstance(change, QueueDeleted):
+                deleted.add(change.queue_id)
+        if batch.changes and self.registry.in_company:
+            domain.tell(batch.changes, node_id)
         for message in batch.appended:
-            if message.queue_id not in deleted:
-                self._messages[message.id] = message
+            if message.queue_id not in deleted and not (again and message.id in domain.messages):
+                domain.messages[message.id] = message
         for message_id in batch.removed:
-            self._messages.pop(message_id, None)
+            domain.messages.pop(message_id, None)
+        if batch.transfers:
+            self._transfer(batch, again)
+
+    def _transfer(self, batch: Batch, again: bool) -> None:
+        """Move messages, but once: they may have come back since an attempt whose outcome was not known."""
+        if again and batch.transfers == self._transferring:
+            return
+        self._transferring = [*batch.transfers]
+        batch.refused = [transfer for transfer in batch.transfers if not self._domain.transfer(transfer)]
 
     async def load(self, message_ids: Sequence[int], max_bytes: int = NO_LIMIT) -> list[Message]:
-        found = [self._messages[message_id] for message_id in message_ids if message_id in self._messages]
+        self.registry.check()
+        found = [
+            self._domain.messages[message_id] for message_id in message_ids if message_id in self._domain.messages
+        ]
         return sorted(_within(found, max_bytes), key=lambda message: message.id)
 
     async def page(self, queue_id: int, after_id: int, limit: int, max_bytes: int = NO_LIMIT) -> list[Message]:
+        self.registry.check()
         found = [message for message in self._in_queue(queue_id) if message.id > after_id]
         return _within(found[:limit], max_bytes)
 
     async def index(self, queue_id: int, columns: IndexColumns, up_to_id: int) -> AsyncIterator[IndexPiece]:
+        self.registry.check()
         groups: dict[tuple[int | None, int | None, int | None, int | None], list[int]] = {}
         for message in self._in_queue(queue_id):
             if message.id <= up_to_id:
@@ -105,40 +120,99 @@ class MemoryStore:
         yield IndexPiece([IndexKeys(*key, message_ids) for key, message_ids in groups.items()], up_to_id)
 
     async def body_bytes(self, queue_id: int, without: Sequence[int]) -> int:
+        self.registry.check()
         left_out = frozenset(without)
         return sum(len(message.body) for message in self._in_queue(queue_id) if message.id not in left_out)
 
     async def expiring(self) -> list[tuple[int, int, int]]:
+        self.registry.check()
+        mine = {queue.id for queue in self._domain.queues_of(self.registry.node_id)}
         return [
             (message.expires_us, message.queue_id, message.id)
-            for message in self._messages.values()
-            if message.expires_us is not None and message.queue_id in self._queues
+            for message in self._domain.messages.values()
+            if message.expires_us is not None and message.queue_id in mine
         ]
 
     async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Sequence[int]) -> int:
+        self.registry.check()
         kept = frozenset(keep)
         doomed = [
             message.id for message in self._in_queue(queue_id) if message.id <= up_to_id and message.id not in kept
         ]
         for message_id in doomed:
-            del self._messages[message_id]
+            del self._domain.messages[message_id]
         return len(doomed)
 
     async def sweep_orphans(self) -> int:
         return 0
 
+    async def adopt(self, queue_ids: Sequence[int]) -> list[QueueSummary]:
+        self.registry.check()
+        wanted = frozenset(queue_ids)
+        adopted = [queue for queue in self._domain.queues_of(self.registry.node_id) if queue.id in wanted]
+        return self._summaries(adopted)
+
+    async def arrivals(self, queue_ids: Sequence[int]) -> list[Arrived]:
+        self.registry.check()
+        wanted, stored = frozenset(queue_ids), self._domain.messages
+        return [
+            Arrived(
+                number, queue_id, [stored[one] for one in ids if one in stored and stored[one].queue_id == queue_id]
+            )
+            for number, (queue_id, ids) in self._domain.transfers.items()
+            if queue_id in wanted
+        ]
+
+    async def received(self, transfer_ids: Sequence[int]) -> None:
+        self.registry.check()
+        for number in transfer_ids:
+            self._domain.transfers.pop(number, None)
+
+    async def reserve_queue_ids(self, count: int) -> int:
+        self.registry.check()
+        return self._domain.count("queue", count)
+
+    async def reserve_client_ids(self, count: int) -> int:
+        self.registry.check()
+        return self._domain.count("client", count)
+
     async def reserve_message_ids(self, count: int) -> int:
-        first = self._next_message_id
-        self._next_message_id = self._reserved_up_to = first + count
+        self.registry.check()
+        first = self._domain.count("message", count)
+        self._reserved_up_to = first + count
         return first
 
     async def return_message_ids(self, next_id: int) -> None:
-        if self._reserved_up_to == self._next_message_id:
-            self._next_message_id = min(self._next_message_id, next_id)
+        self.registry.check()
+        counters = self._domain.counters
+        if self._reserved_up_to == counters["message"]:
+            counters["message"] = min(counters["message"], next_id)
         self._reserved_up_to = None
 
+    def _summaries(self, queues: Sequence[Queue]) -> list[QueueSummary]:
+        """What there is of queues from which this node begins to serve."""
+        summaries = {queue.id: QueueSummary(queue) for queue in queues}
+        stored = self._domain.messages
+        for message in list(stored.values()):
+            summary = summaries.get(message.queue_id)
+            if summary is None:
+                continue
+            if not message.persistent:
+                del stored[message.id]
+                continue
+            # Another object: the node that served the queue before may still hold the one that it had.
+            stored[message.id] = replace(message, stored=True, receipt=None)
+            summary.message_count += 1
+            summary.last_message_id = max(summary.last_message_id, message.id)
+            if message.receiver is not None:
+                summary.addressed[message.receiver] = summary.addressed.get(message.receiver, 0) + 1
+            if message.sender is not None:
+                summary.sent[message.sender] = summary.sent.get(message.sender, 0) + 1
+        self._domain.forget_transfers(list(summaries))
+        return list(summaries.values())
+
     def _in_queue(self, queue_id: int) -> list[Message]:
-        found = [message for message in self._messages.values() if message.queue_id == queue_id]
+        found = [message for message in self._domain.messages.values() if message.queue_id == queue_id]
         found.sort(key=lambda message: message.id)
         return found
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from flyball.model import Message, Snapshot
-from flyball.store.interface import NO_LIMIT, Batch, IndexColumns, IndexPiece
+from flyball.model import Message, QueueSummary, Snapshot
+from flyball.store.interface import NO_LIMIT, Arrived, Batch, IndexColumns, IndexPiece
+from flyball.store.memory_domain import MemoryDomain, MemoryRegistry
 
 
 class NullStore:
@@ -15,13 +16,15 @@ class NullStore:
     pages = False
 
     def __init__(self) -> None:
+        self.registry = MemoryRegistry(MemoryDomain(), "flyball", is_shared=False)
         self._next_message_id = 1
 
     async def open(self) -> Snapshot:
+        await self.registry.join()
         return Snapshot()
 
     async def close(self) -> None:
-        pass
+        self.registry.let_go()
 
     async def commit(self, batch: Batch, *, again: bool = False) -> None:
         pass
@@ -46,6 +49,21 @@ class NullStore:
 
     async def sweep_orphans(self) -> int:
         return 0
+
+    async def adopt(self, queue_ids: Sequence[int]) -> list[QueueSummary]:
+        return []
+
+    async def arrivals(self, queue_ids: Sequence[int]) -> list[Arrived]:
+        return []
+
+    async def received(self, transfer_ids: Sequence[int]) -> None:
+        pass
+
+    async def reserve_queue_ids(self, count: int) -> int:
+        return self.registry.domain.count("queue", count)
+
+    async def reserve_client_ids(self, count: int) -> int:
+        return self.registry.domain.count("client", count)
 
     async def reserve_message_ids(self, count: int) -> int:
         first = self._next_message_id

@@ -12,6 +12,9 @@ from typing import Any, Protocol
 
 from flyball.store.changes import Change
 
+JOINING_LEASE_S = 30.0
+"""How long a node may take from the opening of its store to its first renewal."""
+
 
 class NodeState(enum.StrEnum):
     """How far a node is in its life."""
@@ -50,6 +53,11 @@ class NodeRecord:
         """Whether it takes part, as far as its lease tells."""
         return self.state in (NodeState.JOINING, NodeState.UP, NodeState.LEAVING) and self.lease_left_s > 0
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether it follows no changes any more: it is dead, or has left, and would have to join again."""
+        return self.state is NodeState.DEAD or (self.state is NodeState.LEAVING and self.lease_left_s <= 0)
+
 
 @dataclass(slots=True, frozen=True)
 class VersionedChange:
@@ -58,6 +66,19 @@ class VersionedChange:
     version: int
     node_id: int
     change: Change
+
+
+def is_known_to_all(nodes: Sequence[NodeRecord], node_id: int) -> bool:
+    """Whether everybody who is live and was there before knows that the node joins.
+
+    Of several that join at once each waits for those before it only.
+    """
+    joining = next(node for node in nodes if node.id == node_id)
+    return all(
+        node.known_generation >= joining.generation
+        for node in nodes
+        if node.is_live and (node.state is not NodeState.JOINING or node.generation < joining.generation)
+    )
 
 
 class Registry(Protocol):
@@ -70,6 +91,10 @@ class Registry(Protocol):
 
     is_shared: bool
     """Whether other nodes can ever be there: not for a store in this process's memory."""
+
+    in_company: bool
+    """Whether other nodes have to hear of changes. Set when the store is opened, and by the server later on: while it
+    is False, changes cost nothing beyond themselves."""
 
     secret: bytes
     """What the nodes of the domain prove to each other that they know."""
@@ -102,11 +127,16 @@ class Registry(Protocol):
         """Return what was changed after that version, in order."""
         ...
 
-    async def claim(self, vhost: str, name: str) -> int:
+    async def claim(self, vhost: str, name: str, *, clustered: bool = False) -> int:
         """Claim the name of a queue for this node; return the id of the node that has it now, which may be another.
 
-        Deleting the queue gives the name back. Names of clustered queues belong to 0.
+        Deleting the queue gives the name back. Names of clustered queues belong to 0: `clustered` claims one for
+        that, and so does the creation of a member. They are given back with the last member.
         """
+        ...
+
+    async def release(self, vhost: str, name: str) -> None:
+        """Give back a name that this node has claimed and made no queue of. Others' names stay theirs."""
         ...
 
     async def claim_all(self, names: Sequence[tuple[str, str]]) -> None:
@@ -122,19 +152,24 @@ class Registry(Protocol):
     async def declare_dead(self, node_id: int, epoch: int) -> bool:
         """End the epoch of a node whose lease is over: on return it can write nothing more.
 
-        False if it has another epoch or a valid lease by now.
+        False if it has another epoch or a valid lease by now. True also for one whose epoch was ended before, by a
+        leader that got no further.
         """
         ...
 
     async def take_over(self, node_id: int, assignments: Mapping[int, int]) -> None:
         """Give the queues (id) of a dead node to nodes (id), and forget its others, which were not durable.
 
-        Appends QueueMoved and QueueDeleted to the changes.
+        Forgets members that were merged into others, too. Durable queues that are not assigned stay where they are.
+        Appends QueueMoved and QueueDeleted to the changes. Raises StoreError if the node is not dead.
         """
         ...
 
     async def merge_member(self, source: int, destination: int) -> int:
-        """Move all messages of a member whose node is dead to another member (a Transfer); return how many."""
+        """Move all messages of a member whose node is dead to another member (a Transfer); return how many.
+
+        May stop half way, in good order, with StoreUnavailable. Raises StoreError if the node is not dead.
+        """
         ...
 
     async def remove_node(self, node_id: int) -> None:
@@ -142,5 +177,5 @@ class Registry(Protocol):
         ...
 
     async def trim_changes(self, up_to_version: int) -> None:
-        """Forget changes that all nodes have seen."""
+        """Forget changes up to that version, as far as all nodes have seen them."""
         ...

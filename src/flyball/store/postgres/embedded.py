@@ -86,7 +86,7 @@ class EmbeddedPostgres:
     """
 
     def __init__(
-        self, data_dir: Path, *, connections: int = 20, start_limit_s: float = 60.0, stop_limit_s: float = 30.0
+        self, data_dir: Path, *, connections: int = 100, start_limit_s: float = 60.0, stop_limit_s: float = 30.0
     ) -> None:
         self._connections = connections
         self._data_dir = data_dir.absolute()
