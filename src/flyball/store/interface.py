@@ -97,8 +97,10 @@ class Store(Protocol):
     pages: bool
     """True where a message may leave the node's memory and be read back later."""
 
-    registry: Registry
-    """The other nodes that use the same store."""
+    @property
+    def registry(self) -> Registry:
+        """The nodes that use the same store."""
+        ...
 
     async def open(self) -> Snapshot:
         """Make the store ready, join the registry, and say what it holds for this node and of others.

@@ -174,6 +174,8 @@ class MemoryDomain:
                 self.counters["queue"] = max(self.counters["queue"], queue.id + 1)
                 if queue.member:
                     self.names[queue.vhost, queue.name] = 0
+                else:
+                    self.names.setdefault((queue.vhost, queue.name), node_id)
             case QueueDeleted(queue_id):
                 self.delete_queue(queue_id)
             case QueueMoved(queue, owner):
@@ -210,7 +212,7 @@ class MemoryDomain:
             return
         self.queues[queue_id] = PlacedQueue(placed.queue, owner)
         place = placed.queue.vhost, placed.queue.name
-        if self.names.get(place) == placed.owner:
+        if self.names.get(place) != 0:
             self.names[place] = owner
 
     def transfer(self, transfer: Transfer) -> bool:

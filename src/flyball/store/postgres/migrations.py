@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from importlib import resources
 
-from flyball.errors import StoreMismatch
+from flyball.errors import StoreError, StoreMismatch
 from flyball.store.postgres import statements
 from flyball.store.postgres.session import Connection
 
-MIGRATIONS = ("schema.sql", "schema_2.sql")
+MIGRATIONS = ("schema.sql", "schema_2.sql", "schema_3.sql")
 """What leads from each version to the next, beginning with an empty schema."""
 
 LOCK_CLASS = 0x666C7902
+
+OLD_WRITER_LOCK_CLASS = 0x666C7901
+LAST_VERSION_FOR_ONE_NODE = 2
 
 
 async def migrate(connection: Connection, schema: str) -> None:
@@ -32,6 +35,12 @@ async def migrate(connection: Connection, schema: str) -> None:
             )
         if found == len(MIGRATIONS):
             return
+        if 0 < found <= LAST_VERSION_FOR_ONE_NODE and not await connection.fetchval(
+            statements.TRY_OLD_WRITER_LOCK, OLD_WRITER_LOCK_CLASS, schema
+        ):
+            raise StoreError(
+                "another broker uses this database: an older version, which knows no others; stop it first"
+            )
         for name in MIGRATIONS[found:]:
             await connection.execute(resources.files(__package__).joinpath(name).read_text())
         await connection.execute("UPDATE schema_version SET version = $1", len(MIGRATIONS))

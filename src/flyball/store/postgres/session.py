@@ -52,6 +52,11 @@ class Session:
                     raise
                 raise meant from error
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection, as far as is known."""
+        return self._connection is not None and not self._connection.is_closed()
+
     async def close(self) -> None:
         """Close the connection after the work under way."""
         async with self._lock:

@@ -34,12 +34,40 @@ APPEND_AND_REMOVE = f"WITH gone AS (DELETE FROM messages WHERE id = ANY($13::big
 
 # Each of these carries all changes of its kind in a batch: clients declare thousands of queues in a row.
 CREATE_QUEUES = """
-INSERT INTO queues (id, vhost, name, auto_delete, arguments)
-SELECT * FROM unnest($1::integer[], $2::text[], $3::text[], $4::boolean[], $5::jsonb[])
+INSERT INTO queues (id, vhost, name, auto_delete, arguments, durable, exclusive, member, owner)
+SELECT * FROM unnest($1::integer[], $2::text[], $3::text[], $4::boolean[], $5::jsonb[],
+    $6::boolean[], $7::boolean[], $8::boolean[], $9::integer[])
 ON CONFLICT (id) DO UPDATE SET vhost = excluded.vhost, name = excluded.name,
-    auto_delete = excluded.auto_delete, arguments = excluded.arguments"""
+    auto_delete = excluded.auto_delete, arguments = excluded.arguments, durable = excluded.durable,
+    exclusive = excluded.exclusive, member = excluded.member, owner = excluded.owner"""
 
-DELETE_QUEUES = "DELETE FROM queues WHERE id = ANY($1::integer[])"
+# Names come back with their queues, that of a clustered queue with its last member.
+DELETE_QUEUES = """
+WITH gone AS (
+    DELETE FROM queues WHERE id = ANY($1::integer[]) RETURNING vhost, name, owner, member
+), lost AS (
+    DELETE FROM transfers WHERE queue_id = ANY($1::integer[])
+)
+DELETE FROM names USING gone
+WHERE names.vhost = gone.vhost AND names.name = gone.name AND (names.node = gone.owner OR (
+    names.node = 0 AND gone.member AND NOT EXISTS (
+        SELECT FROM queues AS other WHERE other.member AND other.vhost = gone.vhost AND other.name = gone.name
+            AND other.id <> ALL($1::integer[]))))"""
+
+MOVE_QUEUES = """
+UPDATE queues SET owner = moved.owner FROM unnest($1::integer[], $2::integer[]) AS moved (id, owner)
+WHERE queues.id = moved.id"""
+
+# In company: a queue that took the place of one of the same name may have lost it. A member's is the domain's.
+NAME_CREATED = """
+INSERT INTO names (vhost, name, node)
+SELECT DISTINCT vhost, name, CASE WHEN member THEN 0 ELSE owner END FROM queues WHERE id = ANY($1::integer[])
+ON CONFLICT (vhost, name) DO UPDATE SET node = 0 WHERE excluded.node = 0"""
+
+NAME_MOVED = """
+INSERT INTO names (vhost, name, node)
+SELECT DISTINCT vhost, name, CASE WHEN member THEN 0 ELSE owner END FROM queues WHERE id = ANY($1::integer[])
+ON CONFLICT (vhost, name) DO UPDATE SET node = excluded.node WHERE names.node <> 0"""
 
 CREATE_CLIENTS = """
 INSERT INTO clients (id, name, mode) SELECT * FROM unnest($1::bigint[], $2::text[], $3::smallint[])
@@ -59,7 +87,7 @@ WHERE definitions.kind = gone.kind AND definitions.digest = gone.digest"""
 # Keeps a number from being given out again, also when its owner is deleted.
 PASS_NUMBER = "UPDATE counters SET value = $2 + 1 WHERE name = $1 AND value <= $2"
 
-RESERVE_MESSAGE_IDS = "UPDATE counters SET value = value + $1 WHERE name = 'message' RETURNING value - $1"
+RESERVE_NUMBERS = "UPDATE counters SET value = value + $2 WHERE name = $1 RETURNING value - $2"
 
 # Only while the counter stands where our last reservation put it.
 RETURN_MESSAGE_IDS = "UPDATE counters SET value = $1 WHERE name = 'message' AND value = $2 AND $1 < $2"
@@ -68,15 +96,76 @@ COUNTERS = "SELECT name, value FROM counters"
 
 CLIENTS = "SELECT id, name, mode FROM clients ORDER BY id"
 
-QUEUES = "SELECT id, vhost, name, auto_delete, arguments FROM queues ORDER BY id"
+QUEUES = """
+SELECT id, vhost, name, auto_delete, arguments, durable, exclusive, member, owner FROM queues ORDER BY id"""
 
 DEFINITIONS = "SELECT kind, key, value FROM definitions ORDER BY kind, key"
 
-DROP_PASSING = "DELETE FROM messages WHERE NOT persistent"
+# Tables of an older version have queues without an owner: there was but one node.
+OWN_UNOWNED = "UPDATE queues SET owner = $1 WHERE owner IS NULL"
+
+DROP_PASSING = """
+DELETE FROM messages WHERE NOT persistent AND queue_id IN (SELECT id FROM queues WHERE owner = $1)"""
 
 # What recovery needs to know of the backlog. Everything is in the index messages_in_queue.
-SUMMARY = """
-SELECT queue_id, receiver, sender, count(*), max(id) FROM messages GROUP BY queue_id, receiver, sender"""
+_SUMMARY = """
+SELECT queue_id, receiver, sender, count(*), max(id) FROM messages
+WHERE queue_id IN (SELECT id FROM queues WHERE {}) GROUP BY queue_id, receiver, sender"""
+
+SUMMARY = _SUMMARY.format("owner = $1")
+
+ADOPTED_QUEUES = """
+SELECT id, vhost, name, auto_delete, arguments, durable, exclusive, member, owner FROM queues
+WHERE owner = $1 AND id = ANY($2::integer[]) ORDER BY id"""
+
+ADOPTED_SUMMARY = _SUMMARY.format("owner = $1 AND id = ANY($2::integer[])")
+
+DROP_ADOPTED_PASSING = """
+DELETE FROM messages WHERE NOT persistent
+    AND queue_id IN (SELECT id FROM queues WHERE owner = $1 AND id = ANY($2::integer[]))"""
+
+# One step in the index for each queue that has messages, however many they are.
+ORPHANS = """
+WITH RECURSIVE holding (queue_id) AS (
+    (SELECT queue_id FROM messages ORDER BY queue_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT messages.queue_id FROM messages WHERE messages.queue_id > holding.queue_id
+        ORDER BY messages.queue_id LIMIT 1)
+    FROM holding WHERE holding.queue_id IS NOT NULL
+)
+SELECT queue_id FROM holding WHERE queue_id IS NOT NULL AND queue_id NOT IN (SELECT id FROM queues)"""
+
+# What they brought is in the summary that is read in the same transaction.
+FORGET_TRANSFERS = "DELETE FROM transfers WHERE queue_id = ANY($1::integer[])"
+
+# All or nothing, and once: the number of a transfer that was done is not below that of the node any more. Messages
+# stay where they are if the destination is gone; the answer says that. It cannot go before we are done.
+TRANSFER = """
+WITH destination AS (
+    SELECT id FROM queues WHERE id = $3 FOR KEY SHARE
+), fresh AS (
+    UPDATE transfer_numbers SET number = $5 WHERE node = $4 AND number < $5 AND EXISTS (SELECT FROM destination)
+    RETURNING number
+), moved AS (
+    UPDATE messages SET queue_id = $3
+    WHERE id = ANY($1::bigint[]) AND queue_id = $2 AND EXISTS (SELECT FROM fresh) RETURNING id
+), told AS (
+    INSERT INTO transfers (queue_id, message_ids)
+    SELECT $3, array_agg(id ORDER BY id) FROM moved HAVING count(*) > 0
+)
+SELECT EXISTS (SELECT FROM destination) OR EXISTS (SELECT FROM transfer_numbers WHERE node = $4 AND number >= $5)"""
+
+# Whole transfers up to so many bytes, but at least one. What has left the queue since has not arrived in it.
+ARRIVALS = f"""
+SELECT transfer_id, told.queue_id AS transferred_to, {", ".join("found." + name for name in COLUMNS)} FROM (
+    SELECT id AS transfer_id, message_ids, queue_id, row_number() OVER (ORDER BY id) AS row_number,
+        sum(size_bytes) OVER (ORDER BY id) AS so_far_bytes
+    FROM transfers, LATERAL (
+        SELECT coalesce(sum(octet_length(body) + octet_length(properties) + octet_length(origin)), 0) AS size_bytes
+        FROM messages WHERE messages.id = ANY(transfers.message_ids)
+    ) AS brought WHERE queue_id = ANY($1::integer[])
+) AS told LEFT JOIN messages AS found ON found.id = ANY(told.message_ids) AND found.queue_id = told.queue_id
+WHERE row_number = 1 OR so_far_bytes <= $2 ORDER BY transfer_id, found.id"""
 
 # How much the rows up to each one hold. The length of a body is known without reading it.
 _SO_FAR = """
@@ -103,24 +192,17 @@ SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM messages WHERE queue_id
 
 EXPIRING = """
 SELECT expires_us, queue_id, id FROM messages
-WHERE expires_us IS NOT NULL AND queue_id IN (SELECT id FROM queues)"""
+WHERE expires_us IS NOT NULL AND queue_id IN (SELECT id FROM queues WHERE owner = $1)"""
+
+RECEIVED = "DELETE FROM transfers WHERE id = ANY($1::bigint[])"
 
 # A piece of a queue, to be deleted by id.
 QUEUE_IDS = "SELECT id FROM messages WHERE queue_id = $1 AND id > $2 AND id <= $3 ORDER BY id LIMIT $4"
 
-# The writer holds it as long as its session lives: nothing it sent can still be under way once we have it.
-TRY_WRITER_LOCK = "SELECT pg_try_advisory_lock($1, hashtext($2))"
-
-WRITER_LOCK_HOLDER = """
-SELECT activity.pid, activity.application_name, activity.client_addr::text
-FROM pg_locks JOIN pg_stat_activity AS activity USING (pid)
-WHERE locktype = 'advisory' AND granted
-  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-  AND classid::bigint = $1 AND objid::bigint = (hashtext($2)::bigint & 4294967295)"""
-
-END_SESSION = "SELECT pg_terminate_backend($1)"
-
 MIGRATION_LOCK = "SELECT pg_advisory_xact_lock($1, hashtext($2))"
+
+# A node of a version before domains holds it as long as it writes.
+TRY_OLD_WRITER_LOCK = "SELECT pg_try_advisory_xact_lock($1, hashtext($2))"
 
 
 def index_round(*, receiver: bool, sender: bool, context: bool, priority: bool) -> str:

@@ -1,34 +1,28 @@
 """The durable store: clients, queues, definitions and messages in PostgreSQL.
 
-Knows SQL and asyncpg and nobody else does. Three sessions: one writes the batches, one reads messages while
-somebody waits, one does what takes long. Retrying is the group commit's business.
+Three sessions: one writes the batches, one reads messages while somebody waits, one does what takes long. Retrying is
+the group commit's business, other nodes are the registry's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
 
 import asyncpg
 
 from flyball.errors import StoreError, StoreUnavailable
-from flyball.model import Arguments, Client, ClientMode, Definition, Message, Queue, QueueSummary, Snapshot
-from flyball.store.changes import (
-    Change,
-    ClientCreated,
-    ClientDeleted,
-    DefinitionDeleted,
-    DefinitionPut,
-    QueueCreated,
-    QueueDeleted,
-)
-from flyball.store.interface import NO_LIMIT, Batch, IndexColumns, IndexKeys, IndexPiece
-from flyball.store.postgres import statements
+from flyball.model import Client, ClientMode, Definition, Message, PlacedQueue, QueueSummary, Snapshot
+from flyball.store.changes import QueueDeleted
+from flyball.store.interface import NO_LIMIT, Arrived, Batch, IndexColumns, IndexKeys, IndexPiece, Transfer
+from flyball.store.postgres import changes as told_changes
+from flyball.store.postgres import registry_statements, statements
 from flyball.store.postgres.migrations import migrate, quoted
+from flyball.store.postgres.registry import PostgresRegistry
 from flyball.store.postgres.session import CONNECT_LIMIT_S, Connection, Session
-from flyball.store.postgres.values import from_json, from_text, to_json, to_text
+from flyball.store.postgres.values import from_json, from_text, to_text
 
 log = logging.getLogger(__name__)
 
@@ -42,54 +36,81 @@ MAX_ARRAY_BYTES = 16 * 1024 * 1024
 INDEX_ROUND_ROWS = 50_000
 DELETE_CHUNK_ROWS = 2_000
 
+MAX_ARRIVING_BYTES = 4 * 1024 * 1024
+"""How much of what was transferred is taken in at once."""
+
+REGISTRY_LIMIT_S = 5.0
+
 WRITER_LOCK_CLASS = 0x666C7901
 WRITER_LOCK_PATIENCE_S = 5.0
 WRITER_LOCK_RETRY_S = 0.02
 
 
 class PostgresStore:
-    """A Store in one schema of a PostgreSQL database, for one broker at a time.
+    """A Store in one schema of a PostgreSQL database, for one node at a time of those that share it.
 
-    The writing session holds an advisory lock. It keeps a second broker out, and it fences: a new session
-    writes only when the server has ended the one before, so that no late write can undo a newer one.
+    The writing session holds an advisory lock of the node's name. It keeps a second broker of that name out, and it
+    fences: a new session writes only when the server has ended the one before, so that no late write can undo a newer
+    one. Every session checks the node's epoch when it begins, and is ended by those who end the epoch.
     """
 
     keeps_messages = True
     pages = True
 
-    def __init__(self, dsn: str, *, schema: str = "flyball", read_limit_s: float = 10.0) -> None:
+    def __init__(
+        self, dsn: str, *, node: str = "flyball", schema: str = "flyball", read_limit_s: float = 10.0
+    ) -> None:
         self._dsn = dsn
+        self._node = node
         self._schema = schema
-        self._writer = Session(self._connect, prepare=self._take_writer_lock)
-        self._reader = Session(self._connect, time_limit_s=read_limit_s)
-        self._worker = Session(self._connect)
+        self.registry = PostgresRegistry(self._connect, schema, min(read_limit_s, REGISTRY_LIMIT_S))
+        self._writer = Session(self._connect, prepare=self._prepare_writer)
+        self._reader = Session(self._connect, prepare=self.registry.check_epoch, time_limit_s=read_limit_s)
+        self._worker = Session(self._connect, prepare=self.registry.check_epoch)
         self._writer_pid: int | None = None
+        self._is_joining = False
         self._reserved_up_to: int | None = None
         self._orphaned_queue_ids: list[int] = []
+        self._transferring: list[Transfer] = []
+        self._last_transfer = 0
 
     async def open(self) -> Snapshot:
-        await self._become_writer()
+        registry = self.registry
+        # A session that began before the node joined would not be found by those who end its sessions.
+        await self._reader.close()
+        await self._worker.close()
+        self._is_joining = True
+        try:
+            await self._become_writer()
+            async with self._writer.connection() as connection:
+                await migrate(connection, self._schema)
+                await registry.join(connection, self._node)
+        finally:
+            self._is_joining = False
+        self._transferring, self._last_transfer = [], 0
         async with self._writer.connection() as connection:
-            await migrate(connection, self._schema)
-            await connection.execute(statements.DROP_PASSING)
-            return await self._snapshot(connection)
+            await registry.clean_up(connection)
+        await registry.become_known()
+        async with registry.staying(), self._writer.connection() as connection:
+            await connection.execute(statements.DROP_PASSING, registry.node_id)
+            async with connection.transaction(isolation="repeatable_read"):
+                return await self._snapshot(connection)
 
     async def close(self) -> None:
         await self._worker.close()
         await self._reader.close()
         await self._writer.close()
+        await self.registry.close()
         self._writer_pid = None
 
     async def commit(self, batch: Batch, *, again: bool = False) -> None:
         appended, removed = _without_deleted_queues(batch), batch.removed
         async with self._writer.connection() as connection:
             small = len(appended) < COPY_FROM_ROWS and _size_bytes(appended) < COPY_FROM_BYTES
-            if small and not batch.changes:
+            if small and not batch.changes and not batch.transfers:
                 await _commit_in_one_statement(connection, appended, removed)
                 return
             async with connection.transaction():
-                if batch.changes:
-                    await _apply(connection, batch.changes)
                 if again or small:
                     for piece in _pieces(appended):
                         await connection.execute(statements.APPEND, *_arrays(piece))
@@ -97,6 +118,11 @@ class PostgresStore:
                     await _copy(connection, appended)
                 if removed:
                     await connection.execute(statements.REMOVE, removed)
+                if batch.transfers:
+                    await self._transfer(connection, batch, again)
+                if batch.changes:
+                    # Last, since nobody else can change anything until we are done.
+                    await self._apply_changes(connection, batch)
 
     async def load(self, message_ids: Sequence[int], max_bytes: int = NO_LIMIT) -> list[Message]:
         async with self._reader.connection() as connection:
@@ -132,7 +158,7 @@ class PostgresStore:
 
     async def expiring(self) -> list[tuple[int, int, int]]:
         async with self._worker.connection() as connection:
-            rows = await connection.fetch(statements.EXPIRING)
+            rows = await connection.fetch(statements.EXPIRING, self.registry.node_id)
         return [(row[0], row[1], row[2]) for row in rows]
 
     async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Sequence[int]) -> int:
@@ -155,9 +181,39 @@ class PostgresStore:
             self._orphaned_queue_ids.pop()
         return deleted
 
-    async def reserve_message_ids(self, count: int) -> int:
+    async def adopt(self, queue_ids: Sequence[int]) -> list[QueueSummary]:
+        node_id, wanted = self.registry.node_id, list(queue_ids)
+        async with self._worker.connection() as connection:
+            await connection.execute(statements.DROP_ADOPTED_PASSING, node_id, wanted)
+            async with connection.transaction(isolation="repeatable_read"):
+                rows = await connection.fetch(statements.ADOPTED_QUEUES, node_id, wanted)
+                summaries = {row["id"]: QueueSummary(told_changes.queue_of(row)) for row in rows}
+                _summarize(summaries, await connection.fetch(statements.ADOPTED_SUMMARY, node_id, wanted))
+                await connection.execute(statements.FORGET_TRANSFERS, list(summaries))
+        return list(summaries.values())
+
+    async def arrivals(self, queue_ids: Sequence[int]) -> list[Arrived]:
         async with self._reader.connection() as connection:
-            first: int = await connection.fetchval(statements.RESERVE_MESSAGE_IDS, count)
+            rows = await connection.fetch(statements.ARRIVALS, list(queue_ids), MAX_ARRIVING_BYTES)
+        arrived: dict[int, tuple[int, list[Message]]] = {}
+        for transfer_id, queue_id, *values in rows:
+            _, messages = arrived.setdefault(transfer_id, (queue_id, []))
+            if values[0] is not None:
+                messages.append(_message(values))
+        return [Arrived(transfer_id, queue_id, messages) for transfer_id, (queue_id, messages) in arrived.items()]
+
+    async def received(self, transfer_ids: Sequence[int]) -> None:
+        async with self._reader.connection() as connection:
+            await connection.execute(statements.RECEIVED, transfer_ids)
+
+    async def reserve_queue_ids(self, count: int) -> int:
+        return await self._reserve("queue", count)
+
+    async def reserve_client_ids(self, count: int) -> int:
+        return await self._reserve("client", count)
+
+    async def reserve_message_ids(self, count: int) -> int:
+        first = await self._reserve("message", count)
         self._reserved_up_to = first + count
         return first
 
@@ -174,7 +230,7 @@ class PostgresStore:
             timeout=CONNECT_LIMIT_S,
             max_cached_statement_lifetime=0,
             server_settings={
-                "application_name": "flyball",
+                "application_name": self.registry.session_name,
                 "search_path": quoted(self._schema),
                 # An external server may have other defaults: these are ours.
                 "synchronous_commit": "on",
@@ -204,43 +260,98 @@ class PostgresStore:
                     raise StoreError(f"another broker uses this database: {error}") from error
             await asyncio.sleep(WRITER_LOCK_RETRY_S)
 
+    async def _prepare_writer(self, connection: Connection) -> None:
+        await self._take_writer_lock(connection)
+        if not self._is_joining:
+            await self.registry.check_epoch(connection)
+
     async def _take_writer_lock(self, connection: Connection) -> None:
-        if await connection.fetchval(statements.TRY_WRITER_LOCK, WRITER_LOCK_CLASS, self._schema):
+        lock = (f"{quoted(self._schema)} {to_text(self._node)}", WRITER_LOCK_CLASS)
+        if await connection.fetchval(registry_statements.TRY_LOCK, *lock):
             self._writer_pid = connection.get_server_pid()
             return
-        holder = await connection.fetchrow(statements.WRITER_LOCK_HOLDER, WRITER_LOCK_CLASS, self._schema)
+        holder = await connection.fetchrow(registry_statements.LOCK_HOLDER, *lock)
         if holder is None:
             raise _WriterLockTaken("its session has just ended")
         if holder["pid"] == self._writer_pid:
             # Our own session before this one: given up here, and not yet noticed by the server.
-            await connection.execute(statements.END_SESSION, self._writer_pid)
+            await connection.execute(registry_statements.END_SESSION, self._writer_pid)
         raise _WriterLockTaken(f"session {holder['pid']} from {holder['client_addr'] or 'this machine'}")
 
+    async def _reserve(self, counter: str, count: int) -> int:
+        async with self._reader.connection() as connection:
+            first: int = await connection.fetchval(statements.RESERVE_NUMBERS, counter, count)
+        return first
+
+    async def _transfer(self, connection: Connection, batch: Batch, again: bool) -> None:
+        """Move messages, but once: they may have come back since an attempt whose outcome was not known."""
+        if not (again and batch.transfers == self._transferring):
+            self._transferring = [*batch.transfers]
+            self._last_transfer += len(batch.transfers)
+        batch.refused = []
+        first = self._last_transfer - len(batch.transfers) + 1
+        for number, transfer in enumerate(batch.transfers, first):
+            if not await connection.fetchval(
+                statements.TRANSFER,
+                transfer.message_ids,
+                transfer.source,
+                transfer.destination,
+                self.registry.node_id,
+                number,
+            ):
+                batch.refused.append(transfer)
+        await connection.execute(registry_statements.NOTIFY, self.registry.channel, "")
+
+    async def _apply_changes(self, connection: Connection, batch: Batch) -> None:
+        registry, in_company = self.registry, self.registry.in_company
+        if in_company:
+            await told_changes.lock(connection, self._schema)
+        await told_changes.apply(connection, batch.changes, registry.node_id, in_company=in_company)
+        if in_company:
+            await told_changes.tell(connection, batch.changes, registry.node_id, registry.channel)
+
     async def _snapshot(self, connection: Connection) -> Snapshot:
+        node_id = self.registry.node_id
         counters = {row["name"]: row["value"] for row in await connection.fetch(statements.COUNTERS)}
         clients = [
             Client(row["id"], row["name"], ClientMode(row["mode"]))
             for row in await connection.fetch(statements.CLIENTS)
         ]
-        queues = {row["id"]: QueueSummary(_queue(row)) for row in await connection.fetch(statements.QUEUES)}
+        queues: dict[int, QueueSummary] = {}
+        elsewhere: list[PlacedQueue] = []
+        for row in await connection.fetch(statements.QUEUES):
+            if row["owner"] == node_id:
+                queues[row["id"]] = QueueSummary(told_changes.queue_of(row))
+            else:
+                elsewhere.append(PlacedQueue(told_changes.queue_of(row), row["owner"]))
         definitions = [
             Definition(from_text(row["kind"]), from_text(row["key"]), from_json(row["value"]))
             for row in await connection.fetch(statements.DEFINITIONS)
         ]
-        orphaned: set[int] = set()
-        for queue_id, receiver, sender, count, last_id in await connection.fetch(statements.SUMMARY):
-            summary = queues.get(queue_id)
-            if summary is None:
-                orphaned.add(queue_id)
-                continue
-            summary.message_count += count
-            summary.last_message_id = max(summary.last_message_id, last_id)
-            if receiver is not None:
-                summary.addressed[receiver] = summary.addressed.get(receiver, 0) + count
-            if sender is not None:
-                summary.sent[sender] = summary.sent.get(sender, 0) + count
-        self._orphaned_queue_ids = sorted(orphaned)
-        return Snapshot(clients, list(queues.values()), counters["client"], counters["queue"], definitions)
+        _summarize(queues, await connection.fetch(statements.SUMMARY, node_id))
+        await connection.execute(statements.FORGET_TRANSFERS, list(queues))
+        self._orphaned_queue_ids = [row["queue_id"] for row in await connection.fetch(statements.ORPHANS)]
+        return Snapshot(
+            clients,
+            list(queues.values()),
+            counters["client"],
+            counters["queue"],
+            definitions,
+            elsewhere,
+            version=counters["change"] - 1,
+        )
+
+
+def _summarize(queues: dict[int, QueueSummary], rows: Sequence[asyncpg.Record]) -> None:
+    """Note how many messages the queues hold, of whom and for whom."""
+    for queue_id, receiver, sender, count, last_id in rows:
+        summary = queues[queue_id]
+        summary.message_count += count
+        summary.last_message_id = max(summary.last_message_id, last_id)
+        if receiver is not None:
+            summary.addressed[receiver] = summary.addressed.get(receiver, 0) + count
+        if sender is not None:
+            summary.sent[sender] = summary.sent.get(sender, 0) + count
 
 
 class _WriterLockTaken(StoreUnavailable):
@@ -270,105 +381,6 @@ async def _copy(connection: Connection, appended: Sequence[Message]) -> None:
     except (OverflowError, TypeError, ValueError) as error:
         # Unlike a statement's arguments, records fail with whatever their encoder raises.
         raise StoreError(f"a message cannot be stored: {error}") from error
-
-
-async def _apply(connection: Connection, changes: Sequence[Change]) -> None:
-    """Bring about what the changes leave behind, in a few statements however many they are.
-
-    Changes of different things do not touch each other, so that for each thing only the last one counts.
-    """
-    queues: dict[int, Queue | None] = {}
-    clients: dict[int, Client | None] = {}
-    definitions: dict[tuple[str, str], Definition | None] = {}
-    last_queue_id = last_client_id = 0
-    for change in changes:
-        match change:
-            case QueueCreated(queue):
-                queues[queue.id] = queue
-                last_queue_id = max(last_queue_id, queue.id)
-            case QueueDeleted(queue_id):
-                queues[queue_id] = None
-            case ClientCreated(client):
-                clients[client.id] = client
-                last_client_id = max(last_client_id, client.id)
-            case ClientDeleted(client_id):
-                clients[client_id] = None
-            case DefinitionPut(definition):
-                definitions[definition.kind, definition.key] = definition
-            case DefinitionDeleted(kind, key):
-                definitions[kind, key] = None
-    if queues:
-        await _apply_to_queues(connection, queues)
-    if clients:
-        await _apply_to_clients(connection, clients)
-    if definitions:
-        await _apply_to_definitions(connection, definitions)
-    for counter, last_id in (("queue", last_queue_id), ("client", last_client_id)):
-        if last_id:
-            await connection.execute(statements.PASS_NUMBER, counter, last_id)
-
-
-async def _apply_to_queues(connection: Connection, queues: Mapping[int, Queue | None]) -> None:
-    deleted = [queue_id for queue_id, queue in queues.items() if queue is None]
-    created = [queue for queue in queues.values() if queue is not None]
-    if deleted:
-        await connection.execute(statements.DELETE_QUEUES, deleted)
-    if created:
-        await connection.execute(
-            statements.CREATE_QUEUES,
-            [queue.id for queue in created],
-            [to_text(queue.vhost) for queue in created],
-            [to_text(queue.name) for queue in created],
-            [queue.auto_delete for queue in created],
-            [_storable(queue.arguments) for queue in created],
-        )
-
-
-async def _apply_to_clients(connection: Connection, clients: Mapping[int, Client | None]) -> None:
-    deleted = [client_id for client_id, client in clients.items() if client is None]
-    created = [client for client in clients.values() if client is not None]
-    if deleted:
-        await connection.execute(statements.DELETE_CLIENTS, deleted)
-    if created:
-        await connection.execute(
-            statements.CREATE_CLIENTS,
-            [client.id for client in created],
-            [client.name for client in created],
-            [int(client.mode) for client in created],
-        )
-
-
-async def _apply_to_definitions(
-    connection: Connection, definitions: Mapping[tuple[str, str], Definition | None]
-) -> None:
-    deleted = [place for place, definition in definitions.items() if definition is None]
-    put = [definition for definition in definitions.values() if definition is not None]
-    if deleted:
-        await connection.execute(
-            statements.DELETE_DEFINITIONS,
-            [to_text(kind) for kind, _ in deleted],
-            [_digest(to_text(key)) for _, key in deleted],
-        )
-    if put:
-        keys = [to_text(definition.key) for definition in put]
-        await connection.execute(
-            statements.PUT_DEFINITIONS,
-            [to_text(definition.kind) for definition in put],
-            [_digest(key) for key in keys],
-            keys,
-            [_storable(definition.value) for definition in put],
-        )
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
-
-
-def _storable(arguments: Arguments) -> str:
-    try:
-        return to_json(arguments)
-    except (RecursionError, TypeError, ValueError) as error:
-        raise StoreError(f"an argument cannot be stored: {error}") from error
 
 
 def _without_deleted_queues(batch: Batch) -> Sequence[Message]:
@@ -432,7 +444,7 @@ def _record(message: Message) -> tuple[object, ...]:
     )
 
 
-def _message(row: asyncpg.Record) -> Message:
+def _message(row: asyncpg.Record | Sequence[Any]) -> Message:
     (
         number,
         queue_id,
@@ -461,14 +473,4 @@ def _message(row: asyncpg.Record) -> Message:
         persistent=persistent,
         origin=origin,
         stored=True,
-    )
-
-
-def _queue(row: asyncpg.Record) -> Queue:
-    return Queue(
-        row["id"],
-        from_text(row["name"]),
-        vhost=from_text(row["vhost"]),
-        auto_delete=row["auto_delete"],
-        arguments=from_json(row["arguments"]),
     )

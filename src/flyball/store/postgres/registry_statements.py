@@ -1,0 +1,178 @@
+"""Every statement of the registry, by name. The search_path of the session says in which schema."""
+
+from __future__ import annotations
+
+# A lease is over by the server's clock only, and not before every node has had the time to renew it since the server
+# began to answer: a crash takes back renewals that were not flushed, and starts the checkpointer anew.
+_LEASE_LEFT_S = """
+extract(epoch FROM greatest(
+    lease_until,
+    make_interval(secs => lease_s) + greatest(
+        pg_postmaster_start_time(),
+        (SELECT max(backend_start) FROM pg_stat_activity WHERE backend_type = 'checkpointer')
+    )
+) - clock_timestamp())::double precision"""
+
+NODES = f"""
+SELECT id, name, epoch, state, generation, {_LEASE_LEFT_S} AS lease_left_s, addresses, report,
+    known_generation, seen_version
+FROM nodes ORDER BY id"""
+
+LEASE_LEFT_S = f"SELECT {_LEASE_LEFT_S}, epoch FROM nodes WHERE id = $1"
+
+# The number of the join in the domain. Its row is locked until the end of the transaction: one joins after the other.
+NEXT_GENERATION = "UPDATE counters SET value = value + 1 WHERE name = 'generation' RETURNING value - 1"
+
+NEXT_NODE_ID = "UPDATE counters SET value = value + 1 WHERE name = 'node' RETURNING value - 1"
+
+# An id stays with its name; the epoch makes this life another than those before.
+JOIN = """
+INSERT INTO nodes (id, name, epoch, state, generation, lease_until, lease_s, known_generation, seen_version)
+SELECT $1, $2, 1, 'joining', $3, clock_timestamp() + make_interval(secs => $4), $4, $3, value - 1
+FROM counters WHERE counters.name = 'change'
+ON CONFLICT (name) DO UPDATE SET epoch = nodes.epoch + 1, state = excluded.state, generation = excluded.generation,
+    lease_until = excluded.lease_until, lease_s = excluded.lease_s, addresses = '{}', report = '{}',
+    known_generation = excluded.known_generation, seen_version = excluded.seen_version
+RETURNING id, epoch"""
+
+NODE_ID = "SELECT id FROM nodes WHERE name = $1"
+
+# A new life begins to count its transfers anew.
+RESET_TRANSFER_NUMBER = """
+INSERT INTO transfer_numbers (node, number) VALUES ($1, 0) ON CONFLICT (node) DO UPDATE SET number = 0"""
+
+SECRET = "SELECT secret FROM domain"
+
+# Several schemas share a database: only their numbers make channels and names of sessions different and short.
+SCHEMA_NUMBER = "SELECT oid::bigint FROM pg_namespace WHERE nspname = $1"
+
+NAME_SESSION = "SELECT set_config('application_name', $1, false)"
+
+EPOCH = "SELECT epoch FROM nodes WHERE id = $1"
+
+# Not flushed: it need not survive a crash, see _LEASE_LEFT_S.
+RENEW = """
+UPDATE nodes SET lease_until = clock_timestamp() + make_interval(secs => $3), lease_s = $3, state = $4,
+    known_generation = $5, seen_version = $6, addresses = $7, report = $8
+WHERE id = $1 AND epoch = $2 AND set_config('synchronous_commit', 'off', true) = 'off'"""
+
+# While a node joins it has nothing else to say.
+EXTEND_LEASE = """
+UPDATE nodes SET lease_until = clock_timestamp() + make_interval(secs => $3), lease_s = $3
+WHERE id = $1 AND epoch = $2 AND set_config('synchronous_commit', 'off', true) = 'off'"""
+
+LEAVE = (
+    "UPDATE nodes SET state = 'leaving', lease_until = clock_timestamp(), lease_s = 0 WHERE id = $1 AND epoch = $2"
+)
+
+# The payload says who need not look.
+NOTIFY = "SELECT pg_notify($1, $2)"
+
+CHANGES = "SELECT version, node, change FROM changes WHERE version > $1 ORDER BY version LIMIT $2"
+
+# Held to the end of the transaction, so that changes become visible, and are applied, in the order of their versions.
+CHANGES_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended($1, $2))"
+
+TELL_CHANGES = """
+WITH place AS (
+    UPDATE counters SET value = value + cardinality($2::jsonb[]) WHERE name = 'change'
+    RETURNING value - cardinality($2::jsonb[]) AS first
+), told AS (
+    INSERT INTO changes (version, node, change)
+    SELECT first + number - 1, $1, change FROM place, unnest($2::jsonb[]) WITH ORDINALITY AS new (change, number)
+)
+SELECT pg_notify($3, $1::integer::text)"""
+
+# Nobody who may go on with the epoch it has misses anything.
+TRIM_CHANGES = f"""
+DELETE FROM changes WHERE version <= least($1, (
+    SELECT min(seen_version) FROM nodes
+    WHERE NOT (state = 'dead' OR (state = 'leaving' AND {_LEASE_LEFT_S} <= 0))))"""
+
+# The update changes nothing: without it the row of somebody else would not be returned.
+CLAIM = """
+INSERT INTO names (vhost, name, node) VALUES ($1, $2, $3)
+ON CONFLICT (vhost, name) DO UPDATE SET node = names.node RETURNING node"""
+
+CLAIM_ALL = """
+INSERT INTO names (vhost, name, node) SELECT vhost, name, $3 FROM unnest($1::text[], $2::text[]) AS own (vhost, name)
+ON CONFLICT (vhost, name) DO NOTHING"""
+
+# A node that was alone has claimed nothing. Only the members of a clustered queue share a name.
+CLAIM_EXISTING = """
+INSERT INTO names (vhost, name, node) SELECT DISTINCT vhost, name, CASE WHEN member THEN 0 ELSE owner END FROM queues
+ON CONFLICT (vhost, name) DO NOTHING"""
+
+RELEASE = """
+DELETE FROM names WHERE vhost = $1 AND name = $2 AND node = $3
+    AND NOT EXISTS (SELECT FROM queues WHERE queues.vhost = $1 AND queues.name = $2 AND owner = $3)"""
+
+# Claimed by a node that came to its end before it made queues of them.
+DROP_UNUSED_NAMES = """
+DELETE FROM names WHERE node = $1 AND NOT EXISTS (
+    SELECT FROM queues WHERE queues.vhost = names.vhost AND queues.name = names.name AND owner = $1)"""
+
+TRY_LOCK = "SELECT pg_try_advisory_lock(hashtextextended($1, $2))"
+
+LOCK_HOLDER = """
+SELECT activity.pid, activity.application_name, activity.client_addr::text
+FROM pg_locks JOIN pg_stat_activity AS activity USING (pid)
+WHERE locktype = 'advisory' AND granted AND objsubid = 1
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND ((classid::bigint << 32) | objid::bigint) = hashtextextended($1, $2)"""
+
+END_SESSION = "SELECT pg_terminate_backend($1)"
+
+# The sessions of a node's epochs before that one. To be asked until there are none: a session ends when it notices.
+END_SESSIONS = """
+SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+WHERE datname = current_database()
+  AND CASE WHEN application_name ~ '^flyball \\d+ \\d+ \\d+$'
+      THEN split_part(application_name, ' ', 2)::bigint = $1
+          AND split_part(application_name, ' ', 3)::bigint < $2
+          AND split_part(application_name, ' ', 4)::bigint = $3
+      ELSE false END"""
+
+# Its sessions check the epoch when they begin: those that have begun are ended afterwards, and no other can begin.
+DECLARE_DEAD = f"""
+UPDATE nodes SET epoch = epoch + 1, state = 'dead', lease_until = clock_timestamp(), lease_s = 0
+WHERE id = $1 AND epoch = $2 AND state <> 'dead' AND {_LEASE_LEFT_S} <= 0 RETURNING epoch"""
+
+DEAD_EPOCH = "SELECT epoch FROM nodes WHERE id = $1 AND state = 'dead'"
+
+# The row is locked: the node cannot join before we are done.
+STATE_FOR_UPDATE = "SELECT state FROM nodes WHERE id = $1 FOR UPDATE"
+
+IS_GONE = f"""
+SELECT state = 'dead' OR (state = 'leaving' AND {_LEASE_LEFT_S} <= 0) FROM nodes WHERE id = $1 FOR UPDATE"""
+
+OWNER = "SELECT owner FROM queues WHERE id = $1"
+
+SERVES_ANY = "SELECT EXISTS (SELECT FROM queues WHERE owner = $1)"
+
+# What need not survive its node, and members whose messages others have by now.
+PASSING_QUEUES = """
+SELECT id FROM queues WHERE owner = $1 AND id <> ALL($2::integer[]) AND (NOT durable OR exclusive OR (
+    member AND NOT EXISTS (SELECT FROM messages WHERE queue_id = queues.id AND persistent)))"""
+
+TRANSIENT_QUEUES = "SELECT id FROM queues WHERE owner = $1 AND (NOT durable OR exclusive)"
+
+# It cannot be deleted before we are done.
+LOCK_QUEUE = "SELECT id FROM queues WHERE id = $1 FOR KEY SHARE"
+
+# In pieces, so that no transaction is long, and in transfers of a size that their receiver can take.
+MERGE_PIECE = """
+WITH moved AS (
+    UPDATE messages SET queue_id = $2 WHERE id IN (
+        SELECT id FROM messages WHERE queue_id = $1 AND persistent ORDER BY id LIMIT $3) RETURNING id
+), numbered AS (
+    SELECT id, (row_number() OVER (ORDER BY id) - 1) / $4 AS place FROM moved
+), told AS (
+    INSERT INTO transfers (queue_id, message_ids)
+    SELECT $2, array_agg(id ORDER BY id) FROM numbered GROUP BY place ORDER BY min(id)
+)
+SELECT count(*) FROM moved"""
+
+FORGET_TRANSFER_NUMBER = "DELETE FROM transfer_numbers WHERE node = $1"
+
+FORGET_NODE = "DELETE FROM nodes WHERE id = $1"
