@@ -15,6 +15,7 @@ HOT_MODULES = (
     "src/flyball/model.py",
     "src/flyball/errors.py",
     "src/flyball/wire/amqp/*.py",
+    "src/flyball/wire/link/*.py",
     "src/flyball/wire/telesto/*.py",
     "src/flyball/wire/thorbang/*.py",
     "src/flyball/engine/*.py",

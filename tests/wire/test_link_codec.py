@@ -1,0 +1,224 @@
+"""Frames of the link between nodes: whole, a byte at a time, round and round, and beyond their limits."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flyball.errors import ProtocolError
+from flyball.model import Message
+from flyball.wire import link
+
+LONGS = st.integers(-(2**63), 2**63 - 1)
+COUNTS = st.integers(0, 2**32 - 1)
+OPTIONAL = st.none() | LONGS
+NUMBERS = st.lists(LONGS, max_size=20)
+PREFETCHES = st.floats(0, allow_nan=False)
+CONTENTS = st.builds(
+    link.Content,
+    st.binary(max_size=100),
+    st.binary(max_size=100),
+    st.binary(max_size=100),
+    st.booleans(),
+    st.integers(-(2**31), 2**31 - 1),
+    OPTIONAL,
+    OPTIONAL,
+    OPTIONAL,
+    OPTIONAL,
+)
+DELIVERIES = st.builds(link.Deliver, LONGS, LONGS, LONGS, COUNTS, CONTENTS)
+HANDED_OVER = st.builds(link.Deliver, st.just(0), LONGS, LONGS, COUNTS, CONTENTS)
+
+FRAMES: st.SearchStrategy[link.Frame] = st.one_of(
+    st.builds(link.Hello, st.integers(0, 65535), LONGS, LONGS, st.binary(min_size=32, max_size=32)),
+    st.builds(link.Proof, st.binary(min_size=32, max_size=32)),
+    st.builds(link.Request, LONGS, st.binary(max_size=100)),
+    st.builds(link.Response, LONGS, st.binary(max_size=100)),
+    st.builds(link.Failure, LONGS, st.text(max_size=30), st.text(max_size=100)),
+    st.builds(link.Put, LONGS, NUMBERS, CONTENTS),
+    st.builds(link.PutDone, st.integers(0, 4), NUMBERS),
+    st.builds(link.Consume, LONGS, LONGS, PREFETCHES, st.integers(-(2**31), 2**31 - 1), st.booleans()),
+    st.builds(link.Consuming, LONGS),
+    DELIVERIES,
+    st.builds(link.Settle, LONGS, st.integers(0, 3), NUMBERS),
+    st.builds(link.Window, LONGS, PREFETCHES),
+    st.builds(link.Pause, LONGS),
+    st.builds(link.Resume, LONGS),
+    st.builds(link.Cancel, LONGS),
+    st.builds(link.Cancelled, LONGS, st.integers(0, 2)),
+    st.builds(link.Get, LONGS, LONGS),
+    st.builds(link.Got, LONGS, st.integers(0, 2**64 - 1), st.none() | HANDED_OVER),
+    st.builds(link.Hand, LONGS, LONGS, LONGS, st.lists(HANDED_OVER, max_size=5)),
+    st.builds(link.Handed, LONGS, st.integers(0, 4)),
+    st.builds(link.Reply, st.text(max_size=60), CONTENTS),
+)
+
+
+def message_of(delivery: link.Deliver) -> Message:
+    content = delivery.content
+    return Message(
+        delivery.message_id,
+        1,
+        content.body,
+        content.sender,
+        content.receiver,
+        content.context,
+        content.priority,
+        delivery.arrived_us,
+        content.time_us,
+        content.properties,
+        content.persistent,
+        content.origin,
+        delivery.delivery_count,
+    )
+
+
+def encode(frame: link.Frame) -> bytes:
+    match frame:
+        case link.Hello():
+            return link.encode_hello(frame)
+        case link.Proof(digest):
+            return link.encode_proof(digest)
+        case link.Request(number, text):
+            return link.encode_request(number, text)
+        case link.Response(number, text):
+            return link.encode_response(number, text)
+        case link.Failure(number, kind, explanation):
+            return link.encode_failure(number, kind, explanation)
+        case link.Put(number, queue_ids, content):
+            return link.encode_put(number, queue_ids, content)
+        case link.PutDone(outcome, numbers):
+            return link.encode_put_done(outcome, numbers)
+        case link.Consume():
+            return link.encode_consume(frame)
+        case link.Consuming(number):
+            return link.encode_consuming(number)
+        case link.Deliver():
+            return link.encode_deliver(frame.consumer, message_of(frame))
+        case link.Settle(consumer, settlement, message_ids):
+            return link.encode_settle(consumer, settlement, message_ids)
+        case link.Window(consumer, prefetch):
+            return link.encode_window(consumer, prefetch)
+        case link.Pause(consumer):
+            return link.encode_pause(consumer)
+        case link.Resume(consumer):
+            return link.encode_resume(consumer)
+        case link.Cancel(consumer):
+            return link.encode_cancel(consumer)
+        case link.Cancelled(consumer, ending):
+            return link.encode_cancelled(consumer, ending)
+        case link.Get(number, queue_id):
+            return link.encode_get(number, queue_id)
+        case link.Got(number, ready, message):
+            return link.encode_got(number, ready, None if message is None else message_of(message))
+        case link.Hand(number, batch, queue_id, messages):
+            return link.encode_hand(number, batch, queue_id, [message_of(message) for message in messages])
+        case link.Handed(number, outcome):
+            return link.encode_handed(number, outcome)
+        case link.Reply(name, content):
+            return link.encode_reply(name, content)
+
+
+def decode(parts: Iterable[bytes], frame_max: int = 1_000_000) -> list[link.Frame]:
+    decoder = link.LinkDecoder(frame_max)
+    found: list[link.Frame] = []
+    for part in parts:
+        decoder.feed(part)
+        while (frame := decoder.next_frame()) is not None:
+            found.append(frame)
+    return found
+
+
+@given(st.lists(FRAMES, max_size=8))
+def test_frames_come_out_as_they_went_in_whole_and_a_byte_at_a_time(frames: list[link.Frame]) -> None:
+    data = b"".join(encode(frame) for frame in frames)
+    assert decode([data]) == frames
+    assert decode(data[at : at + 1] for at in range(len(data))) == frames
+
+
+@given(st.lists(FRAMES, min_size=2, max_size=8), st.data())
+def test_frames_may_be_fed_before_those_ahead_of_them_are_read(frames: list[link.Frame], data: st.DataObject) -> None:
+    encoded = b"".join(encode(frame) for frame in frames)
+    cut = data.draw(st.integers(0, len(encoded)))
+    decoder = link.LinkDecoder(1_000_000)
+    decoder.feed(encoded[:cut])
+    first = decoder.next_frame()
+    decoder.feed(encoded[cut:])
+    found = [] if first is None else [first]
+    while (frame := decoder.next_frame()) is not None:
+        found.append(frame)
+    assert found == frames
+
+
+@given(FRAMES, st.data())
+def test_a_frame_that_is_cut_short_or_too_long_for_its_fields_is_refused(
+    frame: link.Frame, data: st.DataObject
+) -> None:
+    payload = encode(frame)[4:]
+    if isinstance(frame, link.Request | link.Response):
+        payload = payload[: data.draw(st.integers(1, 8))]
+    else:
+        payload = (
+            payload[: data.draw(st.integers(1, len(payload) - 1))] if data.draw(st.booleans()) else payload + b"x"
+        )
+    with pytest.raises(ProtocolError):
+        decode([struct.pack(">I", len(payload)) + payload])
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_frames_or_a_protocol_error(data: bytes) -> None:
+    try:
+        decode([data])
+    except ProtocolError:
+        return
+
+
+def test_a_frame_beyond_the_limit_is_refused_by_its_header_alone() -> None:
+    with pytest.raises(ProtocolError, match="at most 96"):
+        decode([struct.pack(">IB", 97, 3)], frame_max=100)
+    assert decode([struct.pack(">IB", 96, 3)], frame_max=100) == []
+
+
+def test_nobody_who_has_proved_nothing_may_send_a_long_frame() -> None:
+    hello = link.encode_hello(link.Hello(link.VERSION, 1, 1, bytes(32)))
+    assert len(hello) <= link.HANDSHAKE_MAX
+    with pytest.raises(ProtocolError):
+        decode([link.encode_request(1, bytes(1000))], link.LinkDecoder().frame_max)
+
+
+@pytest.mark.parametrize("data", [struct.pack(">IB", 1, 99), struct.pack(">IB", 0, 1)])
+def test_an_unknown_kind_and_an_empty_frame_are_refused(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode([data])
+
+
+def test_a_count_that_cannot_fit_is_refused_before_anything_is_allocated() -> None:
+    puts = struct.pack(">BqI", 6, 1, 2**32 - 1)
+    hands = struct.pack(">BqqqI", 19, 1, 1, 1, 2**32 - 1)
+    for payload in (puts, hands):
+        with pytest.raises(ProtocolError, match="4294967295"):
+            decode([struct.pack(">I", len(payload)) + payload])
+
+
+@pytest.mark.parametrize("prefetch", [-1.0, float("nan")])
+def test_a_window_that_is_no_number_of_messages_is_refused(prefetch: float) -> None:
+    with pytest.raises(ProtocolError, match="prefetch"):
+        decode([link.encode_window(1, prefetch)])
+
+
+def test_the_proofs_of_both_sides_differ_and_depend_on_everything_that_was_said() -> None:
+    caller = link.Hello(link.VERSION, 1, 5, bytes(32))
+    listener = link.Hello(link.VERSION, 2, 7, bytes(range(32)))
+    proof = link.proof_of_caller(b"secret", caller, listener)
+    others = [
+        link.proof_of_listener(b"secret", caller, listener),
+        link.proof_of_caller(b"another", caller, listener),
+        link.proof_of_caller(b"secret", link.Hello(link.VERSION, 1, 6, bytes(32)), listener),
+        link.proof_of_caller(b"secret", caller, link.Hello(link.VERSION, 2, 7, bytes(32))),
+    ]
+    assert link.is_proof(proof, link.proof_of_caller(b"secret", caller, listener))
+    assert not any(link.is_proof(proof, other) for other in others)
