@@ -39,6 +39,7 @@ FlyballError
 ├── LabError                   an experiment cannot be run, or went wrong
 ├── ControlError               a model, a design or a loop is not fit to be used
 ├── ClusterError               a domain cannot be changed, or a node cannot join it, as it was asked to
+│   └── PeerLost               another node could not be asked, or did not answer
 ├── AdmissionError             admission control cannot work with what it was given
 ├── NotAdmitted                a request was turned away; it may come again later
 └── PipelineError              the pipeline cannot work with what it was given, or without what it needs
@@ -300,6 +301,14 @@ class ControlError(FlyballError):
 
 class ClusterError(FlyballError):
     """A domain cannot be changed, or a node cannot join it, as it was asked to."""
+
+
+class PeerLost(ClusterError):
+    """Another node is gone, cannot be reached or does not answer. What it was asked for may or may not be done."""
+
+    def __init__(self, node_id: int, problem: str) -> None:
+        super().__init__(f"node {node_id} {problem}")
+        self.node_id = node_id
 
 
 class AdmissionError(FlyballError):

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from flyball.engine.backlog import Load, Need
 from flyball.engine.consumer import Consumer, SharedWindow
 from flyball.engine.credit import UNLIMITED, Credit
-from flyball.engine.queue import Delivery, WorkingQueue
+from flyball.engine.queue import Afar, Delivery, WorkingQueue
 from flyball.engine.traits import Traits
 from flyball.errors import (
     ClientInUse,
@@ -79,6 +79,7 @@ class Engine:
         "_next_consumer_id",
         "_next_message_id",
         "_next_queue_id",
+        "_next_shadow_id",
         "_overdue",
         "_queues",
         "_queues_by_name",
@@ -105,6 +106,7 @@ class Engine:
         }
         self._next_client_id = snapshot.next_client_id
         self._next_queue_id = snapshot.next_queue_id
+        self._next_shadow_id = -1
         self._next_consumer_id = 1
         self._next_message_id = 0
         self._id_end = 0
@@ -164,7 +166,8 @@ class Engine:
 
     @property
     def queues(self) -> list[WorkingQueue]:
-        return list(self._queues.values())
+        """All but the shadows of queues of other nodes."""
+        return [working for working in self._queues.values() if working.afar is None]
 
     def queue(self, queue_id: int) -> WorkingQueue:
         working = self._queues.get(queue_id)
@@ -216,7 +219,8 @@ class Engine:
         if only_empty and (len(working) or working.out):
             raise QueueNotEmpty(working.queue.name, working.queue.vhost)
         del self._queues[queue_id]
-        del self._queues_by_name[working.queue.vhost, working.queue.name]
+        if working.afar is None:
+            del self._queues_by_name[working.queue.vhost, working.queue.name]
         for message in working.purge():
             self._release(message)
         for message in working.out.values():
@@ -229,9 +233,25 @@ class Engine:
             self._fractional.pop(consumer.id, None)
         return working
 
+    def create_shadow(self, name: str, vhost: str, afar: Afar) -> WorkingQueue:
+        """Create a queue that stands for one of another node. It has a negative id and is found by that only.
+
+        `delete_queue` ends it.
+        """
+        queue = Queue(self._next_shadow_id, name, vhost, durable=False)
+        self._next_shadow_id -= 1
+        working = self._queues[queue.id] = WorkingQueue(QueueSummary(queue), self._expired)
+        working.afar = afar
+        return working
+
+    def hold(self, working: WorkingQueue, message: Message) -> None:
+        """Take in a message that is out already: it came from another node for one who has asked for it."""
+        self.resident_bytes += message.footprint_bytes
+        working.out[message.id] = message
+
     def active_queues(self, reader: int) -> list[tuple[Queue, int]]:
         """Return the queues with messages that the reader may see, and how many."""
-        counted = ((working.queue, working.visible_to(reader)) for working in self._queues.values())
+        counted = ((working.queue, working.visible_to(reader)) for working in self.queues)
         return [(queue, count) for queue, count in counted if count]
 
     def purge(self, queue_id: int) -> tuple[list[Message], int]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import islice
+from typing import Protocol
 
 from flyball.engine.backlog import IndexedBacklog, Load, Need, PlainBacklog, evictable
 from flyball.engine.consumer import Consumer, Line
@@ -25,6 +26,26 @@ class Delivery:
 
     consumer: Consumer
     message: Message
+
+
+class Afar(Protocol):
+    """The real queue behind a shadow, on another node: what is decided about its messages is told there."""
+
+    def give_back(self, message: Message) -> None:
+        """The message was delivered and goes back."""
+        ...
+
+    def bury(self, message: Message) -> None:
+        """Nobody is to get the message any more."""
+        ...
+
+    def cancel(self) -> None:
+        """The consumer of the shadow wants no more."""
+        ...
+
+    def set_prefetch(self, prefetch: float) -> None:
+        """The consumer of the shadow may hold so many messages."""
+        ...
 
 
 class WorkingQueue:
@@ -43,6 +64,7 @@ class WorkingQueue:
         "_purged_to",
         "active",
         "addressed",
+        "afar",
         "consumers",
         "generation",
         "is_stored",
@@ -73,6 +95,8 @@ class WorkingQueue:
         """How many messages there are of each sender, ready or out."""
         self.last_message_id = summary.last_message_id
         self.traits = Traits()
+        self.afar: Afar | None = None
+        """What it stands for, if it is the shadow of a queue of another node."""
         self.ready_bytes = 0
         """What the bodies of the ready messages hold, if it `knows_bytes`."""
         self.knows_bytes = not summary.message_count

@@ -61,6 +61,14 @@ class Receiver(Protocol):
         ...
 
 
+class MovingReceiver(Receiver, Protocol):
+    """A receiver that can follow its queue to another node."""
+
+    def queue_moved(self, consumer: Consumer) -> None:
+        """Another node serves the queue from now on, or nobody for now; what the consumer held is void."""
+        ...
+
+
 class Wait:
     """A reader that waits for a message, for so long at most."""
 
@@ -310,7 +318,8 @@ class Broker:
     def settle(self, message: Message) -> None:
         """A message that was taken out or leased is dealt with: it is gone, and soon in the store as well."""
         self.engine.settle(message)
-        if message.persistent and self.journal.remove(message, None) and message.receipt is not None:
+        # What is not persistent has a receipt only if another node waits to know what became of it.
+        if (not message.persistent or self.journal.remove(message, None)) and message.receipt is not None:
             tell, number = message.receipt
             tell(number)
 
@@ -320,6 +329,10 @@ class Broker:
         for message in messages:
             working = self.engine.find_working(message.queue_id)
             if working is None:
+                continue
+            if working.afar is not None:
+                self.engine.settle(message)
+                working.afar.give_back(message)
                 continue
             limit = working.traits.delivery_limit
             if limit is not None and message.delivery_count >= limit:
@@ -338,6 +351,10 @@ class Broker:
 
     def bury(self, working: WorkingQueue, message: Message, reason: str) -> None:
         """Nobody will get this message, which is out, any more: it may be published elsewhere, and it is removed."""
+        if working.afar is not None:
+            self.engine.settle(message)
+            working.afar.bury(message)
+            return
         if self.on_dead(working, message, reason) and message.persistent:
             # Its publisher must not be told that it is safe before its successor is.
             self.engine.settle(message)
@@ -537,13 +554,20 @@ class Broker:
         self._tick_if_needed()
 
     def set_prefetch(self, consumer: Consumer, prefetch: float) -> None:
+        working = self.engine.find_working(consumer.queue_id)
+        if working is not None and working.afar is not None:
+            working.afar.set_prefetch(prefetch)
+            return
         self.engine.set_prefetch(consumer, prefetch)
         self._feed(consumer)
         self._tick_if_needed()
 
     def cancel(self, consumer: Consumer) -> None:
         """Send the consumer no more; what it holds it may still settle."""
+        working = self.engine.find_working(consumer.queue_id)
         successor = self.engine.cancel(consumer)
+        if working is not None and working.afar is not None:
+            working.afar.cancel()
         if successor is not None:
             self._feed(successor)
 

@@ -29,6 +29,7 @@ from flyball.errors import (
 from flyball.model import Binding, Definition, Destination, Exchange, Queue
 from flyball.server.authority import Authority
 from flyball.server.broker import Broker
+from flyball.server.directory import Directory
 from flyball.server.pending import Changing, Done
 from flyball.store.changes import DefinitionDeleted, DefinitionPut
 
@@ -57,6 +58,8 @@ class Topology:
         self.broker = broker
         self.engine = broker.engine
         self.authority = authority
+        self.directory = Directory()
+        """The queues of other nodes."""
         self._version = 0
         self._routers: dict[str, Router] = {}
         self._usage: dict[int, Usage] = {}
@@ -84,7 +87,7 @@ class Topology:
     @property
     def version(self) -> int:
         """Changes whenever a message may be routed, or allowed, differently than before."""
-        return self._version + self.authority.access.version
+        return self._version + self.authority.access.version + self.directory.version
 
     def router(self, vhost: str) -> Router:
         """Return the exchanges and bindings of a virtual host; they begin with the first who asks."""
@@ -305,9 +308,16 @@ class Topology:
         if binding.kind is Destination.EXCHANGE:
             return router.get(binding.destination).durable
         working = self.engine.find_queue(binding.destination, binding.vhost)
-        return working is not None and working.is_stored
+        if working is None:
+            remote = self.directory.find(binding.vhost, binding.destination)
+            return remote is not None and remote.is_stored
+        return working.is_stored
 
     # Policies and virtual hosts
+
+    def traits_of(self, queue: Queue) -> Traits:
+        """Return how a queue behaves, by its arguments and the policies; it may be one of another node."""
+        return self._traits(queue)
 
     def _traits(self, queue: Queue) -> Traits:
         policy = self.authority.policies.for_queue(queue.vhost, queue.name)

@@ -54,6 +54,8 @@ class Protocol(enum.IntEnum):
     THORBANG = 1
     AMQP = 2
     HTTP = 3
+    LINK = 4
+    """Another node of the domain, on behalf of a client of its own."""
 
 
 class Result(enum.IntEnum):

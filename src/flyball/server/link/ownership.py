@@ -1,0 +1,60 @@
+"""What other nodes may ask about the queues of this one: counts, purges and deletions. Messages have frames."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from flyball.errors import FlyballError
+from flyball.server.topology import Topology
+
+
+class Ownership:
+    """Answers requests about queues that this node serves. All raise QueueNotFound if it does not."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._engine = topology.engine
+
+    @property
+    def commands(self) -> dict[str, Callable[..., Awaitable[Any]]]:
+        return {"queue.counts": self.counts, "queue.purge": self.purge, "queue.delete": self.delete}
+
+    async def counts(self, queue_id: int) -> tuple[int, int]:
+        """Return how many messages are ready and how many consumers there are; the queue expires later."""
+        working = self._engine.queue(queue_id)
+        self._topology.touch(working)
+        return len(working), len(working.consumers)
+
+    async def purge(self, queue_id: int) -> int:
+        """Remove all ready messages and return how many there were."""
+        count = len(self._engine.queue(queue_id))
+        future = _Awaited()
+        self._topology.broker.purge(queue_id, lambda removed, error: future.done(error))
+        await future.result
+        return count
+
+    async def delete(self, queue_id: int, if_unused: bool, if_empty: bool) -> int:
+        """Delete the queue and return how many messages were ready."""
+        working = self._engine.queue(queue_id)
+        count = len(working)
+        future = _Awaited()
+        self._topology.delete_queue(working, future.done, if_unused=if_unused, if_empty=if_empty)
+        await future.result
+        return count
+
+
+class _Awaited:
+    """Turns a call back into something that can be awaited."""
+
+    def __init__(self) -> None:
+        self.result: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(self, error: FlyballError | None) -> None:
+        if self.result.done():
+            return
+        if error is None:
+            self.result.set_result(None)
+        else:
+            self.result.set_exception(error)

@@ -1,0 +1,542 @@
+"""A link that another node has opened: what its clients want from the queues of this one.
+
+The other node is an ordinary publisher and consumer here, one with many consumers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flyball.engine.consumer import Consumer
+from flyball.engine.queue import WorkingQueue
+from flyball.errors import ClusterError, FlyballError, InvalidBody, ProtocolError, QueueNotFound, StoreError
+from flyball.model import Draft, Message
+from flyball.server.amqp.intake import Intake
+from flyball.server.connection import WRITE_BUFFER_BYTES, Connection, Hub
+from flyball.server.link.failures import told
+from flyball.server.link.peers import FRAME_ROOM_BYTES, HANDSHAKE_S, Peers
+from flyball.server.topology import Topology
+from flyball.trace.schema import Protocol
+from flyball.wire import link as wire
+from flyball.wire.link import Ending, Outcome, Settlement
+
+log = logging.getLogger("flyball.server")
+
+FRAMES_AT_ONCE = 500
+"""After so many frames others have their turn."""
+
+
+class _Consumer:
+    """A consumer of the other node, as the engine knows it: the owner of its own kind of consumer."""
+
+    __slots__ = ("_session", "engine_consumer", "is_held_back", "number")
+
+    def __init__(self, session: LinkSession, number: int) -> None:
+        self._session = session
+        self.number = number
+        self.engine_consumer: Consumer | None = None
+        self.is_held_back = False
+        """Whether the other node has asked for a pause."""
+
+    def deliver(self, consumer: Consumer, message: Message) -> None:
+        self._session.send_delivery(wire.encode_deliver(self.number, message))
+
+    def queue_deleted(self, consumer: Consumer) -> None:
+        self._session.consumer_ended(self, Ending.DELETED)
+
+    def queue_moved(self, consumer: Consumer) -> None:
+        """Another node serves the queue: the one that asked has to look for it."""
+        self._session.consumer_ended(self, Ending.MOVED)
+
+
+class _Puts:
+    """Waits for one commit on behalf of all messages that the link has put into it."""
+
+    __slots__ = ("_numbers", "_session", "batch_number")
+
+    def __init__(self, session: LinkSession, batch_number: int) -> None:
+        self._session = session
+        self._numbers: list[int] = []
+        self.batch_number = batch_number
+
+    def add(self, number: int) -> None:
+        self._numbers.append(number)
+
+    def committed(self) -> None:
+        self._session.puts_done(self._numbers, Outcome.STORED)
+
+    def failed(self, error: StoreError) -> None:
+        self._session.puts_done(self._numbers, Outcome.UNKNOWN)
+
+
+class LinkSession(Connection):
+    """One node that has connected to this one."""
+
+    PROTOCOL = Protocol.LINK
+
+    def __init__(
+        self,
+        hub: Hub,
+        peers: Peers,
+        topology: Topology,
+        intake: Intake,
+        reply: Callable[[str, bytes, bytes, bytes], None],
+    ) -> None:
+        """`reply` takes name, origin, properties and body of a direct reply to a channel of this node."""
+        super().__init__(hub)
+        self._peers = peers
+        self._topology = topology
+        self._intake = intake
+        self._reply = reply
+        self._engine = hub.broker.engine
+        self._journal = hub.broker.journal
+        self._hello = wire.Hello(wire.VERSION, peers.node_id, peers.epoch, secrets.token_bytes(wire.NONCE_BYTES))
+        self._theirs: wire.Hello | None = None
+        self.node_id = 0
+        """Who is there, once that is proved."""
+        self._decoder = wire.LinkDecoder()
+        self._consumers: dict[int, _Consumer] = {}
+        self._held: dict[int, Message] = {}
+        """What was asked for with Get and is not settled."""
+        self._puts: _Puts | None = None
+        self._stored_now: list[int] = []
+        self._is_choked = False
+        self._has_ended = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    # Life
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self in self.hub.connections:
+            self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.abort)
+
+    def abort(self) -> None:
+        """End the link at once."""
+        if self._transport is not None:
+            self._transport.abort()
+        self.ended()
+
+    def ended(self) -> None:
+        """Give back what the other node's clients held: it cannot settle it any more."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._peers.sessions.get(self.node_id) is self:
+            del self._peers.sessions[self.node_id]
+        consumers, self._consumers = self._consumers, {}
+        held, self._held = list(self._held.values()), {}
+        for owner in consumers.values():
+            consumer = owner.engine_consumer
+            if consumer is not None:
+                self.broker.cancel(consumer)
+                held += consumer.leases.values()
+                for message_id in list(consumer.leases):
+                    consumer.release(message_id)
+        self.broker.give_back(held)
+        for owner in consumers.values():
+            if owner.engine_consumer is not None:
+                self._topology.consumer_gone(owner.engine_consumer.queue_id, owner)
+
+    def tick(self, now_s: float) -> None:
+        """Numbers for new messages may have come."""
+        if self in self.hub.stalled:
+            self.go_on()
+
+    # Reading
+
+    def feed(self, data: bytes) -> None:
+        self._decoder.feed(data)
+
+    def pump(self, mark_ns: int) -> None:
+        left = FRAMES_AT_ONCE
+        while not self._must_wait():
+            if left == 0:
+                self.hub.next_turn(self)
+                break
+            left -= 1
+            try:
+                frame = self._decoder.next_frame()
+                if frame is None:
+                    self._set_reading(True)
+                    if self._has_heard_all:
+                        self._close_if_done()
+                    return
+                self._take(frame)
+            except ProtocolError as error:
+                self.close(str(error))
+                return
+        self._set_reading(False)
+
+    def _must_wait(self) -> bool:
+        return self._has_ended or super()._must_wait() or not self.broker.has_message_ids
+
+    def _take(self, frame: wire.Frame) -> None:
+        if not self.node_id:
+            self._take_in_handshake(frame)
+            return
+        handler = _HANDLERS.get(type(frame))
+        if handler is None:
+            raise ProtocolError(f"{type(frame).__name__} is not for the one who listens")
+        handler(self, frame)
+
+    def _take_in_handshake(self, frame: wire.Frame) -> None:
+        peers = self._peers
+        if isinstance(frame, wire.Hello) and self._theirs is None:
+            known = peers.records.get(frame.node_id)
+            if frame.version != wire.VERSION or frame.node_id in (0, peers.node_id):
+                raise ProtocolError(f"node {frame.node_id} speaks version {frame.version} of the protocol")
+            if known is not None and known.epoch > frame.epoch:
+                raise ProtocolError(f"the epoch {frame.epoch} of node {frame.node_id} is over")
+            self._theirs = frame
+            self.send(wire.encode_hello(self._hello))
+            self.send(wire.encode_proof(wire.proof_of_listener(peers.secret, frame, self._hello)))
+        elif isinstance(frame, wire.Proof) and self._theirs is not None:
+            if not wire.is_proof(frame.digest, wire.proof_of_caller(peers.secret, self._theirs, self._hello)):
+                raise ProtocolError("the node does not know the secret of the domain")
+            self._begin(self._theirs)
+        else:
+            raise ProtocolError(f"{type(frame).__name__} before the node has proved who it is")
+
+    def _begin(self, theirs: wire.Hello) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        older = self._peers.sessions.get(theirs.node_id)
+        if older is not None:
+            # It has lost that one; what it held there is to go on.
+            older.abort()
+        self.node_id = theirs.node_id
+        self._peers.sessions[self.node_id] = self
+        self._decoder.frame_max = self.broker.max_message_bytes + FRAME_ROOM_BYTES
+
+    # Requests
+
+    def _request(self, frame: wire.Request) -> None:
+        self.in_flight += 1
+        self.hub.spawn(self._answer(frame))
+
+    async def _answer(self, frame: wire.Request) -> None:
+        try:
+            asked = json.loads(frame.text)
+            command = self._peers.commands.get(asked["command"])
+            if command is None:
+                raise ClusterError(f"node {self._peers.node_id} knows no command {asked['command']!r}")
+            answer = wire.encode_response(frame.number, json.dumps(await command(**asked["arguments"])).encode())
+        except FlyballError as error:
+            answer = wire.encode_failure(frame.number, *told(error))
+        except (ValueError, KeyError, TypeError) as error:
+            log.exception("a request of node %d could not be answered", self.node_id)
+            answer = wire.encode_failure(frame.number, "ClusterError", f"the request failed: {error}")
+        self.in_flight -= 1
+        self.send(answer)
+
+    # Puts
+
+    def _put(self, frame: wire.Put) -> None:
+        engine = self._engine
+        found = [engine.find_working(queue_id) for queue_id in frame.queue_ids]
+        targets = [working for working in found if working is not None]
+        if len(targets) < len(found):
+            absent = [queue_id for queue_id in frame.queue_ids if not engine.has_queue(queue_id)]
+            if any(self._topology.directory.get(queue_id) is not None for queue_id in absent):
+                self._put_done(frame.number, Outcome.MOVED)
+                return
+            if not targets:
+                self._put_done(frame.number, Outcome.NOT_FOUND)
+                return
+        content = frame.content
+        if content.sender is not None or content.receiver is not None or content.context is not None:
+            self._put_draft(frame, targets)
+            return
+        refused = self._intake.put(
+            targets,
+            content.body,
+            content.properties,
+            content.origin,
+            content.persistent,
+            content.priority,
+            content.time_us,
+        )
+        if refused:
+            self._put_done(frame.number, Outcome.FULL)
+        elif content.persistent and any(working.is_stored for working in targets):
+            self._await_commit(frame.number)
+        else:
+            self._put_done(frame.number, Outcome.STORED)
+
+    def _put_draft(self, frame: wire.Put, targets: list[WorkingQueue]) -> None:
+        """Put a message that has a sender or a receiver, as only clients of the research protocols have."""
+        content = frame.content
+        draft = Draft(
+            content.body,
+            content.sender,
+            content.receiver,
+            content.context,
+            content.priority,
+            None if content.time_us is None else self.broker.now_us() + content.time_us,
+            content.properties,
+            content.persistent,
+            content.origin,
+        )
+
+        def done(messages: object, error: FlyballError | None) -> None:
+            outcome = Outcome.STORED
+            if error is not None:
+                outcome = Outcome.UNKNOWN if isinstance(error, StoreError) else Outcome.FULL
+            self._put_done(frame.number, outcome)
+
+        try:
+            self.broker.put(draft, [working.queue.id for working in targets], done)
+        except InvalidBody:
+            self._put_done(frame.number, Outcome.FULL)
+
+    def _await_commit(self, number: int) -> None:
+        if self._puts is None or self._puts.batch_number != self._journal.batch_number:
+            self._puts = _Puts(self, self._journal.batch_number)
+            self._puts.add(number)
+            self._journal.mark(self._puts)
+        else:
+            self._puts.add(number)
+
+    def _put_done(self, number: int, outcome: Outcome) -> None:
+        if outcome is not Outcome.STORED:
+            self.puts_done([number], outcome)
+            return
+        if not self._stored_now and not self._out:
+            self.hub.mark_dirty(self)
+        self._stored_now.append(number)
+
+    def puts_done(self, numbers: list[int], outcome: Outcome) -> None:
+        self.send(wire.encode_put_done(outcome, numbers))
+
+    # Consumers
+
+    def _consume(self, frame: wire.Consume) -> None:
+        working = self._engine.find_working(frame.queue_id)
+        owner = _Consumer(self, frame.number)
+        try:
+            if working is None:
+                raise QueueNotFound(frame.queue_id)
+            self._topology.check_consumer(working, exclusive=frame.exclusive)
+        except FlyballError as error:
+            self.send(wire.encode_failure(frame.number, *told(error)))
+            return
+
+        def begun(consumer: Consumer) -> None:
+            owner.engine_consumer = consumer
+            consumer.is_paused = self._is_choked
+            self._consumers[frame.number] = owner
+            self.send(wire.encode_consuming(frame.number))
+
+        self.broker.consume(
+            frame.queue_id, working.traits.selector, frame.prefetch, owner, begun, priority=frame.priority
+        )
+        self._topology.consumer_added(working, owner, exclusive=frame.exclusive)
+
+    def _settle(self, frame: wire.Settle) -> None:
+        if frame.consumer == 0:
+            found = [self._held.pop(message_id, None) for message_id in frame.message_ids]
+            self._settle_all([message for message in found if message is not None], frame.settlement)
+            return
+        owner = self._consumers.get(frame.consumer)
+        consumer = None if owner is None else owner.engine_consumer
+        if owner is None or consumer is None:
+            return
+        leases = consumer.leases
+        messages: list[Message] = []
+        for message_id in frame.message_ids:
+            message = leases.get(message_id)
+            if message is not None:
+                consumer.release(message_id)
+                messages.append(message)
+        self._settle_all(messages, frame.settlement)
+        if consumer.is_cancelled:
+            self._forget_if_done(owner)
+        else:
+            self.broker.feed(consumer)
+
+    def _settle_all(self, messages: list[Message], settlement: int) -> None:
+        broker = self.broker
+        if settlement == Settlement.ACK:
+            for message in messages:
+                broker.settle(message)
+        elif settlement == Settlement.REQUEUE:
+            broker.give_back(messages)
+        elif settlement == Settlement.REJECT:
+            for message in messages:
+                working = self._engine.find_working(message.queue_id)
+                if working is not None:
+                    broker.bury(working, message, "rejected")
+        else:
+            for message in messages:
+                broker.bring_back(message)
+
+    def _window(self, frame: wire.Window) -> None:
+        consumer = self._running(frame.consumer)
+        if consumer is not None:
+            self.broker.set_prefetch(consumer, frame.prefetch)
+
+    def _pause(self, frame: wire.Pause) -> None:
+        consumer = self._running(frame.consumer)
+        if consumer is not None:
+            self._consumers[frame.consumer].is_held_back = True
+            self.broker.pause(consumer)
+
+    def _resume(self, frame: wire.Resume) -> None:
+        consumer = self._running(frame.consumer)
+        if consumer is not None:
+            self._consumers[frame.consumer].is_held_back = False
+            if not self._is_choked:
+                self.broker.resume(consumer)
+
+    def _running(self, number: int) -> Consumer | None:
+        owner = self._consumers.get(number)
+        consumer = None if owner is None else owner.engine_consumer
+        return consumer if consumer is not None and not consumer.is_cancelled else None
+
+    def _cancel(self, frame: wire.Cancel) -> None:
+        owner = self._consumers.get(frame.consumer)
+        consumer = self._running(frame.consumer)
+        if owner is not None and consumer is not None:
+            self.broker.cancel(consumer)
+            self.send(wire.encode_cancelled(frame.consumer, Ending.ASKED))
+            self._topology.consumer_gone(consumer.queue_id, owner)
+            self._forget_if_done(owner)
+
+    def _forget_if_done(self, owner: _Consumer) -> None:
+        if owner.engine_consumer is not None and not owner.engine_consumer.leases:
+            self._consumers.pop(owner.number, None)
+
+    def consumer_ended(self, owner: _Consumer, ending: Ending) -> None:
+        """Its queue is not here any more."""
+        was_running = owner.engine_consumer is not None and self._consumers.pop(owner.number, None) is owner
+        if was_running:
+            self.send(wire.encode_cancelled(owner.number, ending))
+
+    # Single messages
+
+    def _get(self, frame: wire.Get) -> None:
+        working = self._engine.find_working(frame.queue_id)
+        if working is None:
+            self.send(wire.encode_failure(frame.number, *told(QueueNotFound(frame.queue_id))))
+            return
+        self._topology.touch(working)
+        queue = working
+
+        def found(message: Message | None, error: FlyballError | None) -> None:
+            if error is not None:
+                self.send(wire.encode_failure(frame.number, *told(error)))
+            elif message is not None and self._has_ended:
+                self.broker.bring_back(message)
+            else:
+                if message is not None:
+                    self._held[message.id] = message
+                self.send(wire.encode_got(frame.number, len(queue), message))
+
+        self.broker.take_out(frame.queue_id, working.traits.selector, found)
+
+    def _hand(self, frame: wire.Hand) -> None:
+        """Take over messages of another member, unless they came before."""
+        working = self._engine.find_working(frame.queue_id)
+        assert self._theirs is not None
+        epoch, last = self._peers.handed.get(self.node_id, (0, 0))
+        if epoch == self._theirs.epoch and frame.batch <= last:
+            self.send(wire.encode_handed(frame.number, Outcome.STORED))
+            return
+        if working is None:
+            self.send(wire.encode_handed(frame.number, Outcome.NOT_FOUND))
+            return
+        self._peers.handed[self.node_id] = (self._theirs.epoch, frame.batch)
+        for handed in frame.messages:
+            content = handed.content
+            self.broker.accept(
+                working,
+                Message(
+                    self._engine.use_message_id(),
+                    working.queue.id,
+                    content.body,
+                    content.sender,
+                    content.receiver,
+                    content.context,
+                    content.priority,
+                    handed.arrived_us,
+                    content.time_us,
+                    content.properties,
+                    False,
+                    content.origin,
+                    handed.delivery_count,
+                ),
+            )
+        self.broker.watch_expiries()
+        self.send(wire.encode_handed(frame.number, Outcome.STORED))
+
+    def _take_reply(self, frame: wire.Reply) -> None:
+        self._reply(frame.name, frame.content.origin, frame.content.properties, frame.content.body)
+
+    # Writing
+
+    def send(self, data: bytes) -> None:
+        if self._stored_now:
+            self._send_stored()
+        super().send(data)
+
+    def send_delivery(self, data: bytes) -> None:
+        """Send a message; if much is to be sent already, no more are taken out of queues for now."""
+        super().send(data)
+        if self._out_bytes > WRITE_BUFFER_BYTES and not self._is_choked:
+            self._choke()
+
+    def _send_stored(self) -> None:
+        stored, self._stored_now = self._stored_now, []
+        super().send(wire.encode_put_done(Outcome.STORED, stored))
+
+    def flush(self) -> None:
+        if self._stored_now:
+            self._send_stored()
+        super().flush()
+        if self._is_choked and not self._is_write_paused:
+            self._breathe()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._choke()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._is_choked:
+            self._breathe()
+
+    def _choke(self) -> None:
+        self._is_choked = True
+        for owner in self._consumers.values():
+            if owner.engine_consumer is not None:
+                self.broker.pause(owner.engine_consumer)
+
+    def _breathe(self) -> None:
+        self._is_choked = False
+        for number, owner in list(self._consumers.items()):
+            consumer = self._running(number)
+            if consumer is not None and not owner.is_held_back:
+                self.broker.resume(consumer)
+
+
+_HANDLERS: Mapping[type, Callable[[LinkSession, Any], None]] = {
+    wire.Request: LinkSession._request,
+    wire.Put: LinkSession._put,
+    wire.Consume: LinkSession._consume,
+    wire.Settle: LinkSession._settle,
+    wire.Window: LinkSession._window,
+    wire.Pause: LinkSession._pause,
+    wire.Resume: LinkSession._resume,
+    wire.Cancel: LinkSession._cancel,
+    wire.Get: LinkSession._get,
+    wire.Hand: LinkSession._hand,
+    wire.Reply: LinkSession._take_reply,
+}

@@ -1,0 +1,705 @@
+"""Queues of other nodes: puts, consumers, gets and the rest, carried out by whoever owns them.
+
+A consumer of such a queue has a shadow of it in the local engine, so that whatever a protocol does with deliveries it
+does as with those of a local queue. What protocol a client speaks is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from flyball.engine.consumer import Consumer, SharedWindow
+from flyball.engine.queue import WorkingQueue
+from flyball.errors import FlyballError, PeerLost, QueueNotFound, StoreError
+from flyball.model import Message, Selector
+from flyball.server.amqp.intake import Intake
+from flyball.server.broker import Broker, MovingReceiver
+from flyball.server.directory import Directory, RemoteQueue
+from flyball.server.link.failures import raised_elsewhere
+from flyball.server.link.peers import Link, Peers
+from flyball.wire import link as wire
+from flyball.wire.link import Content, Ending, Outcome, Settlement
+
+UNLIMITED = float("inf")
+
+OPEN_WINDOW = 2000
+"""So many messages are on the way to, or wait in the shadow of, a consumer that has no limit of its own."""
+
+SHADOW_BYTES = 4 * 1024 * 1024
+"""When so much waits in a shadow because its client does not read, the owner is asked to pause."""
+
+CONGESTED_BYTES = 8 * 1024 * 1024
+"""When another node owes the answers of so much, publishers wait."""
+
+Prepare = Callable[[Message], None]
+"""Changes a message of another protocol before it is made a local one."""
+
+PutDone = Callable[[int, int], None]
+"""Called with the token of a put and its outcome."""
+
+
+class Attachment:
+    """One consumer on a queue of another node: its shadow here, its number there.
+
+    When the link, the owner or the queue is lost, all that was not settled is void: what is decided about it later
+    reaches nobody.
+    """
+
+    __slots__ = (
+        "_broker",
+        "_exclusive",
+        "_is_cancelled",
+        "_is_paused",
+        "_is_void",
+        "_last_id",
+        "_link",
+        "_prepare",
+        "_receiver",
+        "_shared",
+        "consumer",
+        "number",
+        "prefetch",
+        "remote",
+        "working",
+    )
+
+    def __init__(
+        self,
+        broker: Broker,
+        link: Link,
+        remote: RemoteQueue,
+        receiver: MovingReceiver,
+        prefetch: float,
+        shared: SharedWindow | None,
+        prepare: Prepare | None,
+    ) -> None:
+        self._broker = broker
+        self._link = link
+        self._receiver = receiver
+        self._shared = shared
+        self._prepare = prepare
+        self._is_cancelled = False
+        self._is_paused = False
+        self._is_void = False
+        self._last_id = 0
+        self.remote = remote
+        self.prefetch = prefetch
+        self.number = 0
+        self.working: WorkingQueue | None = None
+        self.consumer: Consumer | None = None
+
+    @property
+    def window(self) -> float:
+        """How many messages the owner may have out here."""
+        shared = self._shared.limit if self._shared is not None else 0
+        return min(self.prefetch, shared) if shared else self.prefetch
+
+    def begin(self, *, keeps_none: bool, begun: Callable[[Consumer], None]) -> None:
+        """The owner has agreed: what it sends goes into a shadow."""
+        queue = self.remote.queue
+        self.working = self._broker.engine.create_shadow(queue.name, queue.vhost, self)
+
+        def started(consumer: Consumer) -> None:
+            self.consumer = consumer
+            begun(consumer)
+
+        self._broker.consume(
+            self.working.queue.id,
+            Selector(),
+            UNLIMITED,
+            self._receiver,
+            started,
+            keeps_none=keeps_none,
+            shared=self._shared,
+        )
+
+    # From the owner
+
+    def delivered(self, frame: wire.Deliver) -> None:
+        working = self.working
+        if self._is_cancelled or working is None:
+            self._link.settle(self.number, Settlement.RETURN, frame.message_id)
+            return
+        self._last_id += 1
+        message = _arrived(frame, self._last_id, working, self._prepare)
+        message.receipt = (self._acknowledged, frame.message_id)
+        self._broker.accept(working, message)
+        if not self._is_paused and len(working) and working.ready_bytes > SHADOW_BYTES:
+            self._is_paused = True
+            self._link.send(wire.encode_pause(self.number))
+
+    def cancelled(self, ending: Ending) -> None:
+        if ending is Ending.ASKED:
+            return
+        self._end(is_deleted=ending is Ending.DELETED)
+
+    def lost(self) -> None:
+        self._end(is_deleted=False)
+
+    def _end(self, *, is_deleted: bool) -> None:
+        working, consumer = self.working, self.consumer
+        self._is_void = True
+        if working is None or consumer is None:
+            return
+        self._drop()
+        if self._is_cancelled:
+            return
+        self._is_cancelled = True
+        if is_deleted:
+            self._receiver.queue_deleted(consumer)
+        else:
+            self._receiver.queue_moved(consumer)
+
+    # From the consumer
+
+    def _acknowledged(self, message_id: int) -> None:
+        if not self._is_void:
+            self._link.settle(self.number, Settlement.ACK, message_id)
+            self._go_on()
+
+    def give_back(self, message: Message) -> None:
+        self._settle(message, Settlement.REQUEUE)
+
+    def bury(self, message: Message) -> None:
+        self._settle(message, Settlement.REJECT)
+
+    def _settle(self, message: Message, settlement: Settlement) -> None:
+        if not self._is_void and message.receipt is not None:
+            self._link.settle(self.number, settlement, message.receipt[1])
+            self._go_on()
+
+    def _go_on(self) -> None:
+        working = self.working
+        if working is None:
+            return
+        if self._is_cancelled:
+            if not working.out:
+                self._drop()
+        elif self._is_paused and working.ready_bytes < SHADOW_BYTES // 2:
+            self._is_paused = False
+            self._link.send(wire.encode_resume(self.number))
+
+    def set_prefetch(self, prefetch: float) -> None:
+        self.prefetch = prefetch
+        if not (self._is_void or self._is_cancelled):
+            self._link.send(wire.encode_window(self.number, self.window))
+
+    def cancel(self) -> None:
+        """Ask for no more; what waits in the shadow goes back as if it had never come."""
+        if self._is_void or self._is_cancelled:
+            return
+        self._is_cancelled = True
+        self._link.send(wire.encode_cancel(self.number))
+        if self.working is not None:
+            waiting, _ = self._broker.engine.purge(self.working.queue.id)
+            for message in waiting:
+                if message.receipt is not None:
+                    self._link.settle(self.number, Settlement.RETURN, message.receipt[1])
+        self._go_on()
+
+    def _drop(self) -> None:
+        if self.working is not None and self._broker.engine.has_queue(self.working.queue.id):
+            self._broker.engine.delete_queue(self.working.queue.id)
+
+
+class _Singles:
+    """The messages that were asked for one by one over a link, and are not settled: all in one shadow."""
+
+    __slots__ = ("_last_id", "_link", "working")
+
+    def __init__(self, broker: Broker, link: Link) -> None:
+        self._link = link
+        self._last_id = 0
+        self.working = broker.engine.create_shadow("", "", self)
+
+    def take_in(self, broker: Broker, found: wire.Deliver, prepare: Prepare | None) -> Message:
+        self._last_id += 1
+        message = _arrived(found, self._last_id, self.working, prepare)
+        message.receipt = (self._acknowledged, found.message_id)
+        broker.engine.hold(self.working, message)
+        return message
+
+    def _acknowledged(self, message_id: int) -> None:
+        self._link.settle(0, Settlement.ACK, message_id)
+
+    def give_back(self, message: Message) -> None:
+        self._settle(message, Settlement.REQUEUE)
+
+    def bury(self, message: Message) -> None:
+        self._settle(message, Settlement.REJECT)
+
+    def _settle(self, message: Message, settlement: Settlement) -> None:
+        if message.receipt is not None:
+            self._link.settle(0, settlement, message.receipt[1])
+
+    def cancel(self) -> None:
+        """It has no consumer."""
+
+    def set_prefetch(self, prefetch: float) -> None:
+        """It has no consumer."""
+
+
+class _Put:
+    """One message on its way to queues of one other node, until somebody has it or the time is up."""
+
+    __slots__ = ("_content", "_done", "_link", "_queue_ids", "_remotes", "_token", "deadline_s")
+
+    def __init__(
+        self, remotes: Remotes, queue_ids: list[int], content: Content, done: PutDone, token: int, deadline_s: float
+    ) -> None:
+        self._remotes = remotes
+        self._queue_ids = queue_ids
+        self._content = content
+        self._done = done
+        self._token = token
+        self._link: Link | None = None
+        self.deadline_s = deadline_s
+
+    def send(self) -> None:
+        """Send it to whoever serves the queue now, or wait until somebody does."""
+        remotes = self._remotes
+        queue_id = self._queue_ids[0]
+        remote = remotes.directory.get(queue_id)
+        if remote is None:
+            if remotes.broker.engine.has_queue(queue_id):
+                remotes.put_here(queue_id, self._content, self._done, self._token)
+            else:
+                self.end(Outcome.NOT_FOUND)
+            return
+        link = self._link = remotes.peers.link(remote.owner)
+        if link is None:
+            remotes.park(queue_id, self)
+        else:
+            link.put(self._queue_ids, self._content, self._answered, 0)
+
+    def _answered(self, _: int, outcome: int) -> None:
+        if outcome != Outcome.MOVED:
+            self._done(self._token, outcome)
+        elif len(self._queue_ids) > 1:
+            self._remotes.put_apart(self._queue_ids, self._content, self._done, self._token)
+        elif asyncio.get_running_loop().time() >= self.deadline_s:
+            self.end(Outcome.UNKNOWN)
+        else:
+            self._try_again()
+
+    def _try_again(self) -> None:
+        queue_id = self._queue_ids[0]
+        remote = self._remotes.directory.get(queue_id)
+        assert self._link is not None
+        if remote is not None and remote.owner == self._link.node_id and self._link.is_ready:
+            # It says that it is not the owner, and nobody has told us who is.
+            self._remotes.park(queue_id, self)
+            self._remotes.look()
+        else:
+            self.send()
+
+    def end(self, outcome: Outcome) -> None:
+        self._done(self._token, outcome)
+
+
+class _Joined:
+    """Counts the parts of a put whose queues are on several nodes; the worst outcome counts."""
+
+    __slots__ = ("_done", "_left", "_token", "_worst")
+
+    def __init__(self, left: int, done: PutDone, token: int) -> None:
+        self._left = left
+        self._done = done
+        self._token = token
+        self._worst = int(Outcome.STORED)
+
+    def one(self, _: int, outcome: int) -> None:
+        # To be gone is not worse than to be stored: a local queue that is gone refuses nothing either.
+        if outcome in (Outcome.FULL, Outcome.UNKNOWN):
+            self._worst = max(self._worst, outcome)
+        self._left -= 1
+        if self._left == 0:
+            self._done(self._token, self._worst)
+
+
+class _Mark:
+    """Waits for the commit of a message that went into a local queue after all."""
+
+    __slots__ = ("_done", "_token")
+
+    def __init__(self, done: PutDone, token: int) -> None:
+        self._done = done
+        self._token = token
+
+    def committed(self) -> None:
+        self._done(self._token, Outcome.STORED)
+
+    def failed(self, error: StoreError) -> None:
+        self._done(self._token, Outcome.UNKNOWN)
+
+
+class _Hand:
+    """A batch of messages on its way to a member on another node."""
+
+    __slots__ = ("batch", "done", "messages", "queue_id")
+
+    def __init__(self, batch: int, queue_id: int, messages: Sequence[Message], done: Callable[[bool], None]) -> None:
+        self.batch = batch
+        self.queue_id = queue_id
+        self.messages = messages
+        self.done = done
+
+
+class Remotes:
+    """All that this node does with queues of others."""
+
+    def __init__(self, broker: Broker, directory: Directory, peers: Peers, *, wait_s: float = 15.0) -> None:
+        """For `wait_s` something waits whose queue has no owner that can be reached."""
+        self.broker = broker
+        self.directory = directory
+        self.peers = peers
+        self.catch_up: Callable[[], Awaitable[None]] = _nothing_to_catch_up
+        """Returns when this node knows all that others had changed before."""
+        self._wait_s = wait_s
+        self._intake = Intake(broker)
+        self._singles: dict[Link, _Singles] = {}
+        self._parked: dict[int, deque[_Put]] = {}
+        self._waiting: list[asyncio.Future[None]] = []
+        self._held: set[Callable[[], None]] = set()
+        self._hands: dict[int, deque[_Hand]] = {}
+        self._last_batch = 0
+        self._is_looking = False
+        self._sweep: asyncio.TimerHandle | None = None
+        peers.on_found = self._news_of_node
+        peers.on_lost = self._news_of_node
+        peers.on_room = self._let_go_on
+
+    # What membership tells
+
+    def placed(self, queue_id: int) -> None:
+        """The directory has changed about a queue, or this node serves it now: who waited for that goes on."""
+        parked = self._parked.pop(queue_id, None)
+        if parked is not None:
+            for put in parked:
+                put.send()
+            self._let_go_on()
+        self._wake()
+
+    def _news_of_node(self, node_id: int) -> None:
+        for queue_id in list(self._parked):
+            remote = self.directory.get(queue_id)
+            if remote is None or remote.owner == node_id:
+                self.placed(queue_id)
+        if not self.peers.can_reach(node_id):
+            hands = self._hands.pop(node_id, deque())
+            for hand in hands:
+                hand.done(False)
+        self._wake()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def news(self, time_limit_s: float) -> None:
+        """Return when something has changed about who serves what, or the time is up."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        try:
+            async with asyncio.timeout(time_limit_s):
+                await future
+        except TimeoutError:
+            return
+
+    def look(self) -> None:
+        """Find out what has changed elsewhere, if nobody does already."""
+        if not self._is_looking:
+            self._is_looking = True
+            self.peers.spawn(self._look())
+
+    async def _look(self) -> None:
+        try:
+            await self.catch_up()
+        except FlyballError:
+            # The store is away; the changes come when it is back.
+            return
+        finally:
+            self._is_looking = False
+
+    # Puts
+
+    def put(self, remotes: Sequence[RemoteQueue], content: Content, done: PutDone, token: int) -> None:
+        """Put a message into queues of other nodes. `done` is called once, maybe before this returns."""
+        deadline_s = asyncio.get_running_loop().time() + self._wait_s
+        if len(remotes) == 1:
+            _Put(self, [remotes[0].queue.id], content, done, token, deadline_s).send()
+            return
+        by_owner: dict[int, list[int]] = {}
+        for remote in remotes:
+            by_owner.setdefault(remote.owner, []).append(remote.queue.id)
+        joined = _Joined(len(by_owner), done, token)
+        for queue_ids in by_owner.values():
+            _Put(self, queue_ids, content, joined.one, 0, deadline_s).send()
+
+    def put_apart(self, queue_ids: Sequence[int], content: Content, done: PutDone, token: int) -> None:
+        """Put a message into queues that had one owner and may have several by now."""
+        deadline_s = asyncio.get_running_loop().time() + self._wait_s
+        joined = _Joined(len(queue_ids), done, token)
+        for queue_id in queue_ids:
+            _Put(self, [queue_id], content, joined.one, 0, deadline_s).send()
+
+    def put_here(self, queue_id: int, content: Content, done: PutDone, token: int) -> None:
+        """Put a message into a queue that has come to this node meanwhile."""
+        working = self.broker.engine.queue(queue_id)
+        refused = self._intake.put(
+            [working],
+            content.body,
+            content.properties,
+            content.origin,
+            content.persistent,
+            content.priority,
+            content.time_us,
+        )
+        if refused:
+            done(token, Outcome.FULL)
+        elif content.persistent and working.is_stored:
+            self.broker.journal.mark(_Mark(done, token))
+        else:
+            done(token, Outcome.STORED)
+
+    def park(self, queue_id: int, put: _Put) -> None:
+        """Let a put wait until its queue has an owner that can be reached."""
+        self._parked.setdefault(queue_id, deque()).append(put)
+        self._sweep_later()
+
+    def _sweep_later(self) -> None:
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(self._wait_s / 4, self._give_up_the_oldest)
+
+    def _give_up_the_oldest(self) -> None:
+        self._sweep = None
+        now_s = asyncio.get_running_loop().time()
+        for queue_id, parked in list(self._parked.items()):
+            while parked and parked[0].deadline_s <= now_s:
+                parked.popleft().end(Outcome.UNKNOWN)
+            if not parked:
+                self._parked.pop(queue_id, None)
+        if self._parked:
+            self._sweep_later()
+        self._let_go_on()
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether another node owes so many answers that publishers have to wait."""
+        return bool(self._parked) or any(link.unanswered_bytes > CONGESTED_BYTES for link in self.peers.links)
+
+    def when_clear(self, go_on: Callable[[], None]) -> None:
+        """Call back, once, when it is no longer congested."""
+        self._held.add(go_on)
+
+    def _let_go_on(self) -> None:
+        if self._held and not self.is_congested:
+            held, self._held = self._held, set()
+            for go_on in held:
+                go_on()
+
+    # Consumers
+
+    def attach(
+        self,
+        remote: RemoteQueue,
+        receiver: MovingReceiver,
+        *,
+        prefetch: float,
+        priority: int,
+        exclusive: bool,
+        keeps_none: bool,
+        shared: SharedWindow | None,
+        begun: Callable[[Consumer], None],
+        failed: Callable[[FlyballError], None],
+        prepare: Prepare | None = None,
+    ) -> None:
+        """Let the receiver be sent messages of a queue of another node.
+
+        `begun` is called with its consumer before the first message comes. `prepare` may change a message that did
+        not come through AMQP.
+        """
+        link = self.peers.link(remote.owner)
+        if link is None:
+            failed(PeerLost(remote.owner, "is not there"))
+            return
+        # Without acknowledgements a message is settled when it is sent to the client, and not before.
+        wanted = OPEN_WINDOW if keeps_none else prefetch
+        attachment = Attachment(self.broker, link, remote, receiver, wanted, shared, prepare)
+
+        def answered(frame: wire.Frame | None) -> None:
+            if isinstance(frame, wire.Consuming):
+                attachment.begin(keeps_none=keeps_none, begun=begun)
+                return
+            link.consumers.pop(attachment.number, None)
+            if isinstance(frame, wire.Failure):
+                failed(raised_elsewhere(frame.kind, frame.text))
+            else:
+                failed(PeerLost(remote.owner, "was lost before it answered"))
+
+        number = attachment.number = link.ask(answered)
+        link.consumers[number] = attachment
+        link.send(wire.encode_consume(wire.Consume(number, remote.queue.id, attachment.window, priority, exclusive)))
+
+    # Single messages
+
+    def get(
+        self,
+        remote: RemoteQueue,
+        done: Callable[[Message | None, int, FlyballError | None], None],
+        prepare: Prepare | None = None,
+    ) -> None:
+        """Take one message out of a queue; `done` is called with it and how many more are ready.
+
+        It is settled, given back or buried as one of a local queue.
+        """
+        link = self.peers.link(remote.owner)
+        if link is None:
+            done(None, 0, PeerLost(remote.owner, "is not there"))
+            return
+
+        def answered(frame: wire.Frame | None) -> None:
+            if isinstance(frame, wire.Got):
+                message: Message | None = None
+                if frame.message is not None:
+                    message = self._single(link).take_in(self.broker, frame.message, prepare)
+                done(message, frame.ready, None)
+            elif isinstance(frame, wire.Failure):
+                done(None, 0, raised_elsewhere(frame.kind, frame.text))
+            else:
+                self._forget_singles(link)
+                done(None, 0, PeerLost(remote.owner, "was lost before it answered"))
+
+        link.send(wire.encode_get(link.ask(answered), remote.queue.id))
+
+    def _single(self, link: Link) -> _Singles:
+        for other in [other for other in self._singles if other.is_lost]:
+            self._forget_singles(other)
+        found = self._singles.get(link)
+        if found is None:
+            found = self._singles[link] = _Singles(self.broker, link)
+        return found
+
+    def _forget_singles(self, link: Link) -> None:
+        gone = self._singles.pop(link, None)
+        if gone is not None:
+            self.broker.engine.delete_queue(gone.working.queue.id)
+
+    # Requests
+
+    async def counts(self, queue_id: int) -> tuple[int, int]:
+        """Return how many messages are ready and how many consumers there are; the queue expires later."""
+        ready, consumers = await self._ask("queue.counts", queue_id)
+        return ready, consumers
+
+    async def purge(self, queue_id: int) -> int:
+        """Remove all ready messages and return how many there were."""
+        count: int = await self._ask("queue.purge", queue_id)
+        return count
+
+    async def delete(self, queue_id: int, *, if_unused: bool, if_empty: bool) -> int:
+        """Delete the queue and return how many messages were ready."""
+        count: int = await self._ask("queue.delete", queue_id, if_unused=if_unused, if_empty=if_empty)
+        return count
+
+    async def _ask(self, command: str, queue_id: int, **arguments: object) -> Any:
+        """Ask the owner of a queue, whoever that is. Raises QueueNotFound, PeerLost and what the owner met."""
+        deadline_s = asyncio.get_running_loop().time() + self._wait_s
+        denied_by: int | None = None
+        while True:
+            remote = self.directory.get(queue_id)
+            if remote is None or remote.owner == denied_by:
+                raise QueueNotFound(queue_id)
+            left_s = deadline_s - asyncio.get_running_loop().time()
+            try:
+                return await self.peers.request(
+                    remote.owner, command, {"queue_id": queue_id, **arguments}, max(left_s, 0.1)
+                )
+            except QueueNotFound:
+                denied_by = remote.owner
+                await self.catch_up()
+            except PeerLost:
+                if asyncio.get_running_loop().time() >= deadline_s:
+                    raise
+                await self.news(min(left_s, 0.5))
+
+    async def flush(self, node_ids: Sequence[int]) -> None:
+        """Return when everything that these nodes were sent before is durable there. Raises PeerLost."""
+        for node_id in node_ids:
+            await self.peers.request(node_id, "flush", {}, self._wait_s)
+
+    # Members
+
+    def hand(self, remote: RemoteQueue, messages: Sequence[Message], done: Callable[[bool], None]) -> None:
+        """Give messages that are out, and in no store, to a member on another node.
+
+        `done` tells whether it has them; if not they are the caller's as before. While both nodes live none is lost
+        or doubled, whatever happens to the link. They should hold less than a megabyte.
+        """
+        self._last_batch += 1
+        hands = self._hands.setdefault(remote.owner, deque())
+        hands.append(_Hand(self._last_batch, remote.queue.id, messages, done))
+        if len(hands) == 1:
+            self._send_hand(remote.owner)
+
+    def _send_hand(self, node_id: int) -> None:
+        hands = self._hands.get(node_id)
+        if not hands:
+            self._hands.pop(node_id, None)
+            return
+        hand = hands[0]
+        link = self.peers.link(node_id)
+        if link is None:
+            self._news_of_node(node_id)
+            return
+
+        def answered(frame: wire.Frame | None) -> None:
+            if self._hands.get(node_id) is not hands or not hands or hands[0] is not hand:
+                return
+            if isinstance(frame, wire.Handed):
+                hands.popleft()
+                hand.done(frame.outcome == Outcome.STORED)
+            # Else the link is lost: nobody knows whether it has them, but it will know the batch again.
+            self._send_hand(node_id)
+
+        link.send(wire.encode_hand(link.ask(answered), hand.batch, hand.queue_id, hand.messages))
+
+    # Direct replies
+
+    def reply(self, node_id: int, name: str, content: Content) -> None:
+        """Send a direct reply to a channel of another node, if that is there."""
+        link = self.peers.link(node_id)
+        if link is not None:
+            link.send(wire.encode_reply(name, content))
+
+
+def _arrived(frame: wire.Deliver, message_id: int, shadow: WorkingQueue, prepare: Prepare | None) -> Message:
+    """Return what came from another node as a message of a shadow, which no store keeps."""
+    content = frame.content
+    message = Message(
+        message_id,
+        shadow.queue.id,
+        content.body,
+        content.sender,
+        content.receiver,
+        content.context,
+        content.priority,
+        frame.arrived_us,
+        None,
+        content.properties,
+        content.persistent,
+        content.origin,
+        frame.delivery_count,
+    )
+    if prepare is not None and not content.origin:
+        prepare(message)
+    message.persistent = False
+    return message
+
+
+async def _nothing_to_catch_up() -> None:
+    return
