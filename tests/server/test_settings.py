@@ -72,6 +72,10 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         [store]
         location = "memory"
         time_limit_s = 2.5
+        [domain]
+        lease_s = 7
+        capacity = 2
+        link_address = "[::1]:2"
         [amqp]
         address = "off"
         tls_address = "[::1]:1"

@@ -117,6 +117,11 @@ class Line:
     def __bool__(self) -> bool:
         return bool(self._unchoosy) or bool(self._places)
 
+    def __len__(self) -> int:
+        """How many stand there; one who takes what is addressed to it or to nobody counts once."""
+        choosy = {consumer_id for standing in self._places.values() for consumer_id in standing}
+        return len(choosy) + sum(len(rank) for rank in self._unchoosy.values())
+
     def join(self, consumer: Consumer) -> None:
         """Let the consumer wait at the end; where it is if it waits already."""
         if consumer.turn:

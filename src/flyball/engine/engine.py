@@ -66,6 +66,7 @@ class Engine:
 
     __slots__ = (
         "_body_limit_bytes",
+        "_client_id_end",
         "_clients",
         "_clients_by_name",
         "_eviction_pause_bytes",
@@ -81,6 +82,7 @@ class Engine:
         "_next_queue_id",
         "_next_shadow_id",
         "_overdue",
+        "_queue_id_end",
         "_queues",
         "_queues_by_name",
         "keeps_messages",
@@ -105,8 +107,11 @@ class Engine:
             (working.queue.vhost, working.queue.name): working for working in self._queues.values()
         }
         self._next_client_id = snapshot.next_client_id
+        self._client_id_end: int | None = None
+        """Up to where the ids of clients were granted; None while this engine alone gives them out."""
         self._next_queue_id = snapshot.next_queue_id
         self._next_shadow_id = -1
+        self._queue_id_end: int | None = None
         self._next_consumer_id = 1
         self._next_message_id = 0
         self._id_end = 0
@@ -145,6 +150,8 @@ class Engine:
     def create_client(self, name: str, mode: ClientMode) -> Client:
         """Register a client. A refused name uses up an id, as it does in the original systems."""
         client_id = self._next_client_id
+        if client_id == self._client_id_end:
+            raise RuntimeError("no client ids left: grant_client_ids was not called in time")
         self._next_client_id += 1
         _check_name(name)
         if name in self._clients_by_name:
@@ -153,6 +160,21 @@ class Engine:
         self._clients[client_id] = client
         self._clients_by_name[name] = client
         return client
+
+    @property
+    def client_ids_left(self) -> int | None:
+        """How many ids of clients were granted and not used; None while this engine alone gives them out."""
+        return None if self._client_id_end is None else self._client_id_end - self._next_client_id
+
+    def grant_client_ids(self, first: int, count: int) -> None:
+        """Use these ids, and only these, for new clients from now on: others give out ids as well."""
+        self._next_client_id = first
+        self._client_id_end = first + count
+
+    def admit_client(self, client: Client) -> None:
+        """Know a client that another node has registered."""
+        self._clients[client.id] = client
+        self._clients_by_name[client.name] = client
 
     def delete_client(self, client_id: int, *, only_unused: bool = False) -> None:
         """Forget the client; its messages stay. With `only_unused`, not while it is the sender of stored ones."""
@@ -197,21 +219,41 @@ class Engine:
         exclusive: bool = False,
         auto_delete: bool = False,
         arguments: Arguments | None = None,
+        member: bool = False,
         traits: Traits | None = None,
     ) -> Queue:
         """Create a queue. A refused name uses up an id, as it does in the original systems."""
         queue_id = self._next_queue_id
+        if queue_id == self._queue_id_end:
+            raise RuntimeError("no queue ids left: grant_queue_ids was not called in time")
         self._next_queue_id += 1
         _check_name(name)
         if (vhost, name) in self._queues_by_name:
             raise QueueNameTaken(name)
-        queue = Queue(queue_id, name, vhost, durable, exclusive, auto_delete, arguments or {})
+        queue = Queue(queue_id, name, vhost, durable, exclusive, auto_delete, arguments or {}, member)
         working = WorkingQueue(QueueSummary(queue), self._expired)
         if traits is not None:
             working.traits = traits
         self._queues[queue_id] = working
         self._queues_by_name[vhost, name] = working
         return queue
+
+    @property
+    def queue_ids_left(self) -> int | None:
+        """How many ids of queues were granted and not used; None while this engine alone gives them out."""
+        return None if self._queue_id_end is None else self._queue_id_end - self._next_queue_id
+
+    def grant_queue_ids(self, first: int, count: int) -> None:
+        """Use these ids, and only these, for new queues from now on: others give out ids as well."""
+        self._next_queue_id = first
+        self._queue_id_end = first + count
+
+    def adopt_queue(self, summary: QueueSummary) -> WorkingQueue:
+        """Serve a queue that another node has served, with what the store has of it."""
+        working = WorkingQueue(summary, self._expired)
+        self._queues[summary.queue.id] = working
+        self._queues_by_name[summary.queue.vhost, summary.queue.name] = working
+        return working
 
     def delete_queue(self, queue_id: int, *, only_empty: bool = False) -> WorkingQueue:
         """Forget the queue with everything in it; its consumers get nothing more. Return what it was."""
@@ -335,6 +377,14 @@ class Engine:
             self._eviction_pause_bytes -= message.footprint_bytes
             if self._eviction_pause_bytes < 0:
                 self._evict_for(0)
+        return delivery
+
+    def take_over(self, working: WorkingQueue, message: Message, now_us: int) -> Delivery | None:
+        """Take in a message of another member of a clustered queue; return to whom it goes at once, if to anybody."""
+        last_message_id = working.last_message_id
+        delivery = self.accept(working, message, now_us)
+        # Ids of different nodes mix: it may be older than what came before it.
+        working.last_message_id = max(last_message_id, message.id)
         return delivery
 
     def withdraw(self, message: Message) -> bool:

@@ -125,6 +125,11 @@ class WorkingQueue:
         return None
 
     @property
+    def idle_consumers(self) -> int:
+        """How many consumers wait for a message."""
+        return len(self._hungry)
+
+    @property
     def absent(self) -> int:
         """How many ready messages are not in memory."""
         return 0 if isinstance(self._backlog, PlainBacklog) else self._backlog.absent

@@ -226,6 +226,51 @@ class Authority:
         self.on_policies_changed(vhost)
         await self._delete([], _POLICY, _key(vhost, name))
 
+    # Other nodes
+
+    def knows(self, kind: str) -> bool:
+        """Whether definitions of that kind are for the authority."""
+        return kind in _READERS
+
+    def apply(self, change: DefinitionPut | DefinitionDeleted) -> None:
+        """Follow what another node has changed, and has made durable."""
+        try:
+            if isinstance(change, DefinitionPut):
+                self._apply_put(change.definition)
+            else:
+                self._apply_deletion(change.kind, change.key)
+        except RequestError as error:
+            # Two nodes may have changed what hangs together at the same time.
+            log.warning("ignored a change of another node: %s", error)
+
+    def _apply_put(self, definition: Definition) -> None:
+        value = definition.value
+        if definition.kind == _USER:
+            self.access.put_user(_user(value))
+        elif definition.kind != _VHOST or not self.access.has_vhost(value["name"]):
+            _READERS[definition.kind](self, value)
+        if definition.kind == _POLICY:
+            self.on_policies_changed(value["vhost"])
+
+    def _apply_deletion(self, kind: str, key: str) -> None:
+        if kind == _USER:
+            self.access.delete_user(key)
+            self.on_user_deleted(key)
+        elif kind == _VHOST:
+            self.access.delete_vhost(key)
+            self.policies.delete_vhost(key)
+            self.on_vhost_closed(key)
+            self.on_vhost_deleted(key)
+        elif kind == _PERMISSION:
+            vhost, user = json.loads(key)
+            if self.access.has_vhost(vhost) and self.access.find_user(user) is not None:
+                self.access.clear_permission(user, vhost)
+        else:
+            vhost, name = json.loads(key)
+            if self.policies.find(vhost, name) is not None:
+                self.policies.clear(vhost, name)
+                self.on_policies_changed(vhost)
+
     # The journal
 
     def _load(self, definitions: Iterable[Definition]) -> None:
@@ -249,7 +294,7 @@ class Authority:
             self.access.add_vhost(value["name"])
 
     def _load_user(self, value: Mapping[str, Any]) -> None:
-        self.access.add_user(User(value["name"], value["password_hash"], tuple(value["tags"])))
+        self.access.add_user(_user(value))
 
     def _load_permission(self, value: Mapping[str, Any]) -> None:
         self.access.set_permission(
@@ -304,6 +349,10 @@ _READERS: dict[str, Callable[[Authority, Mapping[str, Any]], None]] = {
 def _key(vhost: str, name: str) -> str:
     """Return a text for a pair, whatever characters are in it."""
     return json.dumps([vhost, name], ensure_ascii=False)
+
+
+def _user(value: Mapping[str, Any]) -> User:
+    return User(value["name"], value["password_hash"], tuple(value["tags"]))
 
 
 def _of_user(user: User) -> Definition:

@@ -23,7 +23,7 @@ from flyball.server import clock
 from flyball.server.listings import CHEAP_MESSAGES, Listings
 from flyball.server.pending import Changing, Done, PutDone, Putting, TakeDone, Taking, Together
 from flyball.server.reading import StoreReader
-from flyball.store.changes import Change, ClientCreated, ClientDeleted, QueueCreated, QueueDeleted
+from flyball.store.changes import Change, ClientCreated, ClientDeleted, QueueCreated, QueueDeleted, QueueMoved
 from flyball.store.group_commit import GroupCommit
 from flyball.store.interface import Store
 
@@ -58,6 +58,10 @@ class Receiver(Protocol):
 
     def queue_deleted(self, consumer: Consumer) -> None:
         """The consumer's queue is gone, and with it the consumer and what it held."""
+        ...
+
+    def queue_moved(self, consumer: Consumer) -> None:
+        """Another node serves the queue from now on: the consumer is gone, and what it held comes again there."""
         ...
 
 
@@ -95,6 +99,10 @@ class Wait:
 
     def queue_deleted(self, consumer: Consumer) -> None:
         self.give_up(QueueNotFound(consumer.queue_id))
+
+    def queue_moved(self, consumer: Consumer) -> None:
+        # Whoever asks again finds out where it is.
+        self.give_up()
 
     def give_up(self, error: FlyballError | None = None) -> None:
         """Stop waiting: the time is up, or the queue is gone, or nobody is there any more to be answered.
@@ -151,6 +159,8 @@ class Broker:
         """Called whenever less waits for the store."""
         self.on_queue_created: Callable[[Queue], None] = lambda queue: None
         self.on_queue_deleted: Callable[[Queue], None] = lambda queue: None
+        self.on_queue_released: Callable[[Queue, int], None] = lambda queue, owner: None
+        """Called when another node serves a queue that was this node's."""
         self.on_dead: Callable[[WorkingQueue, Message, str], bool] = lambda working, message, reason: False
         """Called with a message that nobody will get any more, and why, before it is removed.
 
@@ -158,9 +168,13 @@ class Broker:
         """
         self.journal = GroupCommit(store, time_limit_s=time_limit_s, on_flushed=lambda: self.on_flushed())
         self.max_message_bytes = max_message_bytes
+        self.in_company = False
+        """Whether other nodes use the same store: then it knows every queue, also one that will not be kept."""
         self._time_limit_s = time_limit_s
         self._tasks = tasks
         self._is_reserving = False
+        self._arrived: dict[int, Sequence[Message]] = {}
+        """What was handed over by other nodes, by the transfer, while the store has not forgotten that."""
         self._under_way: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.TimerHandle | None = None
         self._expiry_timer: asyncio.TimerHandle | None = None
@@ -207,7 +221,7 @@ class Broker:
 
     def store_queue(self, queue: Queue, done: Done) -> None:
         """Make a queue durable that the engine has just created, if it is to be."""
-        if not self.engine.queue(queue.id).is_stored:
+        if not self._registers(self.engine.queue(queue.id)):
             done(None)
             return
 
@@ -220,7 +234,7 @@ class Broker:
     def delete_queue(self, queue_id: int, done: Done, *, only_empty: bool = False) -> None:
         """Remove the queue and its messages; done when nothing of it can come back."""
         working = self._forget_queue(queue_id, only_empty=only_empty)
-        if not working.is_stored:
+        if not self._registers(working):
             done(None)
             return
 
@@ -230,6 +244,59 @@ class Broker:
             done(error)
 
         self._change_for_good(QueueDeleted(queue_id), deleted)
+
+    def _registers(self, working: WorkingQueue) -> bool:
+        """Whether the store has to know the queue."""
+        return working.is_stored or self.in_company
+
+    async def adopt_queues(self, queue_ids: Sequence[int]) -> list[WorkingQueue]:
+        """Serve queues whose owner this node has become, as far as they still exist. Raises StoreError."""
+        summaries = await self._reader.until_available(lambda: self.store.adopt(queue_ids), patient=True)
+        expiries = await self._reader.until_available(self.store.expiring, patient=True)
+        adopted = [self.engine.adopt_queue(summary) for summary in summaries]
+        new = {working.queue.id for working in adopted}
+        self.engine.expect_expiries([expiry for expiry in expiries if expiry[1] in new])
+        for working in adopted:
+            self.on_queue_created(working.queue)
+        self.watch_expiries()
+        return adopted
+
+    def release_queue(self, queue_id: int, owner: int, done: Done) -> list[Message]:
+        """Leave the queue to another node; return its messages that the store does not keep.
+
+        Nobody is served from it any more. What was leased comes again at the new owner.
+        """
+        working = self.engine.queue(queue_id)
+        known = (*working.oldest(0, len(working)), *working.out.values())
+        passing = [message for message in known if not message.persistent]
+        self.engine.delete_queue(queue_id)
+        self._change_for_good(QueueMoved(working.queue, owner), done)
+        self.on_queue_released(working.queue, owner)
+        for consumer in list(working.consumers.values()):
+            consumer.owner.queue_moved(consumer)  # type: ignore[attr-defined]
+        return passing
+
+    async def take_arrivals(self) -> None:
+        """Take in what other members of clustered queues have handed to ours. Raises StoreError."""
+        members = [working.queue.id for working in self.engine.queues if working.queue.member]
+        if not members:
+            return
+        for arrived in await self.store.arrivals(members):
+            working = self.engine.find_working(arrived.queue_id)
+            if working is None or arrived.transfer_id in self._arrived:
+                continue
+            # Until the transfer is forgotten, an index that is built from the store must not find them there.
+            for message in arrived.messages:
+                message.stored = False
+                delivery = self.engine.take_over(working, message, self.now_us())
+                if delivery is not None:
+                    self._dispatch([delivery])
+            self._arrived[arrived.transfer_id] = arrived.messages
+        await self.store.received(list(self._arrived))
+        for messages in self._arrived.values():
+            for message in messages:
+                message.stored = True
+        self._arrived.clear()
 
     def _forget_queue(self, queue_id: int, *, only_empty: bool = False) -> WorkingQueue:
         working = self.engine.delete_queue(queue_id, only_empty=only_empty)

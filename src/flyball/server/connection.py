@@ -10,6 +10,7 @@ import abc
 import asyncio
 import ipaddress
 import logging
+import math
 import socket
 import time
 from collections.abc import Callable, Coroutine
@@ -58,6 +59,8 @@ class Hub:
         self.reports: dict[str, Callable[[], Any]] = {}
         """What further parts of the node tell of themselves, by the name that it has in the node's status."""
         self.is_stopping = False
+        self.speaks_until = math.inf
+        """Until then, by the monotonic clock, nobody else serves what is this node's: later it says nothing."""
         self._tasks = tasks
         self._under_way: set[asyncio.Task[None]] = set()
         self._dirty: list[Connection] = []
@@ -90,6 +93,8 @@ class Hub:
 
     def flush(self) -> None:
         """Write what the connections have to send, one write each, and let those go on that waited."""
+        if not self.may_speak:
+            return
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
             connection.flush()
@@ -100,6 +105,17 @@ class Hub:
                     connection.go_on()
         if self.is_stopping:
             self._check_idle()
+
+    @property
+    def may_speak(self) -> bool:
+        """Whether the node has its lease: without it, what it says may not be true any more."""
+        return time.monotonic() < self.speaks_until
+
+    def speak_until(self, end_s: float) -> None:
+        """The node's lease lasts until then: what was held back since it ended goes out."""
+        self.speaks_until = end_s
+        if self._dirty:
+            self._loop.call_soon(self.flush)
 
     def _wake(self) -> None:
         """The store has caught up: who waited for that may go on, even if nobody is left to be answered."""
@@ -114,6 +130,11 @@ class Hub:
             connection.stop_waiting()
         self._check_idle()
         await self._idle.wait()
+
+    def abandon(self) -> None:
+        """Drop all connections, whatever they wait for: others serve what this node served."""
+        for connection in list(self.connections):
+            connection.abort()
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
@@ -238,6 +259,11 @@ class Connection(asyncio.Protocol, abc.ABC):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """End the connection at once, without another word."""
+        if self._transport is not None:
+            self._transport.abort()
+
     # Reading
 
     def data_received(self, data: bytes) -> None:
@@ -339,7 +365,7 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     def flush(self) -> None:
         out = self._out
-        if not out:
+        if not out or not self.hub.may_speak:
             return
         self._out = []
         self._out_bytes = 0

@@ -37,6 +37,9 @@ class Directory:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    def all(self) -> list[RemoteQueue]:
+        return list(self._by_id.values())
+
     def get(self, queue_id: int) -> RemoteQueue | None:
         return self._by_id.get(queue_id)
 

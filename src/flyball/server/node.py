@@ -23,7 +23,12 @@ from flyball.server.amqp import AmqpContext, AmqpSession, AmqpSettings
 from flyball.server.authority import Authority
 from flyball.server.broker import Broker
 from flyball.server.connection import Connection, Hub, is_loopback
+from flyball.server.definitions import Definitions
+from flyball.server.directory import Directory
+from flyball.server.link import LinkSession, Peers
 from flyball.server.logs import configure_logging
+from flyball.server.membership import Membership
+from flyball.server.remote import Remotes
 from flyball.server.settings import Address, ServeSettings
 from flyball.server.thorbang import ThorBangSession
 from flyball.server.topology import Topology
@@ -46,16 +51,34 @@ TLS_HANDSHAKE_S = 10.0
 OTHER_FILES = 100
 """Files that are open beside connections: the store's, the trace's, the log."""
 
+
 YOUNG_OBJECTS = 50_000
 """So many new objects start a garbage collection. Requests make no cycles, and waiting messages are many: looking
 at all of them again and again would cost more than it finds."""
 
+KINDS = ("cluster", "node", "topic")
+"""What is declared beside what AMQP declares: clustered queues, nodes that were provisioned, and topics."""
+
 
 class Node:
-    """A node that serves: where it listens."""
+    """A node that serves: where it listens, and its parts for those who build on it."""
 
-    def __init__(self, hub: Hub, addresses: dict[str, Address]) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        topology: Topology,
+        definitions: Definitions,
+        membership: Membership,
+        peers: Peers,
+        remotes: Remotes,
+        addresses: dict[str, Address],
+    ) -> None:
         self.hub = hub
+        self.topology = topology
+        self.definitions = definitions
+        self.membership = membership
+        self.peers = peers
+        self.remotes = remotes
         self.addresses = addresses
         """The address of each protocol's listener."""
 
@@ -64,7 +87,7 @@ async def serve(settings: ServeSettings) -> None:
     """Run a node until SIGINT or SIGTERM, and tell on standard output where it listens."""
     configure_logging(settings.log_level, settings.log_format)
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
-    _allow_open_files(settings.max_connections + OTHER_FILES)
+    allow_open_files(settings.max_connections + OTHER_FILES)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
@@ -79,7 +102,7 @@ async def serve(settings: ServeSettings) -> None:
         print("stopping", flush=True)
 
 
-def _allow_open_files(wanted: int) -> None:
+def allow_open_files(wanted: int) -> None:
     """Raise the limit on open files as far as the system lets us: every connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -103,34 +126,55 @@ async def running(settings: ServeSettings) -> AsyncIterator[Node]:
             max_message_bytes=settings.max_message_bytes,
             tasks=tasks,
         )
+        broker.in_company = store.registry.in_company
         await broker.start()
         tasks.create_task(broker.journal.run())
         authority = Authority(broker.journal, snapshot.definitions, loopback_users=settings.loopback_users)
         await authority.start()
-        topology = Topology(broker, authority, snapshot.definitions)
+        directory = Directory(snapshot.elsewhere)
+        topology = Topology(broker, authority, snapshot.definitions, directory)
+        definitions = Definitions(broker.journal, KINDS, snapshot.definitions)
         await topology.start()
         amqp_context = AmqpContext(topology, _amqp_settings(settings))
         broker.watch_expiries()
         recorder = _recorder(settings)
         hub = Hub(broker, authority, recorder, settings.max_connections, tasks)
         hub.reports["flow"] = amqp_context.flow.report
+        membership = Membership(hub, topology, definitions, lease_s=settings.lease_s, version=snapshot.version)
+        registry = store.registry
+        peers = Peers(hub, registry.node_id, registry.epoch, registry.secret)
+        remotes = Remotes(broker, directory, peers)
+        remotes.catch_up = membership.catch_up
+        membership.on_nodes.append(peers.update)
+        membership.on_placed = remotes.placed
+        await membership.start()
+        member = tasks.create_task(membership.run())
         housekeeping = tasks.create_task(_keep_house(hub))
         servers: list[asyncio.Server] = []
         try:
             addresses: dict[str, Address] = {}
-            for listener in _listeners(settings, hub, amqp_context):
+            listeners = _listeners(settings, hub, amqp_context)
+            if registry.is_shared and settings.link is not None:
+                new_link = partial(LinkSession, hub, peers, topology, amqp_context.intake, amqp_context.reply)
+                listeners.append(Listener("link", settings.link, new_link, knows_passwords=True))
+            for listener in listeners:
                 server = await _listen(listener)
                 servers.append(server)
                 addresses[listener.name] = _address_of(server.sockets[0])
             if recorder is not None:
                 recorder.start()
-            yield Node(hub, addresses)
+            await membership.serve({name: str(address) for name, address in addresses.items()})
+            yield Node(hub, topology, definitions, membership, peers, remotes, addresses)
         finally:
             for server in servers:
                 server.close()
             await _finish(hub, settings.store_time_limit_s)
             housekeeping.cancel()
             await broker.journal.stop()
+            member.cancel()
+            peers.stop()
+            with contextlib.suppress(StoreError):
+                await membership.leave()
             hub.stop()
             await broker.stop()
             if recorder is not None:
@@ -146,7 +190,9 @@ async def _open_store(settings: ServeSettings) -> AsyncIterator[Store]:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(postgres.supervise())
-                store = PostgresStore(postgres.dsn, read_limit_s=settings.store_time_limit_s)
+                store = PostgresStore(
+                    postgres.dsn, node=node_name(settings), read_limit_s=settings.store_time_limit_s
+                )
                 try:
                     yield store
                 finally:
@@ -156,7 +202,9 @@ async def _open_store(settings: ServeSettings) -> AsyncIterator[Store]:
             await postgres.stop()
         return
     store_of: dict[str, Callable[[], Store]] = {
-        "postgresql": lambda: PostgresStore(settings.store.url, read_limit_s=settings.store_time_limit_s),
+        "postgresql": lambda: PostgresStore(
+            settings.store.url, node=node_name(settings), read_limit_s=settings.store_time_limit_s
+        ),
         "memory": MemoryStore,
         "null": NullStore,
     }
@@ -264,12 +312,17 @@ def _address_of(listening: socket.socket) -> Address:
     return Address(host, port)
 
 
+def node_name(settings: ServeSettings) -> str:
+    """Return the name of the node, in its traces and in its domain."""
+    return settings.name or socket.gethostname()
+
+
 def _recorder(settings: ServeSettings) -> Recorder | None:
     if not settings.trace:
         return None
     return Recorder(
         settings.data / "traces",
-        settings.name or socket.gethostname(),
+        node_name(settings),
         sample_ratio=settings.trace_sample_ratio,
         most_per_s=settings.trace_most_per_s,
         keep_bytes=settings.trace_keep_bytes,

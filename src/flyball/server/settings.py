@@ -134,7 +134,9 @@ class ServeSettings(BaseModel):
     data: Annotated[Path, Form("FOLDER")] = option(
         "./data", "Folder of the embedded store and the traces.", key="data"
     )
-    name: NodeName = option(None, "Name of the node in its traces; the machine's if none is given.", key="name")
+    name: NodeName = option(
+        None, "Name of the node in its domain and its traces; the machine's if none is given.", key="name"
+    )
     store: Store = option(
         "embedded",
         "What keeps the messages: a PostgreSQL of its own in the data folder, the memory, nothing at all,"
@@ -143,6 +145,17 @@ class ServeSettings(BaseModel):
     )
     store_time_limit_s: Seconds = option(
         10, "How long a request waits for the store before it fails.", key="store.time_limit_s"
+    )
+    lease_s: Annotated[float, Field(ge=1, le=600), Form("SECONDS")] = option(
+        5, "How long other nodes of the domain wait for this one before they take its place.", key="domain.lease_s"
+    )
+    capacity: Annotated[float, Field(gt=0, le=1000), Form("NUMBER")] = option(
+        1, "How much the node can bear, compared with the others of its domain.", key="domain.capacity"
+    )
+    link: Listener = option(
+        "127.0.0.1:0",
+        "Where other nodes of the domain connect; port 0 is any that is free.",
+        key="domain.link_address",
     )
     amqp: Listener = option("127.0.0.1:5672", "Where clients of AMQP 0-9-1 connect.", key="amqp.address")
     amqps: Listener = option("off", "Where clients of AMQP 0-9-1 over TLS connect.", key="amqp.tls_address")

@@ -31,7 +31,7 @@ from flyball.server.authority import Authority
 from flyball.server.broker import Broker
 from flyball.server.directory import Directory
 from flyball.server.pending import Changing, Done
-from flyball.store.changes import DefinitionDeleted, DefinitionPut
+from flyball.store.changes import DefinitionDeleted, DefinitionPut, QueueCreated, QueueDeleted
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +54,17 @@ class Usage:
 class Topology:
     """The exchanges, bindings and queues of all virtual hosts."""
 
-    def __init__(self, broker: Broker, authority: Authority, definitions: Iterable[Definition]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        authority: Authority,
+        definitions: Iterable[Definition],
+        directory: Directory | None = None,
+    ) -> None:
         self.broker = broker
         self.engine = broker.engine
         self.authority = authority
-        self.directory = Directory()
+        self.directory = Directory() if directory is None else directory
         """The queues of other nodes."""
         self._version = 0
         self._routers: dict[str, Router] = {}
@@ -72,6 +78,7 @@ class Topology:
         self._load(definitions)
         broker.on_queue_created = self._queue_created
         broker.on_queue_deleted = self._queue_deleted
+        broker.on_queue_released = self._queue_released
         authority.on_policies_changed = self._apply_policies
         authority.on_vhost_deleted = self._vhost_deleted
         for working in self.engine.queues:
@@ -107,7 +114,7 @@ class Topology:
             return
         self._apply_policy_to_exchange(router, exchange)
         self._version += 1
-        if not exchange.durable:
+        if not self._keeps(exchange):
             done(None)
             return
 
@@ -128,7 +135,7 @@ class Topology:
             done(None)
             return
         self._version += 1
-        if not self._is_durable(router, binding):
+        if not self._keeps_binding(router, binding):
             done(None)
             return
 
@@ -183,6 +190,7 @@ class Topology:
             exclusive=declared.exclusive,
             auto_delete=declared.auto_delete,
             arguments=declared.arguments,
+            member=declared.member,
             traits=self._traits(declared),
         )
         self._version += 1
@@ -247,6 +255,9 @@ class Topology:
 
     # Inside
 
+    def _has_queue(self, vhost: str, name: str) -> bool:
+        return self.engine.find_queue(name, vhost) is not None or self.directory.find(vhost, name) is not None
+
     def _usage_of(self, working: WorkingQueue) -> Usage:
         usage = self._usage.get(working.queue.id)
         if usage is None:
@@ -275,6 +286,22 @@ class Topology:
         self._version += 1
 
     def _queue_deleted(self, queue: Queue) -> None:
+        self._forget_usage(queue)
+        self._drop_bindings(queue, self._removed)
+
+    def _drop_bindings(self, queue: Queue, removed: Callable[[Removal], None]) -> None:
+        """A queue is gone: so are the bindings to it, unless another member of the clustered queue has the name."""
+        if self.directory.find(queue.vhost, queue.name) or self.engine.find_queue(queue.name, queue.vhost):
+            return
+        router = self._routers.get(queue.vhost)
+        if router is not None:
+            removed(router.drop_queue(queue.name))
+
+    def _queue_released(self, queue: Queue, owner: int) -> None:
+        self.directory.put(queue, owner)
+        self._forget_usage(queue)
+
+    def _forget_usage(self, queue: Queue) -> None:
         self._version += 1
         usage = self._usage.pop(queue.id, None)
         if usage is not None:
@@ -282,9 +309,6 @@ class Topology:
                 usage.expiry.cancel()
             if usage.owner in self._owned:
                 self._owned[usage.owner].discard(queue.id)
-        router = self._routers.get(queue.vhost)
-        if router is not None:
-            self._removed(router.drop_queue(queue.name))
 
     def _removed(self, removal: Removal) -> None:
         """Keep it that exchanges and bindings are gone."""
@@ -295,14 +319,20 @@ class Topology:
                 self._kept_bindings.remove(key)
                 self.broker.journal.change(DefinitionDeleted(_BINDING, key), None)
         for exchange in removal.exchanges:
-            if exchange.durable:
+            if self._keeps(exchange):
                 self.broker.journal.change(DefinitionDeleted(_EXCHANGE, _key(exchange.vhost, exchange.name)), None)
 
     def _when_kept(self, done: Done) -> None:
         self.broker.journal.mark(Changing(done, lambda: None))
 
-    def _is_durable(self, router: Router, binding: Binding) -> bool:
-        """Whether both ends will be there after a restart."""
+    def _keeps(self, exchange: Exchange) -> bool:
+        """Whether the store has to know the exchange: for a restart, or for other nodes."""
+        return exchange.durable or self.broker.in_company
+
+    def _keeps_binding(self, router: Router, binding: Binding) -> bool:
+        """Whether the store has to know the binding: both ends will be there after a restart, or others use it."""
+        if self.broker.in_company:
+            return True
         if not router.get(binding.source).durable:
             return False
         if binding.kind is Destination.EXCHANGE:
@@ -312,6 +342,68 @@ class Topology:
             remote = self.directory.find(binding.vhost, binding.destination)
             return remote is not None and remote.is_stored
         return working.is_stored
+
+    # Other nodes
+
+    def enter_company(self) -> list[tuple[str, str]]:
+        """Let the store know what it did not need to know before; return the names of all queues."""
+        journal = self.broker.journal
+        for working in self.engine.queues:
+            if not working.is_stored:
+                journal.change(QueueCreated(working.queue), None)
+        for router in self._routers.values():
+            for exchange in router.exchanges:
+                if not exchange.durable:
+                    journal.change(DefinitionPut(_of_exchange(exchange)), None)
+            for binding in router.bindings():
+                definition = _of_binding(binding)
+                if definition.key not in self._kept_bindings:
+                    self._kept_bindings.add(definition.key)
+                    journal.change(DefinitionPut(definition), None)
+        return [(working.queue.vhost, working.queue.name) for working in self.engine.queues]
+
+    def knows(self, kind: str) -> bool:
+        """Whether definitions of that kind are for the topology."""
+        return kind in (_EXCHANGE, _BINDING)
+
+    def apply(self, change: QueueCreated | QueueDeleted | DefinitionPut | DefinitionDeleted, node_id: int) -> None:
+        """Follow what another node has changed, and has made durable."""
+        try:
+            match change:
+                case QueueCreated(queue):
+                    self.directory.put(queue, node_id)
+                case QueueDeleted(queue_id):
+                    remote = self.directory.remove(queue_id)
+                    if remote is not None:
+                        self._drop_bindings(remote.queue, self._gone_elsewhere)
+                case DefinitionPut(definition):
+                    read = self._load_exchange if definition.kind == _EXCHANGE else self._load_binding
+                    read(definition.value)
+                case DefinitionDeleted(kind, key):
+                    self._apply_deletion(kind, key)
+        except RequestError as error:
+            # Two nodes may have changed what hangs together at the same time.
+            log.warning("ignored a change of another node: %s", error)
+        self._version += 1
+
+    def _apply_deletion(self, kind: str, key: str) -> None:
+        if kind == _EXCHANGE:
+            vhost, name = json.loads(key)
+            router = self._routers.get(vhost)
+            if router is not None and router.find(name) is not None:
+                self._gone_elsewhere(router.delete(name))
+            return
+        vhost, source, *_ = json.loads(key)
+        router = self._routers.get(vhost)
+        if router is not None and router.find(source) is not None:
+            for binding in router.bindings(source=source):
+                if _key_of_binding(binding) == key:
+                    self._gone_elsewhere(router.unbind(binding))
+
+    def _gone_elsewhere(self, removal: Removal) -> None:
+        """Another node has removed this, and what hung on it."""
+        self._version += 1
+        self._kept_bindings.difference_update([_key_of_binding(binding) for binding in removal.bindings])
 
     # Policies and virtual hosts
 
@@ -368,14 +460,20 @@ class Topology:
 
     def _load_exchange(self, value: Mapping[str, Any]) -> None:
         exchange = Exchange(**value)
+        if not exchange.durable and not self.broker.in_company:
+            # Of nodes that have all stopped since.
+            self.broker.journal.change(DefinitionDeleted(_EXCHANGE, _key(exchange.vhost, exchange.name)), None)
+            return
         router = self.router(exchange.vhost)
         router.declare(exchange)
         self._apply_policy_to_exchange(router, exchange)
 
     def _load_binding(self, value: Mapping[str, Any]) -> None:
         binding = Binding(**{**value, "kind": Destination(value["kind"])})
-        if binding.kind is Destination.QUEUE and self.engine.find_queue(binding.destination, binding.vhost) is None:
-            raise QueueNotFound(binding.destination, binding.vhost)
+        if binding.kind is Destination.QUEUE and not self._has_queue(binding.vhost, binding.destination):
+            # Of a queue that ended with its node, or with a crash between two deletions.
+            self.broker.journal.change(DefinitionDeleted(_BINDING, _key_of_binding(binding)), None)
+            return
         self.router(binding.vhost).bind(binding)
         self._kept_bindings.add(_key_of_binding(binding))
 

@@ -74,6 +74,9 @@ class AmqpConsumer:
         if session.understands("consumer_cancel_notify") and not self._channel.is_closing:
             session.send_after_answer(BasicCancel(self._channel.number, self.tag, True).encode())
 
+    def queue_moved(self, consumer: Consumer) -> None:
+        self.queue_deleted(consumer)
+
 
 class Deliveries:
     """The consumers of a channel and what it has not settled."""

@@ -199,6 +199,10 @@ class TelestoSession(RequestConnection):
         self.consumers.pop(consumer.id, None)
         self.send(wire.encode_wide(wire.ConsumerEnded(0, consumer.id)))
 
+    def queue_moved(self, consumer: Consumer) -> None:
+        # Asked for again, the consumer finds the new place.
+        self.queue_deleted(consumer)
+
     def pause_writing(self) -> None:
         super().pause_writing()
         for consumer in self.consumers.values():

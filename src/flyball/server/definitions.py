@@ -1,0 +1,67 @@
+"""What is declared beside exchanges, users and the like: clustered queues, topics. Kept for whoever knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from flyball.model import Definition
+from flyball.server.pending import Changing, Done
+from flyball.store.changes import DefinitionDeleted, DefinitionPut
+from flyball.store.group_commit import GroupCommit
+
+
+class Definitions:
+    """All definitions of some kinds, by kind and key. A change counts at once, and is taken back if it fails."""
+
+    def __init__(self, journal: GroupCommit, kinds: Iterable[str], definitions: Iterable[Definition]) -> None:
+        self._journal = journal
+        self._kept: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in kinds}
+        self.on_changed: dict[str, Callable[[str], None]] = {}
+        """Whom to tell, by kind, with the key of what has changed, here or on another node."""
+        for definition in definitions:
+            if definition.kind in self._kept:
+                self._kept[definition.kind][definition.key] = definition.value
+
+    def of(self, kind: str) -> Mapping[str, Mapping[str, Any]]:
+        """Return what is defined of a kind, by key."""
+        return self._kept[kind]
+
+    def put(self, definition: Definition, done: Done) -> None:
+        """Define it, in the place of what had its kind and key."""
+        kept = self._kept[definition.kind]
+        before = kept.get(definition.key)
+        kept[definition.key] = definition.value
+        self._tell(definition.kind, definition.key)
+
+        def undo() -> None:
+            if kept.get(definition.key) is definition.value:
+                if before is None:
+                    del kept[definition.key]
+                else:
+                    kept[definition.key] = before
+                self._tell(definition.kind, definition.key)
+
+        self._journal.change(DefinitionPut(definition), Changing(done, undo))
+
+    def delete(self, kind: str, key: str, done: Done) -> None:
+        """Forget it, if it is there."""
+        if self._kept[kind].pop(key, None) is not None:
+            self._tell(kind, key)
+        self._journal.change(DefinitionDeleted(kind, key), Changing(done, lambda: None))
+
+    def knows(self, kind: str) -> bool:
+        return kind in self._kept
+
+    def apply(self, change: DefinitionPut | DefinitionDeleted) -> None:
+        """Follow another node."""
+        if isinstance(change, DefinitionPut):
+            self._kept[change.definition.kind][change.definition.key] = change.definition.value
+            self._tell(change.definition.kind, change.definition.key)
+        elif self._kept[change.kind].pop(change.key, None) is not None:
+            self._tell(change.kind, change.key)
+
+    def _tell(self, kind: str, key: str) -> None:
+        tell = self.on_changed.get(kind)
+        if tell is not None:
+            tell(key)

@@ -1,0 +1,285 @@
+"""A node among others: it holds its lease, knows who else is there, and follows what they change.
+
+Who serves what is decided elsewhere. While a node is alone nothing here is seen but a renewal every second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flyball.errors import Fenced, StoreUnavailable
+from flyball.server.authority import Authority
+from flyball.server.connection import Hub
+from flyball.server.definitions import Definitions
+from flyball.server.topology import Topology
+from flyball.store.changes import (
+    Change,
+    ClientCreated,
+    ClientDeleted,
+    DefinitionDeleted,
+    DefinitionPut,
+    QueueCreated,
+    QueueDeleted,
+    QueueMoved,
+)
+from flyball.store.registry import NodeRecord, NodeState, Registry
+
+log = logging.getLogger(__name__)
+
+RENEW_S = 1.0
+RETRY_S = 0.2
+
+SOONEST_RENEWAL_S = 0.1
+"""News are a reason to look who is there, but not more often than this."""
+
+ALONE_LEASE_S = 60.0
+"""While nobody else is there a node may be without its store for so long before it falls silent."""
+
+QUEUE_ID_BLOCK = 10_000
+CLIENT_ID_BLOCK = 100_000
+"""So many ids are reserved at a time while others give out ids too."""
+
+NodesChanged = Callable[[Sequence[NodeRecord]], None]
+
+
+class Membership:
+    """One node's place in the domain."""
+
+    def __init__(
+        self, hub: Hub, topology: Topology, definitions: Definitions, *, lease_s: float, version: int
+    ) -> None:
+        """`version` is the last change of the domain that is known already."""
+        self.registry: Registry = hub.broker.store.registry
+        self.lease_s = lease_s
+        """How long others wait for a node that shows no sign of life."""
+        self.addresses: Mapping[str, str] = {}
+        """Where the node listens, by protocol."""
+        self.state = NodeState.JOINING
+        self.nodes: Sequence[NodeRecord] = ()
+        """All nodes as of the last renewal, this one included."""
+        self.report: Callable[[], Mapping[str, Any]] = dict
+        """Called at every renewal: what the node tells the others of itself."""
+        self.on_nodes: list[NodesChanged] = []
+        """Called with all nodes after every renewal."""
+        self.on_placed: Callable[[int], None] = lambda queue_id: None
+        """Called with a queue that another node serves now, or this one instead of another, or nobody any more."""
+        self._hub = hub
+        self._broker = hub.broker
+        self._authority: Authority = hub.authority
+        self._topology = topology
+        self._definitions = definitions
+        self._version = version
+        self._known_generation = self.registry.generation
+        self._is_in_company = False
+        self._news = asyncio.Event()
+        self._following = asyncio.Lock()
+        self._renewed_s = 0.0
+        self._gapless_since_s: float | None = None
+        self._renewal_due = asyncio.Event()
+        self.registry.on_news = self._look_again
+
+    @property
+    def node_id(self) -> int:
+        return self.registry.node_id
+
+    @property
+    def others(self) -> list[NodeRecord]:
+        """The other nodes that take part."""
+        return [node for node in self.nodes if node.id != self.node_id and node.is_live]
+
+    def node(self, node_id: int) -> NodeRecord | None:
+        return next((node for node in self.nodes if node.id == node_id), None)
+
+    @property
+    def may_judge(self) -> bool:
+        """Whether this node has watched the others long enough to say that one is dead."""
+        since_s = self._gapless_since_s
+        return since_s is not None and time.monotonic() - since_s >= self.lease_s
+
+    async def start(self) -> None:
+        """Renew for the first time, and behave as one of several if it is. Raises StoreError."""
+        if self.registry.is_shared:
+            await self._renew()
+
+    async def run(self) -> None:
+        """Renew the lease and follow the others. Ends with Fenced when this node's epoch is over."""
+        if not self.registry.is_shared:
+            return
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._keep_renewing())
+                tasks.create_task(self._keep_following())
+        except* Fenced as error:
+            fenced = next(iter(error.exceptions))
+            assert isinstance(fenced, Fenced), "nothing else was caught"
+            # Nothing that is under way can still be done, and nothing may be said.
+            self._broker.journal.fence(fenced)
+            self._hub.abandon()
+            raise
+
+    async def serve(self, addresses: Mapping[str, str]) -> None:
+        """Tell the others that clients can come now, and where."""
+        self.addresses = addresses
+        self.state = NodeState.UP
+        await self.start()
+
+    async def leave(self) -> None:
+        """Tell the others that this node stops."""
+        if self.registry.is_shared:
+            await self.registry.leave()
+
+    async def claim(self, vhost: str, name: str) -> int:
+        """Claim the name of a new queue; return the id of the node that has it, which may be another one."""
+        return await self.registry.claim(vhost, name) if self._broker.in_company else self.node_id
+
+    async def catch_up(self) -> None:
+        """Follow all that others have changed up to now. Raises StoreError."""
+        if not self._broker.in_company:
+            return
+        async with self._following:
+            while True:
+                news = await self.registry.changes(self._version)
+                if not news:
+                    break
+                moved: list[int] = []
+                for item in news:
+                    if isinstance(item.change, QueueMoved):
+                        moved.append(self._move(item.change))
+                    elif item.node_id != self.node_id or not isinstance(item.change, _OWN):
+                        self._apply(item.change, item.node_id)
+                await self._adopt([queue_id for queue_id in moved if queue_id])
+                self._version = news[-1].version
+            await self._broker.take_arrivals()
+
+    # Inside
+
+    def _look_again(self) -> None:
+        self._news.set()
+        self._renewal_due.set()
+
+    async def _keep_renewing(self) -> None:
+        while True:
+            try:
+                await self._renew()
+            except StoreUnavailable as error:
+                log.warning("the lease could not be renewed: %s", error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            await self._until_due()
+
+    async def _until_due(self) -> None:
+        await asyncio.sleep(SOONEST_RENEWAL_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RENEW_S - SOONEST_RENEWAL_S):
+                await self._renewal_due.wait()
+        self._renewal_due.clear()
+
+    async def _keep_following(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                await self.catch_up()
+            except StoreUnavailable as error:
+                log.info("the changes of other nodes could not be read: %s", error)
+                await asyncio.sleep(RETRY_S)
+                self._news.set()
+
+    async def _renew(self) -> None:
+        began_s = time.monotonic()
+        lease_s = self.lease_s if self._broker.in_company else ALONE_LEASE_S
+        self.nodes = await self.registry.renew(
+            lease_s,
+            addresses=self.addresses,
+            report=self.report(),
+            known_generation=self._known_generation,
+            seen_version=self._version,
+            state=self.state,
+        )
+        self._hub.speak_until(began_s + lease_s)
+        if began_s - self._renewed_s > self.lease_s or self._gapless_since_s is None:
+            self._gapless_since_s = began_s
+        self._renewed_s = began_s
+        newest = max((node.generation for node in self.nodes if node.is_live), default=0)
+        if (self.others or self.registry.in_company) and not self._is_in_company:
+            await self._enter_company()
+        if newest > self._known_generation:
+            # The one that has just joined waits for this.
+            self._known_generation = newest
+            await self._renew()
+            return
+        await self._top_up_ids()
+        for tell in self.on_nodes:
+            tell(self.nodes)
+
+    async def _enter_company(self) -> None:
+        """Others use the same store: let it know all that they may want to use, and stop giving out ids alone."""
+        self.registry.in_company = True
+        self._broker.in_company = True
+        names = self._topology.enter_company()
+        await self._broker.journal.flush()
+        await self.registry.claim_all(names)
+        await self._reserve_ids()
+        self._is_in_company = True
+        self._news.set()
+
+    async def _reserve_ids(self) -> None:
+        store, engine = self._broker.store, self._broker.engine
+        engine.grant_queue_ids(await store.reserve_queue_ids(QUEUE_ID_BLOCK), QUEUE_ID_BLOCK)
+        engine.grant_client_ids(await store.reserve_client_ids(CLIENT_ID_BLOCK), CLIENT_ID_BLOCK)
+
+    async def _top_up_ids(self) -> None:
+        engine = self._broker.engine
+        queue_ids, client_ids = engine.queue_ids_left, engine.client_ids_left
+        if queue_ids is None or client_ids is None:
+            return
+        if queue_ids < QUEUE_ID_BLOCK // 2 or client_ids < CLIENT_ID_BLOCK // 2:
+            await self._reserve_ids()
+
+    def _move(self, change: QueueMoved) -> int:
+        """Note who serves a queue now; return its id if that is this node and it does not do so yet."""
+        if change.owner == self.node_id:
+            return 0 if self._broker.engine.has_queue(change.queue.id) else change.queue.id
+        self._topology.directory.put(change.queue, change.owner)
+        self.on_placed(change.queue.id)
+        return 0
+
+    async def _adopt(self, queue_ids: Sequence[int]) -> None:
+        if queue_ids:
+            log.info("serving %d queues that were another node's", len(queue_ids))
+            for working in await self._broker.adopt_queues(queue_ids):
+                self._topology.directory.remove(working.queue.id)
+                self.on_placed(working.queue.id)
+
+    def _apply(self, change: Change, node_id: int) -> None:
+        match change:
+            case ClientCreated(client):
+                self._broker.engine.admit_client(client)
+            case ClientDeleted(client_id):
+                if self._broker.engine.has_client(client_id):
+                    self._broker.engine.delete_client(client_id)
+            case DefinitionPut() | DefinitionDeleted():
+                kind = change.definition.kind if isinstance(change, DefinitionPut) else change.kind
+                if self._authority.knows(kind):
+                    self._authority.apply(change)
+                elif self._topology.knows(kind):
+                    self._topology.apply(change, node_id)
+                elif self._definitions.knows(kind):
+                    self._definitions.apply(change)
+            case QueueMoved():
+                raise AssertionError("moves are followed together")
+            case QueueCreated(queue):
+                self._topology.apply(change, node_id)
+                self.on_placed(queue.id)
+            case QueueDeleted(queue_id):
+                self._topology.apply(change, node_id)
+                self.on_placed(queue_id)
+
+
+_OWN = (QueueCreated, ClientCreated, ClientDeleted, DefinitionPut, DefinitionDeleted)
+"""What this node knows already when it has changed it. Not so what a leader deletes: queues of the dead."""
