@@ -99,7 +99,7 @@ class HeldJournal:
     async def commit(self, batch: Batch, *, again: bool = False) -> None:
         assert self.attempt is None, "two commits at a time"
         assert batch, "an empty batch was sent"
-        copy = Batch([*batch.changes], [*batch.appended], [*batch.removed])
+        copy = Batch([*batch.changes], [*batch.appended], [*batch.removed], [*batch.transfers])
         self.attempt = attempt = Attempt(self, copy, again, asyncio.get_running_loop().create_future())
         self.attempts += 1
         try:

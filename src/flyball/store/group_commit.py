@@ -10,6 +10,8 @@ failed is undone as far as it had gone, so that the caller may act as if it had 
   failed append), and so does the next batch if the attempt succeeds after all.
 
 Only a change of a queue or client that was already sent stays in its batch: its failure says OutcomeUnknown.
+
+A transfer is never withdrawn and has no time limit. Once the node is fenced, everything fails for good.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from flyball.errors import StoreError, StoreUnavailable
+from flyball.errors import Fenced, StoreError, StoreUnavailable
 from flyball.model import Message
 from flyball.store.changes import Change
-from flyball.store.interface import Batch
+from flyball.store.interface import Batch, Transfer
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +103,8 @@ class _Gathering:
         "removes",
         "sealed_at",
         "settled",
+        "transfer_waiters",
+        "transfers",
         "undone_appends",
         "undone_removes",
     )
@@ -117,6 +121,8 @@ class _Gathering:
         self.removes: list[Message] = []
         self.remove_waiters: dict[int, Waiter] = {}
         """By the place in `removes`."""
+        self.transfers: list[Transfer] = []
+        self.transfer_waiters: list[Waiter | None] = []
         self.settled: list[Waiter] = []
         """Who waits for an append and a remove that cancelled out."""
         self.marks: list[Waiter] = []
@@ -128,7 +134,7 @@ class _Gathering:
 
     @property
     def count(self) -> int:
-        return len(self.changes) + len(self.appends) + len(self.removes)
+        return len(self.changes) + len(self.appends) + len(self.removes) + len(self.transfers)
 
     def settle(self, message_id: int, waiter: Waiter | None) -> None:
         """Keep who waits for an append that was taken out before it was sent, and for the remove that did it."""
@@ -138,7 +144,8 @@ class _Gathering:
                 self.cost_bytes += OPERATION_BYTES
 
     def batch(self) -> Batch:
-        return Batch(self.changes, list(self.appends.values()), [message.id for message in self.removes])
+        removed = [message.id for message in self.removes]
+        return Batch(self.changes, list(self.appends.values()), removed, self.transfers)
 
     def turn_undone(self) -> None:
         """Before the next attempt: put the opposite in the place of what has failed meanwhile.
@@ -190,7 +197,7 @@ class _Gathering:
         return failing, unknown
 
     def waiters(self) -> list[Waiter]:
-        """Everybody who waits for an operation that is still here."""
+        """Everybody who waits for an operation that is still here, but for transfers."""
         changing = [waiter for waiter in self.change_waiters if waiter is not None]
         return [*changing, *self.append_waiters.values(), *self.remove_waiters.values()]
 
@@ -209,12 +216,15 @@ class GroupCommit:
         clock: Clock | None = None,
         time_limit_s: float = 10.0,
         on_flushed: Callable[[], None] = lambda: None,
+        on_fenced: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._clock: Clock = MonotonicClock() if clock is None else clock
         self._time_limit_s = time_limit_s
         self._tick_s = time_limit_s / 20
         self._on_flushed = on_flushed
+        self._on_fenced = on_fenced
+        self._fenced: Fenced | None = None
         self._open: _Gathering | None = None
         self._waiting: deque[_Gathering] = deque()
         """Everything that was not sent yet, oldest first; the last one may be `_open`."""
@@ -286,6 +296,29 @@ class GroupCommit:
         if gathering.cost_bytes > MAX_BATCH_BYTES:
             self._seal()
 
+    def transfer(self, transfer: Transfer, waiter: Waiter | None) -> None:
+        """Move stored messages to another queue, after everything that was submitted before.
+
+        It is not withdrawn and has no time limit: the waiter hears of it when it is done, or when it never will be,
+        since the store refuses it, its destination is gone or the writer ends.
+        """
+        gathering = self._open or self._gather()
+        gathering.transfers.append(transfer)
+        gathering.transfer_waiters.append(waiter)
+        gathering.cost_bytes += OPERATION_BYTES
+        if gathering.cost_bytes > MAX_BATCH_BYTES:
+            self._seal()
+
+    def fence(self, error: Fenced) -> None:
+        """The node's epoch is over: fail everything that is pending, and whatever comes.
+
+        What the store is asked to do now it refuses itself. A node that joins again needs another writer.
+        """
+        if self._fenced is None:
+            log.error("nothing more is committed: %s", error)
+            self._fenced = error
+            self._on_fenced()
+
     def mark(self, waiter: Waiter) -> None:
         """Call the waiter when everything submitted before is committed or has failed; at once if nothing is pending.
 
@@ -304,6 +337,7 @@ class GroupCommit:
 
         A remove that failed is none of them, an append that failed is, until it is undone in the store. What is
         removed and committed while somebody reads from the store is in neither answer, before and after the read.
+        What is on its way to another queue is one of them.
         """
         removing: set[int] = set()
         flight = self._flight
@@ -311,8 +345,12 @@ class GroupCommit:
             removing.update([message.id for message in flight.removes])
             removing.difference_update([message.id for message in flight.undone_removes])
             removing.update([message.id for message in flight.undone_appends])
+            for transfer in flight.transfers:
+                removing.update(transfer.message_ids)
         for gathering in self._waiting:
             removing.update([message.id for message in gathering.removes])
+            for transfer in gathering.transfers:
+                removing.update(transfer.message_ids)
         return removing
 
     @property
@@ -400,7 +438,7 @@ class GroupCommit:
             self._spared_ratio > LINGER_FROM_RATIO
             and first is self._open
             and not self._stopping
-            and not (first.changes or first.append_waiters or first.remove_waiters)
+            and not (first.changes or first.append_waiters or first.remove_waiters or first.transfers)
         )
 
     def _count_spared(self, written: int) -> None:
@@ -414,6 +452,9 @@ class GroupCommit:
         backoff_s = FIRST_BACKOFF_S
         again = False
         while True:
+            if self._fenced is not None:
+                self._refuse(flight, self._fenced)
+                return
             flight.turn_undone()
             batch = flight.batch()
             self._sent_at = began = self._clock.now()
@@ -424,6 +465,10 @@ class GroupCommit:
                     await asyncio.sleep(0)  # everything cancelled out; others want their turn
             except StoreUnavailable as error:
                 problem: StoreError = error
+            except Fenced as error:
+                self._sent_at = None
+                self.fence(error)
+                continue
             except StoreError as error:
                 self._sent_at = None
                 self._refuse(flight, error)
@@ -464,6 +509,8 @@ class GroupCommit:
         self.bytes_committed += flight.cost_bytes
         if flight.undone_appends or flight.undone_removes:
             self._take_back(flight, now)
+        if flight.transfers:
+            self._answer_transfers(flight, batch)
         for waiters in (flight.waiters(), flight.settled, flight.marks):
             for waiter in waiters:
                 waiter.committed()
@@ -471,6 +518,16 @@ class GroupCommit:
             if not flushed.done():
                 flushed.set_result(None)
         self._on_flushed()
+
+    def _answer_transfers(self, flight: _Gathering, batch: Batch) -> None:
+        gone = StoreError("the queue that messages were to go to is gone: they are where they were")
+        for transfer, waiter in zip(flight.transfers, flight.transfer_waiters, strict=True):
+            if waiter is None:
+                continue
+            if any(transfer is refused for refused in batch.refused):
+                waiter.failed(gone)
+            else:
+                waiter.committed()
 
     def _take_back(self, flight: _Gathering, now: float) -> None:
         """It worked though somebody has been told otherwise: the very next batch carries the opposite."""
@@ -484,12 +541,14 @@ class GroupCommit:
 
     def _refuse(self, flight: _Gathering, error: StoreError) -> None:
         """The store has not committed the batch and never will: everybody hears that."""
-        log.error("the store refuses a batch of %d operations: %s", flight.count, error)
+        if error is not self._fenced:
+            log.error("the store refuses a batch of %d operations: %s", flight.count, error)
         self.failures += 1
         self._flight = None
         self.bytes_committed += flight.cost_bytes
         for waiter in flight.waiters():
             waiter.failed(error)
+        self._fail_transfers(flight, error)
         self._answer_settled(flight)
         self._fail_marks(flight, error)
         self._fail_flushes(flight, error)
@@ -560,6 +619,12 @@ class GroupCommit:
         for waiter in settled:
             waiter.committed()
 
+    def _fail_transfers(self, gathering: _Gathering, error: StoreError) -> None:
+        waiters, gathering.transfer_waiters = gathering.transfer_waiters, [None] * len(gathering.transfers)
+        for waiter in waiters:
+            if waiter is not None:
+                waiter.failed(error)
+
     def _fail_marks(self, gathering: _Gathering, error: StoreError) -> None:
         marks, gathering.marks = gathering.marks, []
         for waiter in marks:
@@ -580,11 +645,13 @@ class GroupCommit:
         error = StoreUnavailable("the broker stops")
         if flight is not None:
             self._expire_flight(flight)
+            self._fail_transfers(flight, error)
             self._fail_marks(flight, error)
         for gathering in rest:
             gathering.expired = True
             for waiter in gathering.withdraw():
                 waiter.failed(error)
+            self._fail_transfers(gathering, error)
             self._answer_settled(gathering)
             self._fail_marks(gathering, error)
             self._fail_flushes(gathering, error)

@@ -6,6 +6,7 @@ long backlog is paged back in. One conformance suite (tests/store/) runs over ev
 
 from __future__ import annotations
 
+import operator
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -25,6 +26,11 @@ class Transfer:
     message_ids: Sequence[int]
     source: int
     destination: int
+
+
+def is_same(transfers: Sequence[Transfer], others: Sequence[Transfer]) -> bool:
+    """Whether these are the very same transfers, and not others that look like them."""
+    return len(transfers) == len(others) and all(map(operator.is_, transfers, others))
 
 
 @dataclass(slots=True, frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from flyball.errors import StoreError
 from flyball.model import Message, Queue, QueueSummary, Snapshot
 from flyball.store.changes import QueueDeleted
-from flyball.store.interface import NO_LIMIT, Arrived, Batch, IndexColumns, IndexKeys, IndexPiece, Transfer
+from flyball.store.interface import NO_LIMIT, Arrived, Batch, IndexColumns, IndexKeys, IndexPiece, Transfer, is_same
 from flyball.store.memory_domain import MemoryDomain as MemoryDomain
 from flyball.store.memory_domain import MemoryRegistry
 
@@ -88,7 +88,7 @@ class MemoryStore:
 
     def _transfer(self, batch: Batch, again: bool) -> None:
         """Move messages, but once: they may have come back since an attempt whose outcome was not known."""
-        if again and batch.transfers == self._transferring:
+        if again and is_same(batch.transfers, self._transferring):
             return
         self._transferring = [*batch.transfers]
         batch.refused = [transfer for transfer in batch.transfers if not self._domain.transfer(transfer)]

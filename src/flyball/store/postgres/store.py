@@ -16,7 +16,7 @@ import asyncpg
 from flyball.errors import StoreError, StoreUnavailable
 from flyball.model import Client, ClientMode, Definition, Message, PlacedQueue, QueueSummary, Snapshot
 from flyball.store.changes import QueueDeleted
-from flyball.store.interface import NO_LIMIT, Arrived, Batch, IndexColumns, IndexKeys, IndexPiece, Transfer
+from flyball.store.interface import NO_LIMIT, Arrived, Batch, IndexColumns, IndexKeys, IndexPiece, Transfer, is_same
 from flyball.store.postgres import changes as told_changes
 from flyball.store.postgres import registry_statements, statements
 from flyball.store.postgres.migrations import migrate, quoted
@@ -285,7 +285,7 @@ class PostgresStore:
 
     async def _transfer(self, connection: Connection, batch: Batch, again: bool) -> None:
         """Move messages, but once: they may have come back since an attempt whose outcome was not known."""
-        if not (again and batch.transfers == self._transferring):
+        if not (again and is_same(batch.transfers, self._transferring)):
             self._transferring = [*batch.transfers]
             self._last_transfer += len(batch.transfers)
         batch.refused = []
