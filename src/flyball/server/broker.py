@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -47,6 +48,16 @@ _EVERYTHING = Selector()
 """Oldest first, whoever it is addressed to."""
 
 Accepts = Callable[[Message], bool]
+
+
+class Burial(enum.Enum):
+    """What becomes of a message that nobody will get any more."""
+
+    NO_SUCCESSOR = 0
+    SUCCEEDED = 1
+    """Another message takes its place."""
+    LATER = 2
+    """Another one will take its place; `settle` follows when that is safe."""
 
 
 class Receiver(Protocol):
@@ -161,11 +172,8 @@ class Broker:
         self.on_queue_deleted: Callable[[Queue], None] = lambda queue: None
         self.on_queue_released: Callable[[Queue, int], None] = lambda queue, owner: None
         """Called when another node serves a queue that was this node's."""
-        self.on_dead: Callable[[WorkingQueue, Message, str], bool] = lambda working, message, reason: False
-        """Called with a message that nobody will get any more, and why, before it is removed.
-
-        Says whether another message takes its place.
-        """
+        self.on_dead: Callable[[WorkingQueue, Message, str], Burial] = lambda *_: Burial.NO_SUCCESSOR
+        """Called with a message that nobody will get any more, and why, before it is removed."""
         self.journal = GroupCommit(store, time_limit_s=time_limit_s, on_flushed=lambda: self.on_flushed())
         self.max_message_bytes = max_message_bytes
         self.in_company = False
@@ -422,7 +430,10 @@ class Broker:
             self.engine.settle(message)
             working.afar.bury(message)
             return
-        if self.on_dead(working, message, reason) and message.persistent:
+        burial = self.on_dead(working, message, reason)
+        if burial is Burial.LATER:
+            return
+        if burial is Burial.SUCCEEDED and message.persistent:
             # Its publisher must not be told that it is safe before its successor is.
             self.engine.settle(message)
             self.journal.remove(message, None, spare=False)

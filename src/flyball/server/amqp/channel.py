@@ -7,17 +7,22 @@ takes no further methods until then, so that answers keep the order of their que
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flyball.engine.access import Action
 from flyball.engine.queue import WorkingQueue
-from flyball.engine.routing.values import type_name
 from flyball.engine.traits import described
 from flyball.errors import FlyballError, InvalidArgument, QueueNotFound, ReservedName
 from flyball.model import Binding, Destination, Exchange, Message, Queue
-from flyball.server.amqp.consuming import UNLIMITED, AmqpConsumer, Deliveries, new_queue_name, new_tag
+from flyball.server.amqp.consuming import (
+    UNLIMITED,
+    AmqpConsumer,
+    Deliveries,
+    consumer_arguments,
+    new_queue_name,
+    new_tag,
+)
 from flyball.server.amqp.context import REPLY_TO
 from flyball.server.amqp.publishing import Publisher
 from flyball.server.amqp.replies import refusal, reply_of
@@ -28,8 +33,6 @@ from flyball.wire.amqp import Method, ReplyCode
 
 if TYPE_CHECKING:
     from flyball.server.amqp.session import AmqpSession
-
-MAX_PREFETCH = 65_535
 
 
 class Channel:
@@ -67,7 +70,13 @@ class Channel:
         handler = HANDLERS.get(type(method))
         if handler is None:
             raise refusal(ReplyCode.COMMAND_INVALID, "unimplemented method")
-        handler(self, method)
+        afar = self.session.context.afar
+        if afar is None or not afar.takes_over(self, method):
+            handler(self, method)
+
+    def handle_here(self, method: Method) -> None:
+        """Carry out a method with what this node has itself."""
+        HANDLERS[type(method)](self, method)
 
     def end(self) -> None:
         """Let go of what the channel holds."""
@@ -96,6 +105,12 @@ class Channel:
     def queue(self, name: str) -> WorkingQueue:
         """Return the queue of that name, if this connection may use it."""
         return self.session.context.topology.queue(self.session.vhost, name, self.session)
+
+    def check_queue(self, name: str) -> None:
+        """Raise QueueNotFound or QueueLocked unless there is a queue of that name, on whichever node, to be used."""
+        afar = self.session.context.afar
+        if afar is None or not afar.has_queue(self.session, name):
+            self.queue(name)
 
     # Answers
 
@@ -253,7 +268,7 @@ def queue_declare(channel: Channel, method: amqp.QueueDeclare) -> None:
 
 def _declare_reply_queue(channel: Channel, method: amqp.QueueDeclare, name: str) -> None:
     """Direct replies go to something that looks like a queue while its consumer is there."""
-    if name != REPLY_TO and name not in channel.session.context.replies:
+    if name != REPLY_TO and not channel.session.context.has_reply_queue(name):
         raise QueueNotFound(name, channel.session.vhost)
     channel.reply(amqp.QueueDeclareOk(channel.number, name, 0, 1), unless=method.no_wait)
 
@@ -263,7 +278,7 @@ def queue_bind(channel: Channel, method: amqp.QueueBind) -> None:
     binding = _queue_binding(channel, method)
     topology = session.context.topology
     topology.router(session.vhost).get(binding.source)
-    channel.queue(binding.destination)
+    channel.check_queue(binding.destination)
     channel.carry_out(method, lambda: amqp.QueueBindOk(channel.number), lambda done: topology.bind(binding, done))
 
 
@@ -350,17 +365,23 @@ def basic_consume(channel: Channel, method: amqp.BasicConsume) -> None:
     name = channel.queue_name(method.queue)
     session.check(Action.READ, name, f"queue '{name}'")
     working = channel.queue(name)
-    priority, prefetch = _consumer_arguments(method.arguments, described(name, session.vhost))
+    priority, prefetch = consumer_arguments(method.arguments, described(name, session.vhost))
     if working.traits.is_quorum and channel.deliveries.window.limit:
         raise refusal(ReplyCode.NOT_IMPLEMENTED, f"{described(name, session.vhost)} does not support global qos")
 
-    def begun(consumer: AmqpConsumer) -> None:
+    def begun() -> None:
         channel.reply(amqp.BasicConsumeOk(channel.number, tag), unless=method.no_wait)
 
     topology = session.context.topology
     topology.check_consumer(working, exclusive=method.exclusive)
     consumer = channel.deliveries.consume(
-        working, tag, no_ack=method.no_ack, priority=priority, prefetch=prefetch, begun=begun
+        working,
+        tag,
+        no_ack=method.no_ack,
+        priority=priority,
+        prefetch=prefetch,
+        exclusive=method.exclusive,
+        begun=begun,
     )
     topology.consumer_added(working, consumer, exclusive=method.exclusive)
 
@@ -374,27 +395,12 @@ def _changes_window(channel: Channel, method: amqp.BasicConsume, tag: str) -> bo
     if consumer is None or consumer.no_ack or method.no_ack:
         return False
     name = channel.queue_name(method.queue)
-    _, prefetch = _consumer_arguments(method.arguments, described(name, channel.session.vhost))
+    _, prefetch = consumer_arguments(method.arguments, described(name, channel.session.vhost))
     if prefetch is None or consumer.queue_name != name:
         return False
     channel.reply(amqp.BasicConsumeOk(channel.number, tag), unless=method.no_wait)
     channel.deliveries.set_consumer_prefetch(consumer, prefetch)
     return True
-
-
-def _consumer_arguments(arguments: Mapping[str, Any], what: str) -> tuple[int, float | None]:
-    """Return priority and prefetch. The latter is Flyball's own and may be a fraction."""
-    priority = arguments.get("x-priority", 0)
-    if isinstance(priority, bool) or not isinstance(priority, int):
-        raise InvalidArgument(f"invalid arg 'x-priority' for {what}: \"expected integer, got {type_name(priority)}\"")
-    prefetch = arguments.get("x-prefetch")
-    if prefetch is None:
-        return priority, None
-    # Some clients can write a fraction as a decimal only.
-    is_number = isinstance(prefetch, int | float | Decimal) and not isinstance(prefetch, bool)
-    if not is_number or not 0 <= prefetch <= MAX_PREFETCH:
-        raise InvalidArgument(f"invalid arg 'x-prefetch' for {what}: expected a number from 0 to {MAX_PREFETCH}")
-    return priority, float(prefetch)
 
 
 def _consume_replies(channel: Channel, method: amqp.BasicConsume, tag: str) -> None:
@@ -438,7 +444,9 @@ def basic_get(channel: Channel, method: amqp.BasicGet) -> None:
         elif message is None:
             session.send(amqp.BasicGetEmpty(channel.number).encode())
         else:
-            channel.deliveries.hand_over(working, message, no_ack=method.no_ack)
+            channel.deliveries.hand_over(
+                name, len(working), message, counted=working.traits.is_quorum, no_ack=method.no_ack
+            )
         if is_held:
             session.in_flight -= 1
             session.release()
@@ -510,16 +518,20 @@ def tx_select(channel: Channel, method: amqp.TxSelect) -> None:
 def tx_commit(channel: Channel, method: amqp.TxCommit) -> None:
     if channel.settling is None:
         raise refusal(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
-    channel.publisher.commit()
+    contents = channel.publisher.commit()
     settling, channel.settling = channel.settling, []
     for settle in settling:
         settle()
     journal = channel.session.broker.journal
-    channel.carry_out(
-        method,
-        lambda: amqp.TxCommitOk(channel.number),
-        lambda done: journal.mark(Changing(done, lambda: None)),
-    )
+    afar = channel.session.context.afar
+
+    def wait(done: Callable[..., None]) -> None:
+        if afar is not None and (contents or channel.deliveries.is_afar):
+            afar.commit(contents, done)
+        else:
+            journal.mark(Changing(done, lambda: None))
+
+    channel.carry_out(method, lambda: amqp.TxCommitOk(channel.number), wait)
 
 
 def tx_rollback(channel: Channel, method: amqp.TxRollback) -> None:

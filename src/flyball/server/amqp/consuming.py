@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 
 from flyball.engine.consumer import Consumer, SharedWindow
 from flyball.engine.queue import WorkingQueue
-from flyball.model import Message
+from flyball.engine.routing.values import type_name
+from flyball.errors import InvalidArgument
+from flyball.model import Message, Queue
 from flyball.server.amqp.presentation import present, with_delivery_count
 from flyball.server.amqp.replies import refusal
 from flyball.wire.amqp import BasicCancel, ReplyCode, delivery_prefix, encode_delivery, encode_get_ok
@@ -20,32 +23,77 @@ if TYPE_CHECKING:
 
 UNLIMITED = float("inf")
 
+MAX_PREFETCH = 65_535
+
 Lease = tuple[Consumer | None, Message]
 """What was delivered and to whom; a message that was asked for with basic.get has no consumer."""
 
 
+_VOID: Lease = (None, Message(0, 0, b"", persistent=False))
+"""Stands for what the peer may still settle though it belongs to others again."""
+
+
 class AmqpConsumer:
-    """A consumer with its tag. The engine knows it as the owner of its own kind of consumer."""
+    """A consumer with its tag. The engine knows it as the owner of its own kind of consumer.
 
-    __slots__ = ("_channel", "_prefix", "counts_deliveries", "engine_consumer", "no_ack", "queue_name", "tag")
+    It may change over to another queue, or to the same one on another node: then it gets another engine's consumer,
+    and what it was sent before is settled with the one before.
+    """
 
-    def __init__(self, channel: Channel, tag: str, working: WorkingQueue, *, no_ack: bool) -> None:
-        self._channel = channel
+    __slots__ = (
+        "_prefix",
+        "channel",
+        "counts_deliveries",
+        "engine_consumer",
+        "exclusive",
+        "no_ack",
+        "prefetch",
+        "priority",
+        "queue",
+        "tag",
+    )
+
+    def __init__(
+        self,
+        channel: Channel,
+        tag: str,
+        queue: Queue,
+        *,
+        no_ack: bool,
+        prefetch: float,
+        priority: int,
+        exclusive: bool,
+        counts_deliveries: bool,
+    ) -> None:
+        self.channel = channel
         self._prefix = delivery_prefix(tag)
-        self.queue_name = working.queue.name
-        self.counts_deliveries = working.traits.is_quorum
+        self.queue = queue
+        """The queue that it consumes from; it may be on another node."""
+        self.counts_deliveries = counts_deliveries
         self.tag = tag
         self.no_ack = no_ack
+        self.prefetch = prefetch
+        self.priority = priority
+        self.exclusive = exclusive
         self.engine_consumer: Consumer | None = None
+
+    @property
+    def queue_name(self) -> str:
+        return self.queue.name
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its client still has it."""
+        return not self.channel.is_closing and self.channel.deliveries.consumers.get(self.tag) is self
 
     def deliver(self, consumer: Consumer, message: Message) -> None:
         """Send a message; without acknowledgements it is dealt with at once."""
-        channel = self._channel
+        channel = self.channel
         deliveries = channel.deliveries
         tag = deliveries.last_tag = deliveries.last_tag + 1
         origin, properties = message.origin, message.properties
         if not origin:
-            origin, properties = present(message, self.queue_name)
+            origin, properties = present(message, self.queue.name)
         if self.counts_deliveries and message.delivery_count:
             properties = with_delivery_count(properties, message.delivery_count)
         session = channel.session
@@ -69,10 +117,22 @@ class AmqpConsumer:
 
     def queue_deleted(self, consumer: Consumer) -> None:
         """Tell the peer, if it understands, that it has one consumer less."""
-        self._channel.deliveries.consumers.pop(self.tag, None)
-        session = self._channel.session
-        if session.understands("consumer_cancel_notify") and not self._channel.is_closing:
-            session.send_after_answer(BasicCancel(self._channel.number, self.tag, True).encode())
+        self.ended()
+
+    def ended(self) -> None:
+        """It can go on nowhere: tell the peer, if it understands."""
+        self.channel.deliveries.consumers.pop(self.tag, None)
+        session = self.channel.session
+        if session.understands("consumer_cancel_notify") and not self.channel.is_closing:
+            session.send_after_answer(BasicCancel(self.channel.number, self.tag, True).encode())
+
+    def queue_moved(self, consumer: Consumer) -> None:
+        """Follow the queue to where it is served now."""
+        afar = self.channel.session.context.afar
+        if afar is None:
+            self.ended()
+        elif consumer is self.engine_consumer:
+            afar.follow(self)
 
     def queue_moved(self, consumer: Consumer) -> None:
         self.queue_deleted(consumer)
@@ -81,7 +141,17 @@ class AmqpConsumer:
 class Deliveries:
     """The consumers of a channel and what it has not settled."""
 
-    __slots__ = ("_channel", "_checks", "consumers", "last_tag", "prefetch", "unsettled", "window")
+    __slots__ = (
+        "_channel",
+        "_checks",
+        "consumers",
+        "is_afar",
+        "last_tag",
+        "leaving",
+        "prefetch",
+        "unsettled",
+        "window",
+    )
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -92,6 +162,10 @@ class Deliveries:
         self.prefetch: float = UNLIMITED
         """The window of each consumer that comes."""
         self.window = SharedWindow()
+        self.is_afar = False
+        """Whether something of what was delivered may have come from another node."""
+        self.leaving: dict[int, Callable[[], None]] = {}
+        """Whom to tell when one of the engine's consumers, by its id, holds nothing any more."""
         self._checks: deque[tuple[float, int]] = deque()
         """When somebody looked, and what had been delivered by then."""
 
@@ -116,30 +190,47 @@ class Deliveries:
         no_ack: bool,
         priority: int,
         prefetch: float | None,
-        begun: Callable[[AmqpConsumer], None],
+        exclusive: bool,
+        begun: Callable[[], None],
     ) -> AmqpConsumer:
         """Begin to send what the queue has; `begun` is called before the first message goes."""
-        session = self._channel.session
-        consumer = AmqpConsumer(self._channel, tag, working, no_ack=no_ack)
+        consumer = AmqpConsumer(
+            self._channel,
+            tag,
+            working.queue,
+            no_ack=no_ack,
+            prefetch=self.prefetch if prefetch is None else prefetch,
+            priority=priority,
+            exclusive=exclusive,
+            counts_deliveries=working.traits.is_quorum,
+        )
+        self.attach(consumer, working, begun)
+        return consumer
+
+    def attach(self, consumer: AmqpConsumer, working: WorkingQueue, begun: Callable[[], None]) -> None:
+        """Let a consumer, a new one or one that comes from elsewhere, be sent what a queue of this node has."""
 
         def started(engine_consumer: Consumer) -> None:
-            consumer.engine_consumer = engine_consumer
-            self.consumers[tag] = consumer
-            engine_consumer.is_paused = session.is_choked
-            begun(consumer)
+            self.started(consumer, engine_consumer, working.queue)
+            begun()
 
-        wanted = self.prefetch if prefetch is None else prefetch
-        session.broker.consume(
+        self._channel.session.broker.consume(
             working.queue.id,
             working.traits.selector,
-            UNLIMITED if no_ack else wanted,
+            UNLIMITED if consumer.no_ack else consumer.prefetch,
             consumer,
             started,
-            keeps_none=no_ack,
-            priority=priority,
-            shared=None if no_ack else self.window,
+            keeps_none=consumer.no_ack,
+            priority=consumer.priority,
+            shared=None if consumer.no_ack else self.window,
         )
-        return consumer
+
+    def started(self, consumer: AmqpConsumer, engine_consumer: Consumer, queue: Queue) -> None:
+        """From now on the consumer is sent what this one of the engine's gets."""
+        consumer.engine_consumer = engine_consumer
+        consumer.queue = queue
+        self.consumers[consumer.tag] = consumer
+        engine_consumer.is_paused = self._channel.session.is_choked
 
     def cancel(self, tag: str) -> AmqpConsumer | None:
         """Send no more to a consumer; what it was sent may still be settled."""
@@ -154,17 +245,28 @@ class Deliveries:
         broker = self._channel.session.broker
         for consumer in list(self.consumers.values()):
             if consumer.engine_consumer is not None and not consumer.no_ack:
+                consumer.prefetch = prefetch
                 broker.set_prefetch(consumer.engine_consumer, prefetch)
 
     def set_consumer_prefetch(self, consumer: AmqpConsumer, prefetch: float) -> None:
         """Change the window of one consumer."""
+        consumer.prefetch = prefetch
         if consumer.engine_consumer is not None:
             self._channel.session.broker.set_prefetch(consumer.engine_consumer, prefetch)
 
     def set_shared_prefetch(self, limit: int) -> None:
         """Change the window that all consumers of the channel share."""
         self.window.limit = limit
+        if self.is_afar:
+            # Those on other nodes are told, too: they should not be sent more than the window has room for.
+            self._tell_windows()
         self._feed_all()
+
+    def _tell_windows(self) -> None:
+        broker = self._channel.session.broker
+        for consumer in list(self.consumers.values()):
+            if consumer.engine_consumer is not None and not consumer.no_ack:
+                broker.set_prefetch(consumer.engine_consumer, consumer.prefetch)
 
     def choke(self) -> None:
         """The peer does not read: nothing more for its consumers."""
@@ -179,14 +281,14 @@ class Deliveries:
 
     # basic.get
 
-    def hand_over(self, working: WorkingQueue, message: Message, *, no_ack: bool) -> None:
-        """Answer a basic.get with a message that was taken out."""
+    def hand_over(self, queue_name: str, ready: int, message: Message, *, counted: bool, no_ack: bool) -> None:
+        """Answer a basic.get with a message that was taken out; `counted` shows how often it came back."""
         session = self._channel.session
         self.last_tag += 1
         origin, properties = message.origin, message.properties
         if not origin:
-            origin, properties = present(message, working.queue.name)
-        if working.traits.is_quorum:
+            origin, properties = present(message, queue_name)
+        if counted:
             properties = with_delivery_count(properties, message.delivery_count)
         session.note_delivery(message)
         session.send(
@@ -194,7 +296,7 @@ class Deliveries:
                 self._channel.number,
                 self.last_tag,
                 message.delivery_count > 0,
-                len(working),
+                ready,
                 origin,
                 properties,
                 message.body,
@@ -225,6 +327,8 @@ class Deliveries:
                 self._feed_all()
             else:
                 broker.feed(consumer)
+            if self.leaving:
+                self._tell_leaving([lease])
             return
         leases = self._take(tag)
         self._release(leases)
@@ -246,6 +350,15 @@ class Deliveries:
                 if working is not None:
                     broker.bury(working, message, "rejected")
         self._feed(leases)
+
+    def void(self, engine_consumer: Consumer) -> None:
+        """Give back what one of the engine's consumers holds. The peer may settle it nevertheless, to no effect."""
+        tags = [tag for tag, (holder, _) in self.unsettled.items() if holder is engine_consumer]
+        leases = [self.unsettled[tag] for tag in tags]
+        for tag in tags:
+            self.unsettled[tag] = _VOID
+        self._release(leases)
+        self._channel.session.broker.give_back([message for _, message in leases])
 
     def recover(self) -> None:
         """All that is not settled goes back and may come again."""
@@ -291,7 +404,14 @@ class Deliveries:
             if consumer is not None:
                 consumer.release(message.id)
 
+    def _tell_leaving(self, leases: Sequence[Lease]) -> None:
+        for consumer, _ in leases:
+            if consumer is not None and not consumer.leases and consumer.id in self.leaving:
+                self.leaving.pop(consumer.id)()
+
     def _feed(self, leases: Sequence[Lease]) -> None:
+        if self.leaving:
+            self._tell_leaving(leases)
         if self.window.limit:
             self._feed_all()
             return
@@ -305,6 +425,21 @@ class Deliveries:
         for consumer in list(self.consumers.values()):
             if consumer.engine_consumer is not None:
                 broker.feed(consumer.engine_consumer)
+
+
+def consumer_arguments(arguments: Mapping[str, Any], what: str) -> tuple[int, float | None]:
+    """Return priority and prefetch. The latter is Flyball's own and may be a fraction."""
+    priority = arguments.get("x-priority", 0)
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise InvalidArgument(f"invalid arg 'x-priority' for {what}: \"expected integer, got {type_name(priority)}\"")
+    prefetch = arguments.get("x-prefetch")
+    if prefetch is None:
+        return priority, None
+    # Some clients can write a fraction as a decimal only.
+    is_number = isinstance(prefetch, int | float | Decimal) and not isinstance(prefetch, bool)
+    if not is_number or not 0 <= prefetch <= MAX_PREFETCH:
+        raise InvalidArgument(f"invalid arg 'x-prefetch' for {what}: expected a number from 0 to {MAX_PREFETCH}")
+    return priority, float(prefetch)
 
 
 def new_tag() -> str:

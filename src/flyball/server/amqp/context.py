@@ -15,6 +15,7 @@ from flyball.server.topology import Topology
 from flyball.wire.amqp import Value, delivery_prefix, encode_delivery
 
 if TYPE_CHECKING:
+    from flyball.server.amqp.afar import Afar
     from flyball.server.amqp.channel import Channel
 
 REPLY_TO = "amq.rabbitmq.reply-to"
@@ -41,9 +42,12 @@ class AmqpContext:
         self.settings = settings
         self.intake = Intake(topology.broker)
         self.flow = Flow(topology.broker, settings.memory_bytes)
+        self.afar: Afar | None = None
+        """What leads to the queues of other nodes, while there may be others."""
         self.replies: dict[str, Channel] = {}
         """The channels that wait for direct replies, by the name that stands for each."""
-        topology.broker.on_dead = DeadLetters(topology, self.intake).publish
+        self.dead_letters = DeadLetters(topology, self.intake)
+        topology.broker.on_dead = self.dead_letters.publish
         self.server_properties: dict[str, Value] = {
             "product": "Flyball",
             "version": flyball.__version__,
@@ -55,13 +59,19 @@ class AmqpContext:
     def new_reply_name(self, channel: Channel) -> str:
         """Return a name for direct replies to the channel, which nobody can guess."""
         token = base64.urlsafe_b64encode(secrets.token_bytes(24)).decode().rstrip("=")
-        name = f"{REPLY_TO}.{token}"
+        name = f"{REPLY_TO}.{token}" if self.afar is None else f"{REPLY_TO}.{self.afar.node_id}.{token}"
         self.replies[name] = channel
         return name
+
+    def has_reply_queue(self, name: str) -> bool:
+        """Whether somebody waits for replies of that name, as far as this node knows."""
+        return name in self.replies or (self.afar is not None and self.afar.node_of_reply(name) is not None)
 
     def reply(self, name: str, origin: bytes, properties: bytes, body: bytes) -> None:
         """Hand a direct reply to the channel that waits for it, if it still does."""
         channel = self.replies.get(name)
+        if channel is None and self.afar is not None:
+            self.afar.reply(name, origin, properties, body)
         if channel is None or channel.is_closing:
             return
         session = channel.session

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flyball.engine.queue import WorkingQueue
 from flyball.model import Message
 from flyball.server.amqp.intake import Intake
 from flyball.server.amqp.presentation import PERSISTENT, present
+from flyball.server.broker import Burial
 from flyball.server.topology import Topology
 from flyball.wire.amqp import (
     EMPTY_TABLE,
@@ -22,6 +23,10 @@ from flyball.wire.amqp import (
     write_origin,
     write_value,
 )
+from flyball.wire.link import Content
+
+if TYPE_CHECKING:
+    from flyball.server.amqp.afar import Afar
 
 X_DEATH = "x-death"
 
@@ -32,16 +37,17 @@ class DeadLetters:
     def __init__(self, topology: Topology, intake: Intake) -> None:
         self._topology = topology
         self._intake = intake
+        self.afar: Afar | None = None
 
-    def publish(self, working: WorkingQueue, message: Message, reason: str) -> bool:
-        """Publish a message that its queue gives up. False if there is no exchange or no route for it."""
+    def publish(self, working: WorkingQueue, message: Message, reason: str) -> Burial:
+        """Publish a message that its queue gives up, if there is an exchange and a route for it."""
         traits = working.traits
         exchange = traits.dead_letter_exchange
         if exchange is None:
-            return False
+            return Burial.NO_SUCCESSOR
         queue = working.queue
         if self._topology.router(queue.vhost).find(exchange) is None:
-            return False
+            return Burial.NO_SUCCESSOR
         origin, encoded = message.origin, message.properties
         if not origin:
             origin, encoded = present(message, queue.name)
@@ -64,16 +70,30 @@ class DeadLetters:
 
         found = self._topology.route(queue.vhost, exchange, routing_keys, decoded_headers)
         targets = [target for target in found if not _is_cycle(target.queue.name, reason, deaths)]
-        self._intake.put(
-            targets,
+        content = Content(
             message.body,
             properties.encode(),
             write_origin(exchange, routing_keys[0]),
             properties.delivery_mode == PERSISTENT,
             properties.priority or 0,
+        )
+        self._intake.put(
+            targets,
+            content.body,
+            content.properties,
+            content.origin,
+            content.persistent,
+            content.priority,
             None,
         )
-        return bool(targets)
+        if self.afar is not None:
+            remotes = self.afar.dead_letter_targets(queue.vhost, exchange, routing_keys, decoded_headers)
+            elsewhere = [remote for remote in remotes if not _is_cycle(remote.queue.name, reason, deaths)]
+            if elsewhere:
+                # Until another node has its successor it stays where it is.
+                self.afar.send_dead_letter(elsewhere, content, working, message)
+                return Burial.LATER
+        return Burial.SUCCEEDED if targets else Burial.NO_SUCCESSOR
 
 
 def _copies(headers: dict[str, bytes]) -> list[str]:

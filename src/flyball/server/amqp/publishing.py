@@ -16,6 +16,8 @@ from flyball.errors import ReservedName, StoreError
 from flyball.model import Receipt
 from flyball.server.amqp.context import REPLY_TO
 from flyball.server.amqp.replies import refusal
+from flyball.server.directory import RemoteQueue
+from flyball.server.topology import Headers
 from flyball.wire.amqp import (
     EMPTY_TABLE,
     Essentials,
@@ -47,15 +49,23 @@ MANY_TARGETS = 500
 class Route:
     """Where messages of an origin go, as long as `version` is the present one."""
 
-    __slots__ = ("exchange", "is_fixed", "routing_key", "targets", "version")
+    __slots__ = ("afar", "exchange", "is_fixed", "routing_key", "targets", "version")
 
     def __init__(
-        self, version: int, exchange: str, routing_key: str, targets: Sequence[WorkingQueue], is_fixed: bool
+        self,
+        version: int,
+        exchange: str,
+        routing_key: str,
+        targets: Sequence[WorkingQueue],
+        is_fixed: bool,
+        afar: Sequence[RemoteQueue] = (),
     ) -> None:
         self.version = version
         self.exchange = exchange
         self.routing_key = routing_key
         self.targets = targets
+        self.afar = afar
+        """The queues of other nodes that get them, too."""
         self.is_fixed = is_fixed
         """Whether nothing but the routing key decides."""
 
@@ -63,7 +73,7 @@ class Route:
 class Content:
     """A message that is routed and checked, ready to be put into its queues."""
 
-    __slots__ = ("body", "mandatory", "origin", "persistent", "priority", "properties", "targets", "ttl_us")
+    __slots__ = ("afar", "body", "mandatory", "origin", "persistent", "priority", "properties", "targets", "ttl_us")
 
     def __init__(
         self,
@@ -72,8 +82,10 @@ class Content:
         found: Essentials,
         properties: bytes,
         ttl_us: int | None,
+        afar: Sequence[RemoteQueue] = (),
     ) -> None:
         self.targets = targets
+        self.afar = afar
         self.body = publish.body
         self.properties = properties
         self.origin = publish.origin
@@ -105,12 +117,14 @@ class Publisher:
 
     __slots__ = (
         "_awaiting",
+        "_awaiting_afar",
         "_batch",
         "_batch_number",
         "_channel",
         "_confirm_one",
         "_confirmed",
         "_essentials",
+        "_has_looked",
         "_intake",
         "_is_due",
         "_journal",
@@ -137,6 +151,10 @@ class Publisher:
         """How many messages were published since confirms were asked for."""
         self._awaiting: dict[int, None] = {}
         """The numbers of messages whose commit is awaited, in their order."""
+        self._awaiting_afar: dict[int, None] = {}
+        """The numbers of messages that other nodes have to confirm, in their order."""
+        self._has_looked = False
+        """Whether other nodes have been asked for what the message at hand names."""
         self._confirm_one = self._confirm
         self._confirmed: list[int] = []
         self._refused: list[int] = []
@@ -148,7 +166,7 @@ class Publisher:
     @property
     def is_busy(self) -> bool:
         """Whether confirms are owed."""
-        return bool(self._awaiting or self._confirmed or self._refused)
+        return bool(self._awaiting or self._awaiting_afar or self._confirmed or self._refused)
 
     def publish(self, publish: Publish) -> None:
         """Take a message. Raises AmqpError or a RequestError that ends the channel."""
@@ -161,9 +179,15 @@ class Publisher:
         if found is None:
             found = self._read(properties)
         targets = route.targets
+        afar = route.afar
         ttl_us: int | None = None
         if publish.immediate or not (route.is_fixed and found.is_plain):
-            targets, properties, ttl_us = self._look_closer(publish, route, found)
+            targets, afar, properties, ttl_us = self._look_closer(publish, route, found)
+        if afar:
+            self._publish_afar(Content(targets, publish, found, properties, ttl_us, afar))
+            return
+        if not targets and self._looks_again(route, publish):
+            return
         if self.transaction is not None:
             self.transaction.append(Content(targets, publish, found, properties, ttl_us))
             return
@@ -200,6 +224,43 @@ class Publisher:
             self._batch_number = self._journal.batch_number
             self._journal.mark(self._batch)
 
+    # Queues of other nodes
+
+    def _publish_afar(self, content: Content) -> None:
+        context = self._channel.session.context
+        assert context.afar is not None, "only what is afar leads there"
+        if self.transaction is not None:
+            self.transaction.append(content)
+        else:
+            context.afar.publish(self._channel, content)
+
+    def begin_afar(self) -> int:
+        """Return the number of a message that other nodes have to confirm: `confirm_afar` must follow."""
+        self.published += 1
+        self._awaiting_afar[self.published] = None
+        return self.published
+
+    def confirm_afar(self, number: int, *, is_refused: bool) -> None:
+        """All nodes have the message, or one of them has not."""
+        del self._awaiting_afar[number]
+        (self._refused if is_refused else self._confirmed).append(number)
+        self._make_due()
+
+    def _looks_again(self, route: Route, publish: Publish) -> bool:
+        """Put a message off until it is known whether another node has just made the queue that it names."""
+        context = self._channel.session.context
+        if context.afar is None or self._has_looked or route.exchange or route.routing_key.startswith(REPLY_TO):
+            return False
+        return context.afar.look_before_publishing(self._channel, publish)
+
+    def publish_again(self, publish: Publish) -> None:
+        """Take a message that was put off."""
+        self._has_looked = True
+        try:
+            self.publish(publish)
+        finally:
+            self._has_looked = False
+
     # Routes
 
     def _find_route(self, origin: bytes) -> Route:
@@ -211,14 +272,23 @@ class Publisher:
         if exchange.internal:
             raise ReservedName(f"cannot publish to internal exchange '{exchange_name}' in vhost '{self._vhost}'")
         is_fixed = router.is_plain(exchange_name) and not (not exchange_name and routing_key.startswith(REPLY_TO))
-        targets = (
-            self._topology.route(self._vhost, exchange_name, [routing_key], lambda: _NO_HEADERS) if is_fixed else ()
-        )
-        route = Route(self._topology.version, exchange_name, routing_key, targets, is_fixed)
+        targets: Sequence[WorkingQueue] = ()
+        afar: Sequence[RemoteQueue] = ()
+        if is_fixed:
+            targets, afar = self._route(exchange_name, [routing_key], lambda: _NO_HEADERS)
+        route = Route(self._topology.version, exchange_name, routing_key, targets, is_fixed, afar)
         if len(self._routes) >= _MAX_REMEMBERED:
             self._routes.clear()
         self._routes[origin] = route
         return route
+
+    def _route(
+        self, exchange: str, routing_keys: Sequence[str], headers: Headers
+    ) -> tuple[Sequence[WorkingQueue], Sequence[RemoteQueue]]:
+        session = self._channel.session
+        if session.context.afar is not None:
+            return session.context.afar.route(session, exchange, routing_keys, headers)
+        return self._topology.route(self._vhost, exchange, routing_keys, headers), ()
 
     def _read(self, properties: bytes) -> Essentials:
         found = essentials(properties)
@@ -229,8 +299,8 @@ class Publisher:
 
     def _look_closer(
         self, publish: Publish, route: Route, found: Essentials
-    ) -> tuple[Sequence[WorkingQueue], bytes, int | None]:
-        """Return targets, properties and time to live of a message that asks for more than most."""
+    ) -> tuple[Sequence[WorkingQueue], Sequence[RemoteQueue], bytes, int | None]:
+        """Return targets here and elsewhere, properties and time to live of a message that asks for more."""
         if publish.immediate:
             raise refusal(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
         self._check_user(found)
@@ -240,7 +310,7 @@ class Publisher:
             properties = self._with_reply_name(properties)
         if not route.exchange and route.routing_key.startswith(REPLY_TO):
             self._channel.session.context.reply(route.routing_key, publish.origin, properties, publish.body)
-            return (), properties, ttl_us
+            return (), (), properties, ttl_us
         routing_keys = [route.routing_key]
         if found.headers is not None:
             headers = split_table(found.headers)
@@ -249,13 +319,14 @@ class Publisher:
             if "BCC" in headers:
                 properties = _without_header(properties, headers, "BCC")
         if route.is_fixed and len(routing_keys) == 1:
-            return route.targets, properties, ttl_us
+            return route.targets, route.afar, properties, ttl_us
         table = found.headers or EMPTY_TABLE
 
         def decoded_headers() -> Mapping[str, Any]:
             return read_table(table, 0, len(table))[0]
 
-        return self._topology.route(self._vhost, route.exchange, routing_keys, decoded_headers), properties, ttl_us
+        targets, afar = self._route(route.exchange, routing_keys, decoded_headers)
+        return targets, afar, properties, ttl_us
 
     def _check_user(self, found: Essentials) -> None:
         user = self._channel.session.user
@@ -332,7 +403,11 @@ class Publisher:
         if len(confirmed) == 1:
             session.send(encode_ack(channel.number, confirmed[0], multiple=False))
             return
-        first_awaited = min(next(iter(self._awaiting), self.published + 1), *refused, self.published + 1)
+        first_awaited = min(
+            next(iter(self._awaiting), self.published + 1),
+            next(iter(self._awaiting_afar), self.published + 1),
+            *refused,
+        )
         confirmed.sort()
         together = [number for number in confirmed if number < first_awaited]
         if together:
@@ -342,12 +417,15 @@ class Publisher:
 
     # Transactions
 
-    def commit(self) -> None:
-        """Put what the transaction holds into its queues; the caller waits for the store."""
+    def commit(self) -> list[Content]:
+        """Put what the transaction holds into its queues; the caller waits for the store.
+
+        Returns what goes to queues of other nodes as well: that is the caller's to put.
+        """
         assert self.transaction is not None
         contents, self.transaction = self.transaction, []
         for content in contents:
-            if content.targets:
+            if content.targets or content.afar:
                 self._intake.put(
                     [working for working in content.targets if self._topology.engine.has_queue(working.queue.id)],
                     content.body,
@@ -359,6 +437,7 @@ class Publisher:
                 )
             elif content.mandatory:
                 self._return(content.origin, content.properties, content.body)
+        return [content for content in contents if content.afar]
 
 
 def _any_stored(targets: Sequence[WorkingQueue]) -> bool:

@@ -24,6 +24,8 @@ CODES: Mapping[type[errors.FlyballError], ReplyCode] = {
     errors.NotPermitted: ReplyCode.ACCESS_REFUSED,
     errors.UnknownExchangeType: ReplyCode.COMMAND_INVALID,
     errors.StoreError: ReplyCode.INTERNAL_ERROR,
+    # As RabbitMQ tells that the node of a queue is down: the client may try again on another channel.
+    errors.PeerLost: ReplyCode.NOT_FOUND,
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from flyball.engine.access import Action
@@ -61,6 +61,8 @@ class AmqpSession(Connection):
         self.frame_max = context.settings.frame_max_bytes
         self.channel_max = context.settings.channel_max
         self.routes: dict[bytes, Route] = {}
+        self.homes: dict[tuple[str, str], int] = {}
+        """By virtual host and name of clustered queues, the members that this connection has been sent to."""
         self.is_choked = False
         """Whether the peer has so much to read that its consumers get nothing."""
         self.is_blocked = False
@@ -312,6 +314,47 @@ class AmqpSession(Connection):
             amqp.BasicPublish.CLASS_ID,
             amqp.BasicPublish.METHOD_ID,
         )
+
+    # Other nodes
+
+    def set_home(self, vhost: str, name: str, queue_id: int | None) -> None:
+        """Let the name of a clustered queue mean one of its members, by its id; None lets the node choose."""
+        if queue_id is None:
+            self.homes.pop((vhost, name), None)
+        else:
+            self.homes[vhost, name] = queue_id
+        self.routes.clear()
+
+    def wait_for(self, number: int, ids: tuple[int, int], work: Awaitable[Callable[[], None]]) -> None:
+        """Carry out no further command until the work is done, and then what it returns.
+
+        `ids` are those of the method that it belongs to. What it raises ends the channel, or the connection.
+        """
+        self.hold()
+        self.in_flight += 1
+        self.is_answering = True
+        self.hub.spawn(self._wait(number, ids, work))
+
+    async def _wait(self, number: int, ids: tuple[int, int], work: Awaitable[Callable[[], None]]) -> None:
+        act: Callable[[], None] | None = None
+        failure: FlyballError | None = None
+        try:
+            act = await work
+        except FlyballError as error:
+            failure = error
+        self.in_flight -= 1
+        self._is_held = False
+        self.is_answering = False
+        if act is not None:
+            try:
+                act()
+            except FlyballError as error:
+                failure = error
+        if failure is not None and not self.is_gone and number in self._channels:
+            self.fail(number, reply_of(failure, *ids))
+        if not self._is_held:
+            self.answered()
+            self.release()
 
     # Failing
 

@@ -1,0 +1,633 @@
+"""What AMQP's clients of this node do with queues of other nodes, and how consumers change over between them.
+
+Which node serves a queue and how it is reached is not known here: `remote` knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from flyball.engine.access import Action
+from flyball.engine.consumer import Consumer
+from flyball.engine.queue import WorkingQueue
+from flyball.engine.traits import check_alike, check_declaration, described
+from flyball.errors import (
+    ClusterError,
+    ConsumerRefused,
+    FlyballError,
+    PeerLost,
+    QueueLocked,
+    QueueNotFound,
+    StoreError,
+)
+from flyball.model import Message, Queue
+from flyball.server.amqp.consuming import AmqpConsumer, consumer_arguments, new_tag
+from flyball.server.amqp.context import REPLY_TO, AmqpContext
+from flyball.server.amqp.presentation import present
+from flyball.server.amqp.replies import refusal
+from flyball.server.connection import Hub
+from flyball.server.directory import RemoteQueue
+from flyball.server.pending import Changing
+from flyball.server.remote import Remotes
+from flyball.server.topology import Headers, check_queue_name
+from flyball.wire import amqp, link
+from flyball.wire.amqp import Method, Publish, ReplyCode
+from flyball.wire.link import Outcome
+
+if TYPE_CHECKING:
+    from flyball.server.amqp.channel import Channel
+    from flyball.server.amqp.publishing import Content, Publisher
+    from flyball.server.amqp.session import AmqpSession
+
+RETRY_S = 0.5
+"""After so long something is tried again whose node could not be reached, if nothing has changed before."""
+
+CLAIM_LIMIT_S = 10.0
+"""A queue whose name another node has claimed must be there by then."""
+
+Found = WorkingQueue | RemoteQueue
+Act = Callable[[], None]
+
+
+class _Confirm:
+    """Counts who has to say of a message that it is safe: the store here, and other nodes."""
+
+    __slots__ = ("_is_refused", "_left", "_number", "_publisher")
+
+    def __init__(self, publisher: Publisher, number: int, left: int) -> None:
+        self._publisher = publisher
+        self._number = number
+        self._left = left
+        self._is_refused = False
+
+    def answered(self, _: int, outcome: int) -> None:
+        self._one(outcome in (Outcome.FULL, Outcome.UNKNOWN))
+
+    def committed(self) -> None:
+        self._one(False)
+
+    def failed(self, error: StoreError) -> None:
+        self._one(True)
+
+    def refuse(self) -> None:
+        self._is_refused = True
+
+    def _one(self, is_refused: bool) -> None:
+        self._is_refused |= is_refused
+        self._left -= 1
+        if self._left == 0:
+            self._publisher.confirm_afar(self._number, is_refused=self._is_refused)
+
+
+class Afar:
+    """One for a node that may have company."""
+
+    def __init__(self, context: AmqpContext, remotes: Remotes, hub: Hub) -> None:
+        self.remotes = remotes
+        self.is_in_company: Callable[[], bool] = lambda: True
+        """Whether there are other nodes."""
+        self.claim: Callable[[str, str], Awaitable[int]] = self._claim_unasked
+        """Claims a name, by virtual host and name; returns the id of the node that has it."""
+        self._context = context
+        self._topology = context.topology
+        self._engine = context.topology.engine
+        self._broker = context.topology.broker
+        self._directory = remotes.directory
+        self._hub = hub
+        context.dead_letters.afar = self
+
+    async def _claim_unasked(self, vhost: str, name: str) -> int:
+        return self.node_id
+
+    @property
+    def node_id(self) -> int:
+        return self.remotes.peers.node_id
+
+    # Names
+
+    def find(self, session: AmqpSession, name: str) -> Found | None:
+        """Return what a name means for a connection: where it was sent to, else this node's queue, else any."""
+        if session.homes:
+            home = session.homes.get((session.vhost, name))
+            if home is not None:
+                working = self._engine.find_working(home)
+                found = self._directory.get(home) if working is None else working
+                if found is not None:
+                    return found
+        working = self._engine.find_queue(name, session.vhost)
+        return self._directory.find(session.vhost, name) if working is None else working
+
+    def has_queue(self, session: AmqpSession, name: str) -> bool:
+        """Whether another node has a queue of that name. Raises QueueLocked if it is not to be used."""
+        found = self.find(session, name)
+        if not isinstance(found, RemoteQueue):
+            return False
+        _check_lock(found.queue)
+        return True
+
+    def route(
+        self, session: AmqpSession, exchange: str, routing_keys: Sequence[str], headers: Headers
+    ) -> tuple[Sequence[WorkingQueue], Sequence[RemoteQueue]]:
+        """Return the queues here and elsewhere that get a message. Raises ExchangeNotFound."""
+        here: list[WorkingQueue] = []
+        elsewhere: list[RemoteQueue] = []
+        for name in self._names(session.vhost, exchange, routing_keys, headers):
+            found = self.find(session, name)
+            if isinstance(found, WorkingQueue):
+                here.append(found)
+            elif found is not None:
+                elsewhere.append(found)
+        return here, elsewhere
+
+    def _names(self, vhost: str, exchange: str, routing_keys: Sequence[str], headers: Headers) -> Sequence[str]:
+        router = self._topology.router(vhost)
+        if len(routing_keys) == 1:
+            return list(router.route(exchange, routing_keys[0], headers))
+        return list(router.route_keys(exchange, routing_keys, headers))
+
+    # Methods
+
+    def takes_over(self, channel: Channel, method: Method) -> bool:
+        """Carry out a method that names a queue which is not this node's. False if it is the node's own matter."""
+        handler = _HANDLERS.get(type(method))
+        if handler is None or not self.is_in_company():
+            return False
+        name: str = method.queue  # type: ignore[attr-defined]
+        if (name or channel.last_queue) and not isinstance(method, amqp.QueueDeclare):
+            name = channel.queue_name(name)
+        if not name or name.startswith(REPLY_TO):
+            return False
+        found = self.find(channel.session, name)
+        if isinstance(found, WorkingQueue):
+            return False
+        if found is None:
+            channel.session.wait_for(channel.number, _ids(method), self._look_again(channel, method, name))
+            return True
+        return handler(self, channel, method, found)
+
+    async def _look_again(self, channel: Channel, method: Method, name: str) -> Act:
+        """Another node may just have made the queue: ask, and then carry the method out for good."""
+        if isinstance(method, amqp.QueueDeclare) and not method.passive:
+            self._check_declaration(channel, method, name)
+        await self.remotes.catch_up()
+        if isinstance(method, amqp.QueueDeclare) and not method.passive and self.find(channel.session, name) is None:
+            await self._claim(channel.session.vhost, name)
+
+        def act() -> None:
+            handler = _HANDLERS[type(method)]
+            found = self.find(channel.session, name)
+            if not isinstance(found, RemoteQueue) or not handler(self, channel, method, found):
+                channel.handle_here(method)
+
+        return act
+
+    async def _claim(self, vhost: str, name: str) -> None:
+        """Return when a new queue of that name may be made here, or another node has it."""
+        owner = await self.claim(vhost, name)
+        deadline_s = asyncio.get_running_loop().time() + CLAIM_LIMIT_S
+        while owner != self.node_id and self._directory.find(vhost, name) is None:
+            if asyncio.get_running_loop().time() >= deadline_s:
+                raise PeerLost(owner, f"has claimed the name of the queue '{name}' and not made it yet")
+            await self.remotes.catch_up()
+            if self._directory.find(vhost, name) is None:
+                await self.remotes.news(RETRY_S)
+                owner = await self.claim(vhost, name)
+
+    def _check_declaration(self, channel: Channel, method: amqp.QueueDeclare, name: str) -> None:
+        """Refuse what this node would refuse, before a name is claimed for it."""
+        session = channel.session
+        session.check(Action.CONFIGURE, name, f"queue '{name}'")
+        check_queue_name(name)
+        check_declaration(_declared(session.vhost, method, name))
+
+    def declare(self, channel: Channel, method: amqp.QueueDeclare, remote: RemoteQueue) -> bool:
+        session = channel.session
+        name = remote.queue.name
+        if not method.passive:
+            session.check(Action.CONFIGURE, name, f"queue '{name}'")
+            check_queue_name(name)
+        _check_lock(remote.queue)
+        if not method.passive:
+            if method.exclusive:
+                raise QueueLocked(name, session.vhost)
+            check_alike(remote.queue, _declared(session.vhost, method, name))
+
+        async def work() -> Act:
+            ready, consumers = await self.remotes.counts(remote.queue.id)
+
+            def act() -> None:
+                channel.last_queue = name
+                channel.reply(amqp.QueueDeclareOk(channel.number, name, ready, consumers), unless=method.no_wait)
+
+            return act
+
+        session.wait_for(channel.number, _ids(method), _named(work(), remote.queue))
+        return True
+
+    def bind(self, channel: Channel, method: amqp.QueueBind, remote: RemoteQueue) -> bool:
+        """A binding is every node's own matter, once it is known that there is such a queue."""
+        return False
+
+    def purge(self, channel: Channel, method: amqp.QueuePurge, remote: RemoteQueue) -> bool:
+        session = channel.session
+        session.check(Action.READ, remote.queue.name, f"queue '{remote.queue.name}'")
+        _check_lock(remote.queue)
+
+        async def work() -> Act:
+            count = await self.remotes.purge(remote.queue.id)
+            return lambda: channel.reply(amqp.QueuePurgeOk(channel.number, count), unless=method.no_wait)
+
+        session.wait_for(channel.number, _ids(method), _named(work(), remote.queue))
+        return True
+
+    def delete(self, channel: Channel, method: amqp.QueueDelete, remote: RemoteQueue) -> bool:
+        session = channel.session
+        queue = remote.queue
+        session.check(Action.CONFIGURE, queue.name, f"queue '{queue.name}'")
+        _check_lock(queue)
+        if self._topology.traits_of(queue).is_quorum and (method.if_unused or method.if_empty):
+            flag = "if-unused" if method.if_unused else "if-empty"
+            raise refusal(
+                ReplyCode.NOT_IMPLEMENTED,
+                f"cannot delete {described(queue.name, queue.vhost)}. queue.delete operations with {flag} flag set"
+                " are not supported by quorum queues",
+            )
+
+        async def work() -> Act:
+            try:
+                count = await self.remotes.delete(queue.id, if_unused=method.if_unused, if_empty=method.if_empty)
+            except QueueNotFound:
+                count = 0
+            await self.remotes.catch_up()
+            return lambda: channel.reply(amqp.QueueDeleteOk(channel.number, count), unless=method.no_wait)
+
+        session.wait_for(channel.number, _ids(method), work())
+        return True
+
+    # Consuming
+
+    def consume(self, channel: Channel, method: amqp.BasicConsume, remote: RemoteQueue) -> bool:
+        session = channel.session
+        queue = remote.queue
+        tag = method.consumer_tag or new_tag()
+        if tag in channel.deliveries.consumers or (channel.reply_name is not None and tag == channel.reply_tag):
+            # To change a window or to be refused.
+            return False
+        session.check(Action.READ, queue.name, f"queue '{queue.name}'")
+        _check_lock(queue)
+        priority, prefetch = consumer_arguments(method.arguments, described(queue.name, queue.vhost))
+        is_quorum = self._topology.traits_of(queue).is_quorum
+        if is_quorum and channel.deliveries.window.limit:
+            raise refusal(
+                ReplyCode.NOT_IMPLEMENTED, f"{described(queue.name, queue.vhost)} does not support global qos"
+            )
+        consumer = AmqpConsumer(
+            channel,
+            tag,
+            queue,
+            no_ack=method.no_ack,
+            prefetch=channel.deliveries.prefetch if prefetch is None else prefetch,
+            priority=priority,
+            exclusive=method.exclusive,
+            counts_deliveries=is_quorum,
+        )
+
+        def begun() -> None:
+            channel.reply(amqp.BasicConsumeOk(channel.number, tag), unless=method.no_wait)
+
+        async def work() -> Act:
+            await self._attach(consumer, remote, begun)
+            return _nothing
+
+        session.wait_for(channel.number, _ids(method), _named(work(), queue))
+        return True
+
+    async def _attach(self, consumer: AmqpConsumer, target: Found, begun: Callable[[], None]) -> None:
+        """Let a consumer be sent what a queue has, here or elsewhere. Raises what its owner says."""
+        deliveries = consumer.channel.deliveries
+        if isinstance(target, WorkingQueue):
+            self._topology.check_consumer(target, exclusive=consumer.exclusive)
+            deliveries.attach(consumer, target, begun)
+            self._topology.consumer_added(target, consumer, exclusive=consumer.exclusive)
+            return
+        done: asyncio.Future[FlyballError | None] = asyncio.get_running_loop().create_future()
+
+        def started(engine_consumer: Consumer) -> None:
+            if consumer.channel.is_closing or done.cancelled():
+                self._broker.cancel(engine_consumer)
+            else:
+                deliveries.is_afar = True
+                deliveries.started(consumer, engine_consumer, target.queue)
+                begun()
+            if not done.done():
+                done.set_result(None)
+
+        def failed(error: FlyballError) -> None:
+            if not done.done():
+                done.set_result(error)
+
+        self.remotes.attach(
+            target,
+            consumer,
+            prefetch=consumer.prefetch,
+            priority=consumer.priority,
+            exclusive=consumer.exclusive,
+            keeps_none=consumer.no_ack,
+            shared=None if consumer.no_ack else deliveries.window,
+            begun=started,
+            failed=failed,
+            prepare=partial(_present, target.queue.name),
+        )
+        error = await done
+        if error is not None:
+            raise error
+
+    def get(self, channel: Channel, method: amqp.BasicGet, remote: RemoteQueue) -> bool:
+        session = channel.session
+        queue = remote.queue
+        session.check(Action.READ, queue.name, f"queue '{queue.name}'")
+        _check_lock(queue)
+        is_quorum = self._topology.traits_of(queue).is_quorum
+        answer: asyncio.Future[tuple[Message | None, int, FlyballError | None]]
+        answer = asyncio.get_running_loop().create_future()
+
+        def found(message: Message | None, ready: int, error: FlyballError | None) -> None:
+            if not answer.done():
+                answer.set_result((message, ready, error))
+
+        async def work() -> Act:
+            self.remotes.get(remote, found, partial(_present, queue.name))
+            message, ready, error = await answer
+            if error is not None:
+                raise error
+
+            def act() -> None:
+                if message is None:
+                    session.send(amqp.BasicGetEmpty(channel.number).encode())
+                elif channel.is_closing or session.is_gone:
+                    self._broker.give_back([message])
+                else:
+                    channel.deliveries.is_afar = True
+                    channel.deliveries.hand_over(queue.name, ready, message, counted=is_quorum, no_ack=method.no_ack)
+
+            return act
+
+        session.wait_for(channel.number, _ids(method), _named(work(), queue))
+        return True
+
+    # Changing over
+
+    def follow(self, consumer: AmqpConsumer) -> None:
+        """Let a consumer whose queue is not where it was go on wherever it is now."""
+        self._hub.spawn(self._follow(consumer))
+
+    async def _follow(self, consumer: AmqpConsumer) -> None:
+        has_looked = False
+        while consumer.is_running:
+            target = self._home_of(consumer)
+            try:
+                if target is not None:
+                    await self._attach(consumer, target, _nothing)
+                    self._end_if_not_wanted(consumer)
+                    return
+                if has_looked:
+                    break
+                has_looked = True
+                await self.remotes.catch_up()
+                continue
+            except ConsumerRefused:
+                break
+            except (PeerLost, QueueNotFound, StoreError):
+                await self.remotes.news(RETRY_S)
+            has_looked = False
+        if consumer.is_running:
+            consumer.ended()
+
+    def _home_of(self, consumer: AmqpConsumer) -> Found | None:
+        """Return the queue of a consumer wherever it is now; of a clustered one, another member if that is gone."""
+        queue = consumer.queue
+        working = self._engine.find_working(queue.id)
+        found = self._directory.get(queue.id) if working is None else working
+        if found is None and queue.member:
+            return self.find(consumer.channel.session, queue.name)
+        return found
+
+    async def move(self, consumer: AmqpConsumer, target: Found, time_limit_s: float = 5.0) -> bool:
+        """Let a consumer go on with another queue, without its client noticing. False if it has ended meanwhile.
+
+        It gets nothing more from the old one. What it has not settled within the time goes back there, as
+        redelivered, and may be settled without an effect.
+        """
+        old = consumer.engine_consumer
+        if old is None or not consumer.is_running:
+            return False
+        deliveries = consumer.channel.deliveries
+        self._leave(consumer, old)
+        if old.leases:
+            settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            deliveries.leaving[old.id] = lambda: None if settled.done() else settled.set_result(None)
+            try:
+                async with asyncio.timeout(time_limit_s):
+                    await settled
+            except TimeoutError:
+                deliveries.void(old)
+            finally:
+                deliveries.leaving.pop(old.id, None)
+        if not consumer.is_running:
+            return False
+        consumer.queue = target.queue
+        await self._follow(consumer)
+        return consumer.is_running
+
+    def _leave(self, consumer: AmqpConsumer, old: Consumer) -> None:
+        self._broker.cancel(old)
+        working = self._engine.find_working(old.queue_id)
+        if working is not None and working.afar is None and not working.queue.auto_delete:
+            self._topology.consumer_gone(old.queue_id, consumer)
+
+    def _end_if_not_wanted(self, consumer: AmqpConsumer) -> None:
+        """Its client may have cancelled it while the other node was asked."""
+        if not consumer.is_running and consumer.engine_consumer is not None:
+            self._broker.cancel(consumer.engine_consumer)
+
+    # Publishing
+
+    def publish(self, channel: Channel, content: Content) -> None:
+        """Put a message into queues here and elsewhere; it is confirmed when all have it."""
+        publisher = channel.publisher
+        if not publisher.is_confirming:
+            self._put_here(content)
+            self.remotes.put(content.afar, _link_content(content), _nobody_asks, 0)
+        else:
+            number = publisher.begin_afar()
+            awaits = content.persistent and any(working.is_stored for working in content.targets)
+            confirm = _Confirm(publisher, number, 2 if awaits else 1)
+            if self._put_here(content):
+                confirm.refuse()
+            if awaits:
+                self._broker.journal.mark(confirm)
+            self.remotes.put(content.afar, _link_content(content), confirm.answered, 0)
+        if self.remotes.is_congested:
+            channel.session.hold()
+            self.remotes.when_clear(channel.session.release)
+
+    def _put_here(self, content: Content) -> bool:
+        """Put a message into the queues of this node; tell whether one of them refuses it."""
+        refused = self._context.intake.put(
+            content.targets,
+            content.body,
+            content.properties,
+            content.origin,
+            content.persistent,
+            content.priority,
+            content.ttl_us,
+        )
+        return bool(refused)
+
+    def look_before_publishing(self, channel: Channel, publish: Publish) -> bool:
+        """Publish a message, which this node would lose, after others had the chance to tell of its queue."""
+        if not self.is_in_company():
+            return False
+
+        async def work() -> Act:
+            await self.remotes.catch_up()
+            return partial(channel.publisher.publish_again, publish)
+
+        ids = (amqp.BasicPublish.CLASS_ID, amqp.BasicPublish.METHOD_ID)
+        channel.session.wait_for(channel.number, ids, work())
+        return True
+
+    def commit(self, contents: Sequence[Content], done: Callable[..., None]) -> None:
+        """Put what a transaction has for other nodes; done when that and all it has settled is durable there."""
+        loop = asyncio.get_running_loop()
+        puts: list[asyncio.Future[int]] = []
+
+        def answered(token: int, outcome: int) -> None:
+            if not puts[token].done():
+                puts[token].set_result(outcome)
+
+        for content in contents:
+            puts.append(loop.create_future())
+            self.remotes.put(content.afar, _link_content(content), answered, len(puts) - 1)
+        self._hub.spawn(self._finish_commit(puts, done))
+
+    async def _finish_commit(self, puts: Sequence[asyncio.Future[int]], done: Callable[..., None]) -> None:
+        try:
+            links = [link.node_id for link in self.remotes.peers.links if link.is_ready]
+            await self.remotes.flush(links)
+            outcomes = [await put for put in puts]
+            if Outcome.UNKNOWN in outcomes:
+                raise ClusterError("another node was lost during the commit: its part of it may not be done")
+        except FlyballError as error:
+            done(error)
+        else:
+            self._broker.journal.mark(Changing(done, lambda: None))
+
+    # Dead letters
+
+    def dead_letter_targets(
+        self, vhost: str, exchange: str, routing_keys: Sequence[str], headers: Headers
+    ) -> list[RemoteQueue]:
+        """Return the queues of other nodes that get a dead letter."""
+        found: list[RemoteQueue] = []
+        for name in self._names(vhost, exchange, routing_keys, headers):
+            remote = None
+            if self._engine.find_queue(name, vhost) is None:
+                remote = self._directory.find(vhost, name)
+            if remote is not None:
+                found.append(remote)
+        return found
+
+    def send_dead_letter(
+        self, remotes: Sequence[RemoteQueue], content: link.Content, working: WorkingQueue, message: Message
+    ) -> None:
+        """Put a dead letter into queues of other nodes, and remove the dead message when that is done.
+
+        While nobody knows whether it is, it is put again: better twice than never.
+        """
+        is_out = message.id in working.out
+
+        def answered(_: int, outcome: int) -> None:
+            if outcome == Outcome.UNKNOWN and is_out and self._engine.has_queue(message.queue_id):
+                loop = asyncio.get_running_loop()
+                loop.call_later(RETRY_S, self.remotes.put, remotes, content, answered, 0)
+            elif is_out:
+                self._broker.settle(message)
+
+        self.remotes.put(remotes, content, answered, 0)
+
+    # Direct replies
+
+    def node_of_reply(self, name: str) -> int | None:
+        """Return the other node whose channel waits for direct replies of that name."""
+        node_id = name.removeprefix(REPLY_TO + ".").partition(".")[0]
+        if not node_id.isdecimal() or not self.remotes.peers.can_reach(int(node_id)):
+            return None
+        return int(node_id)
+
+    def reply(self, name: str, origin: bytes, properties: bytes, body: bytes) -> None:
+        """Send a direct reply to the node whose channel waits for it."""
+        node_id = self.node_of_reply(name)
+        if node_id is not None:
+            self.remotes.reply(node_id, name, link.Content(body, properties, origin))
+
+
+Handler = Callable[[Afar, "Channel", Any, RemoteQueue], bool]
+
+_HANDLERS: Mapping[type[Method], Handler] = {
+    amqp.QueueDeclare: Afar.declare,
+    amqp.QueueBind: Afar.bind,
+    amqp.QueuePurge: Afar.purge,
+    amqp.QueueDelete: Afar.delete,
+    amqp.BasicConsume: Afar.consume,
+    amqp.BasicGet: Afar.get,
+}
+
+
+def _ids(method: Method) -> tuple[int, int]:
+    return method.CLASS_ID, method.METHOD_ID
+
+
+def _nothing() -> None:
+    """There is nothing left to do or to tell."""
+
+
+def _nobody_asks(token: int, outcome: int) -> None:
+    """A publisher without confirms does not want to know."""
+
+
+def _check_lock(queue: Queue) -> None:
+    """An exclusive queue is that of a connection of its own node."""
+    if queue.exclusive:
+        raise QueueLocked(queue.name, queue.vhost)
+
+
+def _declared(vhost: str, method: amqp.QueueDeclare, name: str) -> Queue:
+    return Queue(0, name, vhost, method.durable, method.exclusive, method.auto_delete, method.arguments)
+
+
+def _link_content(content: Content) -> link.Content:
+    return link.Content(
+        content.body,
+        content.properties,
+        content.origin,
+        content.persistent,
+        content.priority,
+        content.ttl_us,
+    )
+
+
+def _present(queue_name: str, message: Message) -> None:
+    """Show a message of another protocol as AMQP shows it, while it is known whether it is persistent."""
+    message.origin, message.properties = present(message, queue_name)
+
+
+async def _named(work: Awaitable[Act], queue: Queue) -> Act:
+    """Tell of a queue that is gone by its name: its owner knows the id only."""
+    try:
+        return await work
+    except QueueNotFound as error:
+        raise QueueNotFound(queue.name, queue.vhost) from error
