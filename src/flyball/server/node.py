@@ -21,12 +21,14 @@ from flyball.errors import SettingsError, StoreError
 from flyball.model import Order
 from flyball.server import telesto
 from flyball.server.amqp import AmqpContext, AmqpSession, AmqpSettings
+from flyball.server.amqp.afar import Afar
 from flyball.server.authority import Authority
 from flyball.server.broker import Broker
 from flyball.server.connection import Connection, Hub, is_loopback
 from flyball.server.definitions import Definitions
 from flyball.server.directory import Directory
 from flyball.server.link import LinkSession, Peers
+from flyball.server.link.ownership import Ownership
 from flyball.server.logs import configure_logging
 from flyball.server.membership import Membership
 from flyball.server.remote import Remotes
@@ -144,10 +146,15 @@ async def running(settings: ServeSettings) -> AsyncIterator[Node]:
         membership = Membership(hub, topology, definitions, lease_s=settings.lease_s, version=snapshot.version)
         registry = store.registry
         peers = Peers(hub, registry.node_id, registry.epoch, registry.secret)
+        peers.commands.update(Ownership(topology).commands)
         remotes = Remotes(broker, directory, peers)
         remotes.catch_up = membership.catch_up
         membership.on_nodes.append(peers.update)
         membership.on_placed = remotes.placed
+        if registry.is_shared:
+            afar = amqp_context.afar = Afar(amqp_context, remotes, hub)
+            afar.claim = membership.claim
+            afar.is_in_company = lambda: broker.in_company
         await membership.start()
         member = tasks.create_task(membership.run())
         housekeeping = tasks.create_task(_keep_house(hub))

@@ -134,9 +134,6 @@ class AmqpConsumer:
         elif consumer is self.engine_consumer:
             afar.follow(self)
 
-    def queue_moved(self, consumer: Consumer) -> None:
-        self.queue_deleted(consumer)
-
 
 class Deliveries:
     """The consumers of a channel and what it has not settled."""
