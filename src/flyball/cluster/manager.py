@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +66,8 @@ class _Cluster:
     key: str
     roster: Roster
     provisioning: Provisioning = field(default_factory=Provisioning)
+    unwanted: set[int] = field(default_factory=set)
+    """Nodes that somebody had the member removed from: they get none again by the manager's own will."""
     next_round_at: float = -math.inf
     ratio: RatioWatch = field(default_factory=RatioWatch)
 
@@ -83,6 +85,7 @@ class Manager:
         self._members: dict[int, tuple[_Cluster, Member]] = {}
         self._on_node: dict[int, dict[int, tuple[_Cluster, Member]]] = {}
         self._sessions: dict[str, tuple[_Cluster, Session]] = {}
+        self._homeless: dict[str, tuple[_Cluster, Session]] = {}
         self._expected: deque[tuple[float, Session]] = deque()
         self._orphans: dict[int, list[QueueLoad]] = {}
         self._decisions: list[Decision] = []
@@ -149,15 +152,16 @@ class Manager:
             known.capacity = capacity
             return
         self._nodes[node] = _Node(node, epoch, capacity, provisioned_for, provisioner)
-        for cluster in self._clusters.values():
-            cluster.provisioning.retry_at = -math.inf
-            if request is not None and request in cluster.provisioning.coming:
-                del cluster.provisioning.coming[request]
-                self._add_member(cluster, self._nodes[node], now, "it was started for this")
+        self._look_for_nodes_again()
+        own = self._orphans.pop(node, None)
+        if own is not None:
+            self._revive(node)
         for gone in list(self._orphans):
-            if gone != node:
-                self._take_over(gone, self._orphans.pop(gone), now)
-        self._orphans.pop(node, None)
+            self._take_over(gone, self._orphans.pop(gone), now)
+        for cluster in self._clusters.values():
+            was_asked_for = request is not None and cluster.provisioning.coming.pop(request, None) is not None
+            if was_asked_for and self._nodes[node] in self._free_nodes(cluster):
+                self._add_member(cluster, self._nodes[node], now, "it was started for this")
 
     def node_health(self, node: int, is_healthy: bool, now: float) -> None:
         """A node can, or cannot, take clients. Those that it has stay."""
@@ -169,6 +173,8 @@ class Manager:
             cluster.roster.set_state(member, is_healthy=is_healthy)
             cluster.provisioning.low_since = None
             self._grow(cluster, now)
+        if is_healthy:
+            self._look_for_nodes_again()
 
     def node_leaves(self, node: int, now: float) -> None:
         """A node is to stop in good order: its members are drained, as soon as others are there."""
@@ -187,15 +193,19 @@ class Manager:
             cluster.provisioning.coming.pop(_coming_key(node), None)
         if known is not None and known.is_released and not queues and not self._members_on(node):
             return
-        lost = [cluster for cluster, member in self._members_on(node) if not member.is_marked]
+        wanted = [
+            (cluster, cluster.roster.usable_count + len(cluster.provisioning.coming))
+            for cluster, member in self._members_on(node)
+            if member.is_usable
+        ]
         self._take_over(node, list(queues), now)
         if known is None or known.is_leaving or known.is_released:
             return
         if known.provisioned_for == "":
             self._provision(None, now, f"node {node}, which was started on request, is gone", known.provisioner, node)
         elif known.provisioned_for is not None:
-            for cluster in lost:
-                self._replace(cluster, node, now)
+            for cluster, count in wanted:
+                self._replace(cluster, node, count, now)
 
     def member_added(
         self,
@@ -211,6 +221,7 @@ class Manager:
         """A member is there. `is_fixed`: a person asked for it, and the manager never removes it by itself."""
         found = self._cluster(cluster)
         found.provisioning.coming.pop(_coming_key(node), None)
+        found.unwanted.discard(node)
         known = self._nodes.get(node)
         if capacity is None:
             capacity = found.options.capacity * (1.0 if known is None else known.capacity)
@@ -238,8 +249,11 @@ class Manager:
         found, removed = known
         node = self._nodes.get(removed.node)
         self._forget_member(found, removed)
+        if removed.is_leaving:
+            found.unwanted.add(removed.node)
         found.provisioning.removed_at = now
         found.provisioning.low_since = None
+        found.provisioning.retry_at = -math.inf
         if node is not None and not self._members_on(node.id):
             node.unused_since = now
             self._release(node, now)
@@ -296,16 +310,18 @@ class Manager:
         self._expected.append((now + EXPECTED_S, placed))
         return Placement(cluster, member.id, member.node, role, placed.id)
 
-    def arrived(self, session: str, now: float) -> None:
-        """A session was seen where it was expected."""
+    def arrived(self, session: str, now: float, *, entry: int | None = None) -> None:
+        """A session was seen where it was expected. `entry` is the node of its connection, None for the member's."""
         known = self._sessions.get(session)
         if known is not None:
             known[1].due = known[1].origin = None
+            known[1].entry = entry
 
     def leave(self, session: str, now: float) -> None:
         """A session has ended. One that is not known is no mistake: it may have been given up already."""
         if session in self._sessions:
             self._drop_session(session)
+        self._homeless.pop(session, None)
 
     def move_failed(self, session: str, now: float, why: str = "unknown") -> None:
         """A session did not move: it is where it was, and is not asked again before its cool-down."""
@@ -364,6 +380,7 @@ class Manager:
             verdict = cluster.ratio.look(cluster.roster, now)
             if verdict is not None:
                 self._decide(now, HandOver(cluster=cluster.key, to=verdict[0], reason=verdict[1]))
+        self._house(now)
         for node in list(self._nodes.values()):
             self._release(node, now)
 
@@ -374,6 +391,7 @@ class Manager:
         cluster.provisioning.largest.note(session.load)
         cluster.provisioning.load_has_risen(cluster.roster.load)
         self._sessions[session.id] = (cluster, session)
+        self._homeless.pop(session.id, None)
 
     def _drop_session(self, session_id: str) -> None:
         cluster, session = self._sessions.pop(session_id)
@@ -464,7 +482,6 @@ class Manager:
 
     def _unmark(self, cluster: _Cluster, member: Member, now: float, reason: str) -> None:
         cluster.roster.set_state(member, is_marked=False)
-        member.is_leaving = False
         cluster.provisioning.has_grown(now)
         self._decide(now, Unmark(cluster=cluster.key, member=member.id, node=member.node, reason=reason))
 
@@ -487,6 +504,7 @@ class Manager:
             node
             for node in self._nodes.values()
             if node.id not in taken
+            and node.id not in cluster.unwanted
             and node.is_healthy
             and not node.is_leaving
             and not node.is_released
@@ -515,10 +533,16 @@ class Manager:
             now, Provision(cluster=key, request=request, provisioner=provisioner, replaces=replaces, reason=reason)
         )
 
-    def _replace(self, cluster: _Cluster, node: int, now: float) -> None:
-        """Restore what was wanted. Whether it is still needed is for the shrinking to say, with its dwell time."""
-        if len(cluster.roster.members) + len(cluster.provisioning.coming) < cluster.options.max_members:
-            self._extend(cluster, now, f"node {node}, which was started for it, is gone", replaces=node)
+    def _replace(self, cluster: _Cluster, node: int, count: int, now: float) -> None:
+        """Restore what there was. Whether it is still needed is for the shrinking to say, with its dwell time."""
+        if cluster.roster.usable_count + len(cluster.provisioning.coming) >= count:
+            return
+        reason = f"node {node}, which was started for it, is gone"
+        marked = cluster.provisioning.fullest_marked(cluster.roster)
+        if marked is not None:
+            self._unmark(cluster, marked, now, reason)
+        elif len(cluster.roster.members) + len(cluster.provisioning.coming) < cluster.options.max_members:
+            self._extend(cluster, now, reason, replaces=node)
 
     # Shrinking
 
@@ -537,17 +561,20 @@ class Manager:
         """Mark a member that is to go, but only once another one can take its clients."""
         if member.is_marked:
             return
-        if member.is_usable and cluster.roster.usable_count == 1:
-            others = [other for other in cluster.roster.members.values() if other.is_marked and not other.is_leaving]
-            if others:
-                self._unmark(cluster, max(others, key=cluster.roster.load_of), now, f"member {member.id} is to go")
-            elif not cluster.provisioning.coming:
-                self._extend(cluster, now, f"member {member.id}, the only one, is to go")
-                return
-            else:
-                return
+        if cluster.roster.usable_count == member.is_usable and not self._make_way(cluster, member, now):
+            return
         self._mark(cluster, member, reason, now=now)
         self._grow(cluster, now)
+
+    def _make_way(self, cluster: _Cluster, member: Member, now: float) -> bool:
+        """See to it that another one takes clients, and return whether it does so already."""
+        marked = cluster.provisioning.fullest_marked(cluster.roster)
+        if marked is not None:
+            self._unmark(cluster, marked, now, f"member {member.id} is to go")
+            return True
+        if not cluster.provisioning.coming:
+            self._extend(cluster, now, f"member {member.id}, the only one, is to go")
+        return False
 
     def _mark(self, cluster: _Cluster, member: Member, reason: str, *, now: float) -> None:
         cluster.roster.set_state(member, is_marked=True)
@@ -585,25 +612,27 @@ class Manager:
         if not nodes:
             self._orphans[node] = queues
             for cluster, member in dead:
-                self._lose_sessions(cluster, member)
+                self._lose_sessions(member)
                 cluster.roster.set_state(member, is_healthy=False)
             return
         assignments = assign(queues, nodes)
         merges = {}
         for cluster, member in dead:
-            stranded = self._lose_sessions(cluster, member)
+            self._lose_sessions(member)
             heir = self._heir(cluster, member)
             if heir is not None:
                 merges[member.id] = heir.id
+                self._homeless.update((session.id, (cluster, session)) for session in member.sessions.values())
                 self._forget_member(cluster, member)
             else:
                 assignments[member.id] = self._re_own(cluster, member, nodes)
             cluster.provisioning.low_since = None
-            self._place_stranded(cluster, stranded, now)
-            self._grow(cluster, now)
         if assignments or merges:
             reason = f"node {node} is gone: what it served goes to others by their load"
             self._decide(now, TakeOver(cluster="", node=node, assignments=assignments, merges=merges, reason=reason))
+        for cluster, _ in dead:
+            self._grow(cluster, now)
+        self._house(now)
 
     def _node_loads(self) -> list[NodeLoad]:
         useful = [node for node in self._nodes.values() if not node.is_leaving and not node.is_released]
@@ -624,31 +653,34 @@ class Manager:
     def _re_own(self, cluster: _Cluster, member: Member, nodes: list[NodeLoad]) -> int:
         """The last member lives on at another node."""
         del self._on_node[member.node][member.id]
-        member.node = assign([QueueLoad(member.id, load=1.0)], nodes)[member.id]
+        coming = cluster.provisioning.coming
+        free = [node for node in nodes if _coming_key(node.node) not in coming]
+        member.node = assign([QueueLoad(member.id, load=1.0)], free or nodes)[member.id]
         self._settle_member(cluster, member)
         member.removing_at = None
         member.is_leaving = False
         cluster.roster.set_capacity(member, cluster.options.capacity * self._nodes[member.node].capacity)
         cluster.roster.set_state(member, is_marked=False, is_healthy=self._nodes[member.node].is_healthy)
-        cluster.provisioning.coming.pop(_coming_key(member.node), None)
+        coming.pop(_coming_key(member.node), None)
         return member.node
 
-    def _lose_sessions(self, cluster: _Cluster, member: Member) -> list[Session]:
-        """Count nobody at a dead member any more, and return those whose clients are connected to a live node."""
-        sessions = list(member.sessions.values())
-        for session in sessions:
-            self._drop_session(session.id)
-        return [
-            session
-            for session in sessions
-            if session.entry is not None and session.entry != member.node and session.entry in self._nodes
-        ]
+    def _revive(self, node: int) -> None:
+        """A node is back before anybody could take over what it served."""
+        for cluster, member in self._members_on(node):
+            cluster.roster.set_state(member, is_healthy=True)
 
-    def _place_stranded(self, cluster: _Cluster, stranded: Iterable[Session], now: float) -> None:
-        for session in stranded:
+    def _lose_sessions(self, member: Member) -> None:
+        """Count those at a dead member no more whose connections ended with its node."""
+        for session in list(member.sessions.values()):
+            if session.entry is None or session.entry == member.node or session.entry not in self._nodes:
+                self._drop_session(session.id)
+
+    def _house(self, now: float) -> None:
+        """Find a member for those whose clients are still connected somewhere, while their member is gone."""
+        for cluster, session in list(self._homeless.values()):
             to = elect_for_load(cluster.roster, session.role, session.load)
             if to is None:
-                return
+                continue
             origin, session.member = session.member, to
             self._count_session(cluster, session)
             session.moved_at = now
@@ -693,6 +725,10 @@ class Manager:
             ),
         )
 
+    def _look_for_nodes_again(self) -> None:
+        for cluster in self._clusters.values():
+            cluster.provisioning.retry_at = -math.inf
+
     # Looking up
 
     def _cluster(self, cluster: str) -> _Cluster:
@@ -729,6 +765,7 @@ class Manager:
             "usable_load": roster.usable_load if roster.usable_count else None,
             "potential": potential(roster),
             "coming": len(found.provisioning.coming),
+            "retry_in_s": max(0.0, found.provisioning.retry_at - now),
             "held_for_s": None
             if found.provisioning.held_until is None
             else max(0.0, found.provisioning.held_until - now),

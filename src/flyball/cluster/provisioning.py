@@ -108,12 +108,12 @@ class Provisioning:
         """
         options = roster.options
         load = roster.load + extra
+        self.held_until = None
         has_enough = roster.usable_count >= options.min_members
         if has_enough and load <= options.theta_up * roster.usable_capacity * (1 + ROUNDING):
-            self.held_until = None
             return None
         why = _why_more(roster, load, has_enough)
-        marked = self._fullest_marked(roster)
+        marked = self.fullest_marked(roster)
         if marked is not None:
             return TakeBack(marked, f"{why}, and it is not yet removed")
         if self._is_enough_coming(roster, load) or now < self.retry_at:
@@ -139,18 +139,22 @@ class Provisioning:
         options = roster.options
         due = self.removed_at + options.dwell_s
         if now >= due or load > options.theta_hold * roster.usable_capacity:
-            self.held_until = None
             return False
         self.held_until = due
         return True
 
     @staticmethod
-    def _fullest_marked(roster: Roster) -> Member | None:
-        """Return the one that would be drained last, and so is cheapest to keep."""
+    def fullest_marked(roster: Roster) -> Member | None:
+        """Return the one that would be drained last, and so is cheapest to keep.
+
+        What somebody wants removed comes back only if nobody else takes clients, until somebody does.
+        """
         marked = [
             member
             for member in roster.marked.values()
-            if member.is_healthy and not member.is_leaving and member.removing_at is None
+            if member.is_healthy
+            and member.removing_at is None
+            and (not member.is_leaving or roster.usable_count == 0)
         ]
         return max(marked, key=lambda member: (roster.load_of(member), -member.id), default=None)
 

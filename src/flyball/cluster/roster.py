@@ -239,8 +239,9 @@ class Roster:
         counts = self.counts
         counts[row, place] += count
         # What remains of sums and differences when everybody has gone is only rounding.
-        here = self.loads[row, place] + load if counts[row, place] else 0.0
-        self.load += here - self.loads[row, place]
+        before = float(self.loads[row, place])
+        here = before + load if counts[row, place] else 0.0
+        self.load += here - before
         self.loads[row, place] = here
         self._rescore(place)
 
