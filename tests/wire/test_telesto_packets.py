@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from flyball.errors import ProtocolError
 from flyball.model import Queue
 from flyball.wire import telesto as t
+from flyball.wire.telesto.clustering import CLUSTERING_PACKETS
 from flyball.wire.telesto.extension import EXTENSION_PACKETS
 from flyball.wire.telesto.packets import PLAIN_PACKETS
 
@@ -101,6 +102,15 @@ PACKETS: dict[type[t.Packet], st.SearchStrategy[t.Packet]] = {
     t.ListIds: st.builds(t.ListIds, ints, ints, longs, ints),
     t.MessageIds: st.builds(t.MessageIds, ints, some_longs),
     t.Remove: st.builds(t.Remove, ints, ints, longs, ints),
+    t.Place: st.builds(t.Place, ints, bytes_, texts, texts, texts, texts, texts),
+    t.Placed: st.builds(t.Placed, ints, texts, texts, ints, texts),
+    t.PlaceLater: st.builds(t.PlaceLater, ints, ints, texts),
+    t.Arrive: st.builds(t.Arrive, ints, texts),
+    t.Leave: st.builds(t.Leave, ints, texts),
+    t.MoveRequested: st.builds(t.MoveRequested, ints, texts, texts, ints, ints),
+    t.Publish: st.builds(t.Publish, ints, texts, texts, st.lists(drafts, max_size=4)),
+    t.Subscribe: st.builds(t.Subscribe, ints, texts, texts, texts),
+    t.Subscribed: st.builds(t.Subscribed, ints, ints),
 }
 
 any_packet = st.one_of(list(PACKETS.values()))
@@ -118,7 +128,7 @@ def decode_wide(data: bytes) -> list[t.Packet]:
 
 
 def test_every_packet_is_tested_here_and_has_a_method_id_of_its_own() -> None:
-    known = PLAIN_PACKETS + EXTENSION_PACKETS
+    known = PLAIN_PACKETS + EXTENSION_PACKETS + CLUSTERING_PACKETS
     assert set(known) == set(PACKETS)
     assert len({packet.METHOD for packet in known}) == len(known)
 

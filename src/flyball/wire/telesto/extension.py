@@ -528,4 +528,4 @@ EXTENSION_PACKETS: tuple[type[Packet], ...] = (
     MessageIds,
     Remove,
 )
-"""Every packet of the extension."""
+"""Every packet of the extension, but for those about clustered queues and topics."""

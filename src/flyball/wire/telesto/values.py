@@ -53,6 +53,7 @@ class ErrorCode(enum.IntEnum):
     LEASE_NOT_EXISTING = 35
     NOT_LOCAL = 36
     COMMAND_REFUSED = 37
+    TOPIC_NOT_EXISTING = 38
 
 
 class ReadMode(enum.IntEnum):
