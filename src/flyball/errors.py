@@ -12,6 +12,8 @@ FlyballError
 │   ├── ExchangeNotFound
 │   ├── ExchangeInUse
 │   ├── UnknownExchangeType
+│   ├── TopicNotFound
+│   ├── TopicInUse             it has children or durable subscriptions
 │   ├── VhostNotFound
 │   ├── VhostNameTaken
 │   ├── UserNotFound
@@ -138,6 +140,22 @@ class UnknownExchangeType(RequestError):
     def __init__(self, exchange_type: str) -> None:
         super().__init__(f"{'unknown' if exchange_type else 'invalid'} exchange type '{exchange_type}'")
         self.exchange_type = exchange_type
+
+
+class TopicNotFound(RequestError):
+    """An operation named a topic that does not exist."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"no topic {topic!r}; create it first")
+        self.topic = topic
+
+
+class TopicInUse(RequestError):
+    """A topic was to be removed while others depend on it."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(f"topic {topic!r} cannot go: {reason}")
+        self.topic = topic
 
 
 class VhostNotFound(RequestError):

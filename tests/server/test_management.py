@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flyball.server.connection import is_loopback
-from flyball.server.management import COMMANDS
+from flyball.server.management import COMMANDS, FOR_EVERYBODY
 from flyball.server.telesto.session import TelestoSession
 from flyball.wire import telesto as wire
 from flyball.wire.telesto import ErrorCode
@@ -192,9 +192,17 @@ def test_commands_sent_together_are_carried_out_in_their_order(peer: TelestoPeer
     assert [(type(answer), answer.packet_id) for answer in answers] == [(wire.Managed, i) for i in ids]
 
 
-def test_a_peer_on_another_machine_manages_nothing(peer: TelestoPeer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_on_another_machine_manages_topics_as_it_does_queues(
+    peer: TelestoPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(TelestoSession, "peer_is_loopback", False)
-    for command in COMMANDS:
+    assert manage(peer, "topic.create", name="news") is None
+    assert manage(peer, "topic.list") == [{"name": "news", "vhost": "/", "parent": None}]
+
+
+def test_a_peer_on_another_machine_manages_nothing_else(peer: TelestoPeer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TelestoSession, "peer_is_loopback", False)
+    for command in COMMANDS.keys() - FOR_EVERYBODY:
         answer = send(peer, json.dumps({"command": command}).encode())
         assert isinstance(answer, wire.Error)
         assert answer.code == ErrorCode.NOT_LOCAL

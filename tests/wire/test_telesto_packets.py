@@ -107,7 +107,7 @@ PACKETS: dict[type[t.Packet], st.SearchStrategy[t.Packet]] = {
     t.PlaceLater: st.builds(t.PlaceLater, ints, ints, texts),
     t.Arrive: st.builds(t.Arrive, ints, texts),
     t.Leave: st.builds(t.Leave, ints, texts),
-    t.MoveRequested: st.builds(t.MoveRequested, ints, texts, texts, ints, ints),
+    t.MoveRequested: st.builds(t.MoveRequested, ints, texts, texts, texts, ints, ints),
     t.Publish: st.builds(t.Publish, ints, texts, texts, st.lists(drafts, max_size=4)),
     t.Subscribe: st.builds(t.Subscribe, ints, texts, texts, texts),
     t.Subscribed: st.builds(t.Subscribed, ints, ints),

@@ -16,7 +16,9 @@ from flyball.client.errors import (
     RequestTimeout,
     ServerError,
 )
+from flyball.client.factory import ConnectionFactory, QueueConsumer, QueueProducer
 from flyball.client.messages import Draft, ReceivedMessage
+from flyball.client.topics import Topic
 from flyball.model import ClientMode, Order, Queue
 from flyball.wire.telesto import Outcome
 
@@ -27,6 +29,7 @@ __all__ = [
     "ClientMode",
     "ClientRef",
     "CommandRefused",
+    "ConnectionFactory",
     "ConnectionFailed",
     "ConnectionLost",
     "Consumer",
@@ -40,8 +43,11 @@ __all__ = [
     "Order",
     "Outcome",
     "Queue",
+    "QueueConsumer",
+    "QueueProducer",
     "QueueRef",
     "ReceivedMessage",
     "RequestTimeout",
     "ServerError",
+    "Topic",
 ]

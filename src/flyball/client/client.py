@@ -8,7 +8,7 @@ import json
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -20,12 +20,12 @@ from flyball.client.consumer import Consumer
 from flyball.client.errors import InvalidValue, RequestTimeout
 from flyball.client.link import Identity, Link, expect
 from flyball.client.messages import (
-    DRAFT_BYTES,
     MAX_INT,
     MAX_LONG,
     MAX_WAIT_S,
     Draft,
     ReceivedMessage,
+    batches,
     check_int,
     check_name,
     check_nonzero,
@@ -36,7 +36,8 @@ from flyball.client.messages import (
     wire_draft,
 )
 from flyball.client.takes import AbandonedTakes
-from flyball.errors import ClientNotFound, InvalidBody, ProtocolError, QueueNotFound
+from flyball.client.topics import ALL, Topic, subscribe
+from flyball.errors import ClientNotFound, ProtocolError, QueueNotFound
 from flyball.model import Client as KnownClient
 from flyball.model import ClientMode, Order, Queue
 from flyball.wire import telesto as wire
@@ -56,12 +57,7 @@ MOST_AT_ONCE = 10_000
 MOST_IDS = 100_000
 """So many message ids can be listed in one request."""
 
-_MOST_DRAFTS = 1000
-"""So many messages are put in one request; a longer batch is several."""
-
 _MOST_NAMES = 10_000
-_REQUEST_BYTES = 64
-"""More than a Put takes beside its drafts and queue ids."""
 
 QueueRef = str | int | Queue
 """A queue: by name, by id, or as returned by this client."""
@@ -369,7 +365,7 @@ class Client:
                 async with self._link.time_limit("put_many", time_limit_s):
                     await self._put([queue], draft)
             return ids
-        for batch in self._batches(made):
+        for batch in batches(made, self._link.frame_max):
             async with self._link.time_limit("put_many", time_limit_s):
                 ids += await self._put_wide([queue], batch)
         return ids
@@ -399,23 +395,6 @@ class Client:
     async def _put_now(self, queue_ids: list[int], drafts: list[wire.WireDraft], queue: QueueRef) -> list[int]:
         answer = await self._link.exchange(wire.Put(0, queue_ids, drafts), "put")
         return expect(answer, wire.PutDone, _subject(queue)).message_ids
-
-    def _batches(self, drafts: Iterable[Draft]) -> Iterator[list[wire.WireDraft]]:
-        """Cut the drafts into batches that fit into a frame."""
-        batch: list[wire.WireDraft] = []
-        room_bytes = self._link.frame_max - _REQUEST_BYTES
-        left_bytes = room_bytes
-        for draft in map(to_wire, drafts):
-            size = len(draft.body) + len(draft.properties) + DRAFT_BYTES
-            if size > room_bytes:
-                raise InvalidBody(f"a message of {size} bytes exceeds the server's limit of {room_bytes}")
-            if batch and (size > left_bytes or len(batch) == _MOST_DRAFTS):
-                yield batch
-                batch, left_bytes = [], room_bytes
-            batch.append(draft)
-            left_bytes -= size
-        if batch:
-            yield batch
 
     async def send_request_response(
         self,
@@ -721,6 +700,40 @@ class Client:
         self._link.require_extension("consume")
         selector = _selector(order, sender, context, only_addressed)
         return Consumer(self._link, lambda: self._queue_id(queue, fresh=True), _subject(queue), selector, prefetch)
+
+    # Topics
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic to publish to: `await client.topic("news").publish("it rains")`."""
+        return Topic(self._link, check_name(name))
+
+    def subscribe(
+        self, topic: str, *, durable: str | None = None, pattern: str = ALL, prefetch: float = 10
+    ) -> Consumer:
+        """Return a consumer of what is published to a topic, or to one below it, with a key that fits the pattern.
+
+        With the name of a `durable` subscription it gets what was published since that was made, also while nobody
+        consumed; several consumers of the name share the messages. Without, it gets what is published while it is
+        open and connected. Opening it raises TopicNotFound.
+        """
+        self._link.require_extension("subscribe")
+        subscription = "" if durable is None else check_name(durable)
+        find_queue = partial(subscribe, self._link, check_name(topic), subscription, pattern)
+        return Consumer(self._link, find_queue, topic, _selector(None, None, None, False), prefetch)
+
+    async def create_topic(self, name: str, *, parent: str | None = None, time_limit_s: float | None = None) -> None:
+        """Create a topic, or see that it is there. What is published to it also reaches subscribers of the parent."""
+        await self.manage("topic.create", name=check_name(name), parent=parent, time_limit_s=time_limit_s)
+
+    async def delete_topic(self, name: str, *, time_limit_s: float | None = None) -> None:
+        """Delete a topic. Raises CommandRefused while it has children or durable subscriptions."""
+        await self.manage("topic.delete", name=check_name(name), time_limit_s=time_limit_s)
+
+    async def unsubscribe(self, topic: str, durable: str, *, time_limit_s: float | None = None) -> None:
+        """End a durable subscription, with the messages that wait. Raises CommandRefused while it has a consumer."""
+        await self.manage(
+            "topic.unsubscribe", name=check_name(topic), subscription=check_name(durable), time_limit_s=time_limit_s
+        )
 
     # Names of queues
 

@@ -75,6 +75,8 @@ class Connection(asyncio.Protocol):
         self.frame_max = wire.PLAIN_FRAME_MAX
         self.server = ""
         """Name and version of a server that speaks the extension."""
+        self.on_move: Callable[[wire.MoveRequested], None] = lambda request: None
+        """Called when the server asks a client of a clustered queue to go elsewhere."""
         self._max_pending = max_pending
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
@@ -245,6 +247,8 @@ class Connection(asyncio.Protocol):
                     self._deliver(packet)
                 elif type(packet) is wire.ConsumerEnded:
                     self._end_consumer(packet.consumer_id)
+                elif type(packet) is wire.MoveRequested:
+                    self.on_move(packet)
                 else:
                     self._answered(packet)
         except ProtocolError as error:

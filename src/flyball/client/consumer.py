@@ -57,7 +57,16 @@ class _Lease:
         self.consumer_id = 0
         self.held: dict[int, Delivery] = {}
         self.is_over = False
+        self.settling = 0
+        """How many settlements are under way."""
+        self.changed = asyncio.Event()
+        """Set when something has been settled, or nothing can be any more."""
         self._consumer = consumer
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to be settled, or to be answered."""
+        return self.is_over or not (self.held or self.settling)
 
     def opened(self, connection: Connection, consumer_id: int) -> None:
         self.connection = connection
@@ -79,6 +88,7 @@ class _Lease:
     def end(self) -> None:
         self.is_over = True
         self.held.clear()
+        self.changed.set()
         self._consumer._ended(self)
 
 
@@ -147,6 +157,32 @@ class Consumer:
             async with self._link.time_limit("close", None):
                 for answer in await asyncio.gather(*answers):
                     expect(answer, wire.Success)
+
+    async def stop(self) -> None:
+        """Be sent no more, and give back what nobody has seen yet; what was handed out can still be settled.
+
+        From now on `next` returns None. May be called twice.
+        """
+        self._is_open = False
+        unseen, self._ready = list(self._ready), deque()
+        self._wakened.set()
+        lease = self._lease
+        if lease is None or lease.is_over or lease.connection is None:
+            return
+        with contextlib.suppress(ConnectionLost, LeaseNotFound, ConsumerNotFound):
+            async with self._link.time_limit("stop", None):
+                expect(await lease.connection.start_now(wire.Cancel(0, lease.consumer_id), "stop"), wire.Success)
+                # Now nothing more can come.
+                unseen += self._ready
+                self._ready.clear()
+                await self.settle(unseen, Outcome.REQUEUE)
+
+    async def wait_settled(self) -> None:
+        """Wait until all that was handed out is settled, and that is answered, or cannot be any more."""
+        lease = self._lease
+        while lease is not None and not lease.is_settled:
+            lease.changed.clear()
+            await lease.changed.wait()
 
     async def _resubscribe(self) -> None:
         async with self._resubscribing:
@@ -254,4 +290,9 @@ class Consumer:
             # From here on its outcome is the server's: it cannot be settled twice.
             for message_id in message_ids:
                 lease.held.pop(message_id, None)
-            expect(await answer, wire.Success, message_ids[0])
+            lease.settling += 1
+            try:
+                expect(await answer, wire.Success, message_ids[0])
+            finally:
+                lease.settling -= 1
+                lease.changed.set()

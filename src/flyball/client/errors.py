@@ -33,6 +33,7 @@ from flyball.errors import (
     QueueNotFound,
     RequestError,
     StoreUnavailable,
+    TopicNotFound,
 )
 from flyball.wire.telesto import ErrorCode
 
@@ -123,6 +124,7 @@ _ERRORS: dict[int, Callable[[int | str, str], FlyballError]] = {
     ErrorCode.LIMIT_EXCEEDED: lambda subject, details: LimitExceeded(details),
     ErrorCode.NOT_LOCAL: lambda subject, details: NotLocal(details),
     ErrorCode.COMMAND_REFUSED: lambda subject, details: CommandRefused(details),
+    ErrorCode.TOPIC_NOT_EXISTING: lambda subject, details: TopicNotFound(str(subject)),
     ErrorCode.CONSUMER_NOT_EXISTING: lambda subject, details: ConsumerNotFound(int(subject or 0)),
     ErrorCode.LEASE_NOT_EXISTING: lambda subject, details: LeaseNotFound(int(subject or 0)),
 }

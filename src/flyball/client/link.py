@@ -82,7 +82,8 @@ class Link:
     """The way to one server, for one client.
 
     `open` fails at once if the server is not there; afterwards a lost connection is opened again, with growing
-    delays, until `close`. Only a refusal of the identity ends that: every call then raises it.
+    delays, until `close`. Only a refusal of the identity ends that: every call then raises it. One that does not
+    reconnect raises ConnectionFailed instead from then on.
     """
 
     def __init__(
@@ -94,6 +95,8 @@ class Link:
         time_limit_s: float,
         max_pending: int,
         backoff: Backoff,
+        reconnects: bool = True,
+        on_move: Callable[[wire.MoveRequested], None] = lambda request: None,
     ) -> None:
         self.address = address
         self.client: Client | None = None
@@ -109,6 +112,8 @@ class Link:
         self._time_limit_s = time_limit_s
         self._max_pending = max_pending
         self._backoff = backoff
+        self._reconnects = reconnects
+        self._on_move = on_move
         self._connection: Connection | None = None
         self._changed = asyncio.Event()
         """Set while there is a connection, or will never be one again."""
@@ -166,8 +171,9 @@ class Link:
         self.connections += 1
         self.frame_max = connection.frame_max
         if connection.is_lost:
-            self._lost.set()
+            self._look_after_loss()
             return
+        connection.on_move = self._on_move
         self._connection = connection
         self._changed.set()
 
@@ -175,8 +181,15 @@ class Link:
         if connection is self._connection:
             self._connection = None
             if not self._is_closed:
-                self._changed.clear()
-                self._lost.set()
+                self._look_after_loss()
+
+    def _look_after_loss(self) -> None:
+        if self._reconnects:
+            self._changed.clear()
+            self._lost.set()
+        else:
+            self._failure = ConnectionFailed(str(self.address), "it was lost")
+            self._changed.set()
 
     async def _reconnect(self) -> Connection:
         attempt = 0

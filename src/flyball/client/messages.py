@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -27,6 +28,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 DRAFT_BYTES = 29
 """What a draft takes on the wire beside its body and properties."""
+
+_REQUEST_BYTES = 64
+"""More than a Put takes beside its drafts and queue ids."""
+
+_MOST_DRAFTS = 1000
+"""So many messages are put in one request; a longer batch is several."""
 
 
 @dataclass(slots=True)
@@ -238,3 +245,21 @@ def check_prefetch(prefetch: float) -> float:
     if math.isnan(number) or not 0 <= number <= MAX_PREFETCH:
         raise InvalidValue(f"a prefetch lies between 0 and {MAX_PREFETCH}; {prefetch} does not")
     return number
+
+
+def batches(drafts: Iterable[Draft], frame_max: int) -> Iterator[list[WireDraft]]:
+    """Cut the drafts into batches that fit into a frame, each. Raises InvalidBody, InvalidValue."""
+    batch: list[WireDraft] = []
+    room_bytes = frame_max - _REQUEST_BYTES
+    left_bytes = room_bytes
+    for draft in map(to_wire, drafts):
+        size = len(draft.body) + len(draft.properties) + DRAFT_BYTES
+        if size > room_bytes:
+            raise InvalidBody(f"a message of {size} bytes exceeds the server's limit of {room_bytes}")
+        if batch and (size > left_bytes or len(batch) == _MOST_DRAFTS):
+            yield batch
+            batch, left_bytes = [], room_bytes
+        batch.append(draft)
+        left_bytes -= size
+    if batch:
+        yield batch

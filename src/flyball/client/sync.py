@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 from flyball.client import client as asynchronous
 from flyball.client import consumer as consuming
+from flyball.client import factory as placing
+from flyball.client import topics
 from flyball.client.backoff import Backoff
 from flyball.client.client import (
     DEFAULT_ADDRESS,
@@ -97,6 +99,42 @@ class Consumer:
         """Settle several deliveries of this consumer in one request: all or none."""
         inner = [delivery._delivery for delivery in deliveries]
         self._portal.call(self._consumer.settle(inner, outcome, time_limit_s=time_limit_s))
+
+
+class Topic:
+    """Where messages are published for all who have subscribed, also to the topic's ancestors."""
+
+    def __init__(self, portal: Portal, topic: topics.Topic) -> None:
+        self._portal = portal
+        self._topic = topic
+
+    @property
+    def name(self) -> str:
+        return self._topic.name
+
+    def publish(
+        self,
+        body: bytes | str,
+        *,
+        key: str = "",
+        context: int | None = None,
+        priority: int = 0,
+        ttl_s: float | None = None,
+        persistent: bool = True,
+        time_limit_s: float | None = None,
+    ) -> int:
+        """Publish a message; on return it is committed for every subscriber. Return how many there are."""
+        return self._portal.call(
+            self._topic.publish(
+                body,
+                key=key,
+                context=context,
+                priority=priority,
+                ttl_s=ttl_s,
+                persistent=persistent,
+                time_limit_s=time_limit_s,
+            )
+        )
 
 
 class Client:
@@ -213,7 +251,30 @@ class Client:
         while (message := self._portal.call(anext(messages, None))) is not None:
             yield message
 
+    def topic(self, name: str) -> Topic:
+        """Return a topic to publish to: `client.topic("news").publish("it rains")`."""
+        return Topic(self._portal, self._client.topic(name))
+
+    def subscribe(
+        self, topic: str, *, durable: str | None = None, pattern: str = topics.ALL, prefetch: float = 10
+    ) -> Consumer:
+        """Return a consumer of what is published to a topic, or to one below it, with a key that fits the pattern."""
+        consumer = self._client.subscribe(topic, durable=durable, pattern=pattern, prefetch=prefetch)
+        return Consumer(self._portal, consumer)
+
     # The rest, word for word
+
+    def create_topic(self, name: str, *, parent: str | None = None, time_limit_s: float | None = None) -> None:
+        """Create a topic, or see that it is there. What is published to it also reaches subscribers of the parent."""
+        self._portal.call(self._client.create_topic(name, parent=parent, time_limit_s=time_limit_s))
+
+    def delete_topic(self, name: str, *, time_limit_s: float | None = None) -> None:
+        """Delete a topic. Raises CommandRefused while it has children or durable subscriptions."""
+        self._portal.call(self._client.delete_topic(name, time_limit_s=time_limit_s))
+
+    def unsubscribe(self, topic: str, durable: str, *, time_limit_s: float | None = None) -> None:
+        """End a durable subscription, with the messages that wait. Raises CommandRefused while it has a consumer."""
+        self._portal.call(self._client.unsubscribe(topic, durable, time_limit_s=time_limit_s))
 
     def ping(self, *, time_limit_s: float | None = None) -> float:
         """Return the time of a round trip to the server, in seconds."""
@@ -445,3 +506,177 @@ class Client:
     def remove_messages(self, queue: QueueRef, *, up_to_id: int, time_limit_s: float | None = None) -> int:
         """Remove all messages up to an id that nobody has leased; return how many there were."""
         return self._portal.call(self._client.remove_messages(queue, up_to_id=up_to_id, time_limit_s=time_limit_s))
+
+
+class _Placed:
+    """What producers and consumers have in common: a session that is served at one node at a time."""
+
+    def __init__(self, portal: Portal, placed: placing.QueueProducer | placing.QueueConsumer) -> None:
+        self._portal = portal
+        self._placed = placed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave. What a consumer holds goes back to its place, and the manager hears of it. May be called twice."""
+        if self._portal.is_running:
+            try:
+                self._portal.call(self._placed.close())
+            finally:
+                self._portal.stop()
+
+    @property
+    def queue_name(self) -> str:
+        return self._placed.queue_name
+
+    @property
+    def queue_id(self) -> int | None:
+        """The queue where it is served: of a clustered queue, a member. None while it looks for a place."""
+        return self._placed.queue_id
+
+    @property
+    def node(self) -> str:
+        """The name of the node where it is served, as far as it was told; empty while it looks for a place."""
+        return self._placed.node
+
+    @property
+    def address(self) -> str:
+        """The address where it is served; empty while it looks for a place."""
+        return self._placed.address
+
+    @property
+    def session_id(self) -> str:
+        """Under which the manager knows it; empty without one."""
+        return self._placed.session_id
+
+    @property
+    def moves(self) -> int:
+        """How often it has moved to another node because it was asked to."""
+        return self._placed.moves
+
+
+class QueueProducer(_Placed):
+    """Sends messages to a queue. Made by ConnectionFactory.connect("producer", ...); threads may share it."""
+
+    def __init__(self, portal: Portal, producer: placing.QueueProducer) -> None:
+        super().__init__(portal, producer)
+        self._producer = producer
+
+    def send(
+        self,
+        body: bytes | str,
+        *,
+        context: int | None = None,
+        priority: int = 0,
+        ttl_s: float | None = None,
+        persistent: bool = True,
+        properties: bytes = b"",
+        time_limit_s: float | None = None,
+    ) -> int:
+        """Send a message and return its id; on return it is committed."""
+        return self._portal.call(
+            self._producer.send(
+                body,
+                context=context,
+                priority=priority,
+                ttl_s=ttl_s,
+                persistent=persistent,
+                properties=properties,
+                time_limit_s=time_limit_s,
+            )
+        )
+
+    def send_many(self, drafts: Iterable[Draft | bytes | str], *, time_limit_s: float | None = None) -> list[int]:
+        """Send many messages, in that order, and return their ids. They travel in requests of up to 1000."""
+        return self._portal.call(self._producer.send_many(drafts, time_limit_s=time_limit_s))
+
+
+class QueueConsumer(_Placed):
+    """Receives messages of a queue, as an iterator. Made by ConnectionFactory.connect("consumer", ...)."""
+
+    def __init__(self, portal: Portal, consumer: placing.QueueConsumer) -> None:
+        super().__init__(portal, consumer)
+        self._consumer = consumer
+
+    @property
+    def prefetch(self) -> float:
+        """How many messages may be unsettled at a time."""
+        return self._consumer.prefetch
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Delivery:
+        delivery = self.receive()
+        if delivery is None:
+            raise StopIteration
+        return delivery
+
+    def receive(self, wait_s: float | None = None) -> Delivery | None:
+        """Return the next delivery; None if none comes within `wait_s`, or when the consumer is closed."""
+        delivery = self._portal.call(self._consumer.receive(wait_s))
+        return None if delivery is None else Delivery(self._portal, delivery)
+
+    def settle(self, deliveries: Iterable[Delivery], outcome: Outcome, *, time_limit_s: float | None = None) -> None:
+        """Settle several deliveries in one request: all or none. They must have come from one node."""
+        inner = [delivery._delivery for delivery in deliveries]
+        self._portal.call(self._consumer.settle(inner, outcome, time_limit_s=time_limit_s))
+
+    def set_prefetch(self, prefetch: float) -> None:
+        """Change how many messages may be unsettled at a time; a fraction holds on average."""
+        self._portal.call(self._consumer.set_prefetch(prefetch))
+
+
+class ConnectionFactory:
+    """Makes producers and consumers of queues, each on the node that suits it best."""
+
+    def __init__(
+        self,
+        *addresses: str,
+        name: str,
+        vhost: str = "/",
+        clustered: bool = True,
+        resend: bool = True,
+        time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+        silence_limit_s: float = placing.DEFAULT_SILENCE_LIMIT_S,
+        max_pending: int = DEFAULT_MAX_PENDING,
+        backoff: Backoff | None = None,
+    ) -> None:
+        """Remember where the nodes are; nothing is connected yet."""
+        self._factory = placing.ConnectionFactory(
+            *addresses,
+            name=name,
+            vhost=vhost,
+            clustered=clustered,
+            resend=resend,
+            time_limit_s=time_limit_s,
+            silence_limit_s=silence_limit_s,
+            max_pending=max_pending,
+            backoff=backoff,
+        )
+
+    @overload
+    def connect(self, role: Literal["producer"], queue: str) -> QueueProducer: ...
+
+    @overload
+    def connect(self, role: Literal["consumer"], queue: str, *, prefetch: float = 10) -> QueueConsumer: ...
+
+    def connect(
+        self, role: Literal["producer", "consumer"], queue: str, *, prefetch: float = 10
+    ) -> QueueProducer | QueueConsumer:
+        """Return a producer or a consumer of a queue, connected to the node that it was sent to."""
+        portal = Portal()
+        portal.start()
+        try:
+            if role == "producer":
+                return QueueProducer(portal, portal.call(self._factory.connect(role, queue)))
+            return QueueConsumer(portal, portal.call(self._factory.connect(role, queue, prefetch=prefetch)))
+        except BaseException:
+            portal.stop()
+            raise

@@ -20,6 +20,9 @@ from flyball.errors import FlyballError, ProtocolError, RequestError, StoreError
 from flyball.model import Message
 from flyball.server.authority import Authority
 from flyball.server.broker import Broker
+from flyball.server.directory import Directory
+from flyball.server.placement import HerePlacement, Placement
+from flyball.server.topics import Topics
 from flyball.trace.recorder import Recorder
 from flyball.trace.schema import Kind, Protocol, Result
 from flyball.trace.span import Span
@@ -46,12 +49,18 @@ class Hub:
         self,
         broker: Broker,
         authority: Authority,
+        topics: Topics,
         recorder: Recorder | None,
         max_connections: int,
         tasks: asyncio.TaskGroup,
     ) -> None:
         self.broker = broker
         self.authority = authority
+        self.topics = topics
+        self.directory = Directory()
+        """The queues that other nodes serve."""
+        self.placement: Placement = HerePlacement(broker.engine)
+        """Who knows where the clients of clustered queues should go."""
         self.recorder = recorder
         self.max_connections = max_connections
         self.connections: set[Connection] = set()

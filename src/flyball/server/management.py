@@ -137,6 +137,40 @@ async def list_policies(hub: Hub, vhost: str | None = None) -> list[dict[str, An
     ]
 
 
+# Topics
+
+
+@_checked
+async def create_topic(hub: Hub, name: str, parent: str | None = None, vhost: str = DEFAULT_VHOST) -> None:
+    await hub.topics.create(name, parent, vhost)
+
+
+@_checked
+async def set_parent(hub: Hub, name: str, parent: str | None, vhost: str = DEFAULT_VHOST) -> None:
+    await hub.topics.set_parent(name, parent, vhost)
+
+
+@_checked
+async def delete_topic(hub: Hub, name: str, vhost: str = DEFAULT_VHOST) -> None:
+    await hub.topics.delete(name, vhost)
+
+
+@_checked
+async def list_topics(hub: Hub, vhost: str | None = None) -> list[dict[str, Any]]:
+    """Return the topics of all virtual hosts, or of one."""
+    return [{"name": topic.name, "vhost": topic.vhost, "parent": topic.parent} for topic in hub.topics.all(vhost)]
+
+
+@_checked
+async def list_subscriptions(hub: Hub, name: str, vhost: str = DEFAULT_VHOST) -> list[dict[str, Any]]:
+    return hub.topics.subscriptions(name, vhost)
+
+
+@_checked
+async def unsubscribe(hub: Hub, name: str, subscription: str, vhost: str = DEFAULT_VHOST) -> None:
+    await hub.topics.unsubscribe(name, subscription, vhost)
+
+
 Command = Callable[..., Awaitable[Any]]
 
 COMMANDS: dict[str, Command] = {
@@ -154,8 +188,17 @@ COMMANDS: dict[str, Command] = {
     "policy.set": set_policy,
     "policy.clear": clear_policy,
     "policy.list": list_policies,
+    "topic.create": create_topic,
+    "topic.parent": set_parent,
+    "topic.delete": delete_topic,
+    "topic.list": list_topics,
+    "topic.subscriptions": list_subscriptions,
+    "topic.unsubscribe": unsubscribe,
 }
 """Each takes the hub and named arguments, and returns what JSON can say."""
+
+FOR_EVERYBODY = frozenset(command for command in COMMANDS if command.startswith("topic."))
+"""Commands that need no administrator: who may create queues may create topics."""
 
 
 async def manage(hub: Hub, command: str, arguments: Mapping[str, Any]) -> Any:

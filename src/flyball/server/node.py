@@ -34,6 +34,7 @@ from flyball.server.membership import Membership
 from flyball.server.remote import Remotes
 from flyball.server.settings import Address, ServeSettings
 from flyball.server.thorbang import ThorBangSession
+from flyball.server.topics import Topics
 from flyball.server.topology import Topology
 from flyball.store.interface import Store
 from flyball.store.memory import MemoryStore
@@ -141,7 +142,8 @@ async def running(settings: ServeSettings) -> AsyncIterator[Node]:
         amqp_context = AmqpContext(topology, _amqp_settings(settings))
         broker.watch_expiries()
         recorder = _recorder(settings)
-        hub = Hub(broker, authority, recorder, settings.max_connections, tasks)
+        topics = Topics(topology, snapshot.definitions)
+        hub = Hub(broker, authority, topics, recorder, settings.max_connections, tasks)
         hub.reports["flow"] = amqp_context.flow.report
         membership = Membership(hub, topology, definitions, lease_s=settings.lease_s, version=snapshot.version)
         registry = store.registry

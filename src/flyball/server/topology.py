@@ -66,6 +66,8 @@ class Topology:
         self.authority = authority
         self.directory = Directory() if directory is None else directory
         """The queues of other nodes."""
+        self.on_exchange_deleted: Callable[[Exchange], None] = lambda exchange: None
+        """Called with every exchange that is gone, before that is durable."""
         self._version = 0
         self._routers: dict[str, Router] = {}
         self._usage: dict[int, Usage] = {}
@@ -321,6 +323,7 @@ class Topology:
         for exchange in removal.exchanges:
             if self._keeps(exchange):
                 self.broker.journal.change(DefinitionDeleted(_EXCHANGE, _key(exchange.vhost, exchange.name)), None)
+            self.on_exchange_deleted(exchange)
 
     def _when_kept(self, done: Done) -> None:
         self.broker.journal.mark(Changing(done, lambda: None))

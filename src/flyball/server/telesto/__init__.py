@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flyball.model import Order
 from flyball.server.connection import Hub
-from flyball.server.telesto import extension, plain
+from flyball.server.telesto import clustering, extension, plain
 from flyball.server.telesto.session import States, Table, TelestoSession
 from flyball.wire import telesto as wire
 
@@ -42,6 +42,7 @@ _ADMINISTRATION: Table = {
     wire.ListClients: extension.list_clients,
     wire.RemoveClient: extension.remove_client,
     wire.Manage: extension.manage,
+    wire.Place: clustering.place,
 }
 
 STATES: States = {
@@ -68,6 +69,10 @@ STATES: States = {
         wire.Prefetch: extension.set_prefetch,
         wire.Cancel: extension.cancel,
         wire.Settle: extension.settle,
+        wire.Arrive: clustering.arrive,
+        wire.Leave: clustering.leave,
+        wire.Publish: clustering.publish,
+        wire.Subscribe: clustering.subscribe,
     },
 }
 

@@ -28,9 +28,6 @@ MOST_IDS = 100_000
 MOST_LEASED = 65_535
 """So many messages may be with one consumer."""
 
-MOST_COPIES = 100_000
-"""Drafts times queues of one Put."""
-
 MOST_CONSUMERS = 1000
 """So many consumers may one connection have."""
 
@@ -82,13 +79,9 @@ def put(session: TelestoSession, packet: wire.Put, request: TelestoRequest) -> N
         if not broker.engine.has_queue(queue_id):
             raise QueueNotFound(queue_id)
     for draft in packet.drafts:
-        size_bytes = len(draft.body) + len(draft.properties)
-        broker.check_size(size_bytes)
-        if size_bytes > session.message_max_bytes:
-            raise InvalidBody(f"a message of {size_bytes} bytes exceeds {session.message_max_bytes}")
+        session.check_draft(draft)
     copies = len(packet.queue_ids) * len(packet.drafts)
-    if copies > MOST_COPIES:
-        raise InvalidBody(f"a request may store {MOST_COPIES} messages, not {copies}")
+    session.check_copies(copies)
     request.queue_id = packet.queue_ids[0] if packet.queue_ids else 0
     request.message_count = copies
     put_us = broker.now_us()
@@ -369,6 +362,9 @@ def cancel(session: TelestoSession, packet: wire.Cancel, request: TelestoRequest
     consumer = _consumer(session, packet.consumer_id)
     session.broker.cancel(consumer)
     session.forget_if_done(consumer)
+    if consumer.queue_id in session.subscriptions:
+        session.subscriptions.discard(consumer.queue_id)
+        session.hub.topics.end_subscription(consumer.queue_id)
     session.succeed(request)
 
 
@@ -421,9 +417,7 @@ def remove_client(session: TelestoSession, packet: wire.RemoveClient, request: T
 
 
 def manage(session: TelestoSession, packet: wire.Manage, request: TelestoRequest) -> None:
-    """Carry out a command of an administrator, whom this protocol knows by nothing but the machine."""
-    if not session.peer_is_loopback:
-        raise Refusal(wire.ErrorCode.NOT_LOCAL, "a node is managed only from the machine on which it runs")
+    """Carry out a command; that of an administrator only for one whom the machine shows to be one."""
     session.hold()
     session.hub.spawn(_manage(session, packet, request))
 
@@ -431,7 +425,11 @@ def manage(session: TelestoSession, packet: wire.Manage, request: TelestoRequest
 async def _manage(session: TelestoSession, packet: wire.Manage, request: TelestoRequest) -> None:
     try:
         command, arguments = management.read_command(packet.command)
+        if not session.peer_is_loopback and command not in management.FOR_EVERYBODY:
+            raise Refusal(wire.ErrorCode.NOT_LOCAL, "a node is managed only from the machine on which it runs")
         result = await management.manage(session.hub, command, arguments)
+    except Refusal as error:
+        session.refuse(request, error)
     except RequestError as error:
         session.refuse(request, Refusal(wire.ErrorCode.COMMAND_REFUSED, str(error)))
     except FlyballError as error:

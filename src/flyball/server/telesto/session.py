@@ -23,6 +23,7 @@ from flyball.errors import (
     QueueNotFound,
     RequestError,
     StoreUnavailable,
+    TopicNotFound,
 )
 from flyball.model import Client, ClientMode, Message, Order
 from flyball.server.broker import Wait
@@ -34,6 +35,9 @@ from flyball.wire.telesto import ErrorCode
 
 RECORD_BYTES = 64
 """A little more than a record takes beside its body and properties."""
+
+MOST_COPIES = 100_000
+"""Drafts times queues of one request."""
 
 _LOW_31_BITS = 2**31 - 1
 
@@ -55,6 +59,7 @@ _WIDE_CODES: dict[type[FlyballError], ErrorCode] = _CODES | {
     QueueFull: ErrorCode.LIMIT_EXCEEDED,
     ConsumerNotFound: ErrorCode.CONSUMER_NOT_EXISTING,
     LeaseNotFound: ErrorCode.LEASE_NOT_EXISTING,
+    TopicNotFound: ErrorCode.TOPIC_NOT_EXISTING,
 }
 
 
@@ -88,10 +93,15 @@ class TelestoSession(RequestConnection):
         self.time_order = time_order
         self.frame_max = frame_max
         self.is_wide = False
+        self.is_over = False
         self.mode = ClientMode.READ_ONLY
         self.consumers: dict[int, Consumer] = {}
         self.waits: dict[TelestoRequest, Wait] = {}
         """Reads that wait for a message."""
+        self.subscriptions: set[int] = set()
+        """The queues of subscriptions that end with the connection, or with their consumer."""
+        self.sessions: set[str] = set()
+        """Those of clients of clustered queues that are served through this connection."""
         self._states = states
         self._table = states[False, False]
         self._decoder = wire.PacketDecoder()
@@ -124,6 +134,18 @@ class TelestoSession(RequestConnection):
     def message_max_bytes(self) -> int:
         """How long body and properties of a message may be to fit into a frame."""
         return self.frame_max - 2 * RECORD_BYTES
+
+    def check_draft(self, draft: wire.WireDraft) -> None:
+        """Raise InvalidBody for a message that is too large for the node, or for an answer."""
+        size_bytes = len(draft.body) + len(draft.properties)
+        self.broker.check_size(size_bytes)
+        if size_bytes > self.message_max_bytes:
+            raise InvalidBody(f"a message of {size_bytes} bytes exceeds {self.message_max_bytes}")
+
+    def check_copies(self, copies: int) -> None:
+        """Raise InvalidBody for more messages than one request may store."""
+        if copies > MOST_COPIES:
+            raise InvalidBody(f"a request may store {MOST_COPIES} messages, not {copies}")
 
     def identify(self, client: Client) -> None:
         """From now on the connection is this client's."""
@@ -218,6 +240,13 @@ class TelestoSession(RequestConnection):
         if consumer.is_cancelled and not consumer.leases:
             self.consumers.pop(consumer.id, None)
 
+    # Clustered queues
+
+    def ask_to_move(self, session_id: str, node: str, address: str, queue_id: int, deadline_s: float) -> None:
+        """Ask the client of a session to go to the queue at that address within so long."""
+        packet = wire.MoveRequested(0, session_id, node, address, queue_id, round(deadline_s * 1000))
+        self.send(wire.encode_wide(packet))
+
     # The end
 
     def stop_waiting(self) -> None:
@@ -229,6 +258,13 @@ class TelestoSession(RequestConnection):
         for consumer in self.consumers.values():
             self.broker.end(consumer)
         self.consumers.clear()
+        self.is_over = True
+        if self.subscriptions:
+            self.subscriptions.clear()
+            self.hub.topics.owner_gone(self)
+        for session_id in self.sessions:
+            self.hub.placement.left(session_id, self, orderly=False)
+        self.sessions.clear()
 
 
 def record_of(message: Message) -> wire.Record:

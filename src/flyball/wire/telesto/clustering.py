@@ -121,6 +121,7 @@ class MoveRequested(Packet):
     METHOD: ClassVar[int] = 0x61
 
     session_id: str
+    node: str
     address: str
     queue_id: int
     deadline_ms: int
@@ -136,9 +137,9 @@ class MoveRequested(Packet):
     def parse(cls, packet_id: int, data: bytes, at: int, end: int) -> Self:
         require(8, at, end)
         queue_id, deadline_ms = _INT_INT.unpack_from(data, at)
-        (session_id, address), at = _read_strings(data, at + 8, end, 2)
+        (session_id, node, address), at = _read_strings(data, at + 8, end, 3)
         finish(at, end)
-        return cls(packet_id, session_id, address, queue_id, deadline_ms)
+        return cls(packet_id, session_id, node, address, queue_id, deadline_ms)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,104 @@
+"""Where the clients of a clustered queue go: what a node asks of whoever places them, and who comes and leaves.
+
+Here a client is served where it asked. A node in a domain has somebody else in this place, who knows the others.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from flyball.engine.engine import Engine
+from flyball.errors import QueueNotFound
+
+
+class Role(enum.IntEnum):
+    """What a client does with a queue. The numbers are those of the Telesto extension."""
+
+    CLIENT = 0
+    """Both, or not known."""
+    PRODUCER = 1
+    CONSUMER = 2
+
+
+@dataclass(slots=True, frozen=True)
+class PlaceRequest:
+    """Somebody wants to use a queue, wherever it is best."""
+
+    vhost: str
+    queue_name: str
+    role: Role
+    client_name: str = ""
+    session_id: str = ""
+    """The session that looks for a new place; empty for a new one."""
+    avoid: str = ""
+    """The name of a node that the client has lost, or could not reach."""
+
+
+@dataclass(slots=True, frozen=True)
+class Place:
+    """Where to go."""
+
+    node: str
+    queue_id: int
+    session_id: str
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Where the node listens, by protocol. Without its own protocol, a client stays with the node it has asked."""
+
+
+@dataclass(slots=True, frozen=True)
+class NoPlaceYet:
+    """There is no place at present: ask again."""
+
+    retry_s: float
+    reason: str
+
+
+class Movable(Protocol):
+    """A connection whose client can be asked to go on elsewhere."""
+
+    def ask_to_move(self, session_id: str, node: str, address: str, queue_id: int, deadline_s: float) -> None:
+        """Ask the client to go to the queue at that address within so long. It may not: then it stays."""
+        ...
+
+
+class Placement(Protocol):
+    """Decides where clients go, and is told where they are."""
+
+    async def place(self, request: PlaceRequest) -> Place | NoPlaceYet:
+        """Return a place for the client. Raises RequestError if there will never be one."""
+        ...
+
+    def arrived(self, session_id: str, connection: Movable) -> None:
+        """A client that was placed, or has moved, is served through this connection now."""
+        ...
+
+    def left(self, session_id: str, connection: Movable, *, orderly: bool) -> None:
+        """A client is no longer served through this connection.
+
+        If that is `orderly` it said so: its session is over. Else its connection has ended: it has moved, or is
+        lost, or will ask again.
+        """
+        ...
+
+
+class HerePlacement:
+    """Places every client where it asked, if the queue is there."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def place(self, request: PlaceRequest) -> Place | NoPlaceYet:
+        working = self._engine.find_queue(request.queue_name, request.vhost)
+        if working is None:
+            raise QueueNotFound(request.queue_name, request.vhost)
+        return Place("", working.queue.id, request.session_id or uuid.uuid4().hex)
+
+    def arrived(self, session_id: str, connection: Movable) -> None:
+        """Nobody counts them."""
+
+    def left(self, session_id: str, connection: Movable, *, orderly: bool) -> None:
+        """Nobody counts them."""

@@ -1,0 +1,142 @@
+"""What the packets about clustered queues and topics do: placing and moving clients, publishing and subscribing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flyball.errors import FlyballError, InvalidBody, NotPermitted, RequestError, TopicNotFound
+from flyball.model import ClientMode, Draft, Message
+from flyball.server.amqp.presentation import present
+from flyball.server.placement import NoPlaceYet, PlaceRequest, Role
+from flyball.server.telesto.session import Refusal, TelestoRequest, TelestoSession
+from flyball.trace.schema import Kind
+from flyball.wire import telesto as wire
+from flyball.wire.amqp import write_origin
+
+PROTOCOL = "telesto"
+
+MOST_SESSIONS = 1000
+"""So many sessions of clustered queues may one connection serve."""
+
+
+# Clustered queues
+
+
+def place(session: TelestoSession, packet: wire.Place, request: TelestoRequest) -> None:
+    """Tell the client of a queue which node to go to."""
+    request.kind = Kind.LOOK_UP
+    if packet.role not in tuple(Role):
+        raise RequestError(f"there is no role {packet.role}")
+    wish = PlaceRequest(
+        packet.vhost, packet.queue_name, Role(packet.role), packet.client_name, packet.session_id, packet.avoid
+    )
+    session.hub.spawn(_place(session, wish, request))
+
+
+async def _place(session: TelestoSession, wish: PlaceRequest, request: TelestoRequest) -> None:
+    try:
+        found = await session.hub.placement.place(wish)
+    except FlyballError as error:
+        session.refuse(request, error)
+        return
+    if isinstance(found, NoPlaceYet):
+        session.reply(request, wire.PlaceLater(request.packet_id, round(found.retry_s * 1000), found.reason))
+        return
+    address = found.addresses.get(PROTOCOL, "")
+    session.reply(request, wire.Placed(request.packet_id, found.node, address, found.queue_id, found.session_id))
+
+
+def arrive(session: TelestoSession, packet: wire.Arrive, request: TelestoRequest) -> None:
+    request.kind = Kind.IDENTIFY
+    if len(session.sessions) >= MOST_SESSIONS:
+        raise InvalidBody(f"a connection may have {MOST_SESSIONS} sessions of clustered queues")
+    session.sessions.add(packet.session_id)
+    session.hub.placement.arrived(packet.session_id, session)
+    session.succeed(request)
+
+
+def leave(session: TelestoSession, packet: wire.Leave, request: TelestoRequest) -> None:
+    request.kind = Kind.IDENTIFY
+    session.sessions.discard(packet.session_id)
+    session.hub.placement.left(packet.session_id, session, orderly=True)
+    session.succeed(request)
+
+
+# Topics
+
+
+def publish(session: TelestoSession, packet: wire.Publish, request: TelestoRequest) -> None:
+    """Store all drafts for all subscribers, and tell how many copies that were."""
+    request.kind = Kind.PUT
+    broker = session.broker
+    if session.mode != ClientMode.FULL:
+        raise NotPermitted("a client needs mode FULL to publish messages")
+    targets = [working.queue.id for working in session.hub.topics.route(packet.topic, packet.key)]
+    for draft in packet.drafts:
+        session.check_draft(draft)
+    copies = len(targets) * len(packet.drafts)
+    session.check_copies(copies)
+    request.message_count = copies
+    left = len(packet.drafts)
+    failure: FlyballError | None = None
+
+    def stored(messages: Sequence[Message], error: FlyballError | None) -> None:
+        nonlocal left, failure
+        left -= 1
+        failure = failure or error
+        if left:
+            return
+        if failure is not None:
+            session.refuse(request, failure)
+        else:
+            session.reply(request, wire.Count(request.packet_id, copies))
+
+    if not copies:
+        session.reply(request, wire.Count(request.packet_id, 0))
+        return
+    now_us = broker.now_us()
+    origin = write_origin(packet.topic, packet.key)
+    for draft in packet.drafts:
+        request.size_bytes += len(draft.body)
+        broker.put(_as_published(session, draft, origin, now_us), targets, stored)
+
+
+def _as_published(session: TelestoSession, draft: wire.WireDraft, origin: bytes, now_us: int) -> Draft:
+    """Return the message as one that came through the topic's exchange, whatever protocol reads it."""
+    context = draft.context or None
+    shown = Message(0, 0, b"", session.client_id, None, context, draft.priority, now_us)
+    shown.properties, shown.persistent = draft.properties, draft.persistent
+    _, properties = present(shown, "")
+    expires_us = now_us + draft.ttl_ms * 1000 if draft.ttl_ms > 0 else None
+    return Draft(
+        draft.body, session.client_id, None, context, draft.priority, expires_us, properties, draft.persistent, origin
+    )
+
+
+def subscribe(session: TelestoSession, packet: wire.Subscribe, request: TelestoRequest) -> None:
+    request.kind = Kind.CREATE_QUEUE
+    session.hold()
+    session.hub.spawn(_subscribe(session, packet, request))
+
+
+async def _subscribe(session: TelestoSession, packet: wire.Subscribe, request: TelestoRequest) -> None:
+    hub = session.hub
+    try:
+        queue_id = await hub.topics.subscribe(
+            packet.topic, packet.subscription, packet.pattern, session, hub.directory
+        )
+    except TopicNotFound as error:
+        session.refuse(request, error)
+    except RequestError as error:
+        session.refuse(request, Refusal(wire.ErrorCode.COMMAND_REFUSED, str(error)))
+    except FlyballError as error:
+        session.refuse(request, error)
+    else:
+        request.queue_id = queue_id
+        if not packet.subscription:
+            session.subscriptions.add(queue_id)
+        session.reply(request, wire.Subscribed(request.packet_id, queue_id))
+    if session.is_over:
+        # It went while the queue was made for it.
+        hub.topics.owner_gone(session)
+    session.release()

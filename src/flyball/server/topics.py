@@ -1,0 +1,299 @@
+"""Topics: what is published to one reaches all who have subscribed to it or to one of its ancestors.
+
+A topic is a topic exchange of the same name, its parent an exchange that it is bound to, a subscription a queue: so
+AMQP reaches all of it. Nothing here knows a wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from flyball.engine.patterns import check_name
+from flyball.engine.queue import WorkingQueue
+from flyball.errors import (
+    FlyballError,
+    InvalidArgument,
+    InvalidName,
+    QueueNotFound,
+    TopicInUse,
+    TopicNotFound,
+)
+from flyball.model import DEFAULT_VHOST, Binding, Definition, Destination, Exchange, Queue
+from flyball.server.directory import Directory
+from flyball.server.pending import Changing, Done
+from flyball.server.topology import Topology
+from flyball.store.changes import DefinitionDeleted, DefinitionPut
+
+log = logging.getLogger(__name__)
+
+KIND = "topic"
+"""The kind of a topic's definition."""
+
+ALL = "#"
+"""The pattern that every key fits."""
+
+_EXCHANGE_TYPE = "topic"
+_MAX_BYTES = 255
+"""So long may the name of an exchange and a routing key be in AMQP."""
+
+
+@dataclass(slots=True, frozen=True)
+class Topic:
+    """Where messages are published for whoever wants them."""
+
+    name: str
+    vhost: str = DEFAULT_VHOST
+    parent: str | None = None
+    """Whose subscribers get the messages as well."""
+
+
+class Topics:
+    """The topics of all virtual hosts. What has been changed on return is durable."""
+
+    def __init__(self, topology: Topology, definitions: Iterable[Definition]) -> None:
+        self._topology = topology
+        self._topics: dict[str, Topic] = {}
+        """By the keys of their definitions."""
+        topology.on_exchange_deleted = self._exchange_deleted
+        for definition in definitions:
+            if definition.kind == KIND:
+                self.apply(definition)
+
+    # What there is
+
+    def all(self, vhost: str | None = None) -> list[Topic]:
+        """Return the topics of all virtual hosts, or of one, by name."""
+        found = [topic for topic in self._topics.values() if vhost in (None, topic.vhost)]
+        return sorted(found, key=lambda topic: (topic.vhost, topic.name))
+
+    def get(self, name: str, vhost: str = DEFAULT_VHOST) -> Topic:
+        """Return a topic. Raises TopicNotFound."""
+        topic = self._topics.get(_key(vhost, name))
+        if topic is None:
+            raise TopicNotFound(name)
+        return topic
+
+    def subscriptions(self, name: str, vhost: str = DEFAULT_VHOST) -> list[dict[str, Any]]:
+        """Tell the queues that get what is published to the topic itself, those that AMQP has bound included."""
+        self._check_exchange(name, vhost)
+        found: list[dict[str, Any]] = []
+        for binding in self._topology.router(vhost).bindings(source=name):
+            if binding.kind is Destination.QUEUE:
+                working = self._topology.engine.find_queue(binding.destination, vhost)
+                found.append(
+                    {
+                        "subscription": _subscription_of(name, binding.destination, working),
+                        "queue": binding.destination,
+                        "pattern": binding.routing_key,
+                        "durable": working is None or working.queue.durable,
+                        "messages": None if working is None else len(working),
+                        "consumers": None if working is None else len(working.consumers),
+                    }
+                )
+        return found
+
+    def route(self, name: str, key: str, vhost: str = DEFAULT_VHOST) -> list[WorkingQueue]:
+        """Return the queues that get what is published with the key. Raises TopicNotFound."""
+        self._check_exchange(name, vhost)
+        _check_key("key", key)
+        return self._topology.route(vhost, name, [key], dict)
+
+    # Changes
+
+    async def create(self, name: str, parent: str | None = None, vhost: str = DEFAULT_VHOST) -> None:
+        """Create a topic, or see that it is there with this parent."""
+        check_name("topic", name)
+        if len(name.encode()) > _MAX_BYTES:
+            raise InvalidName(f"the name of a topic may have {_MAX_BYTES} bytes, not {len(name.encode())}")
+        topic = Topic(name, vhost, parent)
+        known = self._topics.get(_key(vhost, name))
+        if known is not None:
+            if known != topic:
+                raise InvalidArgument(
+                    f"topic {name!r} is there, with the parent {known.parent!r}; topic.parent changes it"
+                )
+            return
+        if parent is not None:
+            if parent == name:
+                raise InvalidArgument(f"topic {name!r} cannot be its own parent")
+            self.get(parent, vhost)
+        await _kept(lambda done: self._topology.declare_exchange(Exchange(name, _EXCHANGE_TYPE, vhost), done))
+        if parent is not None:
+            await _kept(lambda done: self._topology.bind(_to_parent(topic, parent), done))
+        await self._keep(topic, None)
+
+    async def set_parent(self, name: str, parent: str | None, vhost: str = DEFAULT_VHOST) -> None:
+        """Let the topic have another parent, or none. Raises InvalidArgument if it were its own ancestor then."""
+        before = self.get(name, vhost)
+        above = parent
+        while above is not None:
+            if above == name:
+                raise InvalidArgument(f"topic {parent!r} is {name!r} or below it, and so cannot be its parent")
+            above = self.get(above, vhost).parent
+        if parent == before.parent:
+            return
+        topic = Topic(name, vhost, parent)
+        # At once, so that nobody can close a circle meanwhile.
+        self._topics[_key(vhost, name)] = topic
+        if before.parent is not None:
+            old = _to_parent(before, before.parent)
+            await _kept(lambda done: self._topology.unbind(old, done))
+        if parent is not None:
+            await _kept(lambda done: self._topology.bind(_to_parent(topic, parent), done))
+        await self._keep(topic, before)
+
+    async def delete(self, name: str, vhost: str = DEFAULT_VHOST) -> None:
+        """Delete a topic. Raises TopicInUse while it has children or durable subscriptions."""
+        self.get(name, vhost)
+        children = [topic.name for topic in self.all(vhost) if topic.parent == name]
+        if children:
+            raise TopicInUse(name, f"it is the parent of {', '.join(children)}")
+        durable = [found["subscription"] for found in self.subscriptions(name, vhost) if found["subscription"]]
+        if durable:
+            raise TopicInUse(name, f"it has the durable subscriptions {', '.join(durable)}; end them first")
+        await _kept(lambda done: self._topology.delete_exchange(vhost, name, done, if_unused=False))
+
+    async def subscribe(
+        self,
+        name: str,
+        subscription: str,
+        pattern: str,
+        owner: object,
+        directory: Directory,
+        vhost: str = DEFAULT_VHOST,
+    ) -> int:
+        """Subscribe and return the id of the queue that gets the messages.
+
+        A durable subscription has a name, and goes on where it was; it may have another pattern than before. One
+        without is the owner's, and ends with it.
+        """
+        self._check_exchange(name, vhost)
+        _check_key("pattern", pattern)
+        if not subscription:
+            queue_name = f"{name}/~{uuid.uuid4().hex}"
+            declared = Queue(0, queue_name, vhost, durable=False, exclusive=True, auto_delete=True)
+        else:
+            queue_name = _queue_name(name, subscription)
+            declared = Queue(0, queue_name, vhost)
+        remote = directory.find(vhost, queue_name)
+        if remote is None:
+            await _kept(lambda done: self._topology.declare_queue(declared, owner, done))
+        wanted = Binding(name, queue_name, routing_key=pattern, vhost=vhost)
+        for binding in self._topology.router(vhost).bindings(source=name, destination=queue_name):
+            if binding.routing_key != pattern:
+                old = binding
+                await _kept(lambda done: self._topology.unbind(old, done))  # noqa: B023
+        await _kept(lambda done: self._topology.bind(wanted, done))
+        return remote.queue.id if remote is not None else self._topology.queue(vhost, queue_name, owner).queue.id
+
+    async def unsubscribe(self, name: str, subscription: str, vhost: str = DEFAULT_VHOST) -> None:
+        """End a durable subscription, with the messages that wait. Raises QueueInUse while somebody consumes it."""
+        self._check_exchange(name, vhost)
+        working = self._topology.engine.find_queue(_queue_name(name, subscription), vhost)
+        if working is None:
+            raise QueueNotFound(_queue_name(name, subscription), vhost)
+        found = working
+        await _kept(lambda done: self._topology.delete_queue(found, done, if_unused=True, if_empty=False))
+
+    def end_subscription(self, queue_id: int) -> None:
+        """A subscription without a name has lost its consumer: it is over."""
+        self._topology.consumer_gone(queue_id, None)
+
+    def owner_gone(self, owner: object) -> None:
+        """The owner of subscriptions without a name is gone: so are they."""
+        self._topology.delete_owned(owner)
+
+    # What other nodes have changed
+
+    def apply(self, definition: Definition) -> None:
+        """Take in a topic that the store has. Its exchange and bindings have definitions of their own."""
+        topic = Topic(**definition.value)
+        self._topics[definition.key] = topic
+
+    def forget(self, key: str) -> None:
+        """Let a topic go that the store has no more."""
+        self._topics.pop(key, None)
+
+    # Inside
+
+    def _check_exchange(self, name: str, vhost: str) -> None:
+        """Raise TopicNotFound unless there is something to publish to: any topic exchange will do."""
+        exchange = self._topology.router(vhost).find(name)
+        if exchange is None or exchange.type != _EXCHANGE_TYPE or exchange.internal:
+            raise TopicNotFound(name)
+
+    async def _keep(self, topic: Topic, before: Topic | None) -> None:
+        key = _key(topic.vhost, topic.name)
+
+        def undo() -> None:
+            if before is None:
+                self._topics.pop(key, None)
+            else:
+                self._topics[key] = before
+
+        self._topics[key] = topic
+        value = {"name": topic.name, "vhost": topic.vhost, "parent": topic.parent}
+        change = DefinitionPut(Definition(KIND, key, value))
+        await _kept(lambda done: self._topology.broker.journal.change(change, Changing(done, undo)))
+
+    def _exchange_deleted(self, exchange: Exchange) -> None:
+        """A topic goes with its exchange, whoever has deleted that; its children have no parent then."""
+        key = _key(exchange.vhost, exchange.name)
+        if self._topics.pop(key, None) is None:
+            return
+        journal = self._topology.broker.journal
+        journal.change(DefinitionDeleted(KIND, key), None)
+        for child_key, child in list(self._topics.items()):
+            if child.vhost == exchange.vhost and child.parent == exchange.name:
+                orphan = self._topics[child_key] = Topic(child.name, child.vhost)
+                value = {"name": orphan.name, "vhost": orphan.vhost, "parent": None}
+                journal.change(DefinitionPut(Definition(KIND, child_key, value)), None)
+
+
+async def _kept(change: Callable[[Done], None]) -> None:
+    """Make a change and wait until it is durable."""
+    kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: FlyballError | None) -> None:
+        if kept.done():
+            return
+        if error is None:
+            kept.set_result(None)
+        else:
+            kept.set_exception(error)
+
+    change(done)
+    await kept
+
+
+def _to_parent(topic: Topic, parent: str) -> Binding:
+    return Binding(topic.name, parent, Destination.EXCHANGE, ALL, vhost=topic.vhost)
+
+
+def _key(vhost: str, name: str) -> str:
+    return json.dumps([vhost, name], ensure_ascii=False)
+
+
+def _queue_name(topic: str, subscription: str) -> str:
+    check_name("subscription", subscription)
+    if subscription.startswith("~"):
+        raise InvalidName(f"the name of a subscription cannot begin with '~', as {subscription!r} does")
+    return f"{topic}/{subscription}"
+
+
+def _subscription_of(topic: str, queue_name: str, working: WorkingQueue | None) -> str | None:
+    """Return the name of a durable subscription, None for any other queue."""
+    prefix = f"{topic}/"
+    is_durable = working is None or (working.queue.durable and not working.queue.exclusive)
+    return queue_name[len(prefix) :] if queue_name.startswith(prefix) and is_durable else None
+
+
+def _check_key(what: str, key: str) -> None:
+    if len(key.encode()) > _MAX_BYTES:
+        raise InvalidArgument(f"a {what} may have {_MAX_BYTES} bytes, not {len(key.encode())}")
