@@ -170,7 +170,8 @@ class Placed:
         self._changing = asyncio.Lock()
         """Held while the session has no place, or is between two."""
         self._closing = asyncio.Event()
-        self._mover: asyncio.Task[None] | None = None
+        self._is_moving = False
+        self._movers: set[asyncio.Task[None]] = set()
         self._moves = 0
 
     # Life
@@ -183,9 +184,10 @@ class Placed:
     async def close(self) -> None:
         """Leave. What a consumer holds goes back to its place, and the manager hears of it. May be called twice."""
         self._closing.set()
-        if self._mover is not None:
-            self._mover.cancel()
-            await asyncio.wait([self._mover])
+        movers = list(self._movers)
+        for mover in movers:
+            mover.cancel()
+        await asyncio.gather(*movers, return_exceptions=True)
         async with self._changing:
             seat, self._seat = self._seat, None
             if seat is not None:
@@ -368,10 +370,12 @@ class Placed:
     # Moving
 
     def _asked_to_move(self, seat: Seat, request: wire.MoveRequested) -> None:
-        is_moving = self._mover is not None and not self._mover.done()
-        if seat is self._seat and request.session_id == self._session_id and not is_moving:
+        if seat is self._seat and request.session_id == self._session_id and not self._is_moving:
+            self._is_moving = True
             # Stored, awaited in `close`.
-            self._mover = asyncio.get_running_loop().create_task(self._move(seat, request))
+            mover = asyncio.get_running_loop().create_task(self._move(seat, request))
+            self._movers.add(mover)
+            mover.add_done_callback(self._movers.discard)
 
     async def _move(self, seat: Seat, request: wire.MoveRequested) -> None:
         """Go on at another node; stay if that is not possible."""
@@ -379,25 +383,22 @@ class Placed:
         try:
             address = ServerAddress.parse(request.address)
             next_seat = await self._settle_in(address, request.node, request.queue_id, arrive=False)
+            await self._change_seats(seat, next_seat, deadline_at)
         except FlyballError as error:
             log.info("the %s stays: %s", self.ROLE, error)
-            return
+        finally:
+            self._is_moving = False
+        await self._clear_left()
+
+    async def _change_seats(self, seat: Seat, next_seat: Seat, deadline_at: float) -> None:
         self._left.append(next_seat)
         async with self._changing:
-            if self._seat is seat and await self._make_safe(seat, deadline_at) and await self._arrived_at(next_seat):
+            if self._seat is seat and await self._make_safe(seat, deadline_at):
+                await next_seat.arrive(self._session_id)
                 self._seat = next_seat
                 self._moves += 1
                 self._left.remove(next_seat)
                 self._left.append(seat)
-        await self._clear_left()
-
-    async def _arrived_at(self, seat: Seat) -> bool:
-        try:
-            await seat.arrive(self._session_id)
-        except FlyballError as error:
-            log.info("the %s stays: %s", self.ROLE, error)
-            return False
-        return True
 
     async def _make_safe(self, seat: Seat, deadline_at: float) -> bool:
         """Bring the session to a point where nothing is lost or doubled if it moves, before that time if possible."""

@@ -127,11 +127,8 @@ class MoveRequested(Packet):
     deadline_ms: int
 
     def payload(self) -> bytes:
-        return (
-            _INT_INT.pack(self.queue_id, self.deadline_ms)
-            + write_string(self.session_id)
-            + write_string(self.address)
-        )
+        texts = (self.session_id, self.node, self.address)
+        return _INT_INT.pack(self.queue_id, self.deadline_ms) + b"".join([write_string(text) for text in texts])
 
     @classmethod
     def parse(cls, packet_id: int, data: bytes, at: int, end: int) -> Self:
