@@ -25,7 +25,7 @@ class Threaded:
         value = getattr(self._inner, name)
         if not callable(value):
             return value
-        if name == "consume":
+        if name in ("consume", "subscribe", "topic"):
             return lambda *args, **kwargs: Threaded(value(*args, **kwargs))
 
         async def call(*args: Any, **kwargs: Any) -> Any:
