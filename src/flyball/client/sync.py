@@ -77,6 +77,14 @@ class Consumer:
         """Stop consuming and give back what is not settled. May be called twice."""
         self._portal.call(self._consumer.close())
 
+    def stop(self) -> None:
+        """Be sent no more, and give back what nobody has seen yet; what was handed out can still be settled."""
+        self._portal.call(self._consumer.stop())
+
+    def wait_settled(self) -> None:
+        """Wait until all that was handed out is settled, and that is answered, or cannot be any more."""
+        self._portal.call(self._consumer.wait_settled())
+
     def __iter__(self) -> Self:
         return self
 
