@@ -308,3 +308,22 @@ async def test_a_consumer_cancelled_while_it_closes_leaves_nothing_behind(addres
             await closing
         assert await counts(client, queue.name) == (3, 0, 0)
         assert await consumer.next() is None
+
+
+async def test_a_consumer_that_stops_returns_what_nobody_has_seen_and_settles_the_rest(
+    connect: Connect, any_address: str, unique: Unique
+) -> None:
+    async with connect(any_address, name=unique("worker")) as client:
+        queue = await client.create_queue(unique("orders"))
+        await client.put_many(queue, ["a", "b", "c"])
+        async with client.consume(queue, prefetch=3) as consumer:
+            first = await consumer.next(wait_s=30)
+            await consumer.stop()
+            await consumer.stop()
+            assert await counts(client, queue.name) == (2, 1, 0)
+            assert await consumer.next(wait_s=30) is None
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(consumer.wait_settled())
+                tasks.create_task(first.ack())
+            await consumer.wait_settled()
+            assert await counts(client, queue.name) == (2, 0, 0)

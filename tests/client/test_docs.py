@@ -1,4 +1,4 @@
-"""Every example of docs/client.md and every program in examples/ runs as it stands there."""
+"""Every example of docs/client.md and docs/topics.md, and every program in examples/, runs as it stands there."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.nodes import RunningNode
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+TOPICS = (ROOT / "docs" / "topics.md").read_text(encoding="utf-8")
 DEFAULT_ADDRESS = "127.0.0.1:9001"
 
 
@@ -30,13 +31,13 @@ def own_address(tmp_path: Path) -> Iterator[str]:
         yield str(node.address("telesto"))
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+def blocks(kind: str, page: str = PAGE) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
 
 
 def compiled(block: str, address: str) -> CodeType:
     source = block.replace(DEFAULT_ADDRESS, address)
-    code: CodeType = compile(source, "docs/client.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    code: CodeType = compile(source, "docs", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     return code
 
 
@@ -59,8 +60,18 @@ async def test_the_examples_of_the_page_run_one_after_the_other(own_address: str
         "one",
     ]
     assert names["nothing"] is None
+    assert names["another"] is not None
     assert len(names["batch"]) == 3  # type: ignore[arg-type]
     assert getattr(names["response"], "text", None) == "done"
+
+
+async def test_the_examples_about_topics_run_one_after_the_other(own_address: str) -> None:
+    names: dict[str, object] = {}
+    async with Client.connect(own_address, name="alice") as client:
+        names["client"] = client
+        for block in blocks("python", TOPICS):
+            await run(compiled(block, own_address), names)
+    assert (names["both"], names["one"], names["local"]) == (["goal", "election"], "goal", "a marathon")
 
 
 def test_the_synchronous_example_runs(own_address: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,6 +144,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[Node]:
         recorder = _recorder(settings)
         topics = Topics(topology, snapshot.definitions)
         hub = Hub(broker, authority, topics, recorder, settings.max_connections, tasks)
+        hub.directory = topology.directory
         hub.reports["flow"] = amqp_context.flow.report
         membership = Membership(hub, topology, definitions, lease_s=settings.lease_s, version=snapshot.version)
         registry = store.registry

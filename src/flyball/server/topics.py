@@ -25,7 +25,6 @@ from flyball.errors import (
     TopicNotFound,
 )
 from flyball.model import DEFAULT_VHOST, Binding, Definition, Destination, Exchange, Queue
-from flyball.server.directory import Directory
 from flyball.server.pending import Changing, Done
 from flyball.server.topology import Topology
 from flyball.store.changes import DefinitionDeleted, DefinitionPut
@@ -160,13 +159,7 @@ class Topics:
         await _kept(lambda done: self._topology.delete_exchange(vhost, name, done, if_unused=False))
 
     async def subscribe(
-        self,
-        name: str,
-        subscription: str,
-        pattern: str,
-        owner: object,
-        directory: Directory,
-        vhost: str = DEFAULT_VHOST,
+        self, name: str, subscription: str, pattern: str, owner: object, vhost: str = DEFAULT_VHOST
     ) -> int:
         """Subscribe and return the id of the queue that gets the messages.
 
@@ -181,7 +174,7 @@ class Topics:
         else:
             queue_name = _queue_name(name, subscription)
             declared = Queue(0, queue_name, vhost)
-        remote = directory.find(vhost, queue_name)
+        remote = self._topology.directory.find(vhost, queue_name)
         if remote is None:
             await _kept(lambda done: self._topology.declare_queue(declared, owner, done))
         wanted = Binding(name, queue_name, routing_key=pattern, vhost=vhost)

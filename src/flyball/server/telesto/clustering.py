@@ -122,9 +122,7 @@ def subscribe(session: TelestoSession, packet: wire.Subscribe, request: TelestoR
 async def _subscribe(session: TelestoSession, packet: wire.Subscribe, request: TelestoRequest) -> None:
     hub = session.hub
     try:
-        queue_id = await hub.topics.subscribe(
-            packet.topic, packet.subscription, packet.pattern, session, hub.directory
-        )
+        queue_id = await hub.topics.subscribe(packet.topic, packet.subscription, packet.pattern, session)
     except TopicNotFound as error:
         session.refuse(request, error)
     except RequestError as error:
