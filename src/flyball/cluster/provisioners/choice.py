@@ -1,0 +1,106 @@
+"""Which provisioners a node has, by name: from a TOML file, ours and those of others."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.metadata
+import inspect
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from flyball.cluster.provisioners.command import CommandTemplate
+from flyball.cluster.provisioners.interface import Provisioner, Surroundings
+from flyball.cluster.provisioners.local import LocalProcesses
+from flyball.errors import ClusterError
+
+LOCAL = "local"
+"""The provisioner that is always there. A table of that name in the file changes its options."""
+
+ENTRY_POINTS = "flyball.provisioners"
+
+Factory = Callable[..., Provisioner]
+
+KINDS: dict[str, Factory] = {"local": LocalProcesses, "command": CommandTemplate}
+"""Each is called with the surroundings and, by name, the options of its table."""
+
+METHODS = ("start", "stop", "alive")
+
+
+def load_provisioners(file: Path | None, surroundings: Surroundings) -> dict[str, Provisioner]:
+    """Return the provisioners that a file declares, and `local`. Raises ClusterError, which names the place."""
+    found: dict[str, Provisioner] = {LOCAL: LocalProcesses(surroundings)}
+    for name, table in ({} if file is None else _read(file)).items():
+        try:
+            found[name] = _make(name, table, surroundings)
+        except ClusterError as error:
+            raise ClusterError(f"{file}: [{name}] {error}") from error
+    return found
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ClusterError(f"cannot read {file}: {error.strerror}: check --provisioners") from error
+    except ValueError as error:
+        raise ClusterError(f"{file} is no TOML file: {error}") from error
+
+
+def _make(name: str, table: object, surroundings: Surroundings) -> Provisioner:
+    if not isinstance(table, Mapping):
+        raise ClusterError('is no table: write [NAME] and below it kind = "command" and its options')
+    options = dict(table)
+    kind = options.pop("kind", LOCAL if name == LOCAL else None)
+    if not isinstance(kind, str):
+        raise ClusterError(f"has no kind: give one of {', '.join(KINDS)} or package.module:Class")
+    factory = _factory(kind)
+    try:
+        inspect.signature(factory).bind(surroundings, **options)
+    except TypeError as error:
+        raise ClusterError(f"{error}: a provisioner of kind {kind} has {_described(factory)}") from None
+    try:
+        made = factory(surroundings, **options)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ClusterError(f"{first['loc'][0]}: {first['msg']}, not {first['input']!r}") from None
+    for method in METHODS:
+        if not inspect.iscoroutinefunction(getattr(made, method, None)):
+            raise ClusterError(f"{kind} is no provisioner: it needs `async def {method}`")
+    return made
+
+
+def _factory(kind: str) -> Factory:
+    if kind in KINDS:
+        return KINDS[kind]
+    if ":" in kind:
+        return _imported(kind)
+    others = {entry.name: entry for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+    if kind not in others:
+        known = [*KINDS, *others]
+        close = difflib.get_close_matches(kind, known)
+        advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)} and package.module:Class"
+        raise ClusterError(f"there is no kind {kind!r}; {advice}")
+    return _imported(others[kind].value)
+
+
+def _imported(path: str) -> Factory:
+    module_name, _, class_name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ClusterError(f"cannot import {path}: {error}: install it where the node runs") from error
+    if not callable(found):
+        raise ClusterError(f"{path} cannot be called: give a class")
+    factory: Factory = found
+    return factory
+
+
+def _described(factory: Factory) -> str:
+    """Name the options of a provisioner; the first parameter is for its surroundings."""
+    names = list(inspect.signature(factory).parameters)[1:]
+    return ", ".join(names) or "no options"

@@ -1,0 +1,178 @@
+"""Nodes that are started, stopped and looked after by commands: ssh, systemd, kubectl, nomad and the like."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import signal
+import string
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from flyball.cluster.provisioners.interface import Surroundings, check_node_name, checked_options
+from flyball.errors import ClusterError
+from flyball.server.settings import HIDDEN
+
+Template = str | Sequence[str]
+
+CANNOT_TELL = frozenset({126, 127, 255})
+"""Exit codes of a command that could not run, or of an ssh that reached nobody: they say nothing of the node."""
+
+MOST_OUTPUT_BYTES = 2000
+"""So much of what a failed command said is told."""
+
+
+class CommandTemplate:
+    """Three commands with places for {name}, {handle} and {store}.
+
+    A command is a text that is split into words as a shell would, or a list of words; a shell runs it only with
+    `shell=True`. What `start` prints last is the handle, or else the name of the node. `alive` ends with 0 if the
+    node runs; 126, 127 and 255 mean that nobody knows, everything else that it does not.
+    All find the name and the store in FLYBALL_NAME and FLYBALL_STORE, too: a command line can be read by everybody.
+    """
+
+    @checked_options
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        *,
+        start: Template,
+        stop: Template,
+        alive: Template,
+        shell: bool = False,
+        time_limit_s: float = 60.0,
+    ) -> None:
+        if not time_limit_s > 0:
+            raise ClusterError("time_limit_s: give a number of seconds above 0")
+        self._surroundings = surroundings
+        self._shell = shell
+        self._time_limit_s = time_limit_s
+        self._start = self._checked("start", start, {"name", "store"})
+        self._stop = self._checked("stop", stop, {"name", "handle", "store"})
+        self._alive = self._checked("alive", alive, {"name", "handle", "store"})
+
+    async def start(self, name: str) -> str:
+        check_node_name(name)
+        outcome = await self._run(self._start, {"name": name})
+        if outcome.code != 0:
+            raise ClusterError(f"node {name} does not start: {outcome.told}")
+        printed = outcome.output.strip().splitlines()
+        return _handle(name, printed[-1].strip() if printed else "")
+
+    async def stop(self, handle: str) -> None:
+        values = _values(handle)
+        outcome = await self._run(self._stop, values)
+        if outcome.code != 0 and await self.alive(handle):
+            raise ClusterError(f"node {values['name']} does not stop: {outcome.told}")
+
+    async def alive(self, handle: str) -> bool:
+        values = _values(handle)
+        outcome = await self._run(self._alive, values)
+        if outcome.code in CANNOT_TELL or outcome.code < 0:
+            raise ClusterError(f"nobody knows whether node {values['name']} runs: {outcome.told}")
+        return outcome.code == 0
+
+    def _checked(self, what: str, template: Template, known: set[str]) -> list[str]:
+        """Return the words of a command, with their places still open; for a shell it is one."""
+        if isinstance(template, str):
+            try:
+                words = [template] if self._shell else shlex.split(template)
+            except ValueError as error:
+                raise ClusterError(f"{what}: {error}: check the quotes") from None
+        elif self._shell:
+            raise ClusterError(f"{what}: a shell takes one text, not a list of words")
+        else:
+            words = list(template)
+        if not any(word.strip() for word in words):
+            raise ClusterError(f"{what}: the command is empty")
+        for word in words:
+            _check_places(what, word, known)
+        return words
+
+    async def _run(self, words: Sequence[str], values: Mapping[str, str]) -> _Outcome:
+        values = {**values, "store": self._surroundings.store_url}
+        quoted = {key: shlex.quote(value) for key, value in values.items()} if self._shell else values
+        command = [word.format_map(quoted) for word in words]
+        if self._shell:
+            command = ["/bin/sh", "-c", *command]
+        shown = " ".join(words)
+        environment = {**os.environ, "FLYBALL_NAME": values["name"], "FLYBALL_STORE": values["store"]}
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ClusterError(f"cannot run `{shown}`: {error}") from error
+        try:
+            async with asyncio.timeout(self._time_limit_s):
+                output, errors = await process.communicate()
+        except TimeoutError:
+            raise ClusterError(f"`{shown}` has not ended after {self._time_limit_s:g} s") from None
+        finally:
+            if process.returncode is None:
+                await _kill(process)
+        assert process.returncode is not None
+        said = (errors.decode(errors="replace").strip() or output.decode(errors="replace").strip())[
+            -MOST_OUTPUT_BYTES:
+        ]
+        said = _without_password(said, values["store"])
+        return _Outcome(process.returncode, output.decode(errors="replace"), f"`{shown}` ended with", said)
+
+
+@dataclass(slots=True, frozen=True)
+class _Outcome:
+    code: int
+    output: str
+    what: str
+    said: str
+
+    @property
+    def told(self) -> str:
+        """What came of it, in one line."""
+        return f"{self.what} {self.code}: {' '.join(self.said.split()) or 'it said nothing'}"
+
+
+def _without_password(said: str, store_url: str) -> str:
+    """Programs like to repeat what they were given."""
+    password = urlsplit(store_url).password
+    return said.replace(password, HIDDEN) if password else said
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    """End a command with all that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def _check_places(what: str, word: str, known: set[str]) -> None:
+    try:
+        places = [field for _, field, _, _ in string.Formatter().parse(word) if field is not None]
+    except ValueError as error:
+        raise ClusterError(f"{what}: {error}: write {{{{ and }}}} for braces that are no places") from None
+    for place in places:
+        if place not in known:
+            names = ", ".join(f"{{{name}}}" for name in sorted(known))
+            raise ClusterError(
+                f"{what}: there is no {{{place}}}: use {names}, and {{{{ and }}}} for braces that are no places"
+            )
+
+
+def _handle(name: str, printed: str) -> str:
+    return f"{name} {printed or name}"
+
+
+def _values(handle: str) -> dict[str, str]:
+    name, space, rest = handle.partition(" ")
+    if not space or not rest:
+        raise ClusterError(f"{handle!r} is no handle of a node that a command has started")
+    return {"name": name, "handle": rest}

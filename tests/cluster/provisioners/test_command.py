@@ -1,0 +1,143 @@
+"""Nodes that commands start and stop."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from flyball.cluster.provisioners import CommandTemplate, Surroundings
+from flyball.errors import ClusterError
+
+STORE = "postgresql://flyball:it;is&secret@db.example/flyball"
+
+
+def commands(tmp_path: Path, **options: Any) -> CommandTemplate:
+    """Commands that keep a file for each node that runs."""
+    defaults = {
+        "start": f"touch {tmp_path}/{{name}}",
+        "stop": f"rm {tmp_path}/{{name}}",
+        "alive": f"test -e {tmp_path}/{{name}}",
+    }
+    return CommandTemplate(Surroundings(STORE, tmp_path), **{**defaults, **options})
+
+
+def test_a_node_is_alive_from_start_to_stop(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        provisioner = commands(tmp_path)
+        handle = await provisioner.start("n2")
+        assert await provisioner.alive(handle)
+        successor = commands(tmp_path)
+        await successor.stop(handle)
+        assert not await provisioner.alive(handle)
+        # It fails to remove the file, but there is nothing to stop.
+        await provisioner.stop(handle)
+
+    uvloop.run(scenario())
+
+
+def test_what_start_prints_last_is_the_handle(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        provisioner = commands(
+            tmp_path,
+            start=["printf", "made it\n%s-id 7\n", "{name}"],
+            alive=["test", "{name} {handle}", "=", "n2 n2-id 7"],
+        )
+        assert await provisioner.alive(await provisioner.start("n2"))
+
+    uvloop.run(scenario())
+
+
+def test_values_are_words_and_never_code(tmp_path: Path) -> None:
+    async def scenario(shell: bool) -> None:
+        script = "import os, sys; print(sys.argv[1] == os.environ['FLYBALL_STORE'], os.environ['FLYBALL_NAME'])"
+        start = f'{sys.executable} -c "{script}" {{store}}'
+        assert (await commands(tmp_path, start=start, shell=shell).start("n2")).endswith("True n2")
+
+    uvloop.run(scenario(shell=False))
+    uvloop.run(scenario(shell=True))
+
+
+def test_a_shell_runs_it_only_if_asked_for(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        assert (await commands(tmp_path, start="echo {name} && echo x").start("n2")).endswith("n2 && echo x")
+        assert (await commands(tmp_path, start="echo {name} && echo x", shell=True).start("n2")).endswith("x")
+
+    uvloop.run(scenario())
+
+
+def test_a_failure_tells_what_the_command_said_but_not_the_password(tmp_path: Path) -> None:
+    provisioner = commands(tmp_path, start="ls /no/such/{name} {store}")
+    with pytest.raises(ClusterError) as caught:
+        uvloop.run(provisioner.start("n2"))
+    told = str(caught.value)
+    assert told.startswith(
+        "node n2 does not start: `ls /no/such/{name} {store}` ended with 2: ls: cannot access '/no"
+    )
+    assert "\n" not in told
+    assert "flyball:***@db.example" in told
+
+
+def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    provisioner = commands(tmp_path, start=f"sleep 60 & echo $! > {pid_file}; wait", shell=True, time_limit_s=0.5)
+    with pytest.raises(ClusterError, match=r"has not ended after 0\.5 s"):
+        uvloop.run(provisioner.start("n2"))
+    stat = Path(f"/proc/{pid_file.read_text().strip()}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_node_that_does_not_stop_is_an_error(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        provisioner = commands(tmp_path, stop="false")
+        handle = await provisioner.start("n2")
+        with pytest.raises(ClusterError, match="node n2 does not stop: `false` ended with 1: it said nothing"):
+            await provisioner.stop(handle)
+
+    uvloop.run(scenario())
+
+
+@pytest.mark.parametrize("code", [126, 127, 255])
+def test_a_command_that_reaches_nobody_does_not_make_a_node_dead(tmp_path: Path, code: int) -> None:
+    provisioner = commands(tmp_path, alive=f"exit {code}", shell=True)
+    with pytest.raises(ClusterError, match=f"nobody knows whether node n2 runs: .* ended with {code}"):
+        uvloop.run(provisioner.alive("n2 n2"))
+
+
+def test_a_command_that_does_not_exist_does_not_make_a_node_dead(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="cannot run `no-such-program`"):
+        uvloop.run(commands(tmp_path, alive="no-such-program").alive("n2 n2"))
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"start": "echo {nmae}"}, r"start: there is no \{nmae\}: use \{name\}, \{store\}, and"),
+        ({"start": "echo {handle}"}, r"start: there is no \{handle\}"),
+        ({"stop": "echo {"}, "stop: .*braces"),
+        ({"alive": "echo 'x"}, "alive: No closing quotation: check the quotes"),
+        ({"alive": ""}, "alive: the command is empty"),
+        ({"start": ["echo", "x"], "shell": True}, "start: a shell takes one text"),
+        ({"time_limit_s": 0}, "time_limit_s: give a number of seconds above 0"),
+    ],
+)
+def test_a_wrong_template_is_refused_at_once(tmp_path: Path, options: dict[str, Any], error: str) -> None:
+    with pytest.raises(ClusterError, match=error):
+        commands(tmp_path, **options)
+
+
+def test_doubled_braces_stay_as_braces(tmp_path: Path) -> None:
+    assert uvloop.run(commands(tmp_path, start="echo {{name}}").start("n2")).endswith(" {name}")
+
+
+def test_a_name_cannot_be_a_flag_of_a_command(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="is no name for a node"):
+        uvloop.run(commands(tmp_path).start("--force"))
+
+
+def test_a_handle_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="is no handle of a node that a command has started"):
+        uvloop.run(commands(tmp_path).alive("n2"))

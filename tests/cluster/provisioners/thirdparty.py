@@ -1,0 +1,36 @@
+"""What somebody else might have written."""
+
+from __future__ import annotations
+
+from flyball.cluster.provisioners import Surroundings
+
+
+class Notebook:
+    """Writes down what it should start."""
+
+    def __init__(self, surroundings: Surroundings, *, zone: str = "a") -> None:
+        self.zone = zone
+        self.running: set[str] = set()
+
+    async def start(self, name: str) -> str:
+        self.running.add(name)
+        return name
+
+    async def stop(self, handle: str) -> None:
+        self.running.discard(handle)
+
+    async def alive(self, handle: str) -> bool:
+        return handle in self.running
+
+
+class Halfway:
+    """Forgot how to stop."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        pass
+
+    async def start(self, name: str) -> str:
+        return name
+
+
+NO_CLASS = 7
