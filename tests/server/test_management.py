@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flyball.errors import ClusterError
 from flyball.server.connection import is_loopback
 from flyball.server.management import COMMANDS, FOR_EVERYBODY
 from flyball.server.telesto.session import TelestoSession
@@ -53,6 +54,18 @@ def test_users_are_added_changed_listed_and_deleted(peer: TelestoPeer) -> None:
         {"name": "alice", "tags": [], "has_password": False},
         {"name": "robot", "tags": [], "has_password": True},
     ]
+
+
+def test_other_parts_of_a_node_can_have_commands_too(memory_node: RunningNode, peer: TelestoPeer) -> None:
+    async def double(number: int) -> int:
+        if number < 0:
+            raise ClusterError("give a number from 0 on")
+        return 2 * number
+
+    memory_node.call(lambda node: node.hub.commands.update({"number.double": double}))
+    assert manage(peer, "number.double", number=4) == 8
+    assert refusal(peer, "number.double", number=-1) == "give a number from 0 on"
+    assert refusal(peer, "number.halve", number=4) == "there is no command 'number.halve'"
 
 
 def test_vhosts_are_added_listed_and_deleted(peer: TelestoPeer) -> None:

@@ -76,6 +76,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         lease_s = 7
         capacity = 2
         link_address = "[::1]:2"
+        provisioners = "p"
         [amqp]
         address = "off"
         tls_address = "[::1]:1"
@@ -121,6 +122,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         "lease_s": 7.0,
         "capacity": 2.0,
         "link": Address("::1", 2),
+        "provisioners": Path("p"),
         "amqp": None,
         "amqps": Address("::1", 1),
         "amqp_heartbeat_s": 30,

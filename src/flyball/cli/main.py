@@ -11,9 +11,10 @@ from flyball.cli import clients, control, lab, permissions, pipeline, policies, 
 from flyball.cli.messages import get, put
 from flyball.cli.serve import serve
 from flyball.cli.status import status
+from flyball.cli.store import store
 
 app = typer.Typer(name="flyball", help="A message broker that governs itself.", no_args_is_help=True)
-for command in (serve, status, put, get):
+for command in (serve, store, status, put, get):
     app.command()(command)
 for commands in (queues, clients, users, vhosts, permissions, policies, lab, pipeline, control):
     app.add_typer(commands.app)

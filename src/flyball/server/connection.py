@@ -13,7 +13,7 @@ import logging
 import math
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar, cast
 
 from flyball.errors import FlyballError, ProtocolError, RequestError, StoreError
@@ -67,6 +67,8 @@ class Hub:
         self.stalled: set[Connection] = set()
         self.reports: dict[str, Callable[[], Any]] = {}
         """What further parts of the node tell of themselves, by the name that it has in the node's status."""
+        self.commands: dict[str, Callable[..., Awaitable[Any]]] = {}
+        """What further parts of the node can be told to do by its administrators, by name; see `management`."""
         self.is_stopping = False
         self.speaks_until = math.inf
         """Until then, by the monotonic clock, nobody else serves what is this node's: later it says nothing."""

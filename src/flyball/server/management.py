@@ -202,17 +202,18 @@ FOR_EVERYBODY = frozenset(command for command in COMMANDS if command.startswith(
 
 
 async def manage(hub: Hub, command: str, arguments: Mapping[str, Any]) -> Any:
-    """Carry out a command of the table. Raises the errors of the authority, and InvalidArgument."""
-    function = COMMANDS.get(command)
-    if function is None:
-        raise InvalidArgument(f"there is no command {command!r}")
+    """Carry out a command of the table, or of another part of the node. Raises their errors, and InvalidArgument."""
     try:
-        return await function(hub, **arguments)
+        if command in COMMANDS:
+            return await COMMANDS[command](hub, **arguments)
+        if command in hub.commands:
+            return await hub.commands[command](**arguments)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         # The value stays out of it: it may be a password.
         place = ".".join(str(part) for part in first["loc"])
         raise InvalidArgument(f"{command}: {place}: {first['msg']}") from None
+    raise InvalidArgument(f"there is no command {command!r}")
 
 
 def read_command(document: bytes) -> tuple[str, dict[str, Any]]:

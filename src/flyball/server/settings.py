@@ -157,6 +157,9 @@ class ServeSettings(BaseModel):
         "Where other nodes of the domain connect; port 0 is any that is free.",
         key="domain.link_address",
     )
+    provisioners: OptionalFile = option(
+        None, "TOML file with the ways in which this node may start others, beside local.", key="domain.provisioners"
+    )
     amqp: Listener = option("127.0.0.1:5672", "Where clients of AMQP 0-9-1 connect.", key="amqp.address")
     amqps: Listener = option("off", "Where clients of AMQP 0-9-1 over TLS connect.", key="amqp.tls_address")
     amqp_heartbeat_s: Annotated[int, Field(ge=0, le=65535), Form("SECONDS")] = option(

@@ -6,6 +6,7 @@ import importlib.metadata
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from flyball.cluster.provisioners import (
     CommandTemplate,
@@ -14,6 +15,7 @@ from flyball.cluster.provisioners import (
     Surroundings,
     load_provisioners,
 )
+from flyball.cluster.provisioners.choice import Foreign
 from flyball.errors import ClusterError
 from tests.cluster.provisioners.thirdparty import Notebook
 
@@ -24,6 +26,12 @@ def load(tmp_path: Path, text: str) -> dict[str, Provisioner]:
     file = tmp_path / "provisioners.toml"
     file.write_text(text)
     return load_provisioners(file, Surroundings("postgresql://db/x", tmp_path))
+
+
+def notebook_of(provisioner: Provisioner) -> Notebook:
+    assert isinstance(provisioner, Foreign)
+    assert isinstance(provisioner.provisioner, Notebook)
+    return provisioner.provisioner
 
 
 def test_local_processes_are_always_there(tmp_path: Path) -> None:
@@ -49,9 +57,7 @@ def test_a_file_declares_provisioners_of_all_kinds(tmp_path: Path) -> None:
     )
     assert isinstance(found["local"], LocalProcesses)
     assert isinstance(found["cloud"], CommandTemplate)
-    ours = found["ours"]
-    assert isinstance(ours, Notebook)
-    assert ours.zone == "b"
+    assert notebook_of(found["ours"]).zone == "b"
 
 
 def test_an_installed_package_can_offer_a_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +69,26 @@ def test_an_installed_package_can_offer_a_kind(tmp_path: Path, monkeypatch: pyte
         return [entry] if group == entry.group else []
 
     monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
-    assert isinstance(load(tmp_path, '[ours]\nkind = "notebook"')["ours"], Notebook)
+    ours = load(tmp_path, '[ours]\nkind = "notebook"')["ours"]
+    assert notebook_of(ours).zone == "a"
+
+
+def test_a_provisioner_of_others_works_and_its_errors_end_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        ours = load(tmp_path, '[ours]\nkind = "tests.cluster.provisioners.thirdparty:Notebook"')["ours"]
+        handle = await ours.start("n2")
+        assert await ours.alive(handle)
+        await ours.stop(handle)
+        assert not await ours.alive(handle)
+        with pytest.raises(ClusterError, match=r"Notebook failed: KeyError\('n2'\): see the node's log"):
+            await ours.stop(handle)
+        with pytest.raises(ClusterError, match="returned None for node none, which is no text"):
+            await ours.start("none")
+
+    uvloop.run(scenario())
+    assert "KeyError" in caplog.text
 
 
 @pytest.mark.parametrize(

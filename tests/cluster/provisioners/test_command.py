@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,12 @@ def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(tmp_pat
         uvloop.run(provisioner.start("n2"))
     stat = Path(f"/proc/{pid_file.read_text().strip()}/stat")
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_what_runs_on_in_the_background_does_not_hold_the_command_up(tmp_path: Path) -> None:
+    start = "sleep 60 & echo $!"
+    handle = uvloop.run(commands(tmp_path, start=start, shell=True, time_limit_s=10).start("n2"))
+    os.kill(int(handle.removeprefix("n2 ")), signal.SIGKILL)
 
 
 def test_a_node_that_does_not_stop_is_an_error(tmp_path: Path) -> None:

@@ -6,17 +6,22 @@ import difflib
 import importlib
 import importlib.metadata
 import inspect
+import logging
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from flyball.cluster.provisioners.command import CommandTemplate
-from flyball.cluster.provisioners.interface import Provisioner, Surroundings
+from flyball.cluster.provisioners.interface import Provisioner, Surroundings, check_node_name
 from flyball.cluster.provisioners.local import LocalProcesses
 from flyball.errors import ClusterError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LOCAL = "local"
 """The provisioner that is always there. A table of that name in the file changes its options."""
@@ -68,10 +73,44 @@ def _make(name: str, table: object, surroundings: Surroundings) -> Provisioner:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise ClusterError(f"{first['loc'][0]}: {first['msg']}, not {first['input']!r}") from None
+    except ClusterError:
+        raise
+    except Exception as error:
+        raise ClusterError(f"{kind} does not work: {error!r}") from error
     for method in METHODS:
         if not inspect.iscoroutinefunction(getattr(made, method, None)):
             raise ClusterError(f"{kind} is no provisioner: it needs `async def {method}`")
-    return made
+    return made if kind in KINDS else Foreign(kind, made)
+
+
+class Foreign:
+    """A provisioner of others: whatever it raises is a ClusterError, and so never ends the node."""
+
+    def __init__(self, kind: str, provisioner: Provisioner) -> None:
+        self.kind = kind
+        self.provisioner = provisioner
+
+    async def start(self, name: str) -> str:
+        check_node_name(name)
+        handle = await self._guarded(self.provisioner.start(name))
+        if not isinstance(handle, str):
+            raise ClusterError(f"provisioner {self.kind} returned {handle!r} for node {name}, which is no text")
+        return handle
+
+    async def stop(self, handle: str) -> None:
+        await self._guarded(self.provisioner.stop(handle))
+
+    async def alive(self, handle: str) -> bool:
+        return bool(await self._guarded(self.provisioner.alive(handle)))
+
+    async def _guarded(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except ClusterError:
+            raise
+        except Exception as error:
+            log.exception("provisioner %s failed", self.kind)
+            raise ClusterError(f"provisioner {self.kind} failed: {error!r}: see the node's log") from error
 
 
 def _factory(kind: str) -> Factory:

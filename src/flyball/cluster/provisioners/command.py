@@ -9,8 +9,10 @@ import shlex
 import signal
 import string
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import IO
 from urllib.parse import urlsplit
 
 from flyball.cluster.provisioners.interface import Surroundings, check_node_name, checked_options
@@ -22,8 +24,11 @@ Template = str | Sequence[str]
 CANNOT_TELL = frozenset({126, 127, 255})
 """Exit codes of a command that could not run, or of an ssh that reached nobody: they say nothing of the node."""
 
-MOST_OUTPUT_BYTES = 2000
-"""So much of what a failed command said is told."""
+MOST_READ_BYTES = 1_000_000
+"""So much of what a command says is looked at."""
+
+MOST_OUTPUT = 2000
+"""So many characters of what a failed command said are told."""
 
 
 class CommandTemplate:
@@ -60,7 +65,7 @@ class CommandTemplate:
         outcome = await self._run(self._start, {"name": name})
         if outcome.code != 0:
             raise ClusterError(f"node {name} does not start: {outcome.told}")
-        printed = outcome.output.strip().splitlines()
+        printed = outcome.output.splitlines()
         return _handle(name, printed[-1].strip() if printed else "")
 
     async def stop(self, handle: str) -> None:
@@ -101,12 +106,28 @@ class CommandTemplate:
             command = ["/bin/sh", "-c", *command]
         shown = " ".join(words)
         environment = {**os.environ, "FLYBALL_NAME": values["name"], "FLYBALL_STORE": values["store"]}
+        # Files, not pipes: what a command leaves running in the background may keep its output for ever.
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            code = await self._wait_for(shown, command, environment, output, errors)
+            printed, complained = _text_of(output), _text_of(errors)
+        said = _without_password((complained or printed)[-MOST_OUTPUT:], values["store"])
+        return _Outcome(code, printed, f"`{shown}` ended with", said)
+
+    async def _wait_for(
+        self,
+        shown: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        output: IO[bytes],
+        errors: IO[bytes],
+    ) -> int:
+        """Run a command and return its exit code."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stdout=output,
+                stderr=errors,
                 env=environment,
                 start_new_session=True,
             )
@@ -114,18 +135,12 @@ class CommandTemplate:
             raise ClusterError(f"cannot run `{shown}`: {error}") from error
         try:
             async with asyncio.timeout(self._time_limit_s):
-                output, errors = await process.communicate()
+                return await process.wait()
         except TimeoutError:
             raise ClusterError(f"`{shown}` has not ended after {self._time_limit_s:g} s") from None
         finally:
             if process.returncode is None:
                 await _kill(process)
-        assert process.returncode is not None
-        said = (errors.decode(errors="replace").strip() or output.decode(errors="replace").strip())[
-            -MOST_OUTPUT_BYTES:
-        ]
-        said = _without_password(said, values["store"])
-        return _Outcome(process.returncode, output.decode(errors="replace"), f"`{shown}` ended with", said)
 
 
 @dataclass(slots=True, frozen=True)
@@ -139,6 +154,11 @@ class _Outcome:
     def told(self) -> str:
         """What came of it, in one line."""
         return f"{self.what} {self.code}: {' '.join(self.said.split()) or 'it said nothing'}"
+
+
+def _text_of(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(MOST_READ_BYTES).decode(errors="replace").strip()
 
 
 def _without_password(said: str, store_url: str) -> str:

@@ -8,7 +8,15 @@ from functools import partial
 
 import flyball
 from flyball.engine.consumer import Consumer
-from flyball.errors import ConsumerNotFound, FlyballError, InvalidBody, NotPermitted, QueueNotFound, RequestError
+from flyball.errors import (
+    ClusterError,
+    ConsumerNotFound,
+    FlyballError,
+    InvalidBody,
+    NotPermitted,
+    QueueNotFound,
+    RequestError,
+)
 from flyball.model import ClientMode, Draft, Message, Order, Selector
 from flyball.server import management
 from flyball.server.status import status_of
@@ -430,7 +438,7 @@ async def _manage(session: TelestoSession, packet: wire.Manage, request: Telesto
         result = await management.manage(session.hub, command, arguments)
     except Refusal as error:
         session.refuse(request, error)
-    except RequestError as error:
+    except (RequestError, ClusterError) as error:
         session.refuse(request, Refusal(wire.ErrorCode.COMMAND_REFUSED, str(error)))
     except FlyballError as error:
         session.refuse(request, error)
