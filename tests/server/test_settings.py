@@ -95,6 +95,8 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         [thorbang]
         address = "[::1]:0"
         max_request_bytes = 1000
+        [http]
+        address = "[::1]:2"
         [access]
         loopback_users = ["guest", "admin"]
         [limits]
@@ -102,6 +104,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         max_connections = 6
         resident_bytes = 7
         memory_bytes = 9
+        cpu_share = 0.5
         [trace]
         enabled = false
         sample_ratio = 0.25
@@ -137,11 +140,13 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         "telesto_frame_max_bytes": 2**20,
         "thorbang": Address("::1", 0),
         "thorbang_max_request_bytes": 1000,
+        "http": Address("::1", 2),
         "loopback_users": ("guest", "admin"),
         "max_message_bytes": 5,
         "max_connections": 6,
         "resident_bytes": 7,
         "memory_bytes": 9,
+        "cpu_share": 0.5,
         "trace": False,
         "trace_sample_ratio": 0.25,
         "trace_most_per_s": 8,

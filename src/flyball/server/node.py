@@ -11,7 +11,8 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from flyball.server.amqp.afar import Afar
 from flyball.server.authority import Authority
 from flyball.server.broker import Broker
 from flyball.server.connection import Connection, Hub, is_loopback
+from flyball.server.cpu_share import CpuShare
 from flyball.server.definitions import Definitions
 from flyball.server.directory import Directory
 from flyball.server.link import LinkSession, Peers
@@ -69,6 +71,7 @@ class Node:
 
     def __init__(
         self,
+        settings: ServeSettings,
         hub: Hub,
         topology: Topology,
         definitions: Definitions,
@@ -77,6 +80,7 @@ class Node:
         remotes: Remotes,
         addresses: dict[str, Address],
     ) -> None:
+        self.settings = settings
         self.hub = hub
         self.topology = topology
         self.definitions = definitions
@@ -84,10 +88,14 @@ class Node:
         self.peers = peers
         self.remotes = remotes
         self.addresses = addresses
-        """The address of each protocol's listener."""
+        """The address of each protocol's listener; a part may add its own."""
 
 
-async def serve(settings: ServeSettings) -> None:
+Part = Callable[[Node], AbstractAsyncContextManager[None]]
+"""Something that runs beside a node while it serves. It comes from above: this module knows none of them."""
+
+
+async def serve(settings: ServeSettings, parts: Sequence[Part] = ()) -> None:
     """Run a node until SIGINT or SIGTERM, and tell on standard output where it listens."""
     configure_logging(settings.log_level, settings.log_format)
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
@@ -96,7 +104,7 @@ async def serve(settings: ServeSettings) -> None:
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, stop.set)
-    async with running(settings) as node:
+    async with running(settings, parts) as node:
         place = f" in {settings.data}" if settings.store.kind == "embedded" else ""
         print(f"flyball {flyball.__version__}, store {settings.store.redacted}{place}", flush=True)
         for name, address in node.addresses.items():
@@ -117,8 +125,8 @@ def allow_open_files(wanted: int) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(settings: ServeSettings) -> AsyncIterator[Node]:
-    """Start a node; on leaving finish the requests under way, commit everything and stop."""
+async def running(settings: ServeSettings, parts: Sequence[Part] = ()) -> AsyncIterator[Node]:
+    """Start a node, then its parts; on leaving finish the requests under way, commit everything and stop."""
     settings.data.mkdir(parents=True, exist_ok=True)
     async with _open_store(settings) as store, asyncio.TaskGroup() as tasks:
         snapshot = await store.open()
@@ -160,7 +168,9 @@ async def running(settings: ServeSettings) -> AsyncIterator[Node]:
             afar.is_in_company = lambda: broker.in_company
         await membership.start()
         member = tasks.create_task(membership.run())
-        housekeeping = tasks.create_task(_keep_house(hub))
+        beside = [tasks.create_task(_keep_house(hub))]
+        if settings.cpu_share < 1:
+            beside.append(tasks.create_task(CpuShare(settings.cpu_share).run()))
         servers: list[asyncio.Server] = []
         try:
             addresses: dict[str, Address] = {}
@@ -174,13 +184,18 @@ async def running(settings: ServeSettings) -> AsyncIterator[Node]:
                 addresses[listener.name] = _address_of(server.sockets[0])
             if recorder is not None:
                 recorder.start()
-            await membership.serve({name: str(address) for name, address in addresses.items()})
-            yield Node(hub, topology, definitions, membership, peers, remotes, addresses)
+            node = Node(settings, hub, topology, definitions, membership, peers, remotes, addresses)
+            async with contextlib.AsyncExitStack() as entered:
+                for part in parts:
+                    await entered.enter_async_context(part(node))
+                await membership.serve({name: str(address) for name, address in node.addresses.items()})
+                yield node
         finally:
             for server in servers:
                 server.close()
             await _finish(hub, settings.store_time_limit_s)
-            housekeeping.cancel()
+            for task in beside:
+                task.cancel()
             await broker.journal.stop()
             member.cancel()
             peers.stop()

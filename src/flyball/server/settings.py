@@ -194,6 +194,7 @@ class ServeSettings(BaseModel):
     thorbang_max_request_bytes: Size = option(
         "16MiB", "Longest request of the ThorBangMQ protocol.", key="thorbang.max_request_bytes"
     )
+    http: Listener = option("off", "Where HTTP clients ask for a place and look at the domain.", key="http.address")
     loopback_users: Names = option(
         "guest", "Users who may log in from the node's own machine only.", key="access.loopback_users"
     )
@@ -208,6 +209,11 @@ class ServeSettings(BaseModel):
         "1GiB",
         "Memory for waiting messages that cannot be left in the store: AMQP publishers are slowed as it fills.",
         key="limits.memory_bytes",
+    )
+    cpu_share: Annotated[float, Field(gt=0, le=1), Form("RATIO")] = option(
+        1.0,
+        "Part of a processor that the node uses at most, to model a slower machine; 1 is no limit.",
+        key="limits.cpu_share",
     )
     trace: Switch = option("on", "Whether to record what requests cost.", key="trace.enabled")
     trace_sample_ratio: Ratio = option(1.0, "Part of the requests that is recorded.", key="trace.sample_ratio")
