@@ -48,13 +48,7 @@ class AmqpContext:
         """The channels that wait for direct replies, by the name that stands for each."""
         self.dead_letters = DeadLetters(topology, self.intake)
         topology.broker.on_dead = self.dead_letters.publish
-        self.server_properties: dict[str, Value] = {
-            "product": "Flyball",
-            "version": flyball.__version__,
-            "platform": "Python",
-            "information": "A message broker that governs itself",
-            "capabilities": dict.fromkeys(_CAPABILITIES, True),
-        }
+        self.server_properties = server_properties()
 
     def new_reply_name(self, channel: Channel) -> str:
         """Return a name for direct replies to the channel, which nobody can guess."""
@@ -101,3 +95,14 @@ _CAPABILITIES = (
     "per_consumer_qos",
     "direct_reply_to",
 )
+
+
+def server_properties() -> dict[str, Value]:
+    """Return what a node tells of itself when a connection begins."""
+    return {
+        "product": "Flyball",
+        "version": flyball.__version__,
+        "platform": "Python",
+        "information": "A message broker that governs itself",
+        "capabilities": dict.fromkeys(_CAPABILITIES, True),
+    }

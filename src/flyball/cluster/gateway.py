@@ -1,0 +1,366 @@
+"""A front for AMQP 0-9-1 that places each connection: it answers until it knows who comes, then relays.
+
+It asks a placer where the client belongs, and speaks to the node there as the client has spoken to it. It knows no
+queue, keeps no message and speaks no TLS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from flyball.errors import ClusterError, RequestError
+from flyball.server.amqp.context import server_properties
+from flyball.server.amqp.handshake import HEADERS
+from flyball.server.amqp.replies import reply_of
+from flyball.server.amqp.sasl import read_response
+from flyball.server.connection import is_loopback
+from flyball.server.settings import Address
+from flyball.wire import amqp
+from flyball.wire.amqp import AmqpError, Decoder, ReplyCode, reply_text
+
+log = logging.getLogger(__name__)
+
+ROLE, QUEUE, VHOST, SESSION = "flyball-role", "flyball-queue", "flyball-vhost", "flyball-session"
+"""The client properties that say what a connection is for, and under which placement it comes."""
+
+PRODUCER, CONSUMER, CLIENT, AUTO = "producer", "consumer", "client", "auto"
+
+MECHANISMS: Final = b"PLAIN AMQPLAIN"
+LISTEN_BACKLOG = 1024
+RELAY_BYTES = 256 * 1024
+"""So much is read at a time, and about as much of each direction is under way here at the most."""
+
+HANDSHAKE_S = 10.0
+"""A client that has not said who it is by then is disconnected; a node that does not greet by then is not there."""
+
+FAREWELL_S = 3.0
+"""So long a client that was refused has to take note of it, and a node to end when its client is gone."""
+
+RETRY_S = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""The pauses before asking again where to go. Together they outlast a lease: by then a dead node is known."""
+
+_FRAME_HEAD_BYTES = 7
+_SIZE_AT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a connection is for."""
+
+    queue: str
+    role: str
+    """`producer`, `consumer`, or `client` for whichever of them helps more."""
+    vhost: str
+    user: str = ""
+    """Who wants it, as far as it says so."""
+    password: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a client shall go."""
+
+    address: Address
+    """Of the node's AMQP listener."""
+    node: str = ""
+    """The name of the node."""
+    session: str = ""
+    """Under which name the domain expects it."""
+
+
+class Placer(Protocol):
+    """Knows where clients belong."""
+
+    async def place(self, wish: Wish, lost: Placement | None = None) -> Placement:
+        """Return where to go, which is not where it has been `lost`.
+
+        Raises ClusterError when nobody can tell at present, RequestError when it cannot be.
+        """
+        ...
+
+    async def ended(self, wish: Wish, placement: Placement) -> None:
+        """The client that was placed is gone again, or never got there. Raises ClusterError, RequestError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """What is assumed of clients that do not tell, and what is allowed."""
+
+    queue: str
+    role: str = AUTO
+    vhost: str = "/"
+    max_connections: int = 10_000
+    loopback_users: Collection[str] = ("guest",)
+    """Users who may come from the gateway's own machine only. To a node all clients seem to come from there."""
+    retry_s: Sequence[float] = RETRY_S
+
+
+class Gateway:
+    """Places the connections that arrive."""
+
+    def __init__(self, placer: Placer, settings: GatewaySettings) -> None:
+        self._placer = placer
+        self._settings = settings
+        self._clients: set[asyncio.StreamWriter] = set()
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._clients)
+
+    @contextlib.asynccontextmanager
+    async def listening(self, address: Address) -> AsyncIterator[Address]:
+        """Take connections, and tell where; on leaving all of them end."""
+        serving: set[asyncio.Task[None]] = set()
+        tasks = asyncio.TaskGroup()
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = tasks.create_task(self._serve(reader, writer))
+            serving.add(task)
+            task.add_done_callback(serving.discard)
+
+        server = await asyncio.start_server(
+            accept, address.host, address.port, limit=RELAY_BYTES, backlog=LISTEN_BACKLOG, start_serving=False
+        )
+        async with tasks:
+            try:
+                await server.start_serving()
+                yield Address(*server.sockets[0].getsockname()[:2])
+            finally:
+                server.close()
+                for task in serving:
+                    task.cancel()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = _Client(reader, writer)
+        if len(self._clients) >= self._settings.max_connections:
+            log.warning("refused %s: %d connections are open", client.peer, len(self._clients))
+            writer.transport.abort()
+            return
+        self._clients.add(writer)
+        try:
+            await self._admit(client)
+        except (OSError, EOFError, TimeoutError) as error:
+            log.info("the connection of %s ended: %s", client.peer, str(error) or type(error).__name__)
+        except Exception:
+            # One client's misfortune must not end the others.
+            log.exception("the connection of %s failed", client.peer)
+        finally:
+            self._clients.discard(writer)
+            writer.transport.abort()
+
+    async def _admit(self, client: _Client) -> None:
+        """Hear what the client wants, bring it there and stay between until it is over."""
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                start_ok = await client.greet()
+            if start_ok is None:
+                return
+            wish = self._wish_of(client, start_ok)
+            placement, node = await self._connect(wish, start_ok)
+        except (AmqpError, RequestError, ClusterError) as error:
+            log.warning("refused %s: %s", client.peer, error)
+            await client.refuse(_reply_of(error))
+            return
+        try:
+            await _relay(client, node)
+        finally:
+            node.writer.transport.abort()
+            await self._tell_end(wish, placement)
+
+    def _wish_of(self, client: _Client, start_ok: amqp.ConnectionStartOk) -> Wish:
+        settings = self._settings
+        properties = start_ok.client_properties
+        role = _text(properties.get(ROLE), settings.role)
+        if role not in (PRODUCER, CONSUMER, CLIENT, AUTO):
+            raise AmqpError(ReplyCode.NOT_ALLOWED, f"{ROLE} {role!r}: give producer, consumer or auto")
+        if start_ok.mechanism.encode() not in MECHANISMS.split():
+            raise AmqpError(ReplyCode.ACCESS_REFUSED, f"no mechanism {start_ok.mechanism!r}")
+        credentials = read_response(start_ok.mechanism, start_ok.response)
+        # A node cannot see where the gateway's clients come from.
+        if credentials is None or (credentials.name in settings.loopback_users and not client.is_local):
+            raise AmqpError(ReplyCode.ACCESS_REFUSED, "Login was refused: it is not right, or not from here")
+        return Wish(
+            _text(properties.get(QUEUE), settings.queue),
+            CLIENT if role == AUTO else role,
+            _text(properties.get(VHOST), settings.vhost),
+            credentials.name,
+            credentials.password,
+        )
+
+    async def _connect(self, wish: Wish, start_ok: amqp.ConnectionStartOk) -> tuple[Placement, _Peer]:
+        """Bring a connection to where it belongs. Raises ClusterError when that fails again and again."""
+        lost: Placement | None = None
+        problem = ""
+        for pause_s in (0.0, *self._settings.retry_s):
+            if problem:
+                log.warning("cannot place a %s of queue %r yet: %s", wish.role, wish.queue, problem)
+                await asyncio.sleep(pause_s)
+            try:
+                placement = await self._placer.place(wish, lost)
+            except ClusterError as error:
+                problem = str(error)
+                continue
+            try:
+                async with asyncio.timeout(HANDSHAKE_S):
+                    return placement, await _introduce(wish, placement, start_ok)
+            except (OSError, EOFError, TimeoutError, AmqpError) as error:
+                problem = f"the node at {placement.address} does not answer: {error or type(error).__name__}"
+                lost = placement
+        if lost is not None:
+            await self._tell_end(wish, lost)
+        raise ClusterError(f"no node can be reached for queue {wish.queue!r}: {problem}")
+
+    async def _tell_end(self, wish: Wish, placement: Placement) -> None:
+        try:
+            await self._placer.ended(wish, placement)
+        except (ClusterError, RequestError) as error:
+            # The node notices by itself, if only later.
+            log.info("cannot tell that a %s of queue %r is gone: %s", wish.role, wish.queue, error)
+
+
+def _reply_of(error: AmqpError | RequestError | ClusterError) -> AmqpError:
+    if isinstance(error, ClusterError):
+        return AmqpError(ReplyCode.CONNECTION_FORCED, str(error))
+    return reply_of(error, 0, 0)
+
+
+async def serve(placer: Placer, settings: GatewaySettings, address: Address, tell: Callable[[str], None]) -> None:
+    """Run a gateway until SIGINT or SIGTERM, and tell where it listens. Raises OSError if it cannot."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with Gateway(placer, settings).listening(address) as where:
+        tell(f"amqp on {where}")
+        tell("ready; Ctrl-C stops it")
+        await stop.wait()
+        tell("stopping")
+
+
+class _Peer:
+    """One side of a relayed connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def read_frame(self) -> bytes:
+        """Return one whole frame, as long as frames may be in a handshake. Raises AmqpError, EOFError."""
+        head = await self.reader.readexactly(_FRAME_HEAD_BYTES)
+        size = int.from_bytes(head[_SIZE_AT:])
+        if size > amqp.HANDSHAKE_FRAME_MAX:
+            raise AmqpError(ReplyCode.FRAME_ERROR, f"frame of {size} octets exceeds {amqp.HANDSHAKE_FRAME_MAX}")
+        return head + await self.reader.readexactly(size + 1)
+
+
+class _Client(_Peer):
+    """Who connects to the gateway."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        super().__init__(reader, writer)
+        name = writer.get_extra_info("peername")
+        self.peer = f"{name[0]}:{name[1]}" if name else "unknown peer"
+        self.is_local = bool(name) and is_loopback(name[0])
+        self._is_told_of_failure = False
+
+    async def greet(self) -> amqp.ConnectionStartOk | None:
+        """Begin the handshake as a node would; None if the client speaks another protocol and was told so."""
+        header = await self.reader.readexactly(len(amqp.PROTOCOL_HEADER))
+        if header not in HEADERS:
+            self.writer.write(amqp.PROTOCOL_HEADER)
+            await self._say_farewell()
+            return None
+        self.writer.write(amqp.ConnectionStart(0, 0, 9, server_properties(), MECHANISMS, b"en_US").encode())
+        decoder = Decoder(amqp.HANDSHAKE_FRAME_MAX, 0)
+        decoder.feed(header + await self.read_frame())
+        decoder.next_command()
+        command = decoder.next_command()
+        if not isinstance(command, amqp.ConnectionStartOk):
+            raise AmqpError(ReplyCode.COMMAND_INVALID, "expected connection.start-ok")
+        capabilities = command.client_properties.get("capabilities")
+        if isinstance(capabilities, dict):
+            self._is_told_of_failure = capabilities.get("authentication_failure_close") is True
+        return command
+
+    async def refuse(self, error: AmqpError) -> None:
+        """End the connection, with a reason for those who understand one this early."""
+        if self._is_told_of_failure:
+            text = reply_text(error.code, error.text)
+            self.writer.write(amqp.ConnectionClose(0, error.code, text, error.class_id, error.method_id).encode())
+        await self._say_farewell()
+
+    async def _say_farewell(self) -> None:
+        """Let the client read the last words; it ends the connection then, or we do."""
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                await self.writer.drain()
+                self.writer.write_eof()
+                while await self.reader.read(RELAY_BYTES):
+                    pass
+
+
+async def _introduce(wish: Wish, placement: Placement, start_ok: amqp.ConnectionStartOk) -> _Peer:
+    """Connect to a node and say there what the client has said here."""
+    reader, writer = await asyncio.open_connection(*placement.address, limit=RELAY_BYTES)
+    node = _Peer(reader, writer)
+    try:
+        writer.write(amqp.PROTOCOL_HEADER + _introduction(wish, placement, start_ok))
+        decoder = Decoder(amqp.HANDSHAKE_FRAME_MAX, 0, from_server=True)
+        decoder.feed(await node.read_frame())
+        greeting = decoder.next_command()
+        if not isinstance(greeting, amqp.ConnectionStart):
+            raise AmqpError(ReplyCode.COMMAND_INVALID, "expected connection.start")
+    except BaseException:
+        writer.transport.abort()
+        raise
+    return node
+
+
+def _introduction(wish: Wish, placement: Placement, start_ok: amqp.ConnectionStartOk) -> bytes:
+    """Return the client's start-ok, which tells the node also what was wished for."""
+    properties = {**start_ok.client_properties, ROLE: wish.role, QUEUE: wish.queue, VHOST: wish.vhost}
+    if placement.session:
+        properties[SESSION] = placement.session
+    told = amqp.ConnectionStartOk(0, properties, start_ok.mechanism, start_ok.response, start_ok.locale).encode()
+    # A node reads no longer ones; the client's own properties come first.
+    return told if len(told) <= amqp.HANDSHAKE_FRAME_MAX else start_ok.encode()
+
+
+def _text(value: object, default: str) -> str:
+    return value if isinstance(value, str) and value else default
+
+
+async def _relay(client: _Peer, node: _Peer) -> None:
+    """Pass bytes on in both directions until both sides have said all, or one of them is broken.
+
+    A side that does not read is not written to, and then the other one is not read.
+    """
+    for peer in (client, node):
+        peer.writer.transport.set_write_buffer_limits(high=RELAY_BYTES)
+    async with asyncio.TaskGroup() as tasks:
+        directions = tasks.create_task(_pass_on(client, node)), tasks.create_task(_pass_on(node, client))
+        await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+        # Who has nothing more to say still hears the last words of the other.
+        await asyncio.wait(directions, timeout=FAREWELL_S)
+        for direction in directions:
+            direction.cancel()
+
+
+async def _pass_on(source: _Peer, destination: _Peer) -> None:
+    try:
+        while data := await source.reader.read(RELAY_BYTES):
+            destination.writer.write(data)
+            await destination.writer.drain()
+        if not destination.writer.is_closing():
+            destination.writer.write_eof()
+    except OSError:
+        # A side that breaks off ends both: the other direction would only run into it later.
+        source.writer.transport.abort()
+        destination.writer.transport.abort()
