@@ -1,0 +1,63 @@
+"""`flyball gateway`: a TCP front for AMQP clients that brings each one to the node where it belongs."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import typer
+import uvloop
+
+from flyball.cli.session import WRONG_USE, fail
+from flyball.server.logs import configure_logging
+from flyball.server.settings import Address
+
+
+class GatewayRole(enum.StrEnum):
+    """What clients are taken for that do not tell."""
+
+    PRODUCER = "producer"
+    CONSUMER = "consumer"
+    AUTO = "auto"
+
+
+def gateway(
+    queue: Annotated[str, typer.Option("--queue", metavar="NAME", help="Queue of clients that name none.")],
+    node: Annotated[
+        list[str],
+        typer.Option(
+            "--node", metavar="HOST:PORT", help="HTTP address of a node to ask; may be given several times."
+        ),
+    ],
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where AMQP clients connect.")
+    ] = "127.0.0.1:5670",
+    role: Annotated[
+        GatewayRole, typer.Option("--role", help="Role of clients that tell none; auto takes what the queue lacks.")
+    ] = GatewayRole.AUTO,
+    vhost: Annotated[str, typer.Option("--vhost", metavar="NAME", help="Virtual host of the queue.")] = "/",
+    max_connections: Annotated[
+        int, typer.Option("--max-connections", metavar="COUNT", min=1, help="Most clients connected at a time.")
+    ] = 10_000,
+) -> None:
+    """Bring AMQP clients to the nodes where they belong, until it is interrupted.
+
+    A client may tell more with the client properties flyball-queue, flyball-role and flyball-vhost. TLS is not
+    spoken: put a proxy that ends it in front.
+
+    Example: flyball gateway --listen 0.0.0.0:5670 --node 127.0.0.1:15672 --queue orders --role auto
+    """
+    try:
+        listening, nodes = Address.parse(listen), [Address.parse(text) for text in node]
+    except ValueError as error:
+        fail(str(error), WRONG_USE)
+    # Here, not above: the other commands do not need it.
+    from flyball.cluster import gateway as front
+    from flyball.cluster.asking import HttpPlacer
+
+    configure_logging("warning", "text")
+    settings = front.GatewaySettings(queue, role.value, vhost, max_connections)
+    try:
+        uvloop.run(front.serve(HttpPlacer(nodes), settings, listening, typer.echo))
+    except OSError as error:
+        fail(f"{error}. Give another address with --listen.")
