@@ -69,6 +69,8 @@ class Hub:
         """What further parts of the node tell of themselves, by the name that it has in the node's status."""
         self.commands: dict[str, Callable[..., Awaitable[Any]]] = {}
         """What further parts of the node can be told to do by its administrators, by name; see `management`."""
+        self.before_flush: Callable[[], None] | None = None
+        """Called before answers go out: they may have to wait for what they have cost."""
         self.is_stopping = False
         self.speaks_until = math.inf
         """Until then, by the monotonic clock, nobody else serves what is this node's: later it says nothing."""
@@ -104,6 +106,8 @@ class Hub:
 
     def flush(self) -> None:
         """Write what the connections have to send, one write each, and let those go on that waited."""
+        if self.before_flush is not None:
+            self.before_flush()
         if not self.may_speak:
             return
         dirty, self._dirty = self._dirty, []

@@ -10,7 +10,10 @@ import time
 from collections.abc import Callable
 
 PERIOD_S = 0.005
-"""How often the use is looked at. A pause is so much longer than that as the share is smaller than the rest."""
+"""How often the use is looked at while nothing is answered."""
+
+LEAST_PAUSE_S = 0.0002
+"""Shorter ones are put off: a thread cannot sleep for just any time."""
 
 
 class CpuShare:
@@ -40,13 +43,13 @@ class CpuShare:
     def settle(self) -> None:
         """Pause for as long as the slower machine would still work on what was done since the last time."""
         used_s = self._used()
-        paid_up_s = self._settled_s + (used_s - self._settled_used_s) / self._share_ratio
+        now_s = self._clock()
+        # When the slower machine is done; not before now, since it cannot work ahead of time.
+        done_s = self._settled_s + (used_s - self._settled_used_s) / self._share_ratio
         self._settled_used_s = used_s
-        owed_s = paid_up_s - self._clock()
-        if owed_s > 0:
-            self._pause(owed_s)
+        if done_s - now_s >= LEAST_PAUSE_S:
+            self._pause(done_s - now_s)
             # Not the clock: what a pause was too long is made up for by the next one.
-            self._settled_s = paid_up_s
+            self._settled_s = done_s
         else:
-            # A machine cannot work ahead of time: what was not used is gone.
-            self._settled_s = self._clock()
+            self._settled_s = max(done_s, now_s)

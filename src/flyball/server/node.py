@@ -170,7 +170,9 @@ async def running(settings: ServeSettings, parts: Sequence[Part] = ()) -> AsyncI
         member = tasks.create_task(membership.run())
         beside = [tasks.create_task(_keep_house(hub))]
         if settings.cpu_share < 1:
-            beside.append(tasks.create_task(CpuShare(settings.cpu_share).run()))
+            share = CpuShare(settings.cpu_share)
+            hub.before_flush = share.settle
+            beside.append(tasks.create_task(share.run()))
         servers: list[asyncio.Server] = []
         try:
             addresses: dict[str, Address] = {}
