@@ -27,10 +27,13 @@ SMALL: dict[str, dict[str, Any]] = {
     "telesto_pairs": {"pairs": 2, **QUICK},
     "telesto_service": {"askers": 3, "servers": 2, **QUICK},
     "stream": {"producers": 2, "consumers": 3, "queues": 2, "in_flight": 10, "prefetch": 5},
+    "clustered": {"producers": 2, "consumers": 4},
 }
 ALL = ("thorbang", "telesto", "amqp")
-CASES = [(kind, protocol) for kind in SMALL for protocol in ALL if kind not in ("stream", "push_peek_pop")]
-CASES += [("push_peek_pop", "thorbang"), ("stream", "amqp")]
+CASES = [
+    (kind, protocol) for kind in SMALL for protocol in ALL if kind not in ("stream", "clustered", "push_peek_pop")
+]
+CASES += [("push_peek_pop", "thorbang"), ("stream", "amqp"), ("clustered", "amqp")]
 
 
 def stored_in(node: RunningNode) -> int:

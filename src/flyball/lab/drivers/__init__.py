@@ -24,6 +24,7 @@ __all__ = [
     "Session",
     "Target",
     "connect",
+    "connect_amqp",
 ]
 
 _Link = TypeVar("_Link", bound=asyncio.Protocol)
@@ -38,9 +39,14 @@ async def _telesto(target: Target) -> Session:
 
 
 async def _amqp(target: Target) -> Session:
+    return await connect_amqp(target)
+
+
+async def connect_amqp(target: Target, *, is_transactional: bool = False) -> AmqpSession:
+    """Open a session of AMQP. Raises LabError and OSError."""
     link = await _open(target, AmqpLink)
     try:
-        await link.log_in(target)
+        await link.log_in(target, is_transactional=is_transactional)
     except BaseException:
         await link.hang_up()
         raise

@@ -70,8 +70,8 @@ class AmqpLink(asyncio.Protocol):
         self._is_paused = False
         self._is_blocked = False
 
-    async def log_in(self, target: Target) -> None:
-        """Open connection and channel, in confirm mode."""
+    async def log_in(self, target: Target, *, is_transactional: bool = False) -> None:
+        """Open connection and channel, in confirm mode, or in one where nothing counts until `commit`."""
         self._write(wire.PROTOCOL_HEADER)
         await self._expect(wire.ConnectionStart)
         response = f"\0{target.user}\0{target.password}".encode()
@@ -82,7 +82,15 @@ class AmqpLink(asyncio.Protocol):
         self._write(wire.ConnectionTuneOk(0, tune.channel_max, self._frame_max, 0).encode())
         await self.ask(wire.ConnectionOpen(0, target.vhost), wire.ConnectionOpenOk)
         await self.ask(wire.ChannelOpen(CHANNEL), wire.ChannelOpenOk)
-        await self.ask(wire.ConfirmSelect(CHANNEL, False), wire.ConfirmSelectOk)
+        if is_transactional:
+            await self.ask(wire.TxSelect(CHANNEL), wire.TxSelectOk)
+        else:
+            await self.ask(wire.ConfirmSelect(CHANNEL, False), wire.ConfirmSelectOk)
+
+    async def commit(self) -> None:
+        """Let all count that was published and acknowledged since the last time; it is durable on return."""
+        await self.ask(wire.TxCommit(CHANNEL), wire.TxCommitOk)
+        self.in_flight.clear()
 
     async def ask(self, request: wire.Method, expected: type[_M]) -> _M:
         """Send a request and return its answer, which has to be of that kind."""
@@ -284,6 +292,15 @@ class AmqpSession(Session):
             return Received(int(properties.reply_to or 0), int(properties.correlation_id or 0), answer.body)
         except ValueError:
             raise wrong(properties, "basic.get") from None
+
+    async def get(self, queue: QueueRef) -> tuple[int, bytes] | None:
+        """Return the oldest message and the tag to acknowledge it with, None if there is none."""
+        answer = await self.link.ask_either(wire.BasicGet(CHANNEL, str(queue), False).encode())
+        if isinstance(answer, wire.BasicGetEmpty):
+            return None
+        if not isinstance(answer, wire.BasicGetOk):
+            raise wrong(answer, "basic.get")
+        return answer.delivery_tag, answer.body
 
     async def consume(self, queue: QueueRef, prefetch: int, *, no_ack: bool) -> None:
         """Let messages come, `prefetch` of them before they are acknowledged, 0 for any number; `link` has them."""

@@ -12,6 +12,7 @@ from flyball.errors import LabError
 from flyball.lab.workloads.adaptive import Adaptive
 from flyball.lab.workloads.auction import Auction
 from flyball.lab.workloads.client import Client
+from flyball.lab.workloads.clustered import Clustered
 from flyball.lab.workloads.push_peek_pop import PushPeekPop
 from flyball.lab.workloads.send_and_pop import SendAndPop
 from flyball.lab.workloads.standard import Standard
@@ -31,6 +32,7 @@ WORKLOADS: dict[str, type[Workload]] = {
     "stream": Stream,
     "adaptive": Adaptive,
     "auction": Auction,
+    "clustered": Clustered,
 }
 
 

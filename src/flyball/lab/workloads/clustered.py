@@ -1,0 +1,169 @@
+"""Clients of one queue as seed 000 has them: producers and consumers that commit after every message.
+
+They come together or one after the other, and go where they are placed. What a queue is made of is not known here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, PrivateAttr
+
+from flyball.errors import LabError
+from flyball.lab.drivers import AmqpSession, QueueRef, Target, connect_amqp
+from flyball.lab.workloads.client import Client
+from flyball.lab.workloads.stream import HEAD, note_delivery
+from flyball.lab.workloads.workload import ProtocolName, Seconds, Workload
+from flyball.trace.schema import Kind
+
+PRODUCER, CONSUMER = "producer", "consumer"
+QUEUE = "queue"
+LOOK_AGAIN_S = 0.005
+"""So long after it found nothing a consumer that asks looks again."""
+
+
+class Clustered(Workload):
+    """Producers that publish and commit, and consumers that take, acknowledge and commit, a message at a time."""
+
+    protocols: ClassVar[tuple[str, ...]] = ("amqp",)
+    needs_messages: ClassVar[bool] = True
+
+    kind: Literal["clustered"] = "clustered"
+    protocol: ProtocolName = "amqp"
+    producers: Annotated[int, Field(ge=1)] = 1
+    consumers: Annotated[int, Field(ge=1)] = 1
+    messages: Annotated[int, Field(ge=0)] = 0
+    """So many each producer sends, and consumers share them; 0 is as many as they can until the run stops."""
+    body_bytes: Annotated[int, Field(ge=HEAD.size)] = 1024
+    persistent: bool = True
+    receive: Literal["get", "consume"] = "get"
+    """Whether a consumer asks for each message, as with JMS, or is sent the next one when it has committed."""
+    fills_first: bool = False
+    """Whether consumers begin when all messages are in the queue."""
+    join_every_s: Seconds = 0.0
+    """So long after one client the next one comes; 0 is all together."""
+
+    _filling: int = PrivateAttr(0)
+    """How many producers of this process are not done yet."""
+
+    def model_post_init(self, context: Any) -> None:
+        self._filling = self.producers
+
+    def queue_names(self) -> tuple[str, ...]:
+        return (QUEUE,)
+
+    @property
+    def client_count(self) -> int:
+        return self.producers + self.consumers
+
+    @property
+    def drains(self) -> bool:
+        return True
+
+    def role_of(self, number: int) -> str:
+        return PRODUCER if number < self.producers else CONSUMER
+
+    def listens(self, client: Client) -> bool:
+        return client.role == CONSUMER
+
+    def check(self, target_count: int) -> None:
+        if self.messages and target_count > 1:
+            raise LabError("workload.messages of clustered is wrong: consumers of several targets cannot share them")
+        if self.fills_first and not self.messages:
+            raise LabError("workload.fills_first of clustered is wrong: it needs messages, so many to fill in")
+
+    def numbers_of_workers(self, worker_count: int) -> list[Sequence[int]]:
+        # Only clients of one process can know of each other that they are done.
+        return [range(self.client_count)] if self.fills_first else super().numbers_of_workers(worker_count)
+
+    def join_order(self) -> list[int]:
+        """Return the clients as they come, so that at any time the ratio of the roles is about that of all."""
+        places = [(number / self.producers, number) for number in range(self.producers)]
+        places += [((number + 0.5) / self.consumers, self.producers + number) for number in range(self.consumers)]
+        return [number for _, number in sorted(places)]
+
+    def share_of(self, number: int) -> int:
+        """Return how many messages that consumer takes in all; 0 is any number."""
+        place, total = number - self.producers, self.messages * self.producers
+        return total // self.consumers + (place < total % self.consumers)
+
+    async def set_up(self, targets: Sequence[Target]) -> dict[str, Any]:
+        made = await super().set_up(targets)
+        return {**made, "targets": {target.name: target.model_dump() for target in targets}}
+
+    async def behave(self, client: Client) -> None:
+        await client.pause(self.join_order().index(client.number) * self.join_every_s)
+        while self.fills_first and client.role == CONSUMER and self._filling and not client.finishing:
+            await client.pause(LOOK_AGAIN_S)
+        if client.finishing or (client.stopping and client.role == PRODUCER):
+            return
+        session = await self._connect(client)
+        try:
+            if client.role == PRODUCER:
+                await self._produce(client, session, client.queue(QUEUE))
+                self._filling -= 1
+            elif self.receive == "get":
+                await self._ask(client, session, client.queue(QUEUE))
+            else:
+                await self._listen(client, session, client.queue(QUEUE))
+        finally:
+            await session.close()
+
+    async def _connect(self, client: Client) -> AmqpSession:
+        target = Target.model_validate(client.set_up["targets"][client.target])
+        return await connect_amqp(target, is_transactional=True)
+
+    async def _produce(self, client: Client, session: AmqpSession, queue: QueueRef) -> None:
+        padding = b"*" * (self.body_bytes - HEAD.size)
+        sequence = 0
+        while not client.stopping and (not self.messages or sequence < self.messages):
+            intended_ns = time.perf_counter_ns()
+            head = HEAD.pack(client.number, sequence, client.epoch_ns + intended_ns)
+            client.counts.sent += 1
+            session.publish(queue, head + padding, persistent=self.persistent, confirmed=_ignored)
+            await session.link.commit()
+            client.tally.sent(str(client.number), sequence)
+            client.record(Kind.PUT, queue, self.body_bytes, intended_ns, intended_ns, time.perf_counter_ns())
+            sequence += 1
+
+    async def _ask(self, client: Client, session: AmqpSession, queue: QueueRef) -> None:
+        """Take messages as JMS does: ask for one, handle it, commit."""
+        taken = 0
+        while self._goes_on(client, taken):
+            found = await session.get(queue)
+            if found is None:
+                await client.pause(LOOK_AGAIN_S)
+                continue
+            tag, body = found
+            self._note(client, queue, body)
+            session.link.ack(tag, multiple=False)
+            await session.link.commit()
+            taken += 1
+
+    async def _listen(self, client: Client, session: AmqpSession, queue: QueueRef) -> None:
+        """Take messages as they are sent: the next one comes when this one is committed."""
+        link = session.link
+        client.at_next_stage(link.wake)
+        await session.consume(queue, 1, no_ack=False)
+        taken = 0
+        while self._goes_on(client, taken):
+            if not link.deliveries:
+                await link.news()
+                continue
+            delivery = link.deliveries.popleft()
+            self._note(client, queue, delivery.body)
+            link.ack(delivery.tag, multiple=False)
+            await link.commit()
+            taken += 1
+
+    def _goes_on(self, client: Client, taken: int) -> bool:
+        return not client.finishing and (not self.messages or taken < self.share_of(client.number))
+
+    def _note(self, client: Client, queue: QueueRef, body: bytes) -> None:
+        note_delivery(client, queue, body, time.perf_counter_ns(), self.body_bytes, self.producers)
+
+
+def _ignored(now_ns: int) -> None:
+    """Nothing is confirmed but by a commit."""
