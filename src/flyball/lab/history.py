@@ -1,0 +1,365 @@
+"""Decides from what clients asked for and were told whether messages were lost, doubled or put out of order.
+
+One pass over the operations, as they happen or from a file; some twenty bytes are kept for each message that is done
+with. Knows neither protocols nor brokers, only what was asked and what was answered.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from flyball.errors import LabError
+
+KEPT_VIOLATIONS = 100
+"""So many violations are explained; those beyond are only counted."""
+
+UPHEAVAL = "upheaval"
+"""The producer in whose name faults are noted."""
+
+
+class Kind(StrEnum):
+    """What an operation is."""
+
+    PUBLISH = "publish"
+    """A producer sends a message."""
+    CONFIRMED = "confirmed"
+    """The broker has promised to keep it."""
+    REFUSED = "refused"
+    """The broker has said that it could not promise it: it may have the message or not."""
+    UNKNOWN = "unknown"
+    """The answer will never come, since the connection broke."""
+    DELIVERED = "delivered"
+    """A consumer was given the message."""
+    ACK = "ack"
+    """The consumer asks that the message be removed."""
+    ACKED = "acked"
+    """The broker has answered that it is."""
+    ACK_REFUSED = "ack refused"
+    """The broker has answered that the message is not the consumer's any more."""
+    FOUND = "found"
+    """The message was seen in its queue when all was over."""
+    DISTURBED = "disturbed"
+    """From here on a node or its store is out of order, and may forget to whom it has delivered what."""
+    CALM = "calm"
+    """That is over."""
+
+
+class Operation(NamedTuple):
+    """One thing that was asked or answered. Operations are numbered in the order in which they were noted."""
+
+    position: int
+    at_s: float
+    kind: Kind
+    producer: str
+    number: int
+    """Messages of a producer are numbered from 0 on, each number once."""
+    who: str = ""
+    """The consumer, or what was disturbed."""
+    queue: str = ""
+    """The queue, or the member of a clustered one: within it a consumer gets a producer's messages in order."""
+    is_redelivered: bool | None = None
+    """What the broker said; None where its protocol does not tell."""
+
+    def __str__(self) -> str:
+        if self.producer == UPHEAVAL:
+            return f"#{self.position} {self.at_s:.3f} s: {self.kind} {self.who}"
+        text = f"#{self.position} {self.at_s:.3f} s: {self.kind} {self.producer}/{self.number}"
+        if self.who:
+            text += f", consumer {self.who}"
+        if self.queue:
+            text += f", queue {self.queue}"
+        if self.is_redelivered:
+            text += ", marked as redelivered"
+        return text
+
+
+class Fault(StrEnum):
+    """A promise that was broken."""
+
+    LOST = "lost"
+    """Confirmed, and neither removed on a consumer's request nor in the queue at the end."""
+    DOUBLED = "doubled"
+    """Delivered again after its removal was answered, removed twice, or delivered again without a mark."""
+    REORDERED = "reordered"
+    """Delivered after a later message of its producer, although it was no redelivery."""
+    PHANTOM = "phantom"
+    """Delivered or answered although nobody has published it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken promise and the operations that show it."""
+
+    fault: Fault
+    says: str
+    operations: tuple[Operation, ...]
+
+    def __str__(self) -> str:
+        return "\n  ".join([f"{self.fault}: {self.says}", *map(str, self.operations)])
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a history has shown."""
+
+    counts: dict[Kind, int]
+    """How many operations of each kind there were."""
+    faults: dict[Fault, int]
+    """How many promises of each kind were broken; empty if all was well."""
+    violations: tuple[Violation, ...]
+    """The first of them, explained."""
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.faults
+
+    def __str__(self) -> str:
+        seen = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
+        if self.is_clean:
+            return f"nothing lost, doubled or reordered ({seen})"
+        broken = ", ".join(f"{count} {fault}" for fault, count in self.faults.items())
+        return "\n".join([f"{broken} ({seen})", *map(str, self.violations)])
+
+
+class Checker:
+    """Takes the operations of a history in their order; `finish` says what they have shown."""
+
+    def __init__(self) -> None:
+        self._producers: dict[str, _Producer] = {}
+        self._last: dict[tuple[str, str, str], Operation] = {}
+        """By producer, queue and consumer: the latest message that came for the first time."""
+        self._counts: Counter[Kind] = Counter()
+        self._faults: Counter[Fault] = Counter()
+        self._violations: list[Violation] = []
+        self._disturbances: Counter[str] = Counter()
+        self._calm_since = -1
+
+    def note(self, operation: Operation) -> None:
+        """Take the next operation. Raises LabError if the record itself makes no sense."""
+        self._counts[operation.kind] += 1
+        if operation.kind in (Kind.DISTURBED, Kind.CALM):
+            self._note_upheaval(operation)
+        elif operation.kind is Kind.PUBLISH:
+            self._note_publish(operation)
+        else:
+            producer = self._producers.get(operation.producer)
+            if producer is None or operation.number >= producer.published:
+                self._report(Fault.PHANTOM, "nobody has published it", operation)
+            else:
+                self._note_answer(producer, operation)
+
+    def finish(self) -> Verdict:
+        """Return what the history has shown, taken that it ends here."""
+        for producer in self._producers.values():
+            for operations in producer.open.values():
+                if _is_lost(operations):
+                    self._report(Fault.LOST, "it was confirmed, and is gone without an acknowledgement", *operations)
+        return Verdict(dict(self._counts), dict(self._faults), tuple(self._violations))
+
+    def _note_upheaval(self, operation: Operation) -> None:
+        if operation.kind is Kind.DISTURBED:
+            self._disturbances[operation.who] += 1
+            return
+        if not self._disturbances[operation.who]:
+            raise LabError(f"the history calms {operation.who!r}, which was not disturbed: {operation}")
+        self._disturbances[operation.who] -= 1
+        self._calm_since = operation.position
+
+    def _note_publish(self, operation: Operation) -> None:
+        producer = self._producers.get(operation.producer)
+        if producer is None:
+            producer = self._producers[operation.producer] = _Producer()
+        if operation.number != producer.published:
+            raise LabError(f"message {producer.published} of the producer was expected: {operation}")
+        producer.publish(operation)
+
+    def _note_answer(self, producer: _Producer, operation: Operation) -> None:
+        kind = operation.kind
+        if kind is Kind.DELIVERED:
+            self._note_delivery(producer, operation)
+        elif kind is Kind.ACKED:
+            self._note_acked(producer, operation)
+        elif kind is Kind.FOUND and (removal := producer.removal(operation)) is not None:
+            self._report(Fault.DOUBLED, "it is in its queue after its removal was answered", removal, operation)
+        producer.keep(operation)
+
+    def _note_acked(self, producer: _Producer, operation: Operation) -> None:
+        removal = producer.removal(operation)
+        if removal is not None:
+            self._report(Fault.DOUBLED, "its removal was answered twice", removal, operation)
+        producer.remove(operation)
+
+    def _note_delivery(self, producer: _Producer, operation: Operation) -> None:
+        removal = producer.removal(operation)
+        if removal is not None:
+            self._report(Fault.DOUBLED, "it was delivered after its removal was answered", removal, operation)
+            return
+        earlier = producer.latest_delivery(operation.number)
+        if earlier is None:
+            self._check_order(operation)
+        elif operation.is_redelivered is False and not self._was_disturbed_since(earlier):
+            self._report(Fault.DOUBLED, "it was delivered again without a mark", earlier, operation)
+
+    def _check_order(self, operation: Operation) -> None:
+        if operation.is_redelivered is not False:
+            return
+        key = (operation.producer, operation.queue, operation.who)
+        latest = self._last.get(key)
+        if latest is None or operation.number > latest.number:
+            self._last[key] = operation
+        elif not self._was_disturbed_since(latest):
+            self._report(Fault.REORDERED, "a later message of the same producer came first", latest, operation)
+
+    def _was_disturbed_since(self, operation: Operation) -> bool:
+        """Return whether the broker may have forgotten that it made this delivery."""
+        return self._calm_since > operation.position or any(self._disturbances.values())
+
+    def _report(self, fault: Fault, says: str, *operations: Operation) -> None:
+        self._faults[fault] += 1
+        if len(self._violations) < KEPT_VIOLATIONS:
+            self._violations.append(Violation(fault, says, operations))
+
+
+class _Producer:
+    """The messages of one producer: in full while they are open, in a few bytes when they are removed."""
+
+    def __init__(self) -> None:
+        self.published = 0
+        self.open: dict[int, list[Operation]] = {}
+        self._removed_at = array("q")
+        """By number: the position of the answer that it was removed; -1 before."""
+        self._removed_s = array("d")
+        self._removed_by = array("l")
+        self._consumers: list[str] = []
+        self._consumer_indexes: dict[str, int] = {}
+
+    def publish(self, operation: Operation) -> None:
+        self.published += 1
+        self.open[operation.number] = [operation]
+        self._removed_at.append(-1)
+        self._removed_s.append(0.0)
+        self._removed_by.append(0)
+
+    def keep(self, operation: Operation) -> None:
+        """Keep the operation for as long as its message is open."""
+        operations = self.open.get(operation.number)
+        if operations is not None:
+            operations.append(operation)
+
+    def latest_delivery(self, number: int) -> Operation | None:
+        for operation in reversed(self.open[number]):
+            if operation.kind is Kind.DELIVERED:
+                return operation
+        return None
+
+    def remove(self, operation: Operation) -> None:
+        number = operation.number
+        index = self._consumer_indexes.get(operation.who)
+        if index is None:
+            index = self._consumer_indexes[operation.who] = len(self._consumers)
+            self._consumers.append(operation.who)
+        self._removed_at[number] = operation.position
+        self._removed_s[number] = operation.at_s
+        self._removed_by[number] = index
+        self.open.pop(number, None)
+
+    def removal(self, operation: Operation) -> Operation | None:
+        """Return the answer that the operation's message was removed, if there was one."""
+        number = operation.number
+        position = self._removed_at[number]
+        if position < 0:
+            return None
+        who = self._consumers[self._removed_by[number]]
+        return Operation(position, self._removed_s[number], Kind.ACKED, operation.producer, number, who)
+
+
+def _is_lost(operations: Iterable[Operation]) -> bool:
+    """Return whether a message that nobody was told to be removed should be somewhere, and is not."""
+    kinds = Counter(operation.kind for operation in operations)
+    perhaps_removed = kinds[Kind.ACK] > kinds[Kind.ACK_REFUSED]
+    return bool(kinds[Kind.CONFIRMED]) and not perhaps_removed and not kinds[Kind.FOUND]
+
+
+def check(operations: Iterable[Operation]) -> Verdict:
+    """Return what a whole history shows."""
+    checker = Checker()
+    for operation in operations:
+        checker.note(operation)
+    return checker.finish()
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Numbers operations in the order in which the clients of this process note them, from any thread."""
+
+    sink: Callable[[Operation], None]
+    clock: Callable[[], float] = time.monotonic
+    _position: int = 0
+    _began_s: float | None = None
+    _published: dict[str, int] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def publish(self, producer: str, queue: str = "") -> int:
+        """Note that the producer sends its next message; return the number that it has to carry."""
+        with self._lock:
+            number = self._published.get(producer, 0)
+            self._published[producer] = number + 1
+            self._note(Kind.PUBLISH, producer, number, queue=queue)
+        return number
+
+    def note(
+        self,
+        kind: Kind,
+        producer: str,
+        number: int,
+        *,
+        who: str = "",
+        queue: str = "",
+        is_redelivered: bool | None = None,
+    ) -> None:
+        """Note anything else about a message."""
+        with self._lock:
+            self._note(kind, producer, number, who, queue, is_redelivered)
+
+    def upheaval(self, kind: Kind, what: str) -> None:
+        """Note that a fault begins (DISTURBED) or is over (CALM)."""
+        with self._lock:
+            self._note(kind, UPHEAVAL, 0, what)
+
+    def _note(
+        self,
+        kind: Kind,
+        producer: str,
+        number: int,
+        who: str = "",
+        queue: str = "",
+        is_redelivered: bool | None = None,
+    ) -> None:
+        now = self.clock()
+        if self._began_s is None:
+            self._began_s = now
+        self.sink(Operation(self._position, now - self._began_s, kind, producer, number, who, queue, is_redelivered))
+        self._position += 1
+
+
+def to_line(operation: Operation) -> str:
+    """Return an operation as a line of a file."""
+    return json.dumps([*operation[1:2], str(operation.kind), *operation[3:]], separators=(",", ":")) + "\n"
+
+
+def from_lines(lines: Iterable[str]) -> Iterator[Operation]:
+    """Yield the operations of a file. Raises LabError at a line that is none."""
+    for position, line in enumerate(lines):
+        try:
+            at_s, kind, *rest = json.loads(line)
+            yield Operation(position, at_s, Kind(kind), *rest)
+        except (ValueError, TypeError) as error:
+            raise LabError(f"line {position + 1} is no operation of a history: {error}") from error
