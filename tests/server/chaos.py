@@ -4,7 +4,7 @@ Clients of the research protocols are here; those of AMQP, whose promises are ot
 
 A client writes down what it asked for and what was answered. A request that was under way at the kill may have been
 carried out or not; everything else must be found again, once and in order. `tests/server/test_recovery.py` runs a few
-rounds, `python -m bench.chaos` as many as you like.
+rounds, `python -m bench.crashes` as many as you like.
 """
 
 from __future__ import annotations

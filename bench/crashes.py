@@ -1,7 +1,7 @@
 """Kill the broker, its PostgreSQL, or both, again and again under load, and check every answer that was given.
 
-    python -m bench.chaos --rounds 100
-    python -m bench.chaos --rounds 20 --victims postgres --seed 7
+    python -m bench.crashes --rounds 100
+    python -m bench.crashes --rounds 20 --victims postgres --seed 7
 
 The rounds are those of tests/server/test_recovery.py. Ends with exit code 1 at the first answer that was not true.
 """
