@@ -56,7 +56,15 @@ def _nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def lab_processes(text: str = "flyball") -> list[psutil.Process]:
     """Return processes below this one that run something of ours."""
-    return [child for child in psutil.Process().children(recursive=True) if text in " ".join(child.cmdline())]
+    return [child for child in psutil.Process().children(recursive=True) if text in command_line(child)]
+
+
+def command_line(process: psutil.Process) -> str:
+    """Return what a process runs: nothing once it has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return ""
 
 
 def test_a_run_leaves_traces_of_nodes_and_clients_and_a_manifest(tmp_path: Path) -> None:

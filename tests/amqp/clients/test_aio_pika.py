@@ -24,7 +24,7 @@ def run(broker: Broker, scenario: Scenario[Result]) -> Result:
 
     async def connected() -> Result:
         async with asyncio.timeout(LIMIT_S):
-            connection = await aio_pika.connect_robust(broker.url())
+            connection = await aio_pika.connect_robust(broker.url(), reconnect_interval=0.2)
             async with connection:
                 return await scenario(connection)
 
