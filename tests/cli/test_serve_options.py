@@ -29,7 +29,7 @@ def fake_node(monkeypatch: pytest.MonkeyPatch) -> Fake:
             if error is not None:
                 raise error
 
-        monkeypatch.setattr("flyball.server.node.serve", serve)
+        monkeypatch.setattr("flyball.cluster.node.serve", serve)
         return seen
 
     return put_in_place

@@ -69,10 +69,9 @@ def serve(flags: Mapping[str, object]) -> None:
     """
     try:
         # Here, not above: a node takes long to import, and the other commands do not need it.
-        from flyball.cluster.http import http_part
-        from flyball.server import node
+        from flyball.cluster import node
 
-        uvloop.run(node.serve(load_settings(flags, os.environ), [http_part()]))
+        uvloop.run(node.serve(load_settings(flags, os.environ)))
     except Exception as error:
         causes = list(_causes(error))
         if not all(isinstance(cause, SettingsError | StoreError | OSError) for cause in causes):

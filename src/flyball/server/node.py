@@ -7,7 +7,6 @@ import contextlib
 import gc
 import logging
 import resource
-import signal
 import socket
 import ssl
 import time
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import flyball
 from flyball.errors import SettingsError, StoreError
 from flyball.model import Order
 from flyball.server import telesto
@@ -62,8 +60,8 @@ YOUNG_OBJECTS = 50_000
 """So many new objects start a garbage collection. Requests make no cycles, and waiting messages are many: looking
 at all of them again and again would cost more than it finds."""
 
-KINDS = ("cluster", "node", "topic")
-"""What is declared beside what AMQP declares: clustered queues, nodes that were provisioned, and topics."""
+KINDS = ("cluster", "node")
+"""What governs a domain: its clustered queues, and the nodes that were provisioned."""
 
 
 class Node:
@@ -78,6 +76,8 @@ class Node:
         membership: Membership,
         peers: Peers,
         remotes: Remotes,
+        afar: Afar | None,
+        store_url: str,
         addresses: dict[str, Address],
     ) -> None:
         self.settings = settings
@@ -87,6 +87,10 @@ class Node:
         self.membership = membership
         self.peers = peers
         self.remotes = remotes
+        self.afar = afar
+        """What leads AMQP clients to queues of other nodes, where there can be others."""
+        self.store_url = store_url
+        """Where other nodes find the same store; empty where they cannot. May hold a password."""
         self.addresses = addresses
         """The address of each protocol's listener; a part may add its own."""
 
@@ -95,26 +99,14 @@ Part = Callable[[Node], AbstractAsyncContextManager[None]]
 """Something that runs beside a node while it serves. It comes from above: this module knows none of them."""
 
 
-async def serve(settings: ServeSettings, parts: Sequence[Part] = ()) -> None:
-    """Run a node until SIGINT or SIGTERM, and tell on standard output where it listens."""
+def prepare_process(settings: ServeSettings) -> None:
+    """Set up what all of the process shares: its log, its garbage collection, its limits."""
     configure_logging(settings.log_level, settings.log_format)
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
-    allow_open_files(settings.max_connections + OTHER_FILES)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for signal_number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(signal_number, stop.set)
-    async with running(settings, parts) as node:
-        place = f" in {settings.data}" if settings.store.kind == "embedded" else ""
-        print(f"flyball {flyball.__version__}, store {settings.store.redacted}{place}", flush=True)
-        for name, address in node.addresses.items():
-            print(f"{name} on {address}", flush=True)
-        print("ready; Ctrl-C stops it", flush=True)
-        await stop.wait()
-        print("stopping", flush=True)
+    _allow_open_files(settings.max_connections + OTHER_FILES)
 
 
-def allow_open_files(wanted: int) -> None:
+def _allow_open_files(wanted: int) -> None:
     """Raise the limit on open files as far as the system lets us: every connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -128,7 +120,7 @@ def allow_open_files(wanted: int) -> None:
 async def running(settings: ServeSettings, parts: Sequence[Part] = ()) -> AsyncIterator[Node]:
     """Start a node, then its parts; on leaving finish the requests under way, commit everything and stop."""
     settings.data.mkdir(parents=True, exist_ok=True)
-    async with _open_store(settings) as store, asyncio.TaskGroup() as tasks:
+    async with _open_store(settings) as (store, store_url), asyncio.TaskGroup() as tasks:
         snapshot = await store.open()
         broker = Broker(
             store,
@@ -186,7 +178,18 @@ async def running(settings: ServeSettings, parts: Sequence[Part] = ()) -> AsyncI
                 addresses[listener.name] = _address_of(server.sockets[0])
             if recorder is not None:
                 recorder.start()
-            node = Node(settings, hub, topology, definitions, membership, peers, remotes, addresses)
+            node = Node(
+                settings,
+                hub,
+                topology,
+                definitions,
+                membership,
+                peers,
+                remotes,
+                amqp_context.afar,
+                store_url,
+                addresses,
+            )
             async with contextlib.AsyncExitStack() as entered:
                 for part in parts:
                     await entered.enter_async_context(part(node))
@@ -210,8 +213,8 @@ async def running(settings: ServeSettings, parts: Sequence[Part] = ()) -> AsyncI
 
 
 @contextlib.asynccontextmanager
-async def _open_store(settings: ServeSettings) -> AsyncIterator[Store]:
-    """Give out the store that the settings name, with its server if that is ours."""
+async def _open_store(settings: ServeSettings) -> AsyncIterator[tuple[Store, str]]:
+    """Give out the store that the settings name and its URL, with its server if that is ours."""
     if settings.store.kind == "embedded":
         postgres = EmbeddedPostgres(settings.data)
         await postgres.start()
@@ -222,7 +225,7 @@ async def _open_store(settings: ServeSettings) -> AsyncIterator[Store]:
                     postgres.dsn, node=node_name(settings), read_limit_s=settings.store_time_limit_s
                 )
                 try:
-                    yield store
+                    yield store, postgres.dsn
                 finally:
                     await store.close()
                     await postgres.stop()
@@ -238,7 +241,7 @@ async def _open_store(settings: ServeSettings) -> AsyncIterator[Store]:
     }
     other = store_of[settings.store.kind]()
     try:
-        yield other
+        yield other, settings.store.url
     finally:
         await other.close()
 

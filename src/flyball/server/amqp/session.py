@@ -317,6 +317,11 @@ class AmqpSession(Connection):
 
     # Other nodes
 
+    @property
+    def channels(self) -> list[Channel]:
+        """The channels that are open."""
+        return list(self._channels.values())
+
     def set_home(self, vhost: str, name: str, queue_id: int | None) -> None:
         """Let the name of a clustered queue mean one of its members, by its id; None lets the node choose."""
         if queue_id is None:

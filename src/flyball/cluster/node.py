@@ -1,0 +1,94 @@
+"""A node of a domain: the server's node, and what governs it together with others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator
+
+import flyball
+from flyball.cluster import commands
+from flyball.cluster.agent import Agent
+from flyball.cluster.governor import DomainGovernor
+from flyball.cluster.http import http_part
+from flyball.cluster.leader import Leader
+from flyball.cluster.places import DomainPlaces
+from flyball.cluster.placing import DomainPlacement
+from flyball.cluster.provisioners import Surroundings, load_provisioners
+from flyball.errors import Fenced
+from flyball.server import node as server
+from flyball.server.node import Node
+from flyball.server.settings import ServeSettings
+
+log = logging.getLogger(__name__)
+
+
+async def serve(settings: ServeSettings) -> None:
+    """Run a node until SIGINT or SIGTERM, and tell on standard output where it listens.
+
+    A node whose place others have taken, because it did not show for too long, drops its clients and joins again.
+    """
+    server.prepare_process(settings)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signal_number, stop.set)
+    while not stop.is_set():
+        try:
+            await _serve_until(settings, stop)
+        except* Fenced:
+            log.warning("others have taken this node's place: it joins again as a new one")
+            print("joining again", flush=True)
+
+
+async def _serve_until(settings: ServeSettings, stop: asyncio.Event) -> None:
+    async with running(settings, stop) as node:
+        place = f" in {settings.data}" if settings.store.kind == "embedded" else ""
+        print(f"flyball {flyball.__version__}, store {settings.store.redacted}{place}", flush=True)
+        for name, address in node.addresses.items():
+            print(f"{name} on {address}", flush=True)
+        print("ready; Ctrl-C stops it", flush=True)
+        await stop.wait()
+        print("stopping", flush=True)
+
+
+@contextlib.asynccontextmanager
+async def running(settings: ServeSettings, stop: asyncio.Event | None = None) -> AsyncIterator[Node]:
+    """Start a node and its part in the domain; on leaving finish the requests under way, and stop.
+
+    `stop` is set when the domain lets the node go.
+    """
+
+    @contextlib.asynccontextmanager
+    async def governed(node: Node) -> AsyncIterator[None]:
+        async with (
+            attached(node, asyncio.Event() if stop is None else stop) as governor,
+            http_part(lambda node: DomainPlaces(governor))(node),
+        ):
+            yield
+
+    async with server.running(settings, [governed]) as node:
+        yield node
+
+
+@contextlib.asynccontextmanager
+async def attached(node: Node, stop: asyncio.Event) -> AsyncIterator[DomainGovernor]:
+    """Let a node govern, and be governed, together with the others."""
+    settings = node.settings
+    provisioners = load_provisioners(settings.provisioners, Surroundings(node.store_url, settings.data))
+    agent = Agent(node, capacity=settings.capacity)
+    agent.on_let_go = stop.set
+    placement = DomainPlacement(agent)
+    node.hub.placement = placement
+    async with asyncio.TaskGroup() as tasks:
+        leader = Leader(agent, provisioners, tasks)
+        governor = DomainGovernor(agent, leader, placement, provisioners)
+        commands.install(node.hub, governor)
+        working = [tasks.create_task(agent.run()), tasks.create_task(leader.run())]
+        try:
+            yield governor
+        finally:
+            for task in working:
+                task.cancel()

@@ -1,0 +1,71 @@
+"""Sends clients of clustered queues where the leader wants them; those of ordinary queues to their owner."""
+
+from __future__ import annotations
+
+from flyball.cluster.agent import Agent
+from flyball.cluster.domain import Role as ManagedRole
+from flyball.cluster.domain import cluster_key
+from flyball.errors import ClusterError, FlyballError, QueueNotFound
+from flyball.server.placement import Movable, NoPlaceYet, Place, PlaceRequest, Role
+
+RETRY_S = 0.5
+
+_ROLES = {Role.CLIENT: ManagedRole.PRODUCER, Role.PRODUCER: ManagedRole.PRODUCER, Role.CONSUMER: ManagedRole.CONSUMER}
+
+
+class DomainPlacement:
+    """A node's Placement in a domain."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._node = agent.node
+
+    async def place(self, request: PlaceRequest) -> Place | NoPlaceYet:
+        if cluster_key(request.vhost, request.queue_name) not in self._node.definitions.of("cluster"):
+            return self._owner(request)
+        try:
+            answer = await self._agent.ask_leader(
+                "cluster.place",
+                vhost=request.vhost,
+                name=request.queue_name,
+                role=str(_ROLES[request.role]),
+                session_id=request.session_id,
+                avoid=request.avoid,
+            )
+        except ClusterError as error:
+            return NoPlaceYet(RETRY_S, str(error))
+        if "retry_s" in answer:
+            return NoPlaceYet(answer["retry_s"], answer["reason"])
+        return Place(answer["node"], answer["queue_id"], answer["session_id"], answer["addresses"])
+
+    def arrived(self, session_id: str, connection: Movable) -> None:
+        self._agent.sessions.arrived(session_id, connection)
+
+    def left(self, session_id: str, connection: Movable, *, orderly: bool) -> None:
+        self._agent.sessions.left(session_id, connection)
+        if orderly:
+            self._node.hub.spawn(self.ended(session_id))
+
+    async def ended(self, session_id: str) -> None:
+        """A client that was placed is gone again, or never got there."""
+        try:
+            await self._agent.ask_leader("cluster.left", session_id=session_id)
+        except FlyballError:
+            # The next report tells it as well.
+            return
+
+    def _owner(self, request: PlaceRequest) -> Place | NoPlaceYet:
+        """Return where an ordinary queue is served. Raises QueueNotFound."""
+        vhost, name = request.vhost, request.queue_name
+        working = self._node.hub.broker.engine.find_queue(name, vhost)
+        remote = self._node.topology.directory.find(vhost, name)
+        if working is not None:
+            queue_id, owner = working.queue.id, self._node.membership.node_id
+        elif remote is not None:
+            queue_id, owner = remote.queue.id, remote.owner
+        else:
+            raise QueueNotFound(name, vhost)
+        node = self._node.membership.node(owner)
+        if node is None or (node.id != self._node.membership.node_id and not node.is_live):
+            return NoPlaceYet(RETRY_S, f"the node of queue '{name}' is gone: another one will serve it")
+        return Place(node.name, queue_id, request.session_id or f"ordinary.{queue_id}", node.addresses)

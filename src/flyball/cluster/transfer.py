@@ -1,0 +1,90 @@
+"""When members of a clustered queue exchange messages, and how many: decided from what they told of themselves.
+
+A member that holds more than it may gives the surplus to those who have room; one that is marked gives all it has; an
+empty one whose consumers wait asks the fullest. Members that are balanced exchange nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MOST_AT_ONCE = 1000
+"""So many messages go over in one transfer: it is one statement, and the receiver holds them in memory."""
+
+WORTH_ASKING = 10
+"""A member with fewer ready messages is not asked for some: its own consumers will have had them before."""
+
+ROOM_RATIO = 0.5
+"""Up to this part of what a member may hold it has room for what others cannot hold."""
+
+
+@dataclass(slots=True, frozen=True)
+class MemberLoad:
+    """What is known of a member: its load factor is `ready` over what it may hold."""
+
+    queue_id: int
+    ready: int
+    idle: int = 0
+    """How many of its consumers wait for a message."""
+    is_marked: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class Handover:
+    """So many messages should go to that member."""
+
+    destination: int
+    count: int
+
+
+def surplus(own: MemberLoad, others: Sequence[MemberLoad], may_hold: int) -> list[Handover]:
+    """Return what a member should hand to others now.
+
+    Below what it may hold it keeps everything. Above, it gives to each that has room, and never so much that the
+    receiver would have more than it: so no message comes straight back.
+    """
+    takers = [other for other in others if not other.is_marked and other.queue_id != own.queue_id]
+    if own.is_marked:
+        return _spread(own.ready, takers)
+    excess = own.ready - may_hold
+    takers = [other for other in takers if other.ready < ROOM_RATIO * may_hold]
+    if excess <= 0 or not takers:
+        return []
+    mean = (own.ready + sum(taker.ready for taker in takers)) // (1 + len(takers))
+    handovers: list[Handover] = []
+    for taker in sorted(takers, key=lambda taker: (-taker.idle, taker.ready)):
+        count = min(excess, mean - taker.ready, MOST_AT_ONCE)
+        if count > 0:
+            handovers.append(Handover(taker.queue_id, count))
+            excess -= count
+    return handovers
+
+
+def whom_to_ask(own: MemberLoad, others: Sequence[MemberLoad]) -> MemberLoad | None:
+    """Return the member that should give some of its messages to this one, whose consumers wait at an empty queue."""
+    if own.ready or not own.idle or own.is_marked:
+        return None
+    fullest = max(others, key=lambda other: other.ready, default=None)
+    # Where consumers wait too, what is ready there will be gone before it could be here.
+    return fullest if fullest is not None and fullest.ready >= WORTH_ASKING and not fullest.idle else None
+
+
+def share(own: MemberLoad, asked_for: int) -> int:
+    """Return how many messages a member gives to one that asks: half of what it has, all if it is marked."""
+    available = own.ready if own.is_marked else own.ready // 2
+    return min(available, asked_for, MOST_AT_ONCE)
+
+
+def _spread(count: int, takers: Sequence[MemberLoad]) -> list[Handover]:
+    """Divide everything among the takers, those first whose consumers wait."""
+    if not takers or not count:
+        return []
+    each = min(-(-count // len(takers)), MOST_AT_ONCE)
+    handovers: list[Handover] = []
+    for taker in sorted(takers, key=lambda taker: (-taker.idle, taker.ready)):
+        handovers.append(Handover(taker.queue_id, min(each, count)))
+        count -= each
+        if count <= 0:
+            break
+    return handovers
