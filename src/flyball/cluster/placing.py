@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
+
 from flyball.cluster.agent import Agent
 from flyball.cluster.domain import Role as ManagedRole
 from flyball.cluster.domain import cluster_key
 from flyball.errors import ClusterError, FlyballError, QueueNotFound
+from flyball.server.node import node_name
 from flyball.server.placement import Movable, NoPlaceYet, Place, PlaceRequest, Role
 
 RETRY_S = 0.5
@@ -57,15 +60,15 @@ class DomainPlacement:
     def _owner(self, request: PlaceRequest) -> Place | NoPlaceYet:
         """Return where an ordinary queue is served. Raises QueueNotFound."""
         vhost, name = request.vhost, request.queue_name
+        session_id = request.session_id or uuid.uuid4().hex
         working = self._node.hub.broker.engine.find_queue(name, vhost)
-        remote = self._node.topology.directory.find(vhost, name)
         if working is not None:
-            queue_id, owner = working.queue.id, self._node.membership.node_id
-        elif remote is not None:
-            queue_id, owner = remote.queue.id, remote.owner
-        else:
+            addresses = {protocol: str(address) for protocol, address in self._node.addresses.items()}
+            return Place(node_name(self._node.settings), working.queue.id, session_id, addresses)
+        remote = self._node.topology.directory.find(vhost, name)
+        if remote is None:
             raise QueueNotFound(name, vhost)
-        node = self._node.membership.node(owner)
-        if node is None or (node.id != self._node.membership.node_id and not node.is_live):
+        node = self._node.membership.node(remote.owner)
+        if node is None or not node.is_live:
             return NoPlaceYet(RETRY_S, f"the node of queue '{name}' is gone: another one will serve it")
-        return Place(node.name, queue_id, request.session_id or f"ordinary.{queue_id}", node.addresses)
+        return Place(node.name, remote.queue.id, session_id, node.addresses)
