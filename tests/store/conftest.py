@@ -13,6 +13,7 @@ from flyball.store.interface import Store
 from flyball.store.memory import MemoryStore
 from flyball.store.postgres.embedded import EmbeddedPostgres
 from flyball.store.postgres.store import PostgresStore
+from tests.store.domains import SharedDomain, shared_memory, shared_postgres
 
 _schema_numbers = itertools.count(1)
 
@@ -30,7 +31,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             await pyfuncitem.obj(**arguments)
         finally:
             for value in arguments.values():
-                if isinstance(value, PostgresStore | MemoryStore):
+                if isinstance(value, PostgresStore | MemoryStore | SharedDomain):
                     await value.close()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -55,4 +56,18 @@ def store(request: pytest.FixtureRequest) -> Store:
     if request.param == "memory":
         return MemoryStore()
     found: PostgresStore = request.getfixturevalue("postgres_store")
+    return found
+
+
+@pytest.fixture
+def postgres_domain(postgres: EmbeddedPostgres, schema: str) -> SharedDomain:
+    return shared_postgres(postgres.dsn, schema)
+
+
+@pytest.fixture(params=["postgres", "memory"])
+def domain(request: pytest.FixtureRequest) -> SharedDomain:
+    """Every store that several nodes can share."""
+    if request.param == "memory":
+        return shared_memory()
+    found: SharedDomain = request.getfixturevalue("postgres_domain")
     return found

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.store.test_group_commit import LIMIT_S, Answers, message, running, turns
-
 from flyball.errors import Fenced, StoreError
 from flyball.model import Queue
 from flyball.store.changes import QueueCreated
 from flyball.store.group_commit import GroupCommit
 from flyball.store.interface import Batch, Transfer
+from tests.store.test_group_commit import LIMIT_S, Answers, message, running, turns
 
 
 async def test_a_transfer_follows_what_was_submitted_before_it() -> None:
