@@ -752,6 +752,11 @@ class Manager:
         del self._members[member.id]
         del self._on_node[member.node][member.id]
 
+    def member_of(self, session: str) -> int | None:
+        """Return the member that a session counts at, None if it is not known."""
+        known = self._sessions.get(session)
+        return None if known is None else known[1].member.id
+
     def snapshot(self, cluster: str, now: float) -> dict[str, Any]:
         """Return what the manager knows of a clustered queue, as what JSON can say."""
         found = self._cluster(cluster)

@@ -65,22 +65,23 @@ def _best_of(roster: Roster, role: Role, now: float) -> Wish | None:
     usable = roster.is_usable()
     if usable.sum() < 2:
         return None
-    loads, capacities = roster.loads[ROW[role]], roster.capacities
-    ratios = np.where(usable, loads / capacities, math.nan)
-    best: tuple[float, Wish] | None = None
-    to = _emptiest(roster, role, usable)
-    target = roster.at(to)
-    # No session, however well its load fits, gains more than g²/h, with g and h of this pair of members.
-    gaps = ratios - ratios[to]
-    bounds = np.where(gaps > 0, gaps * gaps / (1 / capacities + 1 / capacities[to]), 0.0)
-    least = _threshold(roster, 1.0)
+    row = ROW[role]
+    ratios = roster.loads[row] / roster.capacities
+    target = roster.at(_emptiest(roster, role, usable))
+    gaps = np.where(usable, ratios - ratios[target.place], 0.0)
+    inverses = 1 / roster.capacities + 1 / target.capacity
+    # The gain 2lg - l²h grows with the load l up to l = g/h: no session gains more than the largest would, or that.
+    loads = np.minimum(np.maximum(gaps / inverses, 0.0), roster.largest[row])
+    bounds = np.where(gaps > 0, loads * (2 * gaps - loads * inverses), 0.0)
+    best: Wish | None = None
     for place in np.argsort(-bounds)[:MOST_SOURCES]:
-        if bounds[place] <= least or (best is not None and bounds[place] <= best[0]):
+        bound = float(bounds[place])
+        if bound <= _threshold(roster, 1.0) or (best is not None and bound <= best.gain / best.session.cost):
             break
-        wish = _best_between(roster, role, roster.at(int(place)), target, now)
-        if wish is not None and (best is None or wish.gain / wish.session.cost > best[0]):
-            best = wish.gain / wish.session.cost, wish
-    return None if best is None else best[1]
+        wish = _best_between(roster, role, roster.at(int(place)), target, bound, now)
+        if wish is not None and (best is None or wish.gain / wish.session.cost > best.gain / best.session.cost):
+            best = wish
+    return best
 
 
 def _emptiest(roster: Roster, role: Role, usable: np.typing.NDArray[np.bool_]) -> int:
@@ -92,7 +93,8 @@ def _emptiest(roster: Roster, role: Role, usable: np.typing.NDArray[np.bool_]) -
     return int(with_room.argmin()) if np.isfinite(with_room).any() else int(scores.argmin())
 
 
-def _best_between(roster: Roster, role: Role, source: Member, to: Member, now: float) -> Wish | None:
+def _best_between(roster: Roster, role: Role, source: Member, to: Member, bound: float, now: float) -> Wish | None:
+    """Return the best move from one member to another; none can gain more than `bound`."""
     row = ROW[role]
     gap = float(roster.loads[row, source.place] / source.capacity - roster.loads[row, to.place] / to.capacity)
     inverse = 1 / source.capacity + 1 / to.capacity
@@ -107,6 +109,8 @@ def _best_between(roster: Roster, role: Role, source: Member, to: Member, now: f
         gain = 2 * session.load * gap - session.load * session.load * inverse
         if gain > _threshold(roster, session.cost) and gain / session.cost > best_value:
             best, best_value = session, gain / session.cost
+            if best_value >= bound * (1 - ROUNDING):
+                break
     if best is None:
         return None
     reason = (

@@ -91,6 +91,8 @@ class Roster:
         self.load = 0.0
         self.usable_capacity = 0.0
         self.usable_count = 0
+        self.largest = [0.0, 0.0]
+        """No session of the role has ever had a larger load."""
         self._places: list[Member | None] = []
         self._make_room(_FIRST_PLACES)
 
@@ -173,6 +175,7 @@ class Roster:
         member = session.member
         member.sessions[session.id] = session
         member.is_known_empty = False
+        self.largest[ROW[session.role]] = max(self.largest[ROW[session.role]], session.load)
         self._change(member.place, ROW[session.role], session.load, 1)
 
     def drop(self, session: Session) -> None:
@@ -192,6 +195,7 @@ class Roster:
         """A session does more or less than it did."""
         self._change(session.member.place, ROW[session.role], load - session.load, 0)
         session.load = load
+        self.largest[ROW[session.role]] = max(self.largest[ROW[session.role]], load)
 
     def at(self, place: int) -> Member:
         """Return the member with that place in the arrays."""
