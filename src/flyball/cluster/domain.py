@@ -185,7 +185,7 @@ def _check_option(name: str, value: object) -> None:
 def _number_as_declared(name: str, value: object) -> object:
     """Files say 10 where they mean 10.0."""
     is_whole = isinstance(value, int) and not isinstance(value, bool)
-    return float(value) if is_whole and name not in _COUNTS else value  # type: ignore[arg-type]
+    return float(value) if is_whole and isinstance(getattr(_USUAL, name), float) else value  # type: ignore[arg-type]
 
 
 def _suggestion(name: str, names: list[str]) -> str:

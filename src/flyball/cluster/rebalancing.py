@@ -139,19 +139,25 @@ class RatioWatch:
 
     _since: float | None = None
     _ready_then: int = 0
-    _least_ready: int = 0
+    _most_at_first: int = 0
+    _least_since: int | None = None
     _is_idle: bool = True
     _said: str = ""
 
     def look(self, roster: Roster, now: float) -> tuple[str, str] | None:
         """Return who has to act, and why, when that is not what it said before."""
         ready = sum(member.ready for member in roster.members.values())
+        dwell_s = max(roster.options.dwell_s, roster.options.period_s)
         if self._since is None:
-            self._since, self._ready_then, self._least_ready, self._is_idle = now, ready, ready, True
-        self._least_ready = min(self._least_ready, ready)
-        self._is_idle = self._is_idle and ready == 0 and any(member.idle for member in roster.members.values())
+            self._since, self._ready_then = now, ready
+            self._most_at_first, self._least_since, self._is_idle = ready, None, True
         passed_s = now - self._since
-        if passed_s < max(roster.options.dwell_s, roster.options.period_s):
+        if passed_s < dwell_s / 2:
+            self._most_at_first = max(self._most_at_first, ready)
+        else:
+            self._least_since = ready if self._least_since is None else min(self._least_since, ready)
+        self._is_idle = self._is_idle and ready == 0 and any(member.idle for member in roster.members.values())
+        if passed_s < dwell_s:
             return None
         self._since = None
         to = self._verdict(roster, ready)
@@ -161,7 +167,9 @@ class RatioWatch:
         return (to, _RATIO_REASONS[to].format(grown=ready - self._ready_then, passed_s=passed_s)) if to else None
 
     def _verdict(self, roster: Roster, ready: int) -> str:
-        if ready > self._ready_then + roster.options.surplus and self._least_ready >= self._ready_then:
+        """What only comes and goes is at some time of the second half below what it was at some time of the first."""
+        has_grown = self._least_since is not None and self._least_since > self._most_at_first
+        if has_grown and ready > self._ready_then + roster.options.surplus:
             return "admission" if roster.count(Role.CONSUMER) else "consumers"
         return "nobody" if self._is_idle and roster.count(Role.CONSUMER) else ""
 
