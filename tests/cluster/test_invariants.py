@@ -1,6 +1,6 @@
 """The invariants of a domain, I1 to I16, and which test is about which.
 
-I1  a confirmed message is never lost: of one node tests/server/test_recovery.py and tests/server/amqp/test_recovery.py
+I1  a confirmed message is never lost: for one node tests/server/test_recovery.py, tests/server/amqp/test_recovery.py
 I2  an unacked message is held by exactly one live session or is ready:
     tests/engine/test_engine_against_a_naive_model.py (every_message_is_in_its_one_place)
 I3  no ack is accepted from an old epoch: here the manager's part (hear_from_an_old_epoch); what a store refuses is
@@ -18,7 +18,8 @@ I10 nobody who leaves and comes back adds what was removed: test_provisioning.py
 I11 after joins only, shares differ by at most one client of the smallest: test_placement.py
     (test_after_joins_only_shares_differ_by_at_most_one_client_of_the_smallest)
 I12 the books agree with what is there: the_books_agree_with_what_is_there
-I13 outstanding deliveries stay within the window: tests/engine/test_engine_against_a_naive_model.py (check_deliveries)
+I13 outstanding deliveries stay within the window: tests/engine/test_engine_against_a_naive_model.py
+    (check_deliveries)
 I14 no more is admitted than flowed in and one request: tests/admission/test_gate.py
     (test_whatever_happens_somebody_waits_only_while_the_budget_is_spent_and_no_more_is_admitted_than_flowed_in)
 I15 odds of being blocked are as costs: tests/admission/schedulers/test_dps.py
