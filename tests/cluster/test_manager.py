@@ -191,6 +191,25 @@ def test_what_is_told_twice_counts_once() -> None:
     assert manager.snapshot(ORDERS, 6.0)["usable_capacity"] == 100.0
 
 
+def test_other_options_hold_for_members_and_sessions_that_are_there() -> None:
+    manager = manager_of(2)
+    manager.report(12, 0.0, ready=0, unacked=0, capacity=70.0)
+    placed(manager, PRODUCER)
+    manager.set_cluster(ORDERS, ClusterOptions(capacity=50.0, producer_weight=3.0), 1.0)
+    assert manager.snapshot(ORDERS, 1.0)["usable_capacity"] == 120.0
+    assert manager.snapshot(ORDERS, 1.0)["load"] == 3.0
+
+
+def test_the_clients_of_a_node_that_was_restarted_before_anybody_missed_it_are_gone() -> None:
+    manager = manager_of(2)
+    placed(manager, PRODUCER, session="s")
+    manager.arrived("s", 0.0)
+    manager.node_health(1, False, 0.5)
+    manager.node_up(1, 1.0, epoch=2)
+    assert counts(manager) == [0, 0]
+    assert manager.snapshot(ORDERS, 1.0)["usable_capacity"] == 200.0
+
+
 def test_a_cluster_that_is_dropped_is_forgotten_with_all_it_had() -> None:
     manager = manager_of()
     placed(manager, PRODUCER, session="s")

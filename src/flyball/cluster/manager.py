@@ -121,8 +121,11 @@ class Manager:
         found = self._clusters.get(cluster)
         if found is None:
             self._clusters[cluster] = _Cluster(cluster, Roster(options))
-        else:
-            found.roster.set_options(options)
+            return
+        found.roster.set_options(options)
+        for member in found.roster.members.values():
+            if not member.has_own_capacity:
+                found.roster.set_capacity(member, self._capacity_on(found, member.node))
 
     def drop_cluster(self, cluster: str) -> None:
         """Forget a clustered queue with its members and sessions."""
@@ -130,6 +133,8 @@ class Manager:
         if found is not None:
             for member in list(found.roster.members.values()):
                 self._forget_member(found, member)
+            for session in [session for session, (owner, _) in self._homeless.items() if owner is found]:
+                del self._homeless[session]
 
     def node_up(
         self,
@@ -152,10 +157,9 @@ class Manager:
             known.capacity = capacity
             return
         self._nodes[node] = _Node(node, epoch, capacity, provisioned_for, provisioner)
+        self._revive(node)
         self._look_for_nodes_again()
-        own = self._orphans.pop(node, None)
-        if own is not None:
-            self._revive(node)
+        self._orphans.pop(node, None)
         for gone in list(self._orphans):
             self._take_over(gone, self._orphans.pop(gone), now)
         for cluster in self._clusters.values():
@@ -223,14 +227,16 @@ class Manager:
         found.provisioning.coming.pop(_coming_key(node), None)
         found.unwanted.discard(node)
         known = self._nodes.get(node)
+        has_own_capacity = capacity is not None
         if capacity is None:
-            capacity = found.options.capacity * (1.0 if known is None else known.capacity)
+            capacity = self._capacity_on(found, node)
         if member in self._members:
             old = self._members[member][1]
-            old.is_fixed = is_fixed
+            old.is_fixed, old.has_own_capacity = is_fixed, has_own_capacity
             found.roster.set_capacity(old, capacity)
             return
         added = Member(member, node, capacity, is_fixed=is_fixed, is_marked=is_marked)
+        added.has_own_capacity = has_own_capacity
         added.is_healthy = known is not None and known.is_healthy
         added.marked_at = now if is_marked else -math.inf
         found.roster.add(added)
@@ -355,6 +361,7 @@ class Manager:
         if node is None or (epoch is not None and epoch != node.epoch):
             return
         if capacity is not None and capacity != reported.capacity:
+            reported.has_own_capacity = True
             cluster.roster.set_capacity(reported, capacity)
         if sessions is not None:
             self._compare(cluster, reported, sessions, now)
@@ -516,7 +523,7 @@ class Manager:
         return load / node.capacity, node.id
 
     def _add_member(self, cluster: _Cluster, node: _Node, now: float, reason: str) -> None:
-        capacity = cluster.options.capacity * node.capacity
+        capacity = self._capacity_on(cluster, node.id)
         node.unused_since = None
         cluster.provisioning.expect(_coming_key(node.id), capacity, now)
         self._decide(now, AddMember(cluster=cluster.key, node=node.id, reason=reason))
@@ -659,14 +666,17 @@ class Manager:
         self._settle_member(cluster, member)
         member.removing_at = None
         member.is_leaving = False
-        cluster.roster.set_capacity(member, cluster.options.capacity * self._nodes[member.node].capacity)
+        member.has_own_capacity = False
+        cluster.roster.set_capacity(member, self._capacity_on(cluster, member.node))
         cluster.roster.set_state(member, is_marked=False, is_healthy=self._nodes[member.node].is_healthy)
         coming.pop(_coming_key(member.node), None)
         return member.node
 
     def _revive(self, node: int) -> None:
-        """A node is back before anybody could take over what it served."""
+        """A node is back before anybody took over what it served; its clients have lost their connections."""
         for cluster, member in self._members_on(node):
+            self._lose_sessions(member)
+            member.is_known_empty = False
             cluster.roster.set_state(member, is_healthy=True)
 
     def _lose_sessions(self, member: Member) -> None:
@@ -736,6 +746,11 @@ class Manager:
             return self._clusters[cluster]
         except KeyError:
             raise ClusterError(f"there is no clustered queue {title(cluster)!r}: create it first") from None
+
+    def _capacity_on(self, cluster: _Cluster, node: int) -> float:
+        """Return what a member on a node can bear if it says nothing else."""
+        known = self._nodes.get(node)
+        return cluster.options.capacity * (1.0 if known is None else known.capacity)
 
     def _members_on(self, node: int) -> list[tuple[_Cluster, Member]]:
         return list(self._on_node.get(node, {}).values())

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from flyball.cluster.domain import ClusterOptions, Policy, Role
+from flyball.cluster.domain import ClusterOptions, Loads, Policy, Role
 
 Floats = NDArray[np.float64]
 
@@ -56,6 +56,8 @@ class Member:
     node: int
     capacity: float
     place: int = -1
+    has_own_capacity: bool = False
+    """Whether it said its capacity itself, so that it does not follow from the options and the size of its node."""
     is_fixed: bool = False
     is_marked: bool = False
     """Gets no new clients, and is removed when it is empty."""
@@ -110,9 +112,12 @@ class Roster:
         )
 
     def set_options(self, options: ClusterOptions) -> None:
-        """Take other options; loads of sessions stay what they are until they are reported again."""
+        """Take other options; sessions that count by their role count what that counts now."""
         self.options = options
         for member in self.members.values():
+            if options.loads == Loads.WEIGHTS:
+                for session in member.sessions.values():
+                    self.set_load(session, options.weight(session.role))
             self._rescore(member.place)
 
     def add(self, member: Member) -> None:
