@@ -156,7 +156,7 @@ class Afar:
         if handler is None or not self.is_in_company():
             return False
         name: str = method.queue  # type: ignore[attr-defined]
-        if (name or channel.last_queue) and not isinstance(method, amqp.QueueDeclare):
+        if name or (channel.last_queue and not isinstance(method, amqp.QueueDeclare)):
             name = channel.queue_name(name)
         if not name or name.startswith(REPLY_TO):
             return False

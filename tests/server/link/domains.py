@@ -1,0 +1,221 @@
+"""Several nodes in one loop, with real sockets between them and a domain that is kept by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import aio_pika
+import aio_pika.abc
+import uvloop
+
+from flyball.model import Snapshot
+from flyball.server.amqp import AmqpContext, AmqpSession, AmqpSettings
+from flyball.server.amqp.afar import Afar
+from flyball.server.authority import Authority
+from flyball.server.broker import Broker
+from flyball.server.connection import Hub
+from flyball.server.directory import Directory
+from flyball.server.link import LinkSession, Peers
+from flyball.server.link.ownership import Ownership
+from flyball.server.remote import Remotes
+from flyball.server.topology import Topology
+from flyball.store.memory import MemoryStore
+from flyball.store.registry import NodeRecord, NodeState
+
+SECRET = b"the secret of the domain"
+LIMIT_S = 20.0
+
+
+class DomainNode:
+    """One node: all that serves AMQP and links, over a store in memory."""
+
+    def __init__(self, node_id: int, broker: Broker, topology: Topology, hub: Hub, context: AmqpContext) -> None:
+        self.id = node_id
+        self.broker = broker
+        self.topology = topology
+        self.hub = hub
+        self.context = context
+        self.directory = topology.directory
+        self.peers = Peers(hub, node_id, 1, SECRET)
+        self.peers.commands.update(Ownership(topology).commands)
+        self.remotes = Remotes(broker, self.directory, self.peers, wait_s=2.0)
+        self.afar = context.afar = Afar(context, self.remotes, hub)
+        self.servers: list[asyncio.Server] = []
+        self.addresses: dict[str, str] = {}
+        self.is_dead = False
+
+    async def listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        factories: dict[str, Callable[[], asyncio.Protocol]] = {
+            "amqp": lambda: AmqpSession(self.hub, self.context),
+            "link": self.new_link_session,
+        }
+        for name, factory in factories.items():
+            server = await loop.create_server(factory, "127.0.0.1", 0)
+            self.servers.append(server)
+            host, port = server.sockets[0].getsockname()
+            self.addresses[name] = f"{host}:{port}"
+
+    def new_link_session(self) -> LinkSession:
+        return LinkSession(self.hub, self.peers, self.topology, self.context.intake, self.context.reply)
+
+    @property
+    def record(self) -> NodeRecord:
+        state = NodeState.DEAD if self.is_dead else NodeState.UP
+        return NodeRecord(self.id, f"node-{self.id}", 1, state, self.id, 5.0, self.addresses)
+
+    def cut(self) -> None:
+        """Break every connection of the node without a word."""
+        for connection in list(self.hub.connections):
+            if connection._transport is not None:
+                connection._transport.abort()
+
+    @property
+    def sessions(self) -> list[AmqpSession]:
+        return [session for session in self.hub.connections if isinstance(session, AmqpSession)]
+
+
+class HandMadeDomain:
+    """Nodes that know each other. Directories follow when somebody catches up."""
+
+    def __init__(self) -> None:
+        self.nodes: list[DomainNode] = []
+        self.names: dict[tuple[str, str], int] = {}
+
+    async def add(self, node: DomainNode) -> None:
+        await node.listen()
+        self.nodes.append(node)
+
+        async def catch_up() -> None:
+            self.tell(node)
+
+        async def claim(vhost: str, name: str) -> int:
+            return self.names.setdefault((vhost, name), node.id)
+
+        node.remotes.catch_up = catch_up
+        node.afar.claim = claim
+        for other in self.nodes:
+            other.peers.update(each.record for each in self.nodes)
+
+    def tell(self, node: DomainNode) -> None:
+        """Bring the node's directory up to date."""
+        served = {
+            working.queue.id: (working.queue, other.id)
+            for other in self.nodes
+            if other is not node
+            for working in other.broker.engine.queues
+        }
+        known = {remote.queue.id: remote.owner for other in self.nodes for remote in node.directory.of_node(other.id)}
+        for queue_id in known.keys() - served.keys():
+            node.directory.remove(queue_id)
+            node.remotes.placed(queue_id)
+        for queue_id, (queue, owner) in served.items():
+            if known.get(queue_id) != owner:
+                node.directory.put(queue, owner)
+                node.remotes.placed(queue_id)
+
+    def tell_all(self) -> None:
+        for node in self.nodes:
+            self.tell(node)
+
+    def kill(self, node: DomainNode) -> None:
+        """Let a node be dead: its connections are cut, and the others are told."""
+        node.is_dead = True
+        for server in node.servers:
+            server.close()
+        node.cut()
+        for other in self.nodes:
+            if other is not node:
+                other.peers.lost(node.id)
+
+
+@contextlib.asynccontextmanager
+async def domain(count: int = 2, **settings: Any) -> AsyncIterator[HandMadeDomain]:
+    """Run so many nodes; the ids of their queues do not meet."""
+    made = HandMadeDomain()
+    async with asyncio.TaskGroup() as tasks, contextlib.AsyncExitStack() as stack:
+        for node_id in range(1, count + 1):
+            await made.add(await _node(node_id, tasks, stack))
+        try:
+            yield made
+        finally:
+            for node in made.nodes:
+                for server in node.servers:
+                    server.close()
+                node.peers.stop()
+                node.cut()
+
+
+async def _node(node_id: int, tasks: asyncio.TaskGroup, stack: contextlib.AsyncExitStack) -> DomainNode:
+    store = MemoryStore()
+    snapshot = await store.open()
+    snapshot = Snapshot(
+        snapshot.clients,
+        snapshot.queues,
+        next_queue_id=node_id * 1000,
+        definitions=snapshot.definitions,
+    )
+    broker = Broker(
+        store,
+        snapshot,
+        time_limit_s=5.0,
+        resident_limit_bytes=1 << 30,
+        max_message_bytes=1 << 24,
+        tasks=tasks,
+    )
+    await broker.start()
+    tasks.create_task(broker.journal.run())
+    authority = Authority(broker.journal, snapshot.definitions, loopback_users=("guest",))
+    await authority.start()
+    topology = Topology(broker, authority, snapshot.definitions)
+    topology.directory = Directory()
+    context = AmqpContext(
+        topology,
+        AmqpSettings(
+            channel_max=100,
+            frame_max_bytes=131072,
+            heartbeat_s=0,
+            max_message_bytes=1 << 24,
+            consumer_timeout_s=1800.0,
+            memory_bytes=1 << 30,
+        ),
+    )
+    hub = Hub(broker, authority, None, 1000, tasks)
+
+    async def stop() -> None:
+        await broker.journal.stop()
+        hub.stop()
+        await broker.stop()
+
+    stack.push_async_callback(stop)
+    return DomainNode(node_id, broker, topology, hub, context)
+
+
+@contextlib.asynccontextmanager
+async def client(node: DomainNode) -> AsyncIterator[aio_pika.abc.AbstractConnection]:
+    """Connect to a node."""
+    connection = await aio_pika.connect(f"amqp://guest:guest@{node.addresses['amqp']}/")
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    """Run a test in a loop of its own, for a limited time."""
+
+    async def limited() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            await test
+
+    uvloop.run(limited())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return when the condition holds; it is looked at after every turn of the loop."""
+    # Nothing tells when just any condition comes true.
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0)

@@ -1,0 +1,680 @@
+"""AMQP clients of a node that use queues of another one, as if those were the node's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aio_pika
+import aiormq.exceptions
+import pytest
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
+from pamqp.commands import Basic
+
+from tests.server.link.domains import DomainNode, HandMadeDomain, client, domain, run, until
+
+
+class Two:
+    """Two nodes with a client each: the queue `orders` is the second's."""
+
+    def __init__(self, made: HandMadeDomain, here: AbstractChannel, there: AbstractChannel) -> None:
+        self.made = made
+        self.first, self.second = made.nodes
+        self.here = here
+        self.there = there
+        self.queue_id = 0
+
+    async def forwarded(self, **options: Any) -> AbstractQueue:
+        """Declare a queue at the second node, and return it as the client of the first one has it."""
+        await self.there.declare_queue("orders", **{"durable": True, **options})
+        self.queue_id = self.working.queue.id
+        return await self.here.get_queue("orders")
+
+    @property
+    def working(self) -> Any:
+        found = self.second.broker.engine.find_queue("orders")
+        assert found is not None
+        return found
+
+    async def publish(self, *bodies: bytes, channel: AbstractChannel | None = None, **options: Any) -> list[Any]:
+        exchange = (channel or self.here).default_exchange
+        return [
+            await exchange.publish(aio_pika.Message(body, delivery_mode=2, **options), "orders") for body in bodies
+        ]
+
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.working.oldest(0, 1000)]
+
+
+@asynccontextmanager
+async def two_nodes() -> AsyncIterator[Two]:
+    async with domain() as made, client(made.nodes[0]) as one, client(made.nodes[1]) as other:
+        yield Two(made, await one.channel(), await other.channel())
+
+
+Test = Callable[[Two], Awaitable[None]]
+
+
+def with_two_nodes(test: Test) -> Callable[[], None]:
+    async def go() -> None:
+        async with two_nodes() as two:
+            await test(two)
+
+    def call() -> None:
+        run(go())
+
+    call.__name__ = test.__name__
+    call.__doc__ = test.__doc__
+    return call
+
+
+class Inbox:
+    """What a consumer was sent, in order; nothing is settled."""
+
+    def __init__(self) -> None:
+        self.messages: asyncio.Queue[AbstractIncomingMessage] = asyncio.Queue()
+
+    async def __call__(self, message: AbstractIncomingMessage) -> None:
+        await self.messages.put(message)
+
+    async def take(self, count: int) -> list[AbstractIncomingMessage]:
+        return [await self.messages.get() for _ in range(count)]
+
+
+def bodies(messages: list[AbstractIncomingMessage]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+@with_two_nodes
+async def test_a_confirmed_message_is_in_the_queue_of_the_other_node(two: Two) -> None:
+    await two.forwarded()
+    confirms = await two.publish(b"1", b"2", b"3")
+    assert all(isinstance(confirm, Basic.Ack) for confirm in confirms)
+    assert two.bodies() == [b"1", b"2", b"3"]
+    assert len(two.first.broker.engine.queues) == 0
+
+
+@with_two_nodes
+async def test_many_messages_under_way_are_all_confirmed_and_keep_their_order(two: Two) -> None:
+    await two.forwarded()
+    await two.here.declare_queue("mine", durable=True)
+    exchange = two.here.default_exchange
+    # Every third is for this node's own queue: its confirms do not wait for the other node.
+    keys = ["mine" if number % 3 == 0 else "orders" for number in range(600)]
+    confirms = await asyncio.gather(
+        *[exchange.publish(aio_pika.Message(b"%d" % number, delivery_mode=2), key) for number, key in enumerate(keys)]
+    )
+    assert all(isinstance(confirm, Basic.Ack) for confirm in confirms)
+    assert two.bodies() == [b"%d" % number for number, key in enumerate(keys) if key == "orders"]
+
+
+@with_two_nodes
+async def test_a_queue_is_declared_once_and_found_from_every_node(two: Two) -> None:
+    await two.forwarded()
+    await two.publish(b"1", b"2")
+    again = await two.here.declare_queue("orders", durable=True)
+    assert (again.declaration_result.message_count, again.declaration_result.consumer_count) == (2, 0)
+    passive = await two.here.declare_queue("orders", passive=True)
+    assert passive.declaration_result.message_count == 2
+    assert two.first.broker.engine.find_queue("orders") is None
+
+
+@with_two_nodes
+async def test_a_queue_that_is_declared_differently_from_elsewhere_is_refused(two: Two) -> None:
+    await two.forwarded()
+    with pytest.raises(aiormq.exceptions.ChannelPreconditionFailed, match="inequivalent arg 'auto_delete'"):
+        await two.here.declare_queue("orders", durable=True, auto_delete=True)
+
+
+@with_two_nodes
+async def test_a_queue_that_nobody_has_is_not_found_from_anywhere(two: Two) -> None:
+    with pytest.raises(aiormq.exceptions.ChannelNotFoundEntity, match="no queue 'orders' in vhost '/'"):
+        await two.here.declare_queue("orders", passive=True)
+
+
+@with_two_nodes
+async def test_a_queue_of_which_this_node_has_not_heard_yet_is_looked_up(two: Two) -> None:
+    await two.there.declare_queue("orders", durable=True)
+    assert len(two.first.directory) == 0
+    await two.publish(b"1")
+    assert two.bodies() == [b"1"]
+
+
+@with_two_nodes
+async def test_messages_are_consumed_and_acknowledged_across_nodes(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    await queue.consume(inbox)
+    await two.publish(b"1", b"2", b"3")
+    messages = await inbox.take(3)
+    assert bodies(messages) == [b"1", b"2", b"3"]
+    assert not any(message.redelivered for message in messages)
+    for message in messages:
+        await message.ack()
+    await until(lambda: not two.working.out)
+    assert len(two.working) == 0
+
+
+@with_two_nodes
+async def test_the_window_of_a_consumer_is_kept_by_the_owner(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    await two.here.set_qos(2)
+    await two.publish(*[b"%d" % number for number in range(5)])
+    await queue.consume(inbox)
+    first, second = await inbox.take(2)
+    assert len(two.working) == 3
+    await second.ack(multiple=True)
+    assert bodies(await inbox.take(2)) == [b"2", b"3"]
+    assert first.body == b"0"
+    assert len(two.working) == 1
+
+
+@with_two_nodes
+async def test_a_shared_window_holds_for_local_and_remote_consumers_together(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    mine = await two.here.declare_queue("mine", durable=True)
+    await two.here.set_qos(3, global_=True)
+    await two.publish(b"a", b"b", b"c")
+    for body in (b"1", b"2", b"3"):
+        await two.here.default_exchange.publish(aio_pika.Message(body), "mine")
+    await queue.consume(inbox)
+    await mine.consume(inbox)
+    messages = await inbox.take(3)
+    await two.first.peers.request(2, "flush", {})
+    assert inbox.messages.empty()
+    await messages[-1].ack(multiple=True)
+    messages += await inbox.take(3)
+    assert sorted(bodies(messages)) == [b"1", b"2", b"3", b"a", b"b", b"c"]
+
+
+@with_two_nodes
+async def test_messages_without_acknowledgement_are_gone_when_they_are_sent(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    await two.publish(*[b"%d" % number for number in range(50)])
+    await queue.consume(inbox, no_ack=True)
+    assert bodies(await inbox.take(50)) == [b"%d" % number for number in range(50)]
+    await until(lambda: not two.working.out)
+
+
+@with_two_nodes
+async def test_what_is_given_back_comes_again_as_redelivered(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    await queue.consume(inbox)
+    await two.publish(b"1")
+    (message,) = await inbox.take(1)
+    await message.nack(requeue=True)
+    (again,) = await inbox.take(1)
+    assert again.redelivered
+    await again.ack()
+    await until(lambda: not two.working.out)
+
+
+@with_two_nodes
+async def test_recover_brings_everything_again(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    await queue.consume(inbox)
+    await two.publish(b"1", b"2")
+    await inbox.take(2)
+    underlying = await two.here.get_underlay_channel()
+    await underlying.basic_recover(requeue=True)
+    again = await inbox.take(2)
+    assert sorted(bodies(again)) == [b"1", b"2"]
+    assert all(message.redelivered for message in again)
+
+
+@with_two_nodes
+async def test_a_rejected_message_is_a_dead_letter_at_its_owner(two: Two) -> None:
+    dead = await two.there.declare_queue("dead", durable=True)
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    queue, inbox = await two.forwarded(arguments=arguments), Inbox()
+    await queue.consume(inbox)
+    await two.publish(b"1")
+    (message,) = await inbox.take(1)
+    await message.reject(requeue=False)
+    letters = Inbox()
+    await dead.consume(letters)
+    (letter,) = await letters.take(1)
+    assert letter.headers["x-first-death-reason"] == "rejected"
+
+
+@with_two_nodes
+async def test_a_dead_letter_goes_to_the_queue_of_another_node(two: Two) -> None:
+    await two.here.declare_queue("dead", durable=True)
+    two.made.tell_all()
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    queue, inbox = await two.forwarded(arguments=arguments), Inbox()
+    await queue.consume(inbox)
+    await two.publish(b"1")
+    (message,) = await inbox.take(1)
+    await message.reject(requeue=False)
+    dead = two.first.broker.engine.find_queue("dead")
+    assert dead is not None
+    await until(lambda: len(dead) == 1)
+    await until(lambda: not two.working.out)
+
+
+@with_two_nodes
+async def test_single_messages_are_got_settled_and_given_back(two: Two) -> None:
+    queue = await two.forwarded()
+    assert await queue.get(fail=False) is None
+    await two.publish(b"1", b"2", b"3")
+    first = await queue.get()
+    assert (first.body, first.message_count) == (b"1", 2)
+    await first.ack()
+    second = await queue.get()
+    await second.nack(requeue=True)
+    again = await queue.get(no_ack=True)
+    assert (again.body, again.redelivered) == (b"2", True)
+    third = await queue.get()
+    await third.reject(requeue=False)
+    await until(lambda: not two.working.out)
+    assert len(two.working) == 0
+
+
+@with_two_nodes
+async def test_a_queue_of_another_node_is_purged_and_deleted(two: Two) -> None:
+    queue = await two.forwarded()
+    await two.publish(b"1", b"2")
+    assert (await queue.purge()).message_count == 2
+    await two.publish(b"3")
+    with pytest.raises(aiormq.exceptions.ChannelPreconditionFailed, match="not empty"):
+        await queue.delete(if_unused=False, if_empty=True)
+    await two.here.reopen()
+    queue = await two.here.get_queue("orders")
+    await queue.delete(if_unused=False, if_empty=False)
+    assert two.second.broker.engine.find_queue("orders") is None
+    assert len(two.first.directory) == 0
+
+
+@with_two_nodes
+async def test_the_consumers_of_a_queue_that_is_deleted_are_told(two: Two) -> None:
+    queue = await two.forwarded()
+    cancelled = asyncio.Event()
+    underlying = await two.here.get_underlay_channel()
+    await queue.consume(Inbox(), consumer_tag="mine")
+    underlying.consumers["mine"]
+    on_cancel = underlying._on_cancel_frame if hasattr(underlying, "_on_cancel_frame") else None
+    assert on_cancel is None or callable(on_cancel)
+    await two.there.queue_delete("orders")
+    channel = two.first.sessions[0]._channels
+    await until(lambda: all(not one.deliveries.consumers for one in channel.values()))
+    cancelled.set()
+
+
+@with_two_nodes
+async def test_an_auto_delete_queue_goes_with_its_last_consumer_on_another_node(two: Two) -> None:
+    queue = await two.forwarded(durable=False, auto_delete=True)
+    tag = await queue.consume(Inbox())
+    await queue.cancel(tag)
+    await until(lambda: two.second.broker.engine.find_queue("orders") is None)
+
+
+@with_two_nodes
+async def test_an_exclusive_queue_of_a_connection_elsewhere_is_locked(two: Two) -> None:
+    await two.there.declare_queue("orders", exclusive=True)
+    with pytest.raises(aiormq.exceptions.ChannelLockedResource, match="cannot obtain exclusive access"):
+        await two.here.declare_queue("orders", passive=True)
+
+
+@with_two_nodes
+async def test_an_exclusive_consumer_keeps_those_of_other_nodes_out(two: Two) -> None:
+    queue = await two.forwarded()
+    mine = await two.there.get_queue("orders")
+    tag = await mine.consume(Inbox(), exclusive=True)
+    with pytest.raises(aiormq.exceptions.ChannelAccessRefused, match="in exclusive use"):
+        await queue.consume(Inbox())
+    await mine.cancel(tag)
+    await two.here.reopen()
+    queue = await two.here.get_queue("orders")
+    await queue.consume(Inbox(), exclusive=True)
+    with pytest.raises(aiormq.exceptions.ChannelAccessRefused, match="in exclusive use"):
+        await mine.consume(Inbox())
+
+
+@with_two_nodes
+async def test_a_consumer_with_a_higher_priority_is_served_first_wherever_it_is(two: Two) -> None:
+    queue = await two.forwarded()
+    low, high = Inbox(), Inbox()
+    await (await two.there.get_queue("orders")).consume(low)
+    await queue.consume(high, arguments={"x-priority": 5})
+    await two.publish(b"1", b"2")
+    assert bodies(await high.take(2)) == [b"1", b"2"]
+    assert low.messages.empty()
+
+
+@with_two_nodes
+async def test_messages_with_priorities_come_in_their_order(two: Two) -> None:
+    queue, inbox = await two.forwarded(arguments={"x-max-priority": 5}), Inbox()
+    for priority in (1, 5, 3):
+        await two.publish(b"%d" % priority, priority=priority)
+    await queue.consume(inbox)
+    assert bodies(await inbox.take(3)) == [b"5", b"3", b"1"]
+
+
+@with_two_nodes
+async def test_a_full_queue_refuses_a_message_of_another_node(two: Two) -> None:
+    await two.forwarded(arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    await two.publish(b"1")
+    with pytest.raises(aio_pika.exceptions.DeliveryError):
+        await two.publish(b"2")
+    assert two.bodies() == [b"1"]
+
+
+@with_two_nodes
+async def test_a_mandatory_message_comes_back_only_if_no_node_has_its_queue(two: Two) -> None:
+    await two.there.declare_queue("orders", durable=True)
+    exchange = two.here.default_exchange
+    await exchange.publish(aio_pika.Message(b"1"), "orders", mandatory=True)
+    with pytest.raises(aio_pika.exceptions.PublishError):
+        await exchange.publish(aio_pika.Message(b"2"), "nowhere", mandatory=True)
+    assert two.bodies() == [b"1"]
+
+
+@with_two_nodes
+async def test_an_exchange_leads_to_queues_of_several_nodes(two: Two) -> None:
+    queue = await two.forwarded()
+    mine = await two.here.declare_queue("mine", durable=True)
+    exchange = await two.here.declare_exchange("news", "fanout", durable=True)
+    await queue.bind(exchange)
+    await mine.bind(exchange)
+    confirm = await exchange.publish(aio_pika.Message(b"1", delivery_mode=2), "")
+    assert isinstance(confirm, Basic.Ack)
+    assert two.bodies() == [b"1"]
+    assert (await mine.get()).body == b"1"
+
+
+@with_two_nodes
+async def test_a_transaction_is_done_when_the_other_node_has_it(two: Two) -> None:
+    await two.forwarded()
+    await two.publish(b"old")
+    async with client(two.first) as connection:
+        channel = await connection.channel(publisher_confirms=False)
+        queue = await channel.get_queue("orders")
+        message = await queue.get()
+        async with channel.transaction():
+            await message.ack()
+            await two.publish(b"new", channel=channel)
+            assert two.bodies() == []
+        assert two.bodies() == [b"new"]
+        assert not two.working.out
+
+
+@with_two_nodes
+async def test_direct_replies_find_the_channel_on_another_node(two: Two) -> None:
+    replies = Inbox()
+    reply_queue = await two.here.get_queue("amq.rabbitmq.reply-to", ensure=False)
+    await reply_queue.consume(replies, no_ack=True)
+    queue, inbox = await two.forwarded(), Inbox()
+    await (await two.there.get_queue("orders")).consume(inbox)
+    await two.publish(b"question", reply_to="amq.rabbitmq.reply-to")
+    (question,) = await inbox.take(1)
+    assert question.reply_to is not None
+    await two.there.default_exchange.publish(aio_pika.Message(b"answer"), question.reply_to)
+    assert bodies(await replies.take(1)) == [b"answer"]
+    assert queue.name == "orders"
+
+
+@with_two_nodes
+async def test_what_a_client_has_not_settled_when_it_goes_comes_again_to_others(two: Two) -> None:
+    await two.forwarded()
+    await two.publish(b"1", b"2")
+    async with client(two.first) as connection:
+        channel = await connection.channel()
+        inbox = Inbox()
+        await (await channel.get_queue("orders")).consume(inbox)
+        await inbox.take(2)
+    other = Inbox()
+    await (await two.there.get_queue("orders")).consume(other)
+    again = await other.take(2)
+    assert sorted(bodies(again)) == [b"1", b"2"]
+    assert all(message.redelivered for message in again)
+
+
+@with_two_nodes
+async def test_what_waits_in_a_shadow_goes_back_unharmed_when_its_consumer_is_cancelled(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    session = two.first.sessions[0]
+    await two.publish(b"1", b"2", b"3")
+    session._choke()
+    tag = await queue.consume(inbox)
+    await until(lambda: len(two.working) == 0)
+    await queue.cancel(tag)
+    await until(lambda: len(two.working) == 3)
+    assert two.bodies() == [b"1", b"2", b"3"]
+    assert [message.delivery_count for message in two.working.oldest(0, 10)] == [0, 0, 0]
+    assert two.first.broker.engine._queues == {}
+
+
+@with_two_nodes
+async def test_a_broken_link_gives_the_messages_back_and_the_consumer_goes_on(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    await queue.consume(inbox)
+    await two.publish(b"1")
+    (void,) = await inbox.take(1)
+    link = two.first.peers.link(2)
+    assert link is not None
+    link.give_up("was cut by the test")
+    (again,) = await inbox.take(1)
+    assert (again.body, again.redelivered) == (b"1", True)
+    await void.ack()
+    await two.first.peers.request(2, "flush", {})
+    assert len(two.working.out) == 1
+    await again.ack()
+    await until(lambda: not two.working.out)
+
+
+@with_two_nodes
+async def test_a_put_under_way_when_the_owner_dies_is_refused(two: Two) -> None:
+    await two.forwarded()
+    two.second.hub.broker.store.commit = _never  # type: ignore[method-assign]
+    publishing = asyncio.ensure_future(two.publish(b"1"))
+    await until(lambda: len(two.working) == 1)
+    two.made.kill(two.second)
+    with pytest.raises(aio_pika.exceptions.DeliveryError):
+        await publishing
+
+
+async def _never(*arguments: object, **options: object) -> None:
+    await asyncio.Event().wait()
+
+
+def move_queue(two: Two, owner: DomainNode) -> None:
+    """Let another node serve the queue, as if it had been adopted; its messages stay behind in this test."""
+    queue = two.working.queue
+    other = next(node for node in two.made.nodes if node is not owner)
+    working = other.broker.engine.delete_queue(queue.id)
+    created = owner.broker.engine.create_queue(queue.name, durable=True)
+    adopted = owner.broker.engine._queues.pop(created.id)
+    adopted.queue.id = queue.id
+    owner.broker.engine._queues[queue.id] = adopted
+    two.made.tell_all()
+    for consumer in list(working.consumers.values()):
+        consumer.owner.queue_moved(consumer)  # type: ignore[attr-defined]
+    two.first.remotes.placed(queue.id)
+
+
+@with_two_nodes
+async def test_a_consumer_follows_its_queue_to_its_own_node_and_a_message_finds_it_there(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    await queue.consume(inbox)
+    await two.publish(b"1")
+    (void,) = await inbox.take(1)
+    move_queue(two, two.first)
+    await two.publish(b"2")
+    (message,) = await inbox.take(1)
+    assert message.body == b"2"
+    await void.ack()
+    await message.ack()
+    here = two.first.broker.engine.find_queue("orders")
+    assert here is not None
+    await until(lambda: not here.out)
+    # The consumer of the other node's client follows to where it is, too.
+    other = Inbox()
+    await two.there.reopen()
+    await (await two.there.get_queue("orders")).consume(other)
+    assert len(here.consumers) == 2
+
+
+@with_two_nodes
+async def test_a_message_for_a_queue_without_an_owner_waits_for_the_next_one(two: Two) -> None:
+    await two.forwarded()
+    remote = two.first.directory.get(two.queue_id)
+    assert remote is not None
+    remote.owner = 77
+    publishing = asyncio.ensure_future(two.publish(b"1"))
+    await until(lambda: two.first.remotes.is_congested)
+    assert not publishing.done()
+    remote.owner = 2
+    two.first.remotes.placed(two.queue_id)
+    await publishing
+    assert two.bodies() == [b"1"]
+
+
+@with_two_nodes
+async def test_a_message_for_a_queue_without_an_owner_is_refused_when_its_time_is_up(two: Two) -> None:
+    await two.forwarded()
+    two.first.remotes._wait_s = 0.05
+    remote = two.first.directory.get(two.queue_id)
+    assert remote is not None
+    remote.owner = 77
+    with pytest.raises(aio_pika.exceptions.DeliveryError):
+        await two.publish(b"1")
+
+
+def amqp_consumer(node: DomainNode) -> Any:
+    found = [
+        consumer
+        for session in node.sessions
+        for channel in session._channels.values()
+        for consumer in channel.deliveries.consumers.values()
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+async def _member_of(two: Two, node: DomainNode) -> Any:
+    """Make a member of the clustered queue `orders` on a node."""
+    working = node.broker.engine.find_queue("orders")
+    if working is None:
+        queue = node.broker.engine.create_queue("orders", durable=True)
+        working = node.broker.engine.queue(queue.id)
+    working.queue.member = True
+    two.made.tell_all()
+    return working
+
+
+@pytest.mark.parametrize("route", [(0, 1), (1, 0), (1, 2), (0, 0)])
+def test_a_consumer_moves_between_members_without_its_client_noticing(route: tuple[int, int]) -> None:
+    async def test() -> None:
+        async with domain(3) as made, client(made.nodes[0]) as one, client(made.nodes[0]) as publishing:
+            channel = await one.channel()
+            two = Two(made, channel, channel)
+            source, target = (made.nodes[place] for place in route)
+            members = {node.id: await _member_of(two, node) for node in dict.fromkeys((source, target))}
+            two.made.tell_all()
+            inbox = Inbox()
+            if source is not made.nodes[0]:
+                made.nodes[0].sessions[0].set_home("/", "orders", members[source.id].queue.id)
+                made.nodes[0].sessions[1].set_home("/", "orders", members[source.id].queue.id)
+            await (await channel.get_queue("orders")).consume(inbox)
+            sender = await publishing.channel()
+            await two.publish(b"kept", b"settled", channel=sender)
+            kept, settled = await inbox.take(2)
+            await settled.ack()
+            consumer = amqp_consumer(made.nodes[0])
+            afar = made.nodes[0].afar
+            where = members[target.id]
+            goal = where if target is made.nodes[0] else made.nodes[0].directory.get(where.queue.id)
+            assert await afar.move(consumer, goal, time_limit_s=0.05)
+            assert consumer.queue.id == where.queue.id
+            # What was not settled in time is somebody else's; to settle it has no effect, and does no harm.
+            await kept.ack()
+            await made.nodes[0].peers.request(2, "flush", {})
+            assert bodies_of(members[source.id]) + [message.body for message in members[source.id].out.values()] == [
+                b"kept"
+            ]
+            for session in made.nodes[0].sessions:
+                session.set_home("/", "orders", where.queue.id)
+            await two.publish(b"after", channel=sender)
+            expected = [b"after"] if source is not target else [b"kept", b"after"]
+            messages = await inbox.take(len(expected))
+            assert sorted(bodies(messages)) == sorted(expected)
+
+    run(test())
+
+
+def bodies_of(working: Any) -> list[bytes]:
+    return [message.body for message in working.oldest(0, 100)]
+
+
+@with_two_nodes
+async def test_a_consumer_moves_as_soon_as_all_is_settled(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    two.working.queue.member = True
+    await queue.consume(inbox)
+    await two.publish(b"1")
+    (message,) = await inbox.take(1)
+    here = await _member_of(two, two.first)
+    moving = asyncio.ensure_future(two.first.afar.move(amqp_consumer(two.first), here, time_limit_s=1000.0))
+    await until(lambda: bool(two.second.peers.sessions))
+    assert not moving.done()
+    await message.ack()
+    assert await moving
+    assert len(here.consumers) == 1
+    await until(lambda: not two.working.consumers and not two.working.out)
+
+
+@with_two_nodes
+async def test_a_producer_is_sent_to_another_member_by_its_home(two: Two) -> None:
+    await two.forwarded()
+    two.working.queue.member = True
+    here = await _member_of(two, two.first)
+    await two.publish(b"1")
+    two.first.sessions[0].set_home("/", "orders", two.queue_id)
+    await two.publish(b"2")
+    two.first.sessions[0].set_home("/", "orders", None)
+    await two.publish(b"3")
+    assert bodies_of(here) == [b"1", b"3"]
+    assert two.bodies() == [b"2"]
+
+
+@with_two_nodes
+async def test_messages_are_handed_to_another_member_once_though_the_link_breaks(two: Two) -> None:
+    await two.forwarded()
+    here = await _member_of(two, two.first)
+    for body in (b"1", b"2"):
+        await two.here.default_exchange.publish(aio_pika.Message(body, delivery_mode=1), "orders")
+    broker = two.first.broker
+    remote = two.first.directory.get(two.queue_id)
+    assert remote is not None
+    messages = here.oldest(0, 10)
+    for message in messages:
+        here.take_anywhere(message)
+    handed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    await two.first.peers.request(2, "flush", {})
+    link = two.first.peers.link(2)
+    assert link is not None
+    two.first.remotes.hand(remote, messages, handed.set_result)
+    link.flush()
+    await until(lambda: len(two.working) == 2)
+    # The answer is on its way, and does not come.
+    link.give_up("was cut by the test")
+    assert await handed
+    assert two.bodies() == [b"1", b"2"]
+    for message in messages:
+        broker.settle(message)
+    assert not here.out
+
+
+def test_a_claimed_name_is_declared_where_it_was_claimed_first() -> None:
+    async def test() -> None:
+        async with two_nodes() as two:
+            declared: list[Coroutine[Any, Any, Any]] = [
+                channel.declare_queue("orders", durable=True) for channel in (two.here, two.there) for _ in range(5)
+            ]
+            await asyncio.gather(*declared)
+            owners = [node.id for node in two.made.nodes if node.broker.engine.find_queue("orders") is not None]
+            assert len(owners) == 1
+
+    run(test())

@@ -1,0 +1,184 @@
+"""Links between nodes: who is let in, requests and their errors, and what becomes of them when a node is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flyball.errors import ClusterError, PeerLost, QueueNotFound
+from flyball.server.link import Link
+from tests.server.link.domains import domain, run, until
+
+
+def test_a_node_answers_the_requests_of_another() -> None:
+    async def test() -> None:
+        async with domain() as made:
+            first, second = made.nodes
+
+            async def double(number: int) -> dict[str, int]:
+                return {"double": 2 * number}
+
+            second.peers.commands["double"] = double
+            assert await first.peers.request(2, "double", {"number": 21}) == {"double": 42}
+
+    run(test())
+
+
+def test_an_error_of_the_other_node_is_raised_as_what_it_is() -> None:
+    async def test() -> None:
+        async with domain() as made:
+            first, second = made.nodes
+
+            async def fail() -> None:
+                raise QueueNotFound("orders", "/")
+
+            second.peers.commands["fail"] = fail
+            with pytest.raises(QueueNotFound, match="no queue 'orders' in vhost '/'"):
+                await first.peers.request(2, "fail", {})
+            with pytest.raises(ClusterError, match="knows no command 'dance'"):
+                await first.peers.request(2, "dance", {})
+            with pytest.raises(ClusterError, match="unexpected keyword"):
+                await first.peers.request(2, "fail", {"why": 1})
+
+    run(test())
+
+
+def test_a_request_to_a_node_that_dies_fails_at_once() -> None:
+    async def test() -> None:
+        async with domain() as made:
+            first, second = made.nodes
+            begun, never = asyncio.Event(), asyncio.Event()
+
+            async def wait() -> None:
+                begun.set()
+                await never.wait()
+
+            second.peers.commands["wait"] = wait
+            asking = asyncio.ensure_future(first.peers.request(2, "wait", {}))
+            await begun.wait()
+            made.kill(second)
+            with pytest.raises(PeerLost, match="node 2 was lost"):
+                await asking
+            with pytest.raises(PeerLost, match="node 2 is not there"):
+                await first.peers.request(2, "wait", {})
+
+    run(test())
+
+
+def test_a_request_that_is_not_answered_in_time_fails() -> None:
+    async def test() -> None:
+        async with domain() as made:
+            first, second = made.nodes
+            never = asyncio.Event()
+
+            async def wait() -> None:
+                await never.wait()
+
+            second.peers.commands["wait"] = wait
+            with pytest.raises(PeerLost, match="has not answered 'wait'"):
+                await first.peers.request(2, "wait", {}, time_limit_s=0.01)
+
+    run(test())
+
+
+def test_a_broken_link_is_opened_again_for_the_next_request() -> None:
+    async def test() -> None:
+        async with domain() as made:
+            first, second = made.nodes
+            assert await first.peers.request(2, "flush", {}) is None
+            second.cut()
+            await until(lambda: not first.peers.links)
+            assert await first.peers.request(2, "flush", {}) is None
+
+    run(test())
+
+
+def test_who_does_not_know_the_secret_is_not_let_in_and_lets_nobody_in() -> None:
+    async def test() -> None:
+        async with domain() as made:
+            first, second = made.nodes
+            second.peers.secret = b"another"
+            for asking, asked in ((first, second), (second, first)):
+                with pytest.raises(PeerLost):
+                    await asking.peers.request(asked.id, "flush", {}, time_limit_s=1.0)
+            assert not first.peers.sessions
+            assert not second.peers.sessions
+
+    run(test())
+
+
+def test_a_node_that_answers_in_the_place_of_another_is_not_trusted() -> None:
+    async def test() -> None:
+        async with domain(3) as made:
+            first, second, third = made.nodes
+            second.addresses["link"] = third.addresses["link"]
+            first.peers.update(node.record for node in made.nodes)
+            with pytest.raises(PeerLost):
+                await first.peers.request(2, "flush", {}, time_limit_s=1.0)
+            assert third.id not in first.peers.sessions
+
+    run(test())
+
+
+def test_a_new_link_of_a_node_takes_the_place_of_one_that_it_has_lost() -> None:
+    async def test() -> None:
+        async with domain() as made:
+            first, second = made.nodes
+            await first.peers.request(2, "flush", {})
+            old = second.peers.sessions[1]
+            # The other side has not noticed that it is broken.
+            link = first.peers.link(2)
+            assert link is not None
+            first.peers.link_lost(link)
+            await first.peers.request(2, "flush", {})
+            assert second.peers.sessions[1] is not old
+            await until(lambda: old not in second.hub.connections)
+
+    run(test())
+
+
+def test_who_speaks_before_the_proof_is_cut_off() -> None:
+    async def test() -> None:
+        async with domain(1) as made:
+            host, port = made.nodes[0].addresses["link"].split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"\0\0\0\x09\x03" + bytes(8))
+            assert await reader.read() == b""
+            writer.close()
+
+    run(test())
+
+
+def test_flush_is_answered_when_all_before_it_is_durable() -> None:
+    async def test() -> None:
+        async with domain() as made:
+            first, second = made.nodes
+            gate = asyncio.Event()
+            commit = second.broker.store.commit
+
+            async def commit_when_open(*arguments: object, **options: object) -> None:
+                await gate.wait()
+                await commit(*arguments, **options)  # type: ignore[arg-type]
+
+            second.broker.store.commit = commit_when_open  # type: ignore[method-assign]
+            second.broker.create_queue("orders", lambda error: None)
+            flushing = asyncio.ensure_future(first.peers.request(2, "flush", {}))
+            await first.peers.request(2, "queue.counts", {"queue_id": 2000})
+            assert not flushing.done()
+            gate.set()
+            await flushing
+
+    run(test())
+
+
+def test_links_are_counted_out_of_the_way_of_stopping() -> None:
+    async def test() -> None:
+        async with domain() as made:
+            first = made.nodes[0]
+            await first.peers.request(2, "flush", {})
+            assert any(isinstance(connection, Link) for connection in first.hub.connections)
+            await first.hub.drain()
+            assert await first.peers.request(2, "flush", {}) is None
+
+    run(test())
