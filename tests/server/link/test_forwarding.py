@@ -17,11 +17,11 @@ from tests.server.link.domains import DomainNode, HandMadeDomain, client, domain
 
 
 class Two:
-    """Two nodes with a client each: the queue `orders` is the second's."""
+    """Two nodes with a client each (a third may look on): the queue `orders` is the second's."""
 
     def __init__(self, made: HandMadeDomain, here: AbstractChannel, there: AbstractChannel) -> None:
         self.made = made
-        self.first, self.second = made.nodes
+        self.first, self.second = made.nodes[:2]
         self.here = here
         self.there = there
         self.queue_id = 0
@@ -290,16 +290,11 @@ async def test_a_queue_of_another_node_is_purged_and_deleted(two: Two) -> None:
 @with_two_nodes
 async def test_the_consumers_of_a_queue_that_is_deleted_are_told(two: Two) -> None:
     queue = await two.forwarded()
-    cancelled = asyncio.Event()
-    underlying = await two.here.get_underlay_channel()
+    underlying: Any = await two.here.get_underlay_channel()
     await queue.consume(Inbox(), consumer_tag="mine")
-    underlying.consumers["mine"]
-    on_cancel = underlying._on_cancel_frame if hasattr(underlying, "_on_cancel_frame") else None
-    assert on_cancel is None or callable(on_cancel)
+    assert "mine" in underlying.consumers
     await two.there.queue_delete("orders")
-    channel = two.first.sessions[0]._channels
-    await until(lambda: all(not one.deliveries.consumers for one in channel.values()))
-    cancelled.set()
+    await until(lambda: "mine" not in underlying.consumers)
 
 
 @with_two_nodes
@@ -364,10 +359,11 @@ async def test_a_full_queue_refuses_a_message_of_another_node(two: Two) -> None:
 @with_two_nodes
 async def test_a_mandatory_message_comes_back_only_if_no_node_has_its_queue(two: Two) -> None:
     await two.there.declare_queue("orders", durable=True)
-    exchange = two.here.default_exchange
-    await exchange.publish(aio_pika.Message(b"1"), "orders", mandatory=True)
-    with pytest.raises(aio_pika.exceptions.PublishError):
-        await exchange.publish(aio_pika.Message(b"2"), "nowhere", mandatory=True)
+    async with client(two.first) as connection:
+        exchange = (await connection.channel(on_return_raises=True)).default_exchange
+        await exchange.publish(aio_pika.Message(b"1"), "orders", mandatory=True)
+        with pytest.raises(aio_pika.exceptions.PublishError):
+            await exchange.publish(aio_pika.Message(b"2"), "nowhere", mandatory=True)
     assert two.bodies() == [b"1"]
 
 
@@ -436,7 +432,7 @@ async def test_what_waits_in_a_shadow_goes_back_unharmed_when_its_consumer_is_ca
     queue, inbox = await two.forwarded(), Inbox()
     session = two.first.sessions[0]
     await two.publish(b"1", b"2", b"3")
-    session._choke()
+    session.pause_writing()
     tag = await queue.consume(inbox)
     await until(lambda: len(two.working) == 0)
     await queue.cancel(tag)
@@ -564,7 +560,7 @@ async def _member_of(two: Two, node: DomainNode) -> Any:
     return working
 
 
-@pytest.mark.parametrize("route", [(0, 1), (1, 0), (1, 2), (0, 0)])
+@pytest.mark.parametrize("route", [(0, 1), (1, 0), (1, 2)])
 def test_a_consumer_moves_between_members_without_its_client_noticing(route: tuple[int, int]) -> None:
     async def test() -> None:
         async with domain(3) as made, client(made.nodes[0]) as one, client(made.nodes[0]) as publishing:
@@ -586,6 +582,7 @@ def test_a_consumer_moves_between_members_without_its_client_noticing(route: tup
             afar = made.nodes[0].afar
             where = members[target.id]
             goal = where if target is made.nodes[0] else made.nodes[0].directory.get(where.queue.id)
+            assert goal is not None
             assert await afar.move(consumer, goal, time_limit_s=0.05)
             assert consumer.queue.id == where.queue.id
             # What was not settled in time is somebody else's; to settle it has no effect, and does no harm.
@@ -597,9 +594,7 @@ def test_a_consumer_moves_between_members_without_its_client_noticing(route: tup
             for session in made.nodes[0].sessions:
                 session.set_home("/", "orders", where.queue.id)
             await two.publish(b"after", channel=sender)
-            expected = [b"after"] if source is not target else [b"kept", b"after"]
-            messages = await inbox.take(len(expected))
-            assert sorted(bodies(messages)) == sorted(expected)
+            assert bodies(await inbox.take(1)) == [b"after"]
 
     run(test())
 
