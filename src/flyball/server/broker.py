@@ -76,14 +76,6 @@ class Receiver(Protocol):
         ...
 
 
-class MovingReceiver(Receiver, Protocol):
-    """A receiver that can follow its queue to another node."""
-
-    def queue_moved(self, consumer: Consumer) -> None:
-        """Another node serves the queue from now on, or nobody for now; what the consumer held is void."""
-        ...
-
-
 class Wait:
     """A reader that waits for a message, for so long at most."""
 

@@ -16,7 +16,7 @@ from flyball.engine.queue import WorkingQueue
 from flyball.errors import FlyballError, PeerLost, QueueNotFound, StoreError
 from flyball.model import Message, Selector
 from flyball.server.amqp.intake import Intake
-from flyball.server.broker import Broker, MovingReceiver
+from flyball.server.broker import Broker, Receiver
 from flyball.server.directory import Directory, RemoteQueue
 from flyball.server.link.failures import raised_elsewhere
 from flyball.server.link.peers import Link, Peers
@@ -71,7 +71,7 @@ class Attachment:
         broker: Broker,
         link: Link,
         remote: RemoteQueue,
-        receiver: MovingReceiver,
+        receiver: Receiver,
         prefetch: float,
         shared: SharedWindow | None,
         prepare: Prepare | None,
@@ -507,7 +507,7 @@ class Remotes:
     def attach(
         self,
         remote: RemoteQueue,
-        receiver: MovingReceiver,
+        receiver: Receiver,
         *,
         prefetch: float,
         priority: int,

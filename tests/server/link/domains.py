@@ -21,6 +21,7 @@ from flyball.server.directory import Directory
 from flyball.server.link import LinkSession, Peers
 from flyball.server.link.ownership import Ownership
 from flyball.server.remote import Remotes
+from flyball.server.topics import Topics
 from flyball.server.topology import Topology
 from flyball.store.memory import MemoryStore
 from flyball.store.registry import NodeRecord, NodeState
@@ -133,7 +134,7 @@ class HandMadeDomain:
 
 
 @contextlib.asynccontextmanager
-async def domain(count: int = 2, **settings: Any) -> AsyncIterator[HandMadeDomain]:
+async def domain(count: int = 2) -> AsyncIterator[HandMadeDomain]:
     """Run so many nodes; the ids of their queues do not meet."""
     made = HandMadeDomain()
     async with asyncio.TaskGroup() as tasks, contextlib.AsyncExitStack() as stack:
@@ -170,8 +171,7 @@ async def _node(node_id: int, tasks: asyncio.TaskGroup, stack: contextlib.AsyncE
     tasks.create_task(broker.journal.run())
     authority = Authority(broker.journal, snapshot.definitions, loopback_users=("guest",))
     await authority.start()
-    topology = Topology(broker, authority, snapshot.definitions)
-    topology.directory = Directory()
+    topology = Topology(broker, authority, snapshot.definitions, Directory())
     context = AmqpContext(
         topology,
         AmqpSettings(
@@ -183,7 +183,7 @@ async def _node(node_id: int, tasks: asyncio.TaskGroup, stack: contextlib.AsyncE
             memory_bytes=1 << 30,
         ),
     )
-    hub = Hub(broker, authority, None, 1000, tasks)
+    hub = Hub(broker, authority, Topics(topology, ()), None, 1000, tasks)
 
     async def stop() -> None:
         await broker.journal.stop()

@@ -295,28 +295,28 @@ class Peers:
     # What membership tells
 
     def update(self, records: Iterable[NodeRecord]) -> None:
-        """Take over who is there, and where."""
+        """Take over who is there, and where. A node that is declared dead, or has gone, is lost."""
         before = self.records
         self.records = {record.id: record for record in records if record.id != self.node_id}
-        for node_id in self.records:
-            known, now = before.get(node_id), self.records[node_id]
+        for node_id, now in self.records.items():
+            known = before.get(node_id)
+            if known is not None and _place_of(known) == _place_of(now):
+                continue
+            if now.state is NodeState.DEAD:
+                self.lost(node_id)
+                continue
             if known is not None and known.epoch != now.epoch:
                 self.drop(node_id, "is another one by now")
-            if self.can_reach(node_id) and (
-                known is None
-                or known.epoch != now.epoch
-                or known.state is NodeState.DEAD
-                or known.addresses.get("link") != now.addresses.get("link")
-            ):
+            if self.can_reach(node_id):
                 self._retry_s.pop(node_id, None)
                 self.on_found(node_id)
         for node_id in before.keys() - self.records.keys():
-            self.drop(node_id, "has gone")
+            self.lost(node_id)
 
     def lost(self, node_id: int) -> None:
         """The node is dead: nothing that it was sent will be answered."""
         record = self.records.get(node_id)
-        if record is not None:
+        if record is not None and record.state is not NodeState.DEAD:
             self.records[node_id] = replace(record, state=NodeState.DEAD)
         self.drop(node_id, "is dead")
         self.handed.pop(node_id, None)
@@ -428,3 +428,8 @@ class Peers:
 
         self._hub.broker.when_durable(done)
         await future
+
+
+def _place_of(record: NodeRecord) -> tuple[int, bool, str | None]:
+    """Return what decides whether and where a node can be reached."""
+    return record.epoch, record.state is NodeState.DEAD, record.addresses.get("link")
