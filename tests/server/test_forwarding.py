@@ -187,8 +187,9 @@ def test_the_queues_of_a_killed_node_go_on_at_another_with_their_consumers(
             here.connection.process_data_events(time_limit=ANSWER_LIMIT_S)
         here.basic_ack(received[2][1], multiple=True)
         while {body for body, _ in received} != {b"%d" % number for number in range(10)}:
-            here.connection.process_data_events(time_limit=ANSWER_LIMIT_S)
             here.basic_ack(received[-1][1], multiple=True)
+            here.connection.process_data_events(time_limit=ANSWER_LIMIT_S)
+        here.basic_ack(received[-1][1], multiple=True)
         here.basic_publish("", "orders", b"after", PERSISTENT)
         while received[-1][0] != b"after":
             here.connection.process_data_events(time_limit=ANSWER_LIMIT_S)
