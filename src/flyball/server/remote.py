@@ -31,6 +31,9 @@ OPEN_WINDOW = 2000
 SHADOW_BYTES = 4 * 1024 * 1024
 """When so much waits in a shadow because its client does not read, the owner is asked to pause."""
 
+PAUSE_S = 0.02
+"""So often it is looked whether an owner that was asked to pause may go on."""
+
 CONGESTED_BYTES = 8 * 1024 * 1024
 """When another node owes the answers of so much, publishers wait."""
 
@@ -130,6 +133,20 @@ class Attachment:
         if not self._is_paused and len(working) and working.ready_bytes > SHADOW_BYTES:
             self._is_paused = True
             self._link.send(wire.encode_pause(self.number))
+            self._look_later()
+
+    def _look_later(self) -> None:
+        asyncio.get_running_loop().call_later(PAUSE_S, self._look)
+
+    def _look(self) -> None:
+        """Let the owner go on if little waits any more. Nothing tells when a client has read."""
+        if self._is_void or self._is_cancelled or self.working is None:
+            return
+        if self.working.ready_bytes < SHADOW_BYTES // 2:
+            self._is_paused = False
+            self._link.send(wire.encode_resume(self.number))
+        else:
+            self._look_later()
 
     def cancelled(self, ending: Ending) -> None:
         if ending is Ending.ASKED:
@@ -158,7 +175,7 @@ class Attachment:
     def _acknowledged(self, message_id: int) -> None:
         if not self._is_void:
             self._link.settle(self.number, Settlement.ACK, message_id)
-            self._go_on()
+            self._end_if_done()
 
     def give_back(self, message: Message) -> None:
         self._settle(message, Settlement.REQUEUE)
@@ -169,18 +186,12 @@ class Attachment:
     def _settle(self, message: Message, settlement: Settlement) -> None:
         if not self._is_void and message.receipt is not None:
             self._link.settle(self.number, settlement, message.receipt[1])
-            self._go_on()
+            self._end_if_done()
 
-    def _go_on(self) -> None:
+    def _end_if_done(self) -> None:
         working = self.working
-        if working is None:
-            return
-        if self._is_cancelled:
-            if not working.out:
-                self._drop()
-        elif self._is_paused and working.ready_bytes < SHADOW_BYTES // 2:
-            self._is_paused = False
-            self._link.send(wire.encode_resume(self.number))
+        if working is not None and self._is_cancelled and not working.out:
+            self._drop()
 
     def set_prefetch(self, prefetch: float) -> None:
         self.prefetch = prefetch
@@ -198,7 +209,7 @@ class Attachment:
             for message in waiting:
                 if message.receipt is not None:
                     self._link.settle(self.number, Settlement.RETURN, message.receipt[1])
-        self._go_on()
+        self._end_if_done()
 
     def _drop(self) -> None:
         if self.working is not None and self._broker.engine.has_queue(self.working.queue.id):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
 from pamqp.commands import Basic
 
+from flyball.server import remote as remote_module
 from tests.server.link.domains import DomainNode, HandMadeDomain, client, domain, run, until
 
 
@@ -54,19 +56,22 @@ async def two_nodes() -> AsyncIterator[Two]:
         yield Two(made, await one.channel(), await other.channel())
 
 
-Test = Callable[[Two], Awaitable[None]]
+def with_two_nodes(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run a test in a loop, with two nodes as its first argument."""
 
-
-def with_two_nodes(test: Test) -> Callable[[], None]:
-    async def go() -> None:
+    async def go(**fixtures: Any) -> None:
         async with two_nodes() as two:
-            await test(two)
+            await test(two, **fixtures)
 
-    def call() -> None:
-        run(go())
+    def call(**fixtures: Any) -> None:
+        run(go(**fixtures))
 
     call.__name__ = test.__name__
-    call.__doc__ = test.__doc__
+    # What pytest is to fill in: all but the nodes.
+    signature = inspect.signature(test)
+    call.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=list(signature.parameters.values())[1:]
+    )
     return call
 
 
@@ -458,6 +463,85 @@ async def test_a_broken_link_gives_the_messages_back_and_the_consumer_goes_on(tw
     assert len(two.working.out) == 1
     await again.ack()
     await until(lambda: not two.working.out)
+
+
+@with_two_nodes
+async def test_a_consumer_that_is_cancelled_while_its_queue_has_no_owner_stays_cancelled(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    tag = await queue.consume(inbox)
+    remote = two.first.directory.get(two.queue_id)
+    assert remote is not None
+    remote.owner = 77
+    two.first.peers.drop(2, "was cut by the test")
+    await queue.cancel(tag)
+    remote.owner = 2
+    two.first.remotes.placed(two.queue_id)
+    await two.publish(b"1")
+    await two.first.peers.request(2, "flush", {})
+    assert not two.working.consumers
+    assert inbox.messages.empty()
+
+
+@with_two_nodes
+async def test_a_consumer_whose_link_breaks_again_and_again_is_attached_once(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    await queue.consume(inbox)
+    for _ in range(5):
+        link = two.first.peers.link(2)
+        assert link is not None
+        await until(lambda link=link: link.is_ready)  # type: ignore[misc]
+        two.first.peers.drop(2, "was cut by the test")
+    await two.publish(b"1")
+    (message,) = await inbox.take(1)
+    await message.ack()
+    await until(lambda: not two.working.out)
+    assert len(two.working.consumers) == 1
+    assert len(two.first.broker.engine._queues) == 1
+
+
+@with_two_nodes
+async def test_the_owner_pauses_while_much_waits_for_a_client_that_does_not_read(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_module, "SHADOW_BYTES", 10_000)
+    queue, inbox = await two.forwarded(), Inbox()
+    session = two.first.sessions[0]
+    async with client(two.second) as connection:
+        sender = await connection.channel()
+        await queue.consume(inbox)
+        session.pause_writing()
+        await two.publish(*[bytes(1000)] * 50, channel=sender)
+        await two.first.peers.request(2, "flush", {})
+        await two.publish(*[bytes(1000)] * 50, channel=sender)
+        await two.first.peers.request(2, "flush", {})
+        assert len(two.working) >= 50
+        session.resume_writing()
+        for message in await inbox.take(100):
+            await message.ack()
+        await until(lambda: not two.working.out and not len(two.working))
+
+
+@with_two_nodes
+async def test_publishers_wait_while_the_other_node_does_not_answer(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_module, "CONGESTED_BYTES", 10_000)
+    await two.forwarded()
+    gate = asyncio.Event()
+    commit = two.second.broker.store.commit
+
+    async def commit_when_open(*arguments: Any, **options: Any) -> None:
+        await gate.wait()
+        await commit(*arguments, **options)
+
+    two.second.broker.store.commit = commit_when_open  # type: ignore[method-assign]
+    publishing = asyncio.gather(*[two.publish(bytes(1000)) for _ in range(50)])
+    await until(lambda: two.first.remotes.is_congested)
+    await two.first.peers.request(2, "queue.counts", {"queue_id": two.queue_id})
+    assert len(two.working) < 20
+    gate.set()
+    await publishing
+    assert len(two.working) == 50
 
 
 @with_two_nodes

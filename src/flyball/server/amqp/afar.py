@@ -299,13 +299,15 @@ class Afar:
             channel.reply(amqp.BasicConsumeOk(channel.number, tag), unless=method.no_wait)
 
         async def work() -> Act:
-            await self._attach(consumer, remote, begun)
+            await self._attach(consumer, remote, begun, is_new=True)
             return _nothing
 
         session.wait_for(channel.number, _ids(method), _named(work(), queue))
         return True
 
-    async def _attach(self, consumer: AmqpConsumer, target: Found, begun: Callable[[], None]) -> None:
+    async def _attach(
+        self, consumer: AmqpConsumer, target: Found, begun: Callable[[], None], *, is_new: bool = False
+    ) -> None:
         """Let a consumer be sent what a queue has, here or elsewhere. Raises what its owner says."""
         deliveries = consumer.channel.deliveries
         if isinstance(target, WorkingQueue):
@@ -316,7 +318,8 @@ class Afar:
         done: asyncio.Future[FlyballError | None] = asyncio.get_running_loop().create_future()
 
         def started(engine_consumer: Consumer) -> None:
-            if consumer.channel.is_closing or done.cancelled():
+            if consumer.channel.is_closing or not (is_new or consumer.is_running):
+                # Its client has cancelled it while the other node was asked.
                 self._broker.cancel(engine_consumer)
             else:
                 deliveries.is_afar = True
@@ -382,29 +385,33 @@ class Afar:
 
     def follow(self, consumer: AmqpConsumer) -> None:
         """Let a consumer whose queue is not where it was go on wherever it is now."""
-        self._hub.spawn(self._follow(consumer))
+        if not consumer.is_changing:
+            consumer.is_changing = True
+            self._hub.spawn(self._follow(consumer))
 
     async def _follow(self, consumer: AmqpConsumer) -> None:
+        """Attach a consumer again, if need be as often as its queue moves meanwhile."""
         has_looked = False
         while consumer.is_running:
-            target = self._home_of(consumer)
             try:
-                if target is not None:
-                    await self._attach(consumer, target, _nothing)
-                    self._end_if_not_wanted(consumer)
-                    return
-                if has_looked:
+                target = self._home_of(consumer)
+                if target is None:
+                    if has_looked:
+                        consumer.ended()
+                        break
+                    has_looked = True
+                    await self.remotes.catch_up()
+                    continue
+                await self._attach(consumer, target, _nothing)
+                # It may have been lost again before this task had its turn.
+                if consumer.engine_consumer is not None and not consumer.engine_consumer.is_cancelled:
                     break
-                has_looked = True
-                await self.remotes.catch_up()
-                continue
             except ConsumerRefused:
-                break
+                consumer.ended()
             except (PeerLost, QueueNotFound, StoreError):
                 await self.remotes.news(RETRY_S)
             has_looked = False
-        if consumer.is_running:
-            consumer.ended()
+        consumer.is_changing = False
 
     def _home_of(self, consumer: AmqpConsumer) -> Found | None:
         """Return the queue of a consumer wherever it is now; of a clustered one, another member if that is gone."""
@@ -416,14 +423,15 @@ class Afar:
         return found
 
     async def move(self, consumer: AmqpConsumer, target: Found, time_limit_s: float = 5.0) -> bool:
-        """Let a consumer go on with another queue, without its client noticing. False if it has ended meanwhile.
+        """Let a consumer go on with another queue, without its client noticing. False if it cannot.
 
         It gets nothing more from the old one. What it has not settled within the time goes back there, as
         redelivered, and may be settled without an effect.
         """
         old = consumer.engine_consumer
-        if old is None or not consumer.is_running:
+        if old is None or consumer.is_changing or not consumer.is_running:
             return False
+        consumer.is_changing = True
         deliveries = consumer.channel.deliveries
         self._leave(consumer, old)
         if old.leases:
@@ -436,8 +444,6 @@ class Afar:
                 deliveries.void(old)
             finally:
                 deliveries.leaving.pop(old.id, None)
-        if not consumer.is_running:
-            return False
         consumer.queue = target.queue
         await self._follow(consumer)
         return consumer.is_running
@@ -447,11 +453,6 @@ class Afar:
         working = self._engine.find_working(old.queue_id)
         if working is not None and working.afar is None and not working.queue.auto_delete:
             self._topology.consumer_gone(old.queue_id, consumer)
-
-    def _end_if_not_wanted(self, consumer: AmqpConsumer) -> None:
-        """Its client may have cancelled it while the other node was asked."""
-        if not consumer.is_running and consumer.engine_consumer is not None:
-            self._broker.cancel(consumer.engine_consumer)
 
     # Publishing
 

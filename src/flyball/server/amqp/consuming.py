@@ -46,6 +46,7 @@ class AmqpConsumer:
         "counts_deliveries",
         "engine_consumer",
         "exclusive",
+        "is_changing",
         "no_ack",
         "prefetch",
         "priority",
@@ -75,6 +76,8 @@ class AmqpConsumer:
         self.prefetch = prefetch
         self.priority = priority
         self.exclusive = exclusive
+        self.is_changing = False
+        """Whether it is on its way to another queue or node, and gets nothing meanwhile."""
         self.engine_consumer: Consumer | None = None
 
     @property

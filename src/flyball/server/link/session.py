@@ -68,10 +68,10 @@ class _Puts:
         self._numbers.append(number)
 
     def committed(self) -> None:
-        self._session.puts_done(self._numbers, Outcome.STORED)
+        self._session.committed(self._numbers, Outcome.STORED)
 
     def failed(self, error: StoreError) -> None:
-        self._session.puts_done(self._numbers, Outcome.UNKNOWN)
+        self._session.committed(self._numbers, Outcome.UNKNOWN)
 
 
 class LinkSession(Connection):
@@ -104,6 +104,8 @@ class LinkSession(Connection):
         self._held: dict[int, Message] = {}
         """What was asked for with Get and is not settled."""
         self._puts: _Puts | None = None
+        self._awaited = 0
+        """How many puts wait for the store."""
         self._stored_now: list[int] = []
         self._is_choked = False
         self._has_ended = False
@@ -297,7 +299,12 @@ class LinkSession(Connection):
         except InvalidBody:
             self._put_done(frame.number, Outcome.FULL)
 
+    @property
+    def is_busy(self) -> bool:
+        return super().is_busy or self._awaited > 0
+
     def _await_commit(self, number: int) -> None:
+        self._awaited += 1
         if self._puts is None or self._puts.batch_number != self._journal.batch_number:
             self._puts = _Puts(self, self._journal.batch_number)
             self._puts.add(number)
@@ -312,6 +319,11 @@ class LinkSession(Connection):
         if not self._stored_now and not self._out:
             self.hub.mark_dirty(self)
         self._stored_now.append(number)
+
+    def committed(self, numbers: list[int], outcome: Outcome) -> None:
+        """The store has answered for these puts."""
+        self._awaited -= len(numbers)
+        self.puts_done(numbers, outcome)
 
     def puts_done(self, numbers: list[int], outcome: Outcome) -> None:
         self.send(wire.encode_put_done(outcome, numbers))
