@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flyball.engine.access import Action
 from flyball.engine.consumer import Consumer
@@ -45,8 +45,13 @@ if TYPE_CHECKING:
 RETRY_S = 0.5
 """After so long something is tried again whose node could not be reached, if nothing has changed before."""
 
+PATIENCE_S = 15.0
+"""For so long a client waits for a queue whose node cannot be reached."""
+
 CLAIM_LIMIT_S = 10.0
 """A queue whose name another node has claimed must be there by then."""
+
+T = TypeVar("T")
 
 Found = WorkingQueue | RemoteQueue
 Act = Callable[[], None]
@@ -299,11 +304,32 @@ class Afar:
             channel.reply(amqp.BasicConsumeOk(channel.number, tag), unless=method.no_wait)
 
         async def work() -> Act:
-            await self._attach(consumer, remote, begun, is_new=True)
+            await self._at_owner(queue, lambda target: self._attach(consumer, target, begun, is_new=True))
             return _nothing
 
-        session.wait_for(channel.number, _ids(method), _named(work(), queue))
+        session.wait_for(channel.number, _ids(method), work())
         return True
+
+    async def _at_owner(self, queue: Queue, attempt: Callable[[Found], Awaitable[T]]) -> T:
+        """Try something with a queue wherever it is served, until that succeeds or it was lost for too long."""
+        deadline_s = asyncio.get_running_loop().time() + PATIENCE_S
+        has_looked = False
+        while True:
+            working = self._engine.find_working(queue.id)
+            target = self._directory.get(queue.id) if working is None else working
+            if target is None:
+                raise QueueNotFound(queue.name, queue.vhost)
+            try:
+                return await attempt(target)
+            except QueueNotFound as error:
+                if has_looked:
+                    raise QueueNotFound(queue.name, queue.vhost) from error
+                has_looked = True
+                await self.remotes.catch_up()
+            except PeerLost:
+                if asyncio.get_running_loop().time() >= deadline_s:
+                    raise
+                await self.remotes.news(RETRY_S)
 
     async def _attach(
         self, consumer: AmqpConsumer, target: Found, begun: Callable[[], None], *, is_new: bool = False
@@ -354,18 +380,11 @@ class Afar:
         session.check(Action.READ, queue.name, f"queue '{queue.name}'")
         _check_lock(queue)
         is_quorum = self._topology.traits_of(queue).is_quorum
-        answer: asyncio.Future[tuple[Message | None, int, FlyballError | None]]
-        answer = asyncio.get_running_loop().create_future()
 
-        def found(message: Message | None, ready: int, error: FlyballError | None) -> None:
-            if not answer.done():
-                answer.set_result((message, ready, error))
-
-        async def work() -> Act:
-            self.remotes.get(remote, found, partial(_present, queue.name))
-            message, ready, error = await answer
-            if error is not None:
-                raise error
+        async def attempt(target: Found) -> Act:
+            if isinstance(target, WorkingQueue):
+                return partial(channel.handle_here, method)
+            message, ready = await self._get(target)
 
             def act() -> None:
                 if message is None:
@@ -378,8 +397,24 @@ class Afar:
 
             return act
 
-        session.wait_for(channel.number, _ids(method), _named(work(), queue))
+        session.wait_for(channel.number, _ids(method), self._at_owner(queue, attempt))
         return True
+
+    async def _get(self, remote: RemoteQueue) -> tuple[Message | None, int]:
+        answer: asyncio.Future[tuple[Message | None, int, FlyballError | None]]
+        answer = asyncio.get_running_loop().create_future()
+
+        def found(message: Message | None, ready: int, error: FlyballError | None) -> None:
+            if not answer.done():
+                answer.set_result((message, ready, error))
+            elif message is not None:
+                self._broker.give_back([message])
+
+        self.remotes.get(remote, found, partial(_present, remote.queue.name))
+        message, ready, error = await answer
+        if error is not None:
+            raise error
+        return message, ready
 
     # Changing over
 

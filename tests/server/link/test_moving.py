@@ -1,0 +1,333 @@
+"""Links that break, owners that die and queues that move: consumers and messages follow. And moves on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aio_pika
+import pytest
+
+from flyball.server import remote as remote_module
+from tests.server.link.domains import DomainNode, client, domain, run, until
+from tests.server.link.pairs import Inbox, Two, bodies, with_two_nodes
+
+
+@with_two_nodes
+async def test_a_broken_link_gives_the_messages_back_and_the_consumer_goes_on(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    await queue.consume(inbox)
+    await two.publish(b"1")
+    (void,) = await inbox.take(1)
+    link = two.first.peers.link(2)
+    assert link is not None
+    link.give_up("was cut by the test")
+    (again,) = await inbox.take(1)
+    assert (again.body, again.redelivered) == (b"1", True)
+    await void.ack()
+    await two.first.peers.request(2, "flush", {})
+    assert len(two.working.out) == 1
+    await again.ack()
+    await until(lambda: not two.working.out)
+
+
+@with_two_nodes
+async def test_a_consumer_that_is_cancelled_while_its_queue_has_no_owner_stays_cancelled(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    tag = await queue.consume(inbox)
+    remote = two.first.directory.get(two.queue_id)
+    assert remote is not None
+    remote.owner = 77
+    two.first.peers.drop(2, "was cut by the test")
+    await queue.cancel(tag)
+    remote.owner = 2
+    two.first.remotes.placed(two.queue_id)
+    await two.publish(b"1")
+    await two.first.peers.request(2, "flush", {})
+    assert not two.working.consumers
+    assert inbox.messages.empty()
+
+
+@with_two_nodes
+async def test_a_client_that_asks_while_the_link_is_broken_waits_for_the_next_one(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    await two.publish(b"1", b"2")
+    link = two.first.peers.link(2)
+    assert link is not None
+    getting = asyncio.ensure_future(queue.get())
+    answers = link._answers
+    await until(lambda: bool(answers))
+    link.give_up("was cut by the test")
+    assert (await getting).body in (b"1", b"2")
+    link = two.first.peers.link(2)
+    assert link is not None
+    consuming = asyncio.ensure_future(queue.consume(inbox))
+    consumers = link.consumers
+    await until(lambda: bool(consumers))
+    link.give_up("was cut by the test")
+    await consuming
+    assert len(await inbox.take(1)) == 1
+
+
+@with_two_nodes
+async def test_a_consumer_whose_link_breaks_again_and_again_is_attached_once(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    await queue.consume(inbox)
+    for _ in range(5):
+        link = two.first.peers.link(2)
+        assert link is not None
+        await until(lambda link=link: link.is_ready)  # type: ignore[misc]
+        two.first.peers.drop(2, "was cut by the test")
+    await two.publish(b"1")
+    (message,) = await inbox.take(1)
+    await message.ack()
+    await until(lambda: not two.working.out)
+    assert len(two.working.consumers) == 1
+    assert len(two.first.broker.engine._queues) == 1
+
+
+@with_two_nodes
+async def test_the_owner_pauses_while_much_waits_for_a_client_that_does_not_read(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_module, "SHADOW_BYTES", 10_000)
+    queue, inbox = await two.forwarded(), Inbox()
+    session = two.first.sessions[0]
+    async with client(two.second) as connection:
+        sender = await connection.channel()
+        await queue.consume(inbox)
+        session.pause_writing()
+        await two.publish(*[bytes(1000)] * 50, channel=sender)
+        await two.first.peers.request(2, "flush", {})
+        await two.publish(*[bytes(1000)] * 50, channel=sender)
+        await two.first.peers.request(2, "flush", {})
+        assert len(two.working) >= 50
+        session.resume_writing()
+        for message in await inbox.take(100):
+            await message.ack()
+        await until(lambda: not two.working.out and not len(two.working))
+
+
+@with_two_nodes
+async def test_publishers_wait_while_the_other_node_does_not_answer(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_module, "CONGESTED_BYTES", 10_000)
+    await two.forwarded()
+    gate = asyncio.Event()
+    commit = two.second.broker.store.commit
+
+    async def commit_when_open(*arguments: Any, **options: Any) -> None:
+        await gate.wait()
+        await commit(*arguments, **options)
+
+    two.second.broker.store.commit = commit_when_open  # type: ignore[method-assign]
+    publishing = asyncio.gather(*[two.publish(bytes(1000)) for _ in range(50)])
+    await until(lambda: two.first.remotes.is_congested)
+    await two.first.peers.request(2, "queue.counts", {"queue_id": two.queue_id})
+    assert len(two.working) < 20
+    gate.set()
+    await publishing
+    assert len(two.working) == 50
+
+
+@with_two_nodes
+async def test_a_put_under_way_when_the_owner_dies_is_refused(two: Two) -> None:
+    await two.forwarded()
+    two.second.hub.broker.store.commit = _never  # type: ignore[method-assign]
+    publishing = asyncio.ensure_future(two.publish(b"1"))
+    await until(lambda: len(two.working) == 1)
+    two.made.kill(two.second)
+    with pytest.raises(aio_pika.exceptions.DeliveryError):
+        await publishing
+
+
+async def _never(*arguments: object, **options: object) -> None:
+    await asyncio.Event().wait()
+
+
+def move_queue(two: Two, owner: DomainNode) -> None:
+    """Let another node serve the queue, as if it had been adopted; its messages stay behind in this test."""
+    queue = two.working.queue
+    other = next(node for node in two.made.nodes if node is not owner)
+    working = other.broker.engine.delete_queue(queue.id)
+    created = owner.broker.engine.create_queue(queue.name, durable=True)
+    adopted = owner.broker.engine._queues.pop(created.id)
+    adopted.queue.id = queue.id
+    owner.broker.engine._queues[queue.id] = adopted
+    two.made.tell_all()
+    for consumer in list(working.consumers.values()):
+        consumer.owner.queue_moved(consumer)  # type: ignore[attr-defined]
+    two.first.remotes.placed(queue.id)
+
+
+@with_two_nodes
+async def test_a_consumer_follows_its_queue_to_its_own_node_and_a_message_finds_it_there(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    await queue.consume(inbox)
+    await two.publish(b"1")
+    (void,) = await inbox.take(1)
+    move_queue(two, two.first)
+    await two.publish(b"2")
+    (message,) = await inbox.take(1)
+    assert message.body == b"2"
+    await void.ack()
+    await message.ack()
+    here = two.first.broker.engine.find_queue("orders")
+    assert here is not None
+    await until(lambda: not here.out)
+    # The consumer of the other node's client follows to where it is, too.
+    other = Inbox()
+    await two.there.reopen()
+    await (await two.there.get_queue("orders")).consume(other)
+    assert len(here.consumers) == 2
+
+
+@with_two_nodes
+async def test_a_message_for_a_queue_without_an_owner_waits_for_the_next_one(two: Two) -> None:
+    await two.forwarded()
+    remote = two.first.directory.get(two.queue_id)
+    assert remote is not None
+    remote.owner = 77
+    publishing = asyncio.ensure_future(two.publish(b"1"))
+    await until(lambda: two.first.remotes.is_congested)
+    assert not publishing.done()
+    remote.owner = 2
+    two.first.remotes.placed(two.queue_id)
+    await publishing
+    assert two.bodies() == [b"1"]
+
+
+@with_two_nodes
+async def test_a_message_for_a_queue_without_an_owner_is_refused_when_its_time_is_up(two: Two) -> None:
+    await two.forwarded()
+    two.first.remotes._wait_s = 0.05
+    remote = two.first.directory.get(two.queue_id)
+    assert remote is not None
+    remote.owner = 77
+    with pytest.raises(aio_pika.exceptions.DeliveryError):
+        await two.publish(b"1")
+
+
+def amqp_consumer(node: DomainNode) -> Any:
+    found = [
+        consumer
+        for session in node.sessions
+        for channel in session._channels.values()
+        for consumer in channel.deliveries.consumers.values()
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+async def _member_of(two: Two, node: DomainNode) -> Any:
+    """Make a member of the clustered queue `orders` on a node."""
+    working = node.broker.engine.find_queue("orders")
+    if working is None:
+        queue = node.broker.engine.create_queue("orders", durable=True)
+        working = node.broker.engine.queue(queue.id)
+    working.queue.member = True
+    two.made.tell_all()
+    return working
+
+
+@pytest.mark.parametrize("route", [(0, 1), (1, 0), (1, 2)])
+def test_a_consumer_moves_between_members_without_its_client_noticing(route: tuple[int, int]) -> None:
+    async def test() -> None:
+        async with domain(3) as made, client(made.nodes[0]) as one, client(made.nodes[0]) as publishing:
+            channel = await one.channel()
+            two = Two(made, channel, channel)
+            source, target = (made.nodes[place] for place in route)
+            members = {node.id: await _member_of(two, node) for node in dict.fromkeys((source, target))}
+            two.made.tell_all()
+            inbox = Inbox()
+            if source is not made.nodes[0]:
+                made.nodes[0].sessions[0].set_home("/", "orders", members[source.id].queue.id)
+                made.nodes[0].sessions[1].set_home("/", "orders", members[source.id].queue.id)
+            await (await channel.get_queue("orders")).consume(inbox)
+            sender = await publishing.channel()
+            await two.publish(b"kept", b"settled", channel=sender)
+            kept, settled = await inbox.take(2)
+            await settled.ack()
+            consumer = amqp_consumer(made.nodes[0])
+            afar = made.nodes[0].afar
+            where = members[target.id]
+            goal = where if target is made.nodes[0] else made.nodes[0].directory.get(where.queue.id)
+            assert goal is not None
+            assert await afar.move(consumer, goal, time_limit_s=0.05)
+            assert consumer.queue.id == where.queue.id
+            # What was not settled in time is somebody else's; to settle it has no effect, and does no harm.
+            await kept.ack()
+            await made.nodes[0].peers.request(2, "flush", {})
+            assert bodies_of(members[source.id]) + [message.body for message in members[source.id].out.values()] == [
+                b"kept"
+            ]
+            for session in made.nodes[0].sessions:
+                session.set_home("/", "orders", where.queue.id)
+            await two.publish(b"after", channel=sender)
+            assert bodies(await inbox.take(1)) == [b"after"]
+
+    run(test())
+
+
+def bodies_of(working: Any) -> list[bytes]:
+    return [message.body for message in working.oldest(0, 100)]
+
+
+@with_two_nodes
+async def test_a_consumer_moves_as_soon_as_all_is_settled(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    two.working.queue.member = True
+    await queue.consume(inbox)
+    await two.publish(b"1")
+    (message,) = await inbox.take(1)
+    here = await _member_of(two, two.first)
+    moving = asyncio.ensure_future(two.first.afar.move(amqp_consumer(two.first), here, time_limit_s=1000.0))
+    await until(lambda: bool(two.second.peers.sessions))
+    assert not moving.done()
+    await message.ack()
+    assert await moving
+    assert len(here.consumers) == 1
+    await until(lambda: not two.working.consumers and not two.working.out)
+
+
+@with_two_nodes
+async def test_a_producer_is_sent_to_another_member_by_its_home(two: Two) -> None:
+    await two.forwarded()
+    two.working.queue.member = True
+    here = await _member_of(two, two.first)
+    await two.publish(b"1")
+    two.first.sessions[0].set_home("/", "orders", two.queue_id)
+    await two.publish(b"2")
+    two.first.sessions[0].set_home("/", "orders", None)
+    await two.publish(b"3")
+    assert bodies_of(here) == [b"1", b"3"]
+    assert two.bodies() == [b"2"]
+
+
+@with_two_nodes
+async def test_messages_are_handed_to_another_member_once_though_the_link_breaks(two: Two) -> None:
+    await two.forwarded()
+    here = await _member_of(two, two.first)
+    for body in (b"1", b"2"):
+        await two.here.default_exchange.publish(aio_pika.Message(body, delivery_mode=1), "orders")
+    broker = two.first.broker
+    remote = two.first.directory.get(two.queue_id)
+    assert remote is not None
+    messages = here.oldest(0, 10)
+    for message in messages:
+        here.take_anywhere(message)
+    handed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    await two.first.peers.request(2, "flush", {})
+    link = two.first.peers.link(2)
+    assert link is not None
+    two.first.remotes.hand(remote, messages, handed.set_result)
+    link.flush()
+    await until(lambda: len(two.working) == 2)
+    # The answer is on its way, and does not come.
+    link.give_up("was cut by the test")
+    assert await handed
+    assert two.bodies() == [b"1", b"2"]
+    for message in messages:
+        broker.settle(message)
+    assert not here.out
