@@ -11,8 +11,6 @@ import pytest
 
 from flyball.client import CommandRefused
 from flyball.client.sync import Client
-from flyball.model import Definition
-from flyball.server.topics import Topic
 from tests.amqp.queues import declare, take
 from tests.nodes import RunningNode
 
@@ -139,18 +137,6 @@ def test_topics_and_subscriptions_survive_a_restart(tmp_path: Path) -> None:
                     found = [messages.next(20), messages.next(20)]
                     assert [delivery and delivery.message.text for delivery in found] == ["kept", "fresh"]
                 client.delete_topic("sport")
-
-
-def test_what_other_nodes_have_changed_is_taken_in(memory_node: RunningNode) -> None:
-    def change(node: Any) -> list[Topic]:
-        topics = node.hub.topics
-        topics.apply(Definition("topic", "key", {"name": "news", "vhost": "/", "parent": None}))
-        found: list[Topic] = topics.all()
-        topics.forget("key")
-        assert topics.all() == []
-        return found
-
-    assert memory_node.call(change) == [Topic("news")]
 
 
 # AMQP

@@ -298,7 +298,7 @@ def test_plain_frames_know_of_the_extension_only_the_servers_welcome() -> None:
     with pytest.raises(ProtocolError):
         decode(encode(welcome))
     for from_server in (False, True):
-        for method in range(0x41, 0x65):
+        for method in range(0x41, 0x66):
             with pytest.raises(ProtocolError, match="unknown method"):
                 decode(frame(method, b""), from_server=from_server)
 

@@ -111,6 +111,7 @@ PACKETS: dict[type[t.Packet], st.SearchStrategy[t.Packet]] = {
     t.Publish: st.builds(t.Publish, ints, texts, texts, st.lists(drafts, max_size=4)),
     t.Subscribe: st.builds(t.Subscribe, ints, texts, texts, texts),
     t.Subscribed: st.builds(t.Subscribed, ints, ints),
+    t.Forwarded: st.builds(t.Forwarded, ints),
 }
 
 any_packet = st.one_of(list(PACKETS.values()))

@@ -479,7 +479,7 @@ class Engine:
         """
         working = self.queue(queue_id)
         consumer = Consumer(
-            self._take_consumer_id(),
+            self.new_consumer_id(),
             queue_id,
             selector,
             Credit(prefetch),
@@ -494,7 +494,7 @@ class Engine:
     def wait(self, queue_id: int, selector: Selector, owner: object, now_us: int) -> Consumer:
         """Let `owner` be given the next message that fits, taken out. Nothing fits now, or it is not in memory."""
         working = self.queue(queue_id)
-        consumer = Consumer(self._take_consumer_id(), queue_id, selector, Credit(1), owner, takes=True)
+        consumer = Consumer(self.new_consumer_id(), queue_id, selector, Credit(1), owner, takes=True)
         self._admit(working, consumer)
         if working.feed(consumer, now_us):
             raise AssertionError("wait is for when take has found nothing")
@@ -594,7 +594,8 @@ class Engine:
 
     # Inside
 
-    def _take_consumer_id(self) -> int:
+    def new_consumer_id(self) -> int:
+        """Return a number that no consumer here has."""
         consumer_id = self._next_consumer_id
         self._next_consumer_id += 1
         return consumer_id

@@ -20,6 +20,7 @@ from flyball.errors import FlyballError, ProtocolError, RequestError, StoreError
 from flyball.model import Message
 from flyball.server.authority import Authority
 from flyball.server.broker import Broker
+from flyball.server.company import Company
 from flyball.server.directory import Directory
 from flyball.server.placement import HerePlacement, Placement
 from flyball.server.topics import Topics
@@ -59,6 +60,8 @@ class Hub:
         self.topics = topics
         self.directory = Directory()
         """The queues that other nodes serve."""
+        self.company = Company()
+        """What can be asked of those nodes."""
         self.placement: Placement = HerePlacement(broker.engine)
         """Who knows where the clients of clustered queues should go."""
         self.recorder = recorder

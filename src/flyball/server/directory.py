@@ -40,6 +40,10 @@ class Directory:
     def all(self) -> list[RemoteQueue]:
         return list(self._by_id.values())
 
+    @property
+    def queues(self) -> list[Queue]:
+        return [remote.queue for remote in self._by_id.values()]
+
     def get(self, queue_id: int) -> RemoteQueue | None:
         return self._by_id.get(queue_id)
 

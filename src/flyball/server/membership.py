@@ -134,6 +134,18 @@ class Membership:
         if self.registry.is_shared:
             await self.registry.leave()
 
+    def address_of(self, node_id: int, protocol: str) -> str | None:
+        """Return where another node listens for a protocol; None if it takes no part, or does not."""
+        node = self.node(node_id)
+        return node.addresses.get(protocol) if node is not None and node.is_live else None
+
+    async def may_create(self, vhost: str, name: str) -> bool:
+        """Whether a new queue of that name may be made here: then the name is claimed. Raises StoreError."""
+        await self.catch_up()
+        if self._topology.directory.find(vhost, name) is not None:
+            return False
+        return await self.claim(vhost, name) == self.node_id
+
     async def claim(self, vhost: str, name: str) -> int:
         """Claim the name of a new queue; return the id of the node that has it, which may be another one."""
         return await self.registry.claim(vhost, name) if self._broker.in_company else self.node_id

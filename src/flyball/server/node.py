@@ -23,6 +23,7 @@ from flyball.server.amqp import AmqpContext, AmqpSession, AmqpSettings
 from flyball.server.amqp.afar import Afar
 from flyball.server.authority import Authority
 from flyball.server.broker import Broker
+from flyball.server.company import Company
 from flyball.server.connection import Connection, Hub, is_loopback
 from flyball.server.cpu_share import CpuShare
 from flyball.server.definitions import Definitions
@@ -142,7 +143,7 @@ async def running(settings: ServeSettings, parts: Sequence[Part] = ()) -> AsyncI
         amqp_context = AmqpContext(topology, _amqp_settings(settings))
         broker.watch_expiries()
         recorder = _recorder(settings)
-        topics = Topics(topology, snapshot.definitions)
+        topics = Topics(topology, definitions)
         hub = Hub(broker, authority, topics, recorder, settings.max_connections, tasks)
         hub.directory = topology.directory
         hub.reports["flow"] = amqp_context.flow.report
@@ -152,6 +153,8 @@ async def running(settings: ServeSettings, parts: Sequence[Part] = ()) -> AsyncI
         peers.commands.update(Ownership(topology).commands)
         remotes = Remotes(broker, directory, peers)
         remotes.catch_up = membership.catch_up
+        topics.claim = membership.may_create
+        hub.company = Company(membership.address_of, membership.may_create, membership.catch_up, remotes.put)
         membership.on_nodes.append(peers.update)
         membership.on_placed = remotes.placed
         if registry.is_shared:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +24,10 @@ from flyball.errors import (
     TopicNotFound,
 )
 from flyball.model import DEFAULT_VHOST, Binding, Definition, Destination, Exchange, Queue
-from flyball.server.pending import Changing, Done
+from flyball.server.definitions import Definitions
+from flyball.server.directory import RemoteQueue
+from flyball.server.pending import Done
 from flyball.server.topology import Topology
-from flyball.store.changes import DefinitionDeleted, DefinitionPut
-
-log = logging.getLogger(__name__)
 
 KIND = "topic"
 """The kind of a topic's definition."""
@@ -55,28 +53,32 @@ class Topic:
 class Topics:
     """The topics of all virtual hosts. What has been changed on return is durable."""
 
-    def __init__(self, topology: Topology, definitions: Iterable[Definition]) -> None:
+    def __init__(self, topology: Topology, definitions: Definitions) -> None:
         self._topology = topology
-        self._topics: dict[str, Topic] = {}
-        """By the keys of their definitions."""
+        self._definitions = definitions
+        self._kept = definitions.of(KIND)
+        self.claim: Callable[[str, str], Awaitable[bool]] | None = None
+        """Says whether a queue of a name may be made here, where other nodes may make queues too."""
         topology.on_exchange_deleted = self._exchange_deleted
-        for definition in definitions:
-            if definition.kind == KIND:
-                self.apply(definition)
 
     # What there is
 
     def all(self, vhost: str | None = None) -> list[Topic]:
         """Return the topics of all virtual hosts, or of one, by name."""
-        found = [topic for topic in self._topics.values() if vhost in (None, topic.vhost)]
+        topics = [_topic_of(value) for value in self._kept.values()]
+        found = [topic for topic in topics if vhost in (None, topic.vhost)]
         return sorted(found, key=lambda topic: (topic.vhost, topic.name))
 
     def get(self, name: str, vhost: str = DEFAULT_VHOST) -> Topic:
         """Return a topic. Raises TopicNotFound."""
-        topic = self._topics.get(_key(vhost, name))
+        topic = self._find(name, vhost)
         if topic is None:
             raise TopicNotFound(name)
         return topic
+
+    def _find(self, name: str, vhost: str) -> Topic | None:
+        value = self._kept.get(_key(vhost, name))
+        return None if value is None else _topic_of(value)
 
     def subscriptions(self, name: str, vhost: str = DEFAULT_VHOST) -> list[dict[str, Any]]:
         """Tell the queues that get what is published to the topic itself, those that AMQP has bound included."""
@@ -97,11 +99,20 @@ class Topics:
                 )
         return found
 
-    def route(self, name: str, key: str, vhost: str = DEFAULT_VHOST) -> list[WorkingQueue]:
-        """Return the queues that get what is published with the key. Raises TopicNotFound."""
+    def route(self, name: str, key: str, vhost: str = DEFAULT_VHOST) -> tuple[list[WorkingQueue], list[RemoteQueue]]:
+        """Return the queues that get what is published with the key, here and elsewhere. Raises TopicNotFound."""
         self._check_exchange(name, vhost)
         _check_key("key", key)
-        return self._topology.route(vhost, name, [key], dict)
+        here: list[WorkingQueue] = []
+        elsewhere: list[RemoteQueue] = []
+        for queue_name in self._topology.router(vhost).route(name, key, dict):
+            working = self._topology.engine.find_queue(queue_name, vhost)
+            remote = self._topology.directory.find(vhost, queue_name)
+            if working is not None:
+                here.append(working)
+            elif remote is not None:
+                elsewhere.append(remote)
+        return here, elsewhere
 
     # Changes
 
@@ -111,7 +122,7 @@ class Topics:
         if len(name.encode()) > _MAX_BYTES:
             raise InvalidName(f"the name of a topic may have {_MAX_BYTES} bytes, not {len(name.encode())}")
         topic = Topic(name, vhost, parent)
-        known = self._topics.get(_key(vhost, name))
+        known = self._find(name, vhost)
         if known is not None:
             if known != topic:
                 raise InvalidArgument(
@@ -125,7 +136,7 @@ class Topics:
         await _kept(lambda done: self._topology.declare_exchange(Exchange(name, _EXCHANGE_TYPE, vhost), done))
         if parent is not None:
             await _kept(lambda done: self._topology.bind(_to_parent(topic, parent), done))
-        await self._keep(topic, None)
+        await self._keep(topic)
 
     async def set_parent(self, name: str, parent: str | None, vhost: str = DEFAULT_VHOST) -> None:
         """Let the topic have another parent, or none. Raises InvalidArgument if it were its own ancestor then."""
@@ -138,14 +149,13 @@ class Topics:
         if parent == before.parent:
             return
         topic = Topic(name, vhost, parent)
-        # At once, so that nobody can close a circle meanwhile.
-        self._topics[_key(vhost, name)] = topic
+        # First of all, so that nobody can close a circle meanwhile.
+        await self._keep(topic)
         if before.parent is not None:
             old = _to_parent(before, before.parent)
             await _kept(lambda done: self._topology.unbind(old, done))
         if parent is not None:
             await _kept(lambda done: self._topology.bind(_to_parent(topic, parent), done))
-        await self._keep(topic, before)
 
     async def delete(self, name: str, vhost: str = DEFAULT_VHOST) -> None:
         """Delete a topic. Raises TopicInUse while it has children or durable subscriptions."""
@@ -174,6 +184,8 @@ class Topics:
         else:
             queue_name = _queue_name(name, subscription)
             declared = Queue(0, queue_name, vhost)
+        if self.claim is not None and self._topology.engine.find_queue(queue_name, vhost) is None:
+            await self.claim(vhost, queue_name)
         remote = self._topology.directory.find(vhost, queue_name)
         if remote is None:
             await _kept(lambda done: self._topology.declare_queue(declared, owner, done))
@@ -202,17 +214,6 @@ class Topics:
         """The owner of subscriptions without a name is gone: so are they."""
         self._topology.delete_owned(owner)
 
-    # What other nodes have changed
-
-    def apply(self, definition: Definition) -> None:
-        """Take in a topic that the store has. Its exchange and bindings have definitions of their own."""
-        topic = Topic(**definition.value)
-        self._topics[definition.key] = topic
-
-    def forget(self, key: str) -> None:
-        """Let a topic go that the store has no more."""
-        self._topics.pop(key, None)
-
     # Inside
 
     def _check_exchange(self, name: str, vhost: str) -> None:
@@ -221,32 +222,30 @@ class Topics:
         if exchange is None or exchange.type != _EXCHANGE_TYPE or exchange.internal:
             raise TopicNotFound(name)
 
-    async def _keep(self, topic: Topic, before: Topic | None) -> None:
-        key = _key(topic.vhost, topic.name)
-
-        def undo() -> None:
-            if before is None:
-                self._topics.pop(key, None)
-            else:
-                self._topics[key] = before
-
-        self._topics[key] = topic
-        value = {"name": topic.name, "vhost": topic.vhost, "parent": topic.parent}
-        change = DefinitionPut(Definition(KIND, key, value))
-        await _kept(lambda done: self._topology.broker.journal.change(change, Changing(done, undo)))
+    async def _keep(self, topic: Topic) -> None:
+        await _kept(lambda done: self._definitions.put(_definition_of(topic), done))
 
     def _exchange_deleted(self, exchange: Exchange) -> None:
         """A topic goes with its exchange, whoever has deleted that; its children have no parent then."""
-        key = _key(exchange.vhost, exchange.name)
-        if self._topics.pop(key, None) is None:
+        if self._find(exchange.name, exchange.vhost) is None:
             return
-        journal = self._topology.broker.journal
-        journal.change(DefinitionDeleted(KIND, key), None)
-        for child_key, child in list(self._topics.items()):
-            if child.vhost == exchange.vhost and child.parent == exchange.name:
-                orphan = self._topics[child_key] = Topic(child.name, child.vhost)
-                value = {"name": orphan.name, "vhost": orphan.vhost, "parent": None}
-                journal.change(DefinitionPut(Definition(KIND, child_key, value)), None)
+        self._definitions.delete(KIND, _key(exchange.vhost, exchange.name), _nobody_asks)
+        for child in self.all(exchange.vhost):
+            if child.parent == exchange.name:
+                self._definitions.put(_definition_of(Topic(child.name, child.vhost)), _nobody_asks)
+
+
+def _nobody_asks(error: FlyballError | None) -> None:
+    """Something went because of something else; if the store is away, it goes there later."""
+
+
+def _topic_of(value: Mapping[str, Any]) -> Topic:
+    return Topic(value["name"], value["vhost"], value["parent"])
+
+
+def _definition_of(topic: Topic) -> Definition:
+    value = {"name": topic.name, "vhost": topic.vhost, "parent": topic.parent}
+    return Definition(KIND, _key(topic.vhost, topic.name), value)
 
 
 async def _kept(change: Callable[[Done], None]) -> None:

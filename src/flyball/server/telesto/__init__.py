@@ -43,6 +43,7 @@ _ADMINISTRATION: Table = {
     wire.RemoveClient: extension.remove_client,
     wire.Manage: extension.manage,
     wire.Place: clustering.place,
+    wire.Forwarded: clustering.forwarded,
 }
 
 STATES: States = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flyball.errors import FlyballError, InvalidBody, NotPermitted, RequestError, TopicNotFound
+from flyball.errors import FlyballError, InvalidBody, NotPermitted, RequestError, StoreUnavailable, TopicNotFound
 from flyball.model import ClientMode, Draft, Message
 from flyball.server.amqp.presentation import present
 from flyball.server.placement import NoPlaceYet, PlaceRequest, Role
@@ -12,6 +12,7 @@ from flyball.server.telesto.session import Refusal, TelestoRequest, TelestoSessi
 from flyball.trace.schema import Kind
 from flyball.wire import telesto as wire
 from flyball.wire.amqp import write_origin
+from flyball.wire.link import Content, Outcome
 
 PROTOCOL = "telesto"
 
@@ -62,6 +63,13 @@ def leave(session: TelestoSession, packet: wire.Leave, request: TelestoRequest) 
     session.succeed(request)
 
 
+def forwarded(session: TelestoSession, packet: wire.Forwarded, request: TelestoRequest) -> None:
+    """Another node passes on what its client wants: it comes no further."""
+    request.kind = Kind.IDENTIFY
+    session.is_forwarded = True
+    session.succeed(request)
+
+
 # Topics
 
 
@@ -71,13 +79,13 @@ def publish(session: TelestoSession, packet: wire.Publish, request: TelestoReque
     broker = session.broker
     if session.mode != ClientMode.FULL:
         raise NotPermitted("a client needs mode FULL to publish messages")
-    targets = [working.queue.id for working in session.hub.topics.route(packet.topic, packet.key)]
+    here, elsewhere = session.hub.topics.route(packet.topic, packet.key)
     for draft in packet.drafts:
         session.check_draft(draft)
-    copies = len(targets) * len(packet.drafts)
+    copies = (len(here) + len(elsewhere)) * len(packet.drafts)
     session.check_copies(copies)
     request.message_count = copies
-    left = len(packet.drafts)
+    left = len(packet.drafts) * (bool(here) + bool(elsewhere))
     failure: FlyballError | None = None
 
     def stored(messages: Sequence[Message], error: FlyballError | None) -> None:
@@ -91,14 +99,44 @@ def publish(session: TelestoSession, packet: wire.Publish, request: TelestoReque
         else:
             session.reply(request, wire.Count(request.packet_id, copies))
 
+    def stored_there(token: int, outcome: int) -> None:
+        stored((), _failure_of(outcome))
+
     if not copies:
         session.reply(request, wire.Count(request.packet_id, 0))
         return
     now_us = broker.now_us()
     origin = write_origin(packet.topic, packet.key)
+    targets = [working.queue.id for working in here]
     for draft in packet.drafts:
         request.size_bytes += len(draft.body)
-        broker.put(_as_published(session, draft, origin, now_us), targets, stored)
+        published = _as_published(session, draft, origin, now_us)
+        if targets:
+            broker.put(published, targets, stored)
+        if elsewhere:
+            session.hub.company.put(elsewhere, _content_of(published, draft), stored_there, 0)
+
+
+def _content_of(draft: Draft, sent: wire.WireDraft) -> Content:
+    return Content(
+        draft.body,
+        draft.properties,
+        draft.origin,
+        draft.persistent,
+        draft.priority,
+        sent.ttl_ms * 1000 if sent.ttl_ms > 0 else None,
+        draft.sender,
+        None,
+        draft.context,
+    )
+
+
+def _failure_of(outcome: int) -> FlyballError | None:
+    if outcome == Outcome.UNKNOWN:
+        return StoreUnavailable("another node has not answered: whether all subscribers get the message is unknown")
+    if outcome == Outcome.FULL:
+        return InvalidBody("a subscriber's queue is full")
+    return None
 
 
 def _as_published(session: TelestoSession, draft: wire.WireDraft, origin: bytes, now_us: int) -> Draft:

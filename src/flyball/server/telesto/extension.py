@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from functools import partial
 
 import flyball
@@ -17,10 +16,11 @@ from flyball.errors import (
     QueueNotFound,
     RequestError,
 )
-from flyball.model import ClientMode, Draft, Message, Order, Selector
+from flyball.model import ClientMode, Message, Order, Selector
 from flyball.server import management
 from flyball.server.status import status_of
 from flyball.server.telesto import plain
+from flyball.server.telesto.putting import put_drafts
 from flyball.server.telesto.session import RECORD_BYTES, Refusal, TelestoRequest, TelestoSession, record_of
 from flyball.trace.schema import Kind, Result
 from flyball.wire import telesto as wire
@@ -80,81 +80,30 @@ def join(session: TelestoSession, packet: wire.Join, request: TelestoRequest) ->
 def put(session: TelestoSession, packet: wire.Put, request: TelestoRequest) -> None:
     """Store all drafts in all queues, or nothing if a queue does not exist."""
     request.kind = Kind.PUT
-    broker = session.broker
     if session.mode != ClientMode.FULL:
         raise NotPermitted("a client needs mode FULL to put messages")
-    for queue_id in packet.queue_ids:
-        if not broker.engine.has_queue(queue_id):
-            raise QueueNotFound(queue_id)
+    engine = session.broker.engine
+    absent = next((queue_id for queue_id in packet.queue_ids if not engine.has_queue(queue_id)), None)
+    if absent is not None and not session.asks_others:
+        raise QueueNotFound(absent)
     for draft in packet.drafts:
         session.check_draft(draft)
+        request.size_bytes += len(draft.body)
     copies = len(packet.queue_ids) * len(packet.drafts)
     session.check_copies(copies)
     request.queue_id = packet.queue_ids[0] if packet.queue_ids else 0
     request.message_count = copies
-    put_us = broker.now_us()
-    stored = _Batch(session, request, len(packet.drafts))
-    if not copies:
-        stored.answer()
-        return
-    for number, draft in enumerate(packet.drafts):
-        request.size_bytes += len(draft.body)
-        expires_us = put_us + draft.ttl_ms * 1000 if draft.ttl_ms > 0 else None
-        broker.put(
-            Draft(
-                draft.body,
-                session.client_id,
-                draft.receiver or None,
-                draft.context or None,
-                draft.priority,
-                expires_us,
-                draft.properties,
-                draft.persistent,
-            ),
-            packet.queue_ids,
-            stored.slot(number),
-        )
 
-
-class _Batch:
-    """Several puts that are answered together, with the ids of all messages."""
-
-    def __init__(self, session: TelestoSession, request: TelestoRequest, count: int) -> None:
-        self._session = session
-        self._request = request
-        self._left = count
-        self._message_ids: list[list[int]] = [[] for _ in range(count)]
-        self._error: FlyballError | None = None
-
-    def slot(self, number: int) -> _Slot:
-        return _Slot(self, number)
-
-    def done(self, number: int, messages: Sequence[Message], error: FlyballError | None) -> None:
-        self._message_ids[number] = [message.id for message in messages]
-        self._error = self._error or error
-        self._left -= 1
-        if self._left == 0:
-            self.answer()
-
-    def answer(self) -> None:
-        if self._error is not None:
-            self._session.refuse(self._request, self._error)
+    def stored(message_ids: list[int], error: FlyballError | None) -> None:
+        if error is not None:
+            session.refuse(request, error)
         else:
-            ids = [message_id for message_ids in self._message_ids for message_id in message_ids]
-            self._session.reply(self._request, wire.PutDone(self._request.packet_id, ids))
+            session.reply(request, wire.PutDone(request.packet_id, message_ids))
 
-
-class _Slot:
-    """The place of one put in its batch."""
-
-    __slots__ = ("_batch", "_number")
-
-    def __init__(self, batch: _Batch, number: int) -> None:
-        self._batch = batch
-        self._number = number
-
-    def __call__(self, messages: Sequence[Message], error: FlyballError | None) -> None:
-        self._batch.done(self._number, messages, error)
+    if absent is None:
+        put_drafts(session, packet.queue_ids, packet.drafts, stored)
+    else:
+        session.relay.put(packet.queue_ids, packet.drafts, stored)
 
 
 def take(session: TelestoSession, packet: wire.Take, request: TelestoRequest) -> None:

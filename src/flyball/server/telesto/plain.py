@@ -10,6 +10,7 @@ from flyball.errors import (
     InvalidBody,
     InvalidName,
     NotPermitted,
+    QueueNameTaken,
     QueueNotFound,
     RequestError,
 )
@@ -76,14 +77,35 @@ def create_queue(session: TelestoSession, packet: wire.CreateQueue, request: Tel
     request.kind = Kind.CREATE_QUEUE
     name = fit_name(packet.queue_name)
 
+    if session.asks_others:
+        session.hold()
+        session.hub.spawn(_create_claimed(session, name, request))
+    else:
+        _create(session, name, request)
+
+
+def _create(session: TelestoSession, name: str, request: TelestoRequest) -> None:
     def created(error: FlyballError | None) -> None:
         if error is None:
-            session.reply(request, wire.CreateQueueResponse(packet.packet_id, queue.id))
+            session.reply(request, wire.CreateQueueResponse(request.packet_id, queue.id))
         else:
             session.refuse(request, error)
 
     queue = session.broker.create_queue(name, created)
     request.queue_id = queue.id
+
+
+async def _create_claimed(session: TelestoSession, name: str, request: TelestoRequest) -> None:
+    """Create a queue whose name no other node has, nor is about to have."""
+    try:
+        if session.broker.engine.find_queue(name) is not None or not await session.hub.company.claim(
+            DEFAULT_VHOST, name
+        ):
+            raise QueueNameTaken(name)
+        _create(session, name, request)
+    except FlyballError as error:
+        session.refuse(request, error)
+    session.release()
 
 
 def delete_queue(session: TelestoSession, packet: wire.DeleteQueue, request: TelestoRequest) -> None:
@@ -95,23 +117,44 @@ def delete_queue(session: TelestoSession, packet: wire.DeleteQueue, request: Tel
 def get_queue_id(session: TelestoSession, packet: wire.GetQueueId, request: TelestoRequest) -> None:
     request.kind = Kind.LOOK_UP
     check_no_zero(packet.queue_name)
-    working = session.broker.engine.find_queue(packet.queue_name)
-    if working is None:
-        raise QueueNotFound(packet.queue_name)
-    session.reply(request, wire.GetQueueIdResponse(packet.packet_id, working.queue.id))
+    if session.asks_others and _find_queue(session, packet.queue_name) is None:
+        # Another node may have made it just now.
+        session.relay.look_again(lambda: _reply_with_id(session, packet.queue_name, request))
+    else:
+        _reply_with_id(session, packet.queue_name, request)
+
+
+def _reply_with_id(session: TelestoSession, name: str, request: TelestoRequest) -> None:
+    found = _find_queue(session, name)
+    if found is None:
+        session.refuse(request, QueueNotFound(name))
+    else:
+        session.reply(request, wire.GetQueueIdResponse(request.packet_id, found.id))
+
+
+def _find_queue(session: TelestoSession, name: str) -> Queue | None:
+    working = session.broker.engine.find_queue(name)
+    if working is not None:
+        return working.queue
+    remote = session.hub.directory.find(DEFAULT_VHOST, name)
+    return None if remote is None else remote.queue
 
 
 def get_queue_name(session: TelestoSession, packet: wire.GetQueueName, request: TelestoRequest) -> None:
     request.kind = Kind.LOOK_UP
-    name = session.broker.engine.queue(packet.queue_id).queue.name
-    session.reply(request, wire.GetQueueNameResponse(packet.packet_id, name))
+    remote = session.hub.directory.get(packet.queue_id)
+    queue = session.broker.engine.queue(packet.queue_id).queue if remote is None else remote.queue
+    session.reply(request, wire.GetQueueNameResponse(packet.packet_id, queue.name))
 
 
 def get_queues(session: TelestoSession, packet: wire.GetQueues, request: TelestoRequest) -> None:
+    """List all queues; a clustered one once, as the member that its name means here."""
     request.kind = Kind.LOOK_UP
-    queues = [working.queue for working in session.broker.engine.queues if working.queue.vhost == DEFAULT_VHOST]
-    if not queues:
+    here = [working.queue for working in session.broker.engine.queues]
+    named = {queue.name: queue for queue in [*session.hub.directory.queues, *here] if queue.vhost == DEFAULT_VHOST}
+    if not named:
         raise Refusal(ErrorCode.NO_QUEUES_EXISTING, "there are no queues")
+    queues = sorted(named.values(), key=lambda queue: queue.id)
     session.reply(request, wire.GetQueuesResponse(packet.packet_id, queues))
 
 
@@ -170,7 +213,8 @@ def put_message(session: TelestoSession, packet: wire.PutMessage, request: Teles
         raise InvalidBody("a text must not contain a zero byte")
     body = text.encode()
     request.size_bytes = len(body)
-    missing = [queue_id for queue_id in queue_ids if not engine.has_queue(queue_id)]
+    absent = [queue_id for queue_id in queue_ids if not engine.has_queue(queue_id)]
+    missing = [queue_id for queue_id in absent if session.hub.directory.get(queue_id) is None]
     request.message_count = len(queue_ids) - len(missing)
 
     def stored(messages: object, error: FlyballError | None) -> None:
@@ -178,6 +222,12 @@ def put_message(session: TelestoSession, packet: wire.PutMessage, request: Teles
             error = QueueNotFound(missing[0])
         session.answer(request, error)
 
+    if absent and session.asks_others:
+        known = [queue_id for queue_id in queue_ids if queue_id not in missing]
+        session.relay.put(
+            known, [wire.WireDraft(body, message.receiver_id, message.context, message.priority)], stored
+        )
+        return
     draft = Draft(body, session.client_id, message.receiver_id or None, message.context or None, message.priority)
     session.broker.put(draft, queue_ids, stored)
 

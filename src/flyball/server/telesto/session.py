@@ -28,6 +28,7 @@ from flyball.errors import (
 from flyball.model import Client, ClientMode, Message, Order
 from flyball.server.broker import Wait
 from flyball.server.connection import Hub, RequestConnection, result_of
+from flyball.server.telesto.relay import Relay
 from flyball.trace.schema import Protocol, Result
 from flyball.trace.span import Span
 from flyball.wire import telesto as wire
@@ -66,7 +67,7 @@ _WIDE_CODES: dict[type[FlyballError], ErrorCode] = _CODES | {
 class Refusal(RequestError):
     """An answer that has an error code of its own, such as that nothing was found."""
 
-    def __init__(self, code: ErrorCode, details: str) -> None:
+    def __init__(self, code: int, details: str) -> None:
         super().__init__(details)
         self.code = code
 
@@ -94,6 +95,9 @@ class TelestoSession(RequestConnection):
         self.frame_max = frame_max
         self.is_wide = False
         self.is_over = False
+        self.is_forwarded = False
+        """Whether another node passes on here what its client wants."""
+        self.relay = Relay(self)
         self.mode = ClientMode.READ_ONLY
         self.consumers: dict[int, Consumer] = {}
         self.waits: dict[TelestoRequest, Wait] = {}
@@ -121,9 +125,26 @@ class TelestoSession(RequestConnection):
         handler = self._table.get(type(parsed))
         if handler is None:
             raise NotIdentified(f"packet {type(parsed).__name__} is not allowed now")
+        if self.asks_others and self.relay.takes(parsed, request):
+            return
         handler(self, parsed, request)
 
+    def handle_here(self, packet: wire.Packet, request: TelestoRequest) -> None:
+        """Carry out a request that was to be passed on, and is this node's now."""
+        try:
+            handler = self._table.get(type(packet))
+            if handler is None:
+                raise NotIdentified(f"packet {type(packet).__name__} is not allowed now")
+            handler(self, packet, request)
+        except RequestError as error:
+            self.refuse(request, error)
+
     # State
+
+    @property
+    def asks_others(self) -> bool:
+        """Whether requests about queues of other nodes are passed on to them."""
+        return self.broker.in_company and not self.is_forwarded
 
     @property
     def answer_max(self) -> int:
@@ -185,6 +206,12 @@ class TelestoSession(RequestConnection):
         else:
             self.refuse(request, error)
 
+    def refusal(self, code: int, details: str) -> RequestError:
+        """Return the error of another node, so that it can be told to the peer."""
+        return Refusal(
+            code if self.is_wide or code < ErrorCode.STORE_UNAVAILABLE else ErrorCode.INTERNAL_ERROR, details
+        )
+
     def refuse(self, request: Span, error: FlyballError) -> None:
         assert isinstance(request, TelestoRequest)
         if isinstance(error, Refusal):
@@ -229,10 +256,12 @@ class TelestoSession(RequestConnection):
         super().pause_writing()
         for consumer in self.consumers.values():
             self.broker.pause(consumer)
+        self.relay.pause()
 
     def resume_writing(self) -> None:
         for consumer in list(self.consumers.values()):
             self.broker.resume(consumer)
+        self.relay.resume()
         super().resume_writing()
 
     def forget_if_done(self, consumer: Consumer) -> None:
@@ -252,6 +281,11 @@ class TelestoSession(RequestConnection):
     def stop_waiting(self) -> None:
         for wait in list(self.waits.values()):
             wait.give_up()
+        self.relay.end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.relay.close()
 
     def ended(self) -> None:
         self.stop_waiting()

@@ -2,6 +2,7 @@
 
 from flyball.wire.telesto.clustering import (
     Arrive,
+    Forwarded,
     Leave,
     MoveRequested,
     Place,
@@ -114,6 +115,7 @@ __all__ = [
     "Deliver",
     "Error",
     "ErrorCode",
+    "Forwarded",
     "FrameTooLarge",
     "GetActiveQueues",
     "GetActiveQueuesResponse",

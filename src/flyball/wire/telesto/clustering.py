@@ -194,6 +194,13 @@ class Subscribed(QueueIdPacket):
     METHOD: ClassVar[int] = 0x64
 
 
+@dataclass(slots=True)
+class Forwarded(Packet):
+    """What comes through this connection was sent by a client of another node: pass none of it on."""
+
+    METHOD: ClassVar[int] = 0x65
+
+
 def _read_strings(data: bytes, at: int, end: int, count: int) -> tuple[list[str], int]:
     """Return so many strings, and where the last ends."""
     texts: list[str] = []
@@ -213,5 +220,6 @@ CLUSTERING_PACKETS: tuple[type[Packet], ...] = (
     Publish,
     Subscribe,
     Subscribed,
+    Forwarded,
 )
 """Every packet in this module."""
