@@ -1,0 +1,221 @@
+"""Telesto clients at one node use the queues of another: everything works as if they were there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyball.client import Outcome, sync
+from flyball.errors import QueueNameTaken, QueueNotFound
+from flyball.server.node import Node
+from flyball.server.telesto import relay
+from flyball.wire import telesto as wire
+from flyball.wire.telesto import ErrorCode, WireDraft, WireMessage, WireSelector
+from tests.nodes import RunningNode
+from tests.server.peers import TelestoPeer, wide
+
+Pair = tuple[RunningNode, RunningNode]
+
+
+def in_company(node: Node) -> bool:
+    return node.hub.broker.in_company and bool(node.membership.others) and node.membership.others[0].addresses != {}
+
+
+@pytest.fixture
+def pair(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[Pair]:
+    """Two nodes of one domain."""
+    url = new_database()
+
+    def node(name: str) -> RunningNode:
+        return RunningNode(tmp_path / name, store=url, name=name, thorbang="off", amqp="off")
+
+    with node("a") as first, node("b") as second:
+        for one in (first, second):
+            one.wait_until(in_company)
+        yield first, second
+
+
+@pytest.fixture
+def clients(pair: Pair) -> Iterator[tuple[sync.Client, sync.Client]]:
+    """The same client at both nodes, and the queue `orders` at the first."""
+    first, second = (str(node.address("telesto")) for node in pair)
+    with sync.Client.connect(first, name="alice") as near, sync.Client.connect(second, name="alice") as far:
+        near.create_queue("orders")
+        yield near, far
+
+
+Clients = tuple[sync.Client, sync.Client]
+
+
+def test_a_client_is_the_same_at_every_node(clients: Clients) -> None:
+    near, far = clients
+    assert near.id == far.id
+
+
+def test_queues_of_other_nodes_are_found_and_listed_and_their_names_are_taken(clients: Clients) -> None:
+    near, far = clients
+    queue = near.get_queue_by_name("orders")
+    assert far.get_queue_by_name("orders") == queue
+    assert far.get_queue_by_id(queue.id) == queue
+    mine = far.create_queue("mine")
+    assert far.get_queues() == [queue, mine]
+    with pytest.raises(QueueNameTaken):
+        far.create_queue("orders")
+    with pytest.raises(QueueNotFound):
+        far.get_queue_by_name("nowhere")
+    far.delete_queue("orders")
+    with pytest.raises(QueueNotFound):
+        near.get_queue_by_name("orders")
+    far.create_queue("orders")
+
+
+def test_messages_are_put_taken_looked_at_and_removed_from_afar(clients: Clients) -> None:
+    near, far = clients
+    first, second, third, fourth = far.put_many("orders", ["one", "two", "three", "four"])
+    assert [message.id for message in near.read_messages("orders")] == [first, second, third, fourth]
+    found = far.peek("orders")
+    assert found is not None
+    assert (found.text, found.sender) == ("one", near.id)
+    assert far.list_ids("orders") == [first, second, third, fourth]
+    assert [message.text for message in far.read_page("orders", after_id=first, most=2)] == ["two", "three"]
+    assert far.remove_messages("orders", up_to_id=first) == 1
+    taken = far.take("orders", sender=near.id)
+    assert taken is not None
+    assert taken.text == "two"
+    assert far.purge("orders") == 2
+    assert far.take("orders", wait_s=0.01) is None
+
+
+def test_a_put_to_queues_of_several_nodes_tells_the_ids_in_their_order(pair: Pair, clients: Clients) -> None:
+    near, far = clients
+    here, there = far.create_queue("mine"), near.get_queue_by_name("orders")
+    peer = wide(pair[1])
+    drafts = [WireDraft(b"a"), WireDraft(b"b")]
+    done = peer.get(wire.PutDone, wire.Put(7, [there.id, here.id], drafts))
+    a_there, a_here, b_there, b_here = done.message_ids
+    assert far.list_ids("mine") == [a_here, b_here]
+    assert near.list_ids("orders") == [a_there, b_there]
+    assert peer.refusal(wire.Put(8, [there.id, 999_999], drafts)) == ErrorCode.QUEUE_NOT_EXISTING
+
+
+def test_a_consumer_from_afar_gets_and_settles_messages(clients: Clients) -> None:
+    near, far = clients
+    with far.consume("orders", prefetch=2) as consumer:
+        near.put_many("orders", ["one", "two", "three", "four"])
+        one, two = consumer.next(20), consumer.next(20)
+        assert one is not None
+        assert two is not None
+        assert consumer.next(0) is None
+        consumer.set_prefetch(3)
+        three = consumer.next(20)
+        assert three is not None
+        three.requeue()
+        again = consumer.next(20)
+        assert again is not None
+        assert (again.message.text, again.message.redelivered) == ("three", True)
+        consumer.settle([one, two], Outcome.ACKNOWLEDGE)
+    assert [message.text for message in near.read_messages("orders")] == ["three", "four"]
+
+
+def test_consumers_here_and_elsewhere_do_not_mix_up(clients: Clients) -> None:
+    near, far = clients
+    far.create_queue("mine")
+    with far.consume("mine") as here, far.consume("orders") as there:
+        near.put("orders", "from there")
+        far.put("mine", "from here")
+        for consumer, text in ((here, "from here"), (there, "from there")):
+            delivery = consumer.next(20)
+            assert delivery is not None
+            assert delivery.message.text == text
+            delivery.ack()
+    assert far.read_messages("orders") == far.read_messages("mine") == []
+
+
+def test_when_a_client_goes_what_it_held_elsewhere_goes_back(pair: Pair, clients: Clients) -> None:
+    near, _ = clients
+    near.put("orders", "one")
+    with sync.Client.connect(str(pair[1].address("telesto")), name="bob") as bob:
+        consumer = bob.consume("orders")
+        consumer.__enter__()
+        assert consumer.next(20) is not None
+    found = near.take("orders", wait_s=20)
+    assert found is not None
+    assert found.delivery_count == 1
+
+
+def test_requests_and_responses_may_meet_at_a_third_node(pair: Pair, clients: Clients) -> None:
+    near, far = clients
+    with sync.Client.connect(str(pair[1].address("telesto")), name="bob") as bob:
+        near.put("orders", "for bob", receiver=bob.id)
+        assert far.take("orders") is None
+        found = bob.take("orders", only_addressed=True)
+        assert found is not None
+        bob.reply(found, "done")
+        answer = near.take("orders", only_addressed=True, wait_s=20)
+        assert answer is not None
+        assert (answer.text, answer.sender) == ("done", bob.id)
+
+
+def test_plain_clients_use_queues_of_other_nodes(pair: Pair, clients: Clients) -> None:
+    queue = clients[0].get_queue_by_name("orders")
+    plain = TelestoPeer(pair[1].connect("telesto"))
+    client_id = plain.get(wire.RegisterClientResponse, wire.RegisterClient(1, "plain", 1)).client_id
+    assert plain.get(wire.GetQueueIdResponse, wire.GetQueueId(2, "orders")).queue_id == queue.id
+    message = WireMessage(0, queue.id, 0, 0, 0, 5, 0, "hello")
+    assert isinstance(plain.ask(wire.PutMessage(3, message, [])), wire.Success)
+    found = plain.get(wire.ReadMessageResponse, wire.ReadMessage(4, queue.id, 0, 1)).message
+    assert (found.text, found.sender_id, found.priority) == ("hello", client_id, 5)
+    assert plain.refusal(wire.ReadMessage(5, queue.id, 0, 1)) == ErrorCode.NO_MESSAGES_RETRIEVED
+    assert plain.refusal(wire.PutMessage(6, message, [999_999])) == ErrorCode.QUEUE_NOT_EXISTING
+
+
+def test_what_another_node_passes_on_is_not_passed_on_again(pair: Pair, clients: Clients) -> None:
+    queue = clients[0].get_queue_by_name("orders")
+    peer = wide(pair[1])
+    peer.get(wire.Success, wire.Forwarded(1))
+    assert peer.refusal(wire.Take(2, queue.id, WireSelector(), 1, 0)) == ErrorCode.QUEUE_NOT_EXISTING
+
+
+def test_when_the_other_node_stops_consumers_end_and_requests_are_refused_in_time(
+    pair: Pair, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "GIVE_UP_S", 0.2)
+    near, _ = clients
+    queue = near.get_queue_by_name("orders")
+    peer = wide(pair[1])
+    consumer_id = peer.get(wire.Consuming, wire.Consume(1, queue.id, WireSelector(), 1.0)).consumer_id
+    near.close()
+    pair[0].stop()
+    while not peer.ended_consumers:
+        peer.get(wire.Pong, wire.Ping(2))
+    assert peer.ended_consumers == [consumer_id]
+    assert peer.refusal(wire.Settle(3, consumer_id, Outcome.REQUEUE, [1])) == ErrorCode.CONSUMER_NOT_EXISTING
+    assert peer.refusal(wire.Put(4, [queue.id], [WireDraft(b"a")])) == ErrorCode.STORE_UNAVAILABLE
+    assert peer.refusal(wire.Purge(5, queue.id)) == ErrorCode.STORE_UNAVAILABLE
+
+
+def test_topics_reach_subscribers_at_other_nodes(clients: Clients) -> None:
+    near, far = clients
+    near.create_topic("news")
+    wait_for_topic(far, "news")
+    far.create_topic("sport", parent="news")
+    with near.subscribe("news", durable="billing") as messages, far.subscribe("news", durable="billing") as shared:
+        wait_for_subscription(far, "news")
+        assert far.topic("sport").publish("goal", key="today") == 1
+        delivery = messages.next(0.2) or shared.next(20)
+        assert delivery is not None
+        assert (delivery.message.text, delivery.message.sender) == ("goal", far.id)
+        delivery.ack()
+
+
+def wait_for_topic(client: Any, name: str) -> None:
+    while not any(topic["name"] == name for topic in client.manage("topic.list")):
+        pass
+
+
+def wait_for_subscription(client: Any, name: str) -> None:
+    while not client.manage("topic.subscriptions", name=name):
+        pass
