@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flyball.errors import FlyballError, InvalidName, QueueNotFound, RequestError
-from flyball.model import ClientMode, Draft, Message, Order, Selector
+from flyball.model import DEFAULT_VHOST, ClientMode, Draft, Message, Order, Selector
 from flyball.server.connection import Hub, RequestConnection, result_of
 from flyball.trace.schema import Kind, Protocol, Result
 from flyball.trace.span import Span
@@ -144,8 +144,30 @@ def pop(session: ThorBangSession, parsed: wire.Pop, request: ThorBangRequest) ->
 
 def create_queue(session: ThorBangSession, parsed: wire.CreateQueue, request: ThorBangRequest) -> None:
     request.kind = Kind.CREATE_QUEUE
+    if session.broker.in_company:
+        _check_length(parsed.name)
+        session.hub.spawn(_create_claimed(session, parsed.name, request))
+    else:
+        _create(session, parsed.name, request)
+
+
+async def _create_claimed(session: ThorBangSession, name: str, request: ThorBangRequest) -> None:
+    """Create a queue with a name that no other node has, nor is about to have."""
     engine = session.broker.engine
-    name = _distinct(parsed.name, engine.next_queue_id, lambda name: engine.find_queue(name) is not None)
+    number = engine.next_queue_id
+    distinct = name
+    try:
+        while engine.find_queue(distinct) is not None or not await session.hub.company.claim(DEFAULT_VHOST, distinct):
+            distinct = f"{name}#{number}"
+            number += 1
+        _create(session, distinct, request)
+    except FlyballError as error:
+        session.refuse(request, error)
+
+
+def _create(session: ThorBangSession, name: str, request: ThorBangRequest) -> None:
+    engine = session.broker.engine
+    distinct = _distinct(name, engine.next_queue_id, lambda name: engine.find_queue(name) is not None)
 
     def created(error: FlyballError | None) -> None:
         if error is None:
@@ -153,7 +175,7 @@ def create_queue(session: ThorBangSession, parsed: wire.CreateQueue, request: Th
         else:
             session.refuse(request, error)
 
-    queue = session.broker.create_queue(name, created)
+    queue = session.broker.create_queue(distinct, created)
     request.queue_id = queue.id
 
 
@@ -236,10 +258,14 @@ def _has_no_zero(message: Message) -> bool:
 
 def _distinct(name: str, number: int, is_taken: Callable[[str], bool]) -> str:
     """Return a name that is free: the original's names need not differ, and nobody asks for them again."""
-    if len(name) > MAX_NAME_LENGTH:
-        raise InvalidName(f"a name of {len(name)} characters is longer than {MAX_NAME_LENGTH}")
+    _check_length(name)
     distinct = name
     while is_taken(distinct):
         distinct = f"{name}#{number}"
         number += 1
     return distinct
+
+
+def _check_length(name: str) -> None:
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidName(f"a name of {len(name)} characters is longer than {MAX_NAME_LENGTH}")

@@ -55,6 +55,15 @@ def join(session: TelestoSession, packet: wire.Join, request: TelestoRequest) ->
     """Be the client of that name, whether it exists already or not."""
     request.kind = Kind.REGISTER
     plain.check_no_zero(packet.client_name)
+    session.hold()
+    if session.asks_others and session.broker.engine.find_client(packet.client_name) is None:
+        # Another node may have registered it just now.
+        session.relay.look_again(lambda: _join(session, packet, request))
+    else:
+        _join(session, packet, request)
+
+
+def _join(session: TelestoSession, packet: wire.Join, request: TelestoRequest) -> None:
     known = session.broker.engine.find_client(packet.client_name)
 
     def joined(error: FlyballError | None) -> None:
@@ -65,13 +74,15 @@ def join(session: TelestoSession, packet: wire.Join, request: TelestoRequest) ->
         else:
             session.refuse(request, error)
 
-    session.hold()
-    if known is None:
-        client = session.broker.create_client(packet.client_name, plain.mode_of(packet.mode), joined)
-    else:
+    if known is not None:
         client = known
         # Somebody else may have registered it just now.
         session.broker.when_durable(joined)
+        return
+    try:
+        client = session.broker.create_client(packet.client_name, plain.mode_of(packet.mode), joined)
+    except RequestError as error:
+        joined(error)
 
 
 # Messages
