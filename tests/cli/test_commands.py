@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -395,13 +396,13 @@ def test_the_page_shows_what_happens(node: RunningNode, tmp_path: Path) -> None:
         assert matches(shown, done.stdout), f"$ {command}\n{done.stdout}\ninstead of\n{shown}"
 
 
-def all_commands() -> Iterator[str]:
-    root = typer.main.get_command(app)
-    for name, command in root.commands.items():  # type: ignore[attr-defined]
+def all_commands(above: str = "flyball", group: Any = None) -> Iterator[str]:
+    root: Any = typer.main.get_command(app)
+    for name, command in (group or root).commands.items():
         if hasattr(command, "commands"):
-            yield from (f"flyball {name} {inner}" for inner in command.commands)
+            yield from all_commands(f"{above} {name}", command)
         else:
-            yield f"flyball {name}"
+            yield f"{above} {name}"
 
 
 def test_every_command_is_on_the_page_and_every_command_on_the_page_exists() -> None:

@@ -76,13 +76,13 @@ class ModelGovernor:
         self.domain.remove_node(node.id)
         self.managed.discard(node.id)
 
-    def settle(self) -> None:
+    async def settle(self) -> None:
         """Let those nodes be there that are coming, and those be gone that are going."""
         for node in list(self.domain.nodes.values()):
             if node.state == "joining":
                 node.state = "up"
             elif node.state == "leaving":
-                asyncio.run(self.remove_node(node.name, force=True))
+                await self.remove_node(node.name, force=True)
 
     # Clustered queues
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -157,7 +159,7 @@ def test_nodes_that_come_or_go_already_are_not_told_to_again(governor: ModelGove
     governor.execute(step.command, step.arguments)
     assert not step.is_done(governor.facts())
     assert plan_of(wanted, governor.facts()) == Plan()
-    governor.settle()
+    asyncio.run(governor.settle())
     assert step.is_done(governor.facts())
 
     fewer = DomainFile(nodes=(WantedNode("n1"),))
@@ -167,7 +169,7 @@ def test_nodes_that_come_or_go_already_are_not_told_to_again(governor: ModelGove
     assert plan_of(fewer, governor.facts(), prune=True) == Plan()
     with pytest.raises(ClusterError, match="node n2 is leaving: apply the file again when it is gone"):
         plan_of(wanted, governor.facts())
-    governor.settle()
+    asyncio.run(governor.settle())
     assert step.is_done(governor.facts())
 
 

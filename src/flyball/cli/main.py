@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from flyball import __version__
-from flyball.cli import clients, control, lab, permissions, pipeline, policies, queues, users, vhosts
+from flyball.cli import clients, control, domain, lab, permissions, pipeline, policies, queues, users, vhosts
 from flyball.cli.gateway import gateway
 from flyball.cli.messages import get, put
 from flyball.cli.serve import serve
@@ -17,7 +17,7 @@ from flyball.cli.store import store
 app = typer.Typer(name="flyball", help="A message broker that governs itself.", no_args_is_help=True)
 for command in (serve, store, gateway, status, put, get):
     app.command()(command)
-for commands in (queues, clients, users, vhosts, permissions, policies, lab, pipeline, control):
+for commands in (queues, clients, users, vhosts, permissions, policies, domain, lab, pipeline, control):
     app.add_typer(commands.app)
 
 

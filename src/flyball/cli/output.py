@@ -6,13 +6,28 @@ import base64
 import io
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
+from rich.tree import Tree
 
 from flyball.client import ReceivedMessage
+
+
+@dataclass(slots=True)
+class Branch:
+    """A line of a tree, and the lines below it."""
+
+    text: str
+    twigs: list[Branch] = field(default_factory=list)
+
+
+def _grow(tree: Tree, branch: Branch) -> None:
+    for twig in branch.twigs:
+        _grow(tree.add(Text(shown(twig.text))), twig)
 
 
 class Output:
@@ -41,9 +56,18 @@ class Output:
             table.add_column(heading, justify="right" if is_number else "left", no_wrap=True)
         for row in rows:
             table.add_row(*[Text(shown(str(cell))) for cell in row])
+        self._render(table)
+
+    def tree(self, root: Branch) -> None:
+        """Print a tree: a line for each branch, its twigs below it."""
+        tree = Tree(Text(shown(root.text)))
+        _grow(tree, root)
+        self._render(tree)
+
+    def _render(self, what: RenderableType) -> None:
         text = io.StringIO()
         # As wide as it needs to be: a cut name is of no use.
-        Console(file=text, width=10_000, color_system=None).print(table)
+        Console(file=text, width=10_000, color_system=None).print(what)
         for line in text.getvalue().splitlines():
             self._write(line.rstrip().encode("utf-8", "backslashreplace") + b"\n")
 

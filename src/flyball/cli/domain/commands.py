@@ -1,0 +1,330 @@
+"""The commands of `flyball domain` and their flags. What they do is in `doing`."""
+
+from __future__ import annotations
+
+import enum
+import tomllib
+from typing import Annotated, NoReturn
+
+import typer
+
+from flyball.cli.domain import doing
+from flyball.cli.session import DEFAULT_SERVER, WRONG_USE, AsJson, Server, Work, fail, run
+from flyball.model import DEFAULT_VHOST
+
+app = typer.Typer(name="domain", help="Show and change the domain of a node.", no_args_is_help=True)
+node_app = typer.Typer(name="node", help="Add nodes to the domain and remove them.", no_args_is_help=True)
+cluster_app = typer.Typer(
+    name="cluster", help="Create, show, change and delete clustered queues.", no_args_is_help=True
+)
+topic_app = typer.Typer(name="topic", help="Create, list and delete topics.", no_args_is_help=True)
+for part in (node_app, cluster_app, topic_app):
+    app.add_typer(part)
+
+NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.")]
+ClusterName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the clustered queue.")]
+TopicName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the topic.")]
+Vhost = Annotated[str, typer.Option("--vhost", metavar="NAME", help="The virtual host.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Wait = Annotated[
+    float,
+    typer.Option("--wait", min=0.0, metavar="SECONDS", help="How long to wait for its end; 0 returns at once."),
+]
+DEFAULT_WAIT_S = 120.0
+Option = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option", metavar="KEY=VALUE", help="How it is governed, as in domain.toml. May be given several times."
+    ),
+]
+
+
+class RoleName(enum.StrEnum):
+    """What a client wants to do."""
+
+    PRODUCER = "producer"
+    CONSUMER = "consumer"
+
+
+class ProtocolName(enum.StrEnum):
+    """What a client speaks."""
+
+    AMQP = "amqp"
+    AMQPS = "amqps"
+    TELESTO = "telesto"
+    THORBANG = "thorbang"
+    HTTP = "http"
+
+
+def _run(server: str, as_json: bool, work: Work) -> NoReturn:
+    run(server, None, as_json, work)
+
+
+@app.command()
+def show(server: Server = DEFAULT_SERVER, as_json: AsJson = False) -> None:
+    """Show the domain as a tree: nodes, queues, clustered queues, topics.
+
+    Example: flyball domain show
+    """
+    _run(server, as_json, doing.show)
+
+
+@app.command()
+def apply(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="domain.toml; - is standard input.")],
+    yes: Yes = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove what the file does not name.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan only.")] = False,
+    wait_s: Wait = DEFAULT_WAIT_S,
+    server: Server = DEFAULT_SERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Make the domain what a file says: show the plan, ask, do it.
+
+    Doing it twice changes nothing. Sections that the file does not have are left
+    alone, and so is what the manager has added by itself.
+
+    Example: flyball domain apply domain.toml --yes
+    """
+    _run(server, as_json, lambda client, out: doing.apply(client, file, yes, prune, dry_run, wait_s, out))
+
+
+@app.command()
+def rebalance(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the moves only.")] = False,
+    server: Server = DEFAULT_SERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Move queues and clients so that all nodes bear alike, and show what moves.
+
+    Example: flyball domain rebalance --dry-run
+    """
+    _run(server, as_json, lambda client, out: doing.rebalance(client, dry_run, out))
+
+
+@app.command()
+def place(
+    name: ClusterName,
+    role: Annotated[RoleName, typer.Option("--role", help="What the client wants to do.")] = RoleName.CONSUMER,
+    protocol: Annotated[ProtocolName, typer.Option("--protocol", help="What it speaks.")] = ProtocolName.AMQP,
+    vhost: Vhost = DEFAULT_VHOST,
+    server: Server = DEFAULT_SERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Print the address of the node where a new client of a clustered queue should go.
+
+    Example: flyball domain place orders --role producer
+    """
+    _run(server, as_json, lambda client, out: doing.place(client, vhost, name, role.value, protocol.value, out))
+
+
+# Nodes
+
+
+@node_app.command("add")
+def add_node(
+    name: NodeName,
+    provisioner: Annotated[
+        str, typer.Option("--provisioner", metavar="NAME", help="Who starts it; see --provisioners of serve.")
+    ] = "local",
+    wait_s: Wait = DEFAULT_WAIT_S,
+    server: Server = DEFAULT_SERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Start a node that joins the domain.
+
+    Nodes can also be started by hand: flyball serve --name NODE --store URL
+
+    Example: flyball domain node add n4
+    """
+    _run(server, as_json, lambda client, out: doing.add_node(client, name, provisioner, wait_s, out))
+
+
+@node_app.command("remove")
+def remove_node(
+    name: NodeName,
+    force: Annotated[
+        bool, typer.Option("--force", help="Do not drain it: for a node that is dead or does not answer.")
+    ] = False,
+    wait_s: Wait = DEFAULT_WAIT_S,
+    server: Server = DEFAULT_SERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Drain a node and stop it: its clients, queues and members go to others first.
+
+    Example: flyball domain node remove n4
+    """
+    _run(server, as_json, lambda client, out: doing.remove_node(client, name, force, wait_s, out))
+
+
+# Clustered queues
+
+
+@cluster_app.command("create")
+def create_cluster(
+    name: ClusterName,
+    member: Annotated[
+        list[str] | None,
+        typer.Option("--member", metavar="NODE", help="Where it has a member for good. May be given several times."),
+    ] = None,
+    min_members: Annotated[int | None, typer.Option("--min-members", help="Fewest members.")] = None,
+    max_members: Annotated[int | None, typer.Option("--max-members", help="Most members.")] = None,
+    capacity: Annotated[float | None, typer.Option("--capacity", help="Load that a member can bear.")] = None,
+    provisioner: Annotated[
+        str | None, typer.Option("--provisioner", metavar="NAME", help="Who starts nodes for it; else nobody does.")
+    ] = None,
+    option: Option = None,
+    vhost: Vhost = DEFAULT_VHOST,
+    server: Server = DEFAULT_SERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Create a clustered queue. Without --member the manager chooses where it begins.
+
+    Example: flyball domain cluster create orders --member n1 --member n2 --max-members 4
+    """
+    flags = {
+        "min_members": min_members,
+        "max_members": max_members,
+        "capacity": capacity,
+        "provisioner": provisioner,
+    }
+    options = {key: value for key, value in flags.items() if value is not None} | _options(option)
+    _run(server, as_json, lambda client, out: doing.create_cluster(client, vhost, name, options, member or [], out))
+
+
+@cluster_app.command("change")
+def change_cluster(
+    name: ClusterName,
+    option: Annotated[
+        list[str], typer.Argument(metavar="KEY=VALUE...", help="What is to be different, as in domain.toml.")
+    ],
+    vhost: Vhost = DEFAULT_VHOST,
+    server: Server = DEFAULT_SERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Change how a clustered queue is governed; what is not named stays.
+
+    Example: flyball domain cluster change orders max_members=8 dwell_s=60
+    """
+    options = _options(option)
+    _run(server, as_json, lambda client, out: doing.change_cluster(client, vhost, name, options, out))
+
+
+def _options(pairs: list[str] | None) -> dict[str, object]:
+    return dict(_option(pair) for pair in pairs or ())
+
+
+def _option(pair: str) -> tuple[str, object]:
+    """Read KEY=VALUE: a value that TOML knows, or else a text without quotes."""
+    key, equals, value = pair.partition("=")
+    if not equals or not key:
+        fail(f"{pair!r} is no option: give KEY=VALUE.", WRONG_USE)
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except ValueError:
+        return key, value
+
+
+@cluster_app.command("delete")
+def delete_cluster(
+    name: ClusterName,
+    yes: Yes = False,
+    vhost: Vhost = DEFAULT_VHOST,
+    server: Server = DEFAULT_SERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a clustered queue with its members. Asks first if it holds messages.
+
+    Example: flyball domain cluster delete orders
+    """
+    _run(server, as_json, lambda client, out: doing.delete_cluster(client, vhost, name, yes, out))
+
+
+@cluster_app.command("add")
+def add_member(
+    name: ClusterName,
+    node: NodeName,
+    wait_s: Wait = DEFAULT_WAIT_S,
+    vhost: Vhost = DEFAULT_VHOST,
+    server: Server = DEFAULT_SERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Add a member on a node, which the manager will not remove.
+
+    Example: flyball domain cluster add orders n3
+    """
+    _run(server, as_json, lambda client, out: doing.add_member(client, vhost, name, node, wait_s, out))
+
+
+@cluster_app.command("remove")
+def remove_member(
+    name: ClusterName,
+    node: NodeName,
+    wait_s: Wait = DEFAULT_WAIT_S,
+    vhost: Vhost = DEFAULT_VHOST,
+    server: Server = DEFAULT_SERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Drain the member on a node, and remove it when no client and no message is left.
+
+    Example: flyball domain cluster remove orders n3
+    """
+    _run(server, as_json, lambda client, out: doing.remove_member(client, vhost, name, node, wait_s, out))
+
+
+@cluster_app.command("show")
+def show_cluster(
+    name: ClusterName, vhost: Vhost = DEFAULT_VHOST, server: Server = DEFAULT_SERVER, as_json: AsJson = False
+) -> None:
+    """Show the members of a clustered queue, its options, and the last decisions with their reasons.
+
+    Example: flyball domain cluster show orders
+    """
+    _run(server, as_json, lambda client, out: doing.show_one_cluster(client, vhost, name, out))
+
+
+# Topics
+
+
+@topic_app.command("create")
+def create_topic(
+    name: TopicName,
+    parent: Annotated[
+        str | None,
+        typer.Option("--parent", metavar="NAME", help="Topic whose subscribers get its messages, too."),
+    ] = None,
+    vhost: Vhost = DEFAULT_VHOST,
+    server: Server = DEFAULT_SERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Create a topic, on all nodes.
+
+    Example: flyball domain topic create news.sport --parent news
+    """
+    _run(server, as_json, lambda client, out: doing.create_topic(client, vhost, name, parent, out))
+
+
+@topic_app.command("delete")
+def delete_topic(
+    name: TopicName, vhost: Vhost = DEFAULT_VHOST, server: Server = DEFAULT_SERVER, as_json: AsJson = False
+) -> None:
+    """Delete a topic.
+
+    Example: flyball domain topic delete news.sport
+    """
+    _run(server, as_json, lambda client, out: doing.delete_topic(client, vhost, name, out))
+
+
+@topic_app.command("list")
+def list_topics(
+    vhost: Annotated[
+        str | None, typer.Option("--vhost", metavar="NAME", help="Only those of one virtual host.")
+    ] = None,
+    server: Server = DEFAULT_SERVER,
+    as_json: AsJson = False,
+) -> None:
+    """List all topics with their parents.
+
+    Example: flyball domain topic list
+    """
+    _run(server, as_json, lambda client, out: doing.list_topics(client, vhost, out))

@@ -1,0 +1,281 @@
+"""What the commands of a domain do: tell a node, wait until the domain has got so far, and say so.
+
+Nodes take time to join and to leave, and members to drain: a command only begins it, and its end shows in the domain.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import typer
+from rich.console import Console
+
+from flyball.cli.domain.showing import counted, show_cluster, show_moves, titled, tree_of, valued
+from flyball.cli.output import Output, shown
+from flyball.cli.session import DONE, fail
+from flyball.client import ConnectionFailed, ConnectionLost
+from flyball.client.sync import Client
+from flyball.errors import ClusterError
+
+if TYPE_CHECKING:
+    from flyball.cluster.facts import ClusterFacts, DomainFacts
+    from flyball.cluster.plan import Plan, Step
+
+POLL_S = 0.2
+"""How often the domain is looked at while something is under way."""
+
+START_LIMIT_S = 180.0
+"""A provisioner may need a while until it has started a node."""
+
+
+def facts_from(client: Client) -> DomainFacts:
+    return cast("DomainFacts", client.manage("domain.show"))
+
+
+def show(client: Client, out: Output) -> int:
+    facts = facts_from(client)
+    if out.is_json:
+        out.json(facts)
+    else:
+        out.tree(tree_of(facts))
+    return DONE
+
+
+# Nodes
+
+
+def add_node(client: Client, name: str, provisioner: str, wait_s: float, out: Output) -> int:
+    client.manage("domain.node.add", name=name, provisioner=provisioner, time_limit_s=START_LIMIT_S)
+    _wait(client, lambda facts: _state_of(facts, name) == "up", f"node {name} joins", wait_s)
+    state = _state_of(facts_from(client), name) or "starting"
+    out.tell(f"node {shown(name)} is {state}", {"name": name, "state": state})
+    return DONE
+
+
+def remove_node(client: Client, name: str, force: bool, wait_s: float, out: Output) -> int:
+    client.manage("domain.node.remove", name=name, force=force)
+    try:
+        _wait(client, lambda facts: _state_of(facts, name) is None, f"node {name} drains", wait_s)
+        state = _state_of(facts_from(client), name) or "gone"
+    except (ConnectionFailed, ConnectionLost):
+        # It was the node that we talk to.
+        state = "gone"
+    out.tell(f"node {shown(name)} is {state}", {"name": name, "state": state})
+    return DONE
+
+
+def _state_of(facts: DomainFacts, name: str) -> str | None:
+    return next((node["state"] for node in facts["nodes"] if node["name"] == name), None)
+
+
+# Clustered queues
+
+
+def create_cluster(
+    client: Client, vhost: str, name: str, options: Mapping[str, object], members: list[str], out: Output
+) -> int:
+    client.manage("domain.cluster.create", name=name, vhost=vhost, options=options, members=members)
+    where = f" on {', '.join(members)}" if members else ""
+    out.tell(
+        f"created clustered queue {shown(titled(vhost, name))}{shown(where)}",
+        {"name": name, "vhost": vhost, "options": options, "members": members},
+    )
+    return DONE
+
+
+def change_cluster(client: Client, vhost: str, name: str, options: Mapping[str, object], out: Output) -> int:
+    result = client.manage("domain.cluster.change", name=name, vhost=vhost, options=options)
+    said = ", ".join(f"{key} {valued(result[key])}" for key in options)
+    out.tell(f"clustered queue {shown(titled(vhost, name))} has {shown(said)}", {"name": name, "options": result})
+    return DONE
+
+
+def delete_cluster(client: Client, vhost: str, name: str, yes: bool, out: Output) -> int:
+    cluster = cluster_from(client, vhost, name)
+    title = shown(titled(vhost, name))
+    count = sum(member["ready"] + member["unacked"] for member in cluster["members"])
+    if count and not yes:
+        if not sys.stdin.isatty():
+            fail(f"{title} holds {count} messages. Give --yes to delete them with it.")
+        typer.confirm(f"{title} holds {count} messages. Delete them with it?", abort=True, err=True)
+    client.manage("domain.cluster.delete", name=name, vhost=vhost)
+    out.tell(f"deleted clustered queue {title}", {"name": name, "vhost": vhost, "deleted": True})
+    return DONE
+
+
+def add_member(client: Client, vhost: str, name: str, node: str, wait_s: float, out: Output) -> int:
+    client.manage("domain.cluster.add", name=name, vhost=vhost, node=node)
+    _wait(client, lambda facts: _has_member(facts, vhost, name, node), f"a member on {node} is made", wait_s)
+    facts = {"name": name, "vhost": vhost, "node": node, "member": True}
+    out.tell(f"clustered queue {shown(titled(vhost, name))} has a member on {shown(node)}", facts)
+    return DONE
+
+
+def remove_member(client: Client, vhost: str, name: str, node: str, wait_s: float, out: Output) -> int:
+    client.manage("domain.cluster.remove", name=name, vhost=vhost, node=node)
+    _wait(client, lambda facts: not _has_member(facts, vhost, name, node), f"the member on {node} drains", wait_s)
+    is_there = _has_member(facts_from(client), vhost, name, node)
+    title = shown(titled(vhost, name))
+    text = f"the member of {title} on {shown(node)} drains" if is_there else f"{title} has no member on {shown(node)}"
+    out.tell(text, {"name": name, "vhost": vhost, "node": node, "member": is_there})
+    return DONE
+
+
+def show_one_cluster(client: Client, vhost: str, name: str, out: Output) -> int:
+    cluster = cluster_from(client, vhost, name)
+    if out.is_json:
+        out.json(cluster)
+    else:
+        show_cluster(cluster, out)
+    return DONE
+
+
+def cluster_from(client: Client, vhost: str, name: str) -> ClusterFacts:
+    """Return what is known of a clustered queue. Raises ClusterError if there is none."""
+    for cluster in facts_from(client)["clusters"]:
+        if (cluster["vhost"], cluster["name"]) == (vhost, name):
+            return cluster
+    raise ClusterError(
+        f"there is no clustered queue {titled(vhost, name)!r}. See `flyball domain show`, or create it with "
+        "`flyball domain cluster create`."
+    )
+
+
+def _has_member(facts: DomainFacts, vhost: str, name: str, node: str) -> bool:
+    return any(
+        member["node"] == node
+        for cluster in facts["clusters"]
+        if (cluster["vhost"], cluster["name"]) == (vhost, name)
+        for member in cluster["members"]
+    )
+
+
+# Topics
+
+
+def create_topic(client: Client, vhost: str, name: str, parent: str | None, out: Output) -> int:
+    client.manage("topic.create", name=name, vhost=vhost, parent=parent)
+    below = "" if parent is None else f" below {parent}"
+    out.tell(
+        f"created topic {shown(titled(vhost, name))}{shown(below)}", {"name": name, "vhost": vhost, "parent": parent}
+    )
+    return DONE
+
+
+def delete_topic(client: Client, vhost: str, name: str, out: Output) -> int:
+    client.manage("topic.delete", name=name, vhost=vhost)
+    out.tell(f"deleted topic {shown(titled(vhost, name))}", {"name": name, "vhost": vhost, "deleted": True})
+    return DONE
+
+
+def list_topics(client: Client, vhost: str | None, out: Output) -> int:
+    topics: list[dict[str, Any]] = client.manage("topic.list", vhost=vhost)
+    if out.is_json:
+        for topic in topics:
+            out.json(topic)
+    elif topics:
+        rows = [(topic["name"], topic["vhost"], topic["parent"] or "") for topic in topics]
+        out.table(("name", "vhost", "parent"), rows)
+    return DONE
+
+
+# All at once
+
+
+def apply(client: Client, file: str, yes: bool, prune: bool, dry_run: bool, wait_s: float, out: Output) -> int:
+    """Show the plan, ask, and do it step by step. Each step is waited for: the next may need what it has made."""
+    # Here, not above: other commands do not need it, and it takes time to import.
+    from flyball.cluster.plan import plan_of, read_domain_file
+
+    wanted = read_domain_file(_read(file), file)
+    plan = plan_of(wanted, facts_from(client), prune=prune)
+    _show_plan(plan, out)
+    if not plan.steps or dry_run:
+        return DONE
+    if not yes:
+        if not sys.stdin.isatty():
+            fail("nothing is done without a yes. Give --yes to do it, or --dry-run to see the plan only.")
+        typer.confirm(
+            f"Do {'these' if len(plan.steps) > 1 else 'this'} {counted(len(plan.steps), 'step')}?",
+            abort=True,
+            err=True,
+        )
+    for number, step in enumerate(plan.steps, 1):
+        _do(client, step, wait_s)
+        if out.is_json:
+            out.json({"done": str(step), "number": number, "of": len(plan.steps)})
+        else:
+            out.tell(f"[{number}/{len(plan.steps)}] {shown(str(step))}", None)
+    return DONE
+
+
+def _read(file: str) -> str:
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ClusterError(f"cannot read {file}: {error.strerror}") from None
+    except ValueError:
+        raise ClusterError(f"{file} is no UTF-8 text") from None
+
+
+def _show_plan(plan: Plan, out: Output) -> None:
+    if out.is_json:
+        steps = [
+            {"sign": str(step.sign), "words": step.words, "command": step.command, "arguments": dict(step.arguments)}
+            for step in plan.steps
+        ]
+        out.json({"steps": steps, "kept": list(plan.kept)})
+        return
+    for step in plan.steps:
+        out.tell(shown(str(step)), None)
+    if not plan.steps:
+        out.tell("nothing to do: the domain is as the file says", None)
+    for words in plan.kept:
+        out.tell(f"  not in the file, stays without --prune: {shown(words)}", None)
+
+
+def _do(client: Client, step: Step, wait_s: float) -> None:
+    client.manage(step.command, time_limit_s=START_LIMIT_S, **step.arguments)
+    _wait(client, step.is_done, step.words, wait_s)
+
+
+def rebalance(client: Client, dry_run: bool, out: Output) -> int:
+    moves = client.manage("domain.rebalance", dry_run=dry_run)
+    if out.is_json:
+        for move in moves:
+            out.json(move)
+    elif moves:
+        show_moves(moves, out)
+    else:
+        out.tell("nothing to move: the nodes bear alike", None)
+    return DONE
+
+
+def place(client: Client, vhost: str, name: str, role: str, protocol: str, out: Output) -> int:
+    chosen = client.manage("domain.place", name=name, vhost=vhost, role=role)
+    address = chosen["addresses"].get(protocol)
+    if address is None:
+        known = ", ".join(chosen["addresses"]) or "nothing"
+        raise ClusterError(
+            f"node {chosen['node']} does not listen for {protocol}, only for {known}. Give --protocol."
+        )
+    out.tell(shown(address), {"node": chosen["node"], "protocol": protocol, "address": address})
+    return DONE
+
+
+def _wait(client: Client, is_done: Callable[[DomainFacts], bool], what: str, wait_s: float) -> None:
+    """Return when the domain has got so far, or at once if so wished. Raises ClusterError if it takes too long."""
+    if wait_s <= 0:
+        return
+    deadline_s = time.monotonic() + wait_s
+    with Console(stderr=True).status(shown(what)):
+        while not is_done(facts_from(client)):
+            if time.monotonic() > deadline_s:
+                raise ClusterError(
+                    f"after {wait_s:g} s it is still not done: {what}. It goes on; see `flyball domain show`."
+                )
+            time.sleep(POLL_S)

@@ -1,0 +1,389 @@
+"""`flyball domain`: the commands against a real node, whose domain is a model."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.models import ModelGovernor
+from tests.nodes import RunningNode
+from typer.testing import CliRunner, Result
+
+from flyball.cli.domain import doing
+from flyball.cli.main import app
+from flyball.cluster.commands import install
+from flyball.cluster.domain import ConnectionFactory, Queue, cluster_key
+from flyball.cluster.facts import View
+from flyball.server.node import Node
+
+Flyball = Callable[..., Result]
+BIN = Path(sys.executable).parent
+QUIET = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
+
+FILE = """
+[[nodes]]
+name = "n1"
+
+[[nodes]]
+name = "n2"
+
+[[clusters]]
+name = "orders"
+members = ["n1", "n2"]
+"""
+
+
+class SlowGovernor(ModelGovernor):
+    """Nodes come and go while one looks at the domain for the third time."""
+
+    looks = 0
+    is_stuck = False
+
+    async def view(self) -> View:
+        self.looks += 1
+        if self.looks % 3 == 0 and not self.is_stuck:
+            await self.settle()
+        return await super().view()
+
+
+@pytest.fixture
+def governor() -> SlowGovernor:
+    governor = SlowGovernor()
+    governor.arrives_later = True
+    governor.node("n1")
+    governor.node("n2", "local")
+    return governor
+
+
+@pytest.fixture
+def address(governor: SlowGovernor, tmp_path: Path) -> Iterator[str]:
+    def enter(node: Node) -> None:
+        install(node.hub, governor)
+        node.hub.commands.update(governor.topic_commands)
+
+    with RunningNode(tmp_path / "data", store="memory", thorbang="off", amqp="off") as node:
+        node.call(enter)
+        yield str(node.address("telesto"))
+
+
+@pytest.fixture
+def flyball(address: str, monkeypatch: pytest.MonkeyPatch) -> Flyball:
+    monkeypatch.setattr(doing, "POLL_S", 0.0)
+
+    def run(*arguments: str, stdin: str | None = None) -> Result:
+        result = CliRunner().invoke(app, list(arguments), input=stdin, env={"FLYBALL_SERVER": address, **QUIET})
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
+
+    return run
+
+
+def documents(result: Result) -> list[Any]:
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def lines(result: Result) -> list[str]:
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()
+
+
+def error(result: Result) -> str:
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("flyball: ")
+    return result.stderr.removeprefix("flyball: ").rstrip("\n")
+
+
+# Showing
+
+
+def test_show_is_a_tree_of_everything(flyball: Flyball, governor: SlowGovernor) -> None:
+    flyball("domain", "cluster", "create", "orders", "--member", "n1", "--capacity", "10")
+    flyball("domain", "cluster", "add", "orders", "n2")
+    first, second = governor.domain.members_of(cluster_key("/", "orders"))
+    first.producers, first.consumers, first.ready = 3, 2, 17
+    second.producers, second.is_marked = 1, True
+    governor.domain.add_queue(Queue(99, "mail", governor.domain.node_named("n2").id, "shop", ready=5, consumers=1))
+    flyball("domain", "topic", "create", "news")
+    governor.domain.factories["first"] = ConnectionFactory("first", governor.domain.node_named("n1").id)
+    assert lines(flyball("domain", "show"))[:18] == [
+        "domain of 2 nodes, led by n1",
+        "├── nodes",
+        "│   ├── n1: up, epoch 1, lease 4.5 s, started by hand, leader",
+        "│   │   ├── amqp 127.0.0.1:5601",
+        "│   │   └── telesto 127.0.0.1:5601",
+        "│   └── n2: up, epoch 1, lease 4.5 s, started by local",
+        "│       ├── amqp 127.0.0.1:5602",
+        "│       ├── telesto 127.0.0.1:5602",
+        "│       └── queue mail in shop: 5 ready, 0 unacknowledged, 1 consumer",
+        "├── clustered queues",
+        "│   └── orders: 2 members, 4 producers, 2 consumers, load 0.60",
+        "│       ├── n1: 3 producers (x 0.75), 2 consumers (y 1.00), load 0.50 of capacity 10, 17 ready, "
+        "0 unacknowledged, fixed",
+        "│       └── n2: 1 producer (x 0.25), 0 consumers (y 0.00), load 0.10 of capacity 10, 0 ready, "
+        "0 unacknowledged, fixed, marked: it drains",
+        "├── topics",
+        "│   └── news, 0 subscriptions",
+        "└── connection factories",
+        "    └── first: to n1",
+    ]
+
+
+def test_show_gives_machines_the_same_facts(flyball: Flyball) -> None:
+    (facts,) = documents(flyball("domain", "show", "--json"))
+    assert facts["leader"] == "n1"
+    assert [(node["name"], node["provisioner"]) for node in facts["nodes"]] == [("n1", None), ("n2", "local")]
+
+
+def test_topics_stand_below_their_parents(flyball: Flyball, governor: SlowGovernor) -> None:
+    flyball("domain", "topic", "create", "a")
+    flyball("domain", "topic", "create", "b", "--parent", "a")
+    assert documents(flyball("domain", "topic", "list", "--json")) == [
+        {"name": "a", "vhost": "/", "parent": None},
+        {"name": "b", "vhost": "/", "parent": "a"},
+    ]
+    assert lines(flyball("domain", "topic", "list")) == ["name  vhost  parent", "a     /", "b     /      a"]
+    assert lines(flyball("domain", "topic", "delete", "b")) == ["deleted topic b"]
+
+
+def test_a_clustered_queue_is_shown_with_its_options_and_why_it_is_so(
+    flyball: Flyball, governor: SlowGovernor
+) -> None:
+    flyball("domain", "cluster", "create", "orders", "--member", "n1")
+    governor.decisions[cluster_key("/", "orders")] = [
+        {"at": "2026-05-04T10:20:30+00:00", "what": "add a member on n2", "reason": "load would be 1.20"}
+    ]
+    shown = lines(flyball("domain", "cluster", "show", "orders"))
+    assert shown[0] == "orders: 1 member, 0 producers, 0 consumers, load 0.00"
+    assert shown[2].split() == ["node", "producers", "x", "consumers", "y", "load", "capacity", "ready", "unacked"]
+    assert shown[3].split() == ["n1", "0", "0.00", "0", "0.00", "0.00", "100", "0", "0", "fixed"]
+    assert any(line.split() == ["max_members", "16"] for line in shown)
+    assert shown[-1].endswith("add a member on n2  load would be 1.20")
+    (facts,) = documents(flyball("domain", "cluster", "show", "orders", "--json"))
+    assert facts["decisions"][0]["reason"] == "load would be 1.20"
+
+
+# Changing
+
+
+def test_a_node_is_added_and_removed_and_waited_for(flyball: Flyball, governor: SlowGovernor) -> None:
+    assert lines(flyball("domain", "node", "add", "n3", "--provisioner", "cloud")) == ["node n3 is up"]
+    assert governor.domain.node_named("n3").provisioner == "cloud"
+    assert lines(flyball("domain", "node", "remove", "n3")) == ["node n3 is gone"]
+
+
+def test_nobody_has_to_wait(flyball: Flyball, governor: SlowGovernor) -> None:
+    governor.is_stuck = True
+    assert documents(flyball("domain", "node", "add", "n3", "--wait", "0", "--json")) == [
+        {"name": "n3", "state": "joining"}
+    ]
+
+
+def test_what_takes_too_long_goes_on_and_is_told(flyball: Flyball, governor: SlowGovernor) -> None:
+    governor.is_stuck = True
+    told = error(flyball("domain", "node", "add", "n3", "--wait", "0.01"))
+    assert told == "after 0.01 s it is still not done: node n3 joins. It goes on; see `flyball domain show`."
+
+
+def test_a_dead_node_needs_force(flyball: Flyball, governor: SlowGovernor) -> None:
+    governor.node("n3", "local", state="dead")
+    assert "is dead and cannot be drained: give --force" in error(flyball("domain", "node", "remove", "n3"))
+    assert lines(flyball("domain", "node", "remove", "n3", "--force")) == ["node n3 is gone"]
+
+
+def test_a_clustered_queue_is_created_changed_and_deleted(flyball: Flyball) -> None:
+    created = flyball(
+        *("domain", "cluster", "create", "orders", "--vhost", "shop", "--min-members", "2", "--max-members", "4"),
+        *("--capacity", "50", "--provisioner", "cloud", "--option", "policy=plain", "--option", "dwell_s=60"),
+    )
+    assert lines(created) == ["created clustered queue orders in shop"]
+    (facts,) = documents(flyball("domain", "cluster", "show", "orders", "--vhost", "shop", "--json"))
+    wanted = {
+        "min_members": 2,
+        "max_members": 4,
+        "capacity": 50.0,
+        "provisioner": "cloud",
+        "policy": "plain",
+        "dwell_s": 60.0,
+    }
+    assert wanted.items() <= facts["options"].items()
+    changed = flyball("domain", "cluster", "change", "orders", "max_members=8", "provisioner=", "--vhost", "shop")
+    assert lines(changed) == ["clustered queue orders in shop has max_members 8, provisioner none"]
+    (facts,) = documents(flyball("domain", "cluster", "show", "orders", "--vhost", "shop", "--json"))
+    assert (facts["options"]["max_members"], facts["options"]["capacity"]) == (8, 50.0)
+    deleted = flyball("domain", "cluster", "delete", "orders", "--vhost", "shop", "--json")
+    assert documents(deleted) == [{"name": "orders", "vhost": "shop", "deleted": True}]
+
+
+def test_members_come_and_go(flyball: Flyball) -> None:
+    flyball("domain", "cluster", "create", "orders", "--member", "n1")
+    assert lines(flyball("domain", "cluster", "add", "orders", "n2")) == ["clustered queue orders has a member on n2"]
+    assert lines(flyball("domain", "cluster", "remove", "orders", "n1")) == ["orders has no member on n1"]
+    assert "is the last one of 'orders'" in error(flyball("domain", "cluster", "remove", "orders", "n2"))
+
+
+def test_deleting_messages_needs_a_yes(flyball: Flyball, governor: SlowGovernor) -> None:
+    flyball("domain", "cluster", "create", "orders", "--member", "n1")
+    next(governor.domain.members_of(cluster_key("/", "orders"))).ready = 7
+    told = error(flyball("domain", "cluster", "delete", "orders"))
+    assert told == "orders holds 7 messages. Give --yes to delete them with it."
+    assert lines(flyball("domain", "cluster", "delete", "orders", "--yes")) == ["deleted clustered queue orders"]
+
+
+def test_rebalance_shows_what_moves(flyball: Flyball, governor: SlowGovernor) -> None:
+    governor.moves = [
+        {
+            "what": "queue",
+            "vhost": "/",
+            "name": "mail",
+            "source": "n1",
+            "destination": "n2",
+            "reason": "n2 bears less",
+        }
+    ]
+    headings, row = lines(flyball("domain", "rebalance", "--dry-run"))
+    assert headings.split() == ["what", "name", "from", "to", "reason"]
+    assert row.split() == ["queue", "mail", "n1", "n2", "n2", "bears", "less"]
+    (move,) = documents(flyball("domain", "rebalance", "--json"))
+    assert move["destination"] == "n2"
+    assert lines(flyball("domain", "rebalance")) == ["nothing to move: the nodes bear alike"]
+
+
+def test_place_prints_an_address(flyball: Flyball, governor: SlowGovernor) -> None:
+    flyball("domain", "cluster", "create", "orders", "--member", "n1", "--member", "n2")
+    next(governor.domain.members_of(cluster_key("/", "orders"))).producers = 1
+    assert lines(flyball("domain", "place", "orders", "--role", "producer")) == ["127.0.0.1:5602"]
+    assert documents(
+        flyball("domain", "place", "orders", "--role", "consumer", "--protocol", "telesto", "--json")
+    ) == [{"node": "n1", "protocol": "telesto", "address": "127.0.0.1:5601"}]
+    assert error(flyball("domain", "place", "orders", "--protocol", "http")) == (
+        "node n1 does not listen for http, only for amqp, telesto. Give --protocol."
+    )
+
+
+# The file
+
+
+def test_apply_shows_the_plan_and_does_it_once(flyball: Flyball, tmp_path: Path) -> None:
+    file = tmp_path / "domain.toml"
+    file.write_text(FILE + '[[nodes]]\nname = "n3"\n')
+    plan = ["+ node n3, started by local", "+ clustered queue orders on n1, n2"]
+    assert lines(flyball("domain", "apply", str(file), "--dry-run")) == plan
+    assert lines(flyball("domain", "apply", str(file), "--yes")) == [*plan, f"[1/2] {plan[0]}", f"[2/2] {plan[1]}"]
+    assert lines(flyball("domain", "apply", str(file))) == ["nothing to do: the domain is as the file says"]
+
+
+def test_apply_removes_only_with_prune(flyball: Flyball) -> None:
+    flyball("domain", "cluster", "create", "old")
+    kept = "  not in the file, stays without --prune: clustered queue old with 0 messages"
+    assert kept in lines(flyball("domain", "apply", "-", "--yes", stdin=FILE))
+    plan, *done = documents(flyball("domain", "apply", "-", "--yes", "--prune", "--json", stdin=FILE))
+    assert plan == {
+        "steps": [
+            {
+                "sign": "-",
+                "words": "clustered queue old with 0 messages",
+                "command": "domain.cluster.delete",
+                "arguments": {"name": "old", "vhost": "/"},
+            }
+        ],
+        "kept": [],
+    }
+    assert done == [{"done": "- clustered queue old with 0 messages", "number": 1, "of": 1}]
+
+
+@pytest.mark.parametrize(("answer", "is_done"), [(b"y\n", True), (b"n\n", False)])
+def test_apply_asks_at_a_terminal(
+    address: str, governor: SlowGovernor, tmp_path: Path, answer: bytes, is_done: bool
+) -> None:
+    file = tmp_path / "domain.toml"
+    file.write_text(FILE)
+    main, side = os.openpty()
+    with subprocess.Popen(
+        [BIN / "flyball", "domain", "apply", str(file), "--server", address],
+        stdin=side,
+        stderr=side,
+        stdout=side,
+    ) as process:
+        os.close(side)
+        asked = b""
+        while not asked.endswith(b"[y/N]: "):
+            asked += os.read(main, 1000)
+        assert b"Do this 1 step?" in asked
+        os.write(main, answer)
+        with contextlib.suppress(OSError):  # Linux reports the end of a terminal as an error.
+            while os.read(main, 1000):
+                pass
+    os.close(main)
+    assert process.returncode == (0 if is_done else 1)
+    assert (cluster_key("/", "orders") in governor.domain.clusters) == is_done
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["node", "add", "n1"], "there is a node 'n1' already: choose another name"),
+        (["node", "add", "../x"], "'../x' is no name for a node"),
+        (["node", "add", "n3", "--provisioner", "no"], "there is no provisioner 'no'; there are cloud, local: see"),
+        (["node", "remove", "no"], "there is no node 'no'"),
+        (["cluster", "create", "q", "--member", "no"], "there is no node 'no'"),
+        (["cluster", "create", "q", "--max-members", "0"], "max_members is 0: give a whole number of at least 1"),
+        (["cluster", "create", "q", "--provisioner", "no"], "there is no provisioner 'no'; there are cloud, local"),
+        (["cluster", "create", "q", "--member", "n1", "--member", "n2", "--max-members", "1"], "2 members are more"),
+        (["cluster", "create", "known"], "there is a clustered queue 'known' already"),
+        (["cluster", "change", "known", "max_member=3"], "there is no option 'max_member', did you mean 'max_mem"),
+        (["cluster", "change", "no", "max_members=3"], "there is no clustered queue 'no'"),
+        (["cluster", "show", "no"], "there is no clustered queue 'no'. See `flyball domain show`, or create it with"),
+        (["cluster", "delete", "no"], "there is no clustered queue 'no'"),
+        (["cluster", "add", "no", "n1"], "there is no clustered queue 'no'"),
+        (["cluster", "add", "known", "no"], "there is no node 'no'"),
+        (["cluster", "add", "known", "dead"], "node 'dead' is dead: a member needs a node that is up"),
+        (["cluster", "remove", "known", "n2"], "node 'n2' has no member of clustered queue 'known'"),
+        (["place", "no"], "there is no clustered queue 'no'"),
+        (["apply", "/no/such/file"], "cannot read /no/such/file: No such file or directory"),
+        (["show", "--server", "127.0.0.1:1"], "Start a node with `flyball serve`"),
+    ],
+)
+def test_an_error_is_one_line_that_says_what_to_do(
+    flyball: Flyball, governor: SlowGovernor, arguments: list[str], problem: str
+) -> None:
+    governor.node("dead", state="dead")
+    flyball("domain", "cluster", "create", "known", "--member", "n1")
+    assert problem in error(flyball("domain", *arguments))
+
+
+def test_the_only_node_cannot_be_removed(flyball: Flyball) -> None:
+    flyball("domain", "node", "remove", "n2")
+    assert "node 'n1' is the only one" in error(flyball("domain", "node", "remove", "n1"))
+
+
+def test_an_error_in_the_file_names_its_line(flyball: Flyball, tmp_path: Path) -> None:
+    file = tmp_path / "domain.toml"
+    file.write_text(FILE.replace("members", "memebrs"))
+    told = error(flyball("domain", "apply", str(file)))
+    assert told.startswith(f"{file}, line 8: [[clusters]] orders: there is no option 'memebrs'")
+
+
+def test_without_a_terminal_nothing_is_done_unasked(flyball: Flyball, governor: SlowGovernor, tmp_path: Path) -> None:
+    file = tmp_path / "domain.toml"
+    file.write_text(FILE)
+    result = flyball("domain", "apply", str(file))
+    assert result.stdout == "+ clustered queue orders on n1, n2\n"
+    assert "Give --yes to do it" in error(result)
+    assert governor.domain.clusters == {}
+
+
+def test_an_option_without_a_value_is_wrong_use(flyball: Flyball) -> None:
+    result = flyball("domain", "cluster", "change", "orders", "max_members")
+    assert (result.exit_code, result.stderr) == (2, "flyball: 'max_members' is no option: give KEY=VALUE.\n")
