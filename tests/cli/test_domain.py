@@ -19,9 +19,8 @@ from typer.testing import CliRunner, Result
 from flyball.cli.domain import doing
 from flyball.cli.main import app
 from flyball.cluster.commands import install
-from flyball.cluster.domain import ConnectionFactory, Queue, cluster_key
+from flyball.cluster.domain import ConnectionFactory, Queue, Topic, cluster_key
 from flyball.cluster.facts import View
-from flyball.server.node import Node
 
 Flyball = Callable[..., Result]
 BIN = Path(sys.executable).parent
@@ -64,12 +63,8 @@ def governor() -> SlowGovernor:
 
 @pytest.fixture
 def address(governor: SlowGovernor, tmp_path: Path) -> Iterator[str]:
-    def enter(node: Node) -> None:
-        install(node.hub, governor)
-        node.hub.commands.update(governor.topic_commands)
-
     with RunningNode(tmp_path / "data", store="memory", thorbang="off", amqp="off") as node:
-        node.call(enter)
+        node.call(lambda running: install(running.hub, governor))
         yield str(node.address("telesto"))
 
 
@@ -112,9 +107,10 @@ def test_show_is_a_tree_of_everything(flyball: Flyball, governor: SlowGovernor) 
     first.producers, first.consumers, first.ready = 3, 2, 17
     second.producers, second.is_marked = 1, True
     governor.domain.add_queue(Queue(99, "mail", governor.domain.node_named("n2").id, "shop", ready=5, consumers=1))
-    flyball("domain", "topic", "create", "news")
+    governor.domain.add_topic(Topic("news", subscriptions=("paper",)))
+    governor.domain.add_topic(Topic("news.sport", parent="news"))
     governor.domain.factories["first"] = ConnectionFactory("first", governor.domain.node_named("n1").id)
-    assert lines(flyball("domain", "show"))[:18] == [
+    assert lines(flyball("domain", "show")) == [
         "domain of 2 nodes, led by n1",
         "├── nodes",
         "│   ├── n1: up, epoch 1, lease 4.5 s, started by hand, leader",
@@ -131,7 +127,8 @@ def test_show_is_a_tree_of_everything(flyball: Flyball, governor: SlowGovernor) 
         "│       └── n2: 1 producer (x 0.25), 0 consumers (y 0.00), load 0.10 of capacity 10, 0 ready, "
         "0 unacknowledged, fixed, marked: it drains",
         "├── topics",
-        "│   └── news, 0 subscriptions",
+        "│   └── news, 1 subscription: paper",
+        "│       └── news.sport, 0 subscriptions",
         "└── connection factories",
         "    └── first: to n1",
     ]
@@ -143,7 +140,7 @@ def test_show_gives_machines_the_same_facts(flyball: Flyball) -> None:
     assert [(node["name"], node["provisioner"]) for node in facts["nodes"]] == [("n1", None), ("n2", "local")]
 
 
-def test_topics_stand_below_their_parents(flyball: Flyball, governor: SlowGovernor) -> None:
+def test_topics_are_created_below_their_parents_listed_and_deleted(flyball: Flyball) -> None:
     flyball("domain", "topic", "create", "a")
     flyball("domain", "topic", "create", "b", "--parent", "a")
     assert documents(flyball("domain", "topic", "list", "--json")) == [
