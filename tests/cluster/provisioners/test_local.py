@@ -7,14 +7,16 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 import uvloop
 
 from flyball.client.sync import Client
 from flyball.cluster.provisioners import LocalProcesses, Surroundings
+from flyball.cluster.provisioners.local import MAX_LOG_BYTES
 from flyball.errors import ClusterError
 
 STORE = "postgresql://flyball:secret@db.example/flyball"
@@ -153,6 +155,25 @@ def test_a_stopped_node_is_ended_in_good_order(tmp_path: Path, running: list[str
     uvloop.run(scenario())
 
 
+def test_what_an_earlier_node_of_the_name_has_logged_is_kept(tmp_path: Path, running: list[str]) -> None:
+    log_path = tmp_path / "nodes" / "n2" / "node.log"
+    running.append(uvloop.run(pretender(tmp_path).start("n2")))
+    earlier = log_path.read_text()
+    with pytest.raises(ClusterError, match=r"node n2 does not start: the name is taken \(see "):
+        uvloop.run(pretender(tmp_path, "sys.exit('flyball: the name is taken')").start("n2"))
+    assert log_path.read_text().startswith(earlier)
+    assert uvloop.run(pretender(tmp_path).alive(running[0]))
+
+
+def test_a_long_log_begins_anew_and_the_last_one_is_kept(tmp_path: Path, running: list[str]) -> None:
+    log_path = tmp_path / "nodes" / "n2" / "node.log"
+    log_path.parent.mkdir(parents=True)
+    log_path.write_bytes(b"x" * (MAX_LOG_BYTES + 1))
+    running.append(uvloop.run(pretender(tmp_path).start("n2")))
+    assert log_path.stat().st_size < 1000
+    assert log_path.with_suffix(".log.1").stat().st_size == MAX_LOG_BYTES + 1
+
+
 def test_why_a_node_does_not_start_is_in_the_error(tmp_path: Path) -> None:
     provisioner = pretender(tmp_path, "sys.exit('flyball: the store does not work: no route')")
     with pytest.raises(
@@ -188,14 +209,39 @@ def test_a_handle_of_something_else_is_refused(tmp_path: Path, handle: str) -> N
         uvloop.run(pretender(tmp_path).alive(handle))
 
 
+def telesto_of(tmp_path: Path, name: str) -> str:
+    """Where a node has said that it listens."""
+    log = (tmp_path / "nodes" / name / "node.log").read_text()
+    (address,) = [line.removeprefix("telesto on ") for line in log.splitlines() if line.startswith("telesto on ")]
+    return address
+
+
+def test_real_nodes_of_one_store_are_one_domain(
+    tmp_path: Path, running: list[str], new_database: Callable[[], str]
+) -> None:
+    url = new_database()
+
+    async def scenario() -> None:
+        provisioner = LocalProcesses(Surroundings(url, tmp_path), arguments=["--trace", "off"])
+        for name in ("n2", "n3"):
+            running.append(await provisioner.start(name))
+        connection = await asyncpg.connect(url)
+        found = await connection.fetch("SELECT name FROM flyball.nodes WHERE state = 'up' ORDER BY name")
+        await connection.close()
+        assert [row["name"] for row in found] == ["n2", "n3"]
+        for handle in running:
+            assert await provisioner.alive(handle)
+            await provisioner.stop(handle)
+
+    uvloop.run(scenario())
+
+
 def test_a_real_node_starts_serves_and_stops(tmp_path: Path, running: list[str]) -> None:
     async def start() -> str:
         return await LocalProcesses(Surroundings("memory", tmp_path)).start("n2")
 
     running.append(uvloop.run(start()))
-    log = (tmp_path / "nodes" / "n2" / "node.log").read_text()
-    (address,) = [line.removeprefix("telesto on ") for line in log.splitlines() if line.startswith("telesto on ")]
-    with Client.connect(address) as client:
+    with Client.connect(telesto_of(tmp_path, "n2")) as client:
         assert client.get_queues() == []
     uvloop.run(LocalProcesses(Surroundings("memory", tmp_path)).stop(running[0]))
     assert "stopping" in (tmp_path / "nodes" / "n2" / "node.log").read_text()

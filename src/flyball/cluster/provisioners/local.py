@@ -22,8 +22,11 @@ from flyball.errors import ClusterError
 POLL_S = 0.05
 """How often the log of a starting node is looked at: it outlives us, so there is no pipe to listen to."""
 
-READY = b"ready"
+READY = "ready"
 """How the line begins with which a node tells that it serves."""
+
+MAX_LOG_BYTES = 10_000_000
+"""A log that is longer is put aside at the next start; one is kept."""
 
 EPHEMERAL = "127.0.0.1:0"
 
@@ -55,14 +58,13 @@ class LocalProcesses:
         log_path = folder / "node.log"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with log_path.open("wb"):
-                pass
+            log_start = _end_of_log(log_path)
             pid = self._spawn(name, folder, log_path)
         except OSError as error:
             raise ClusterError(f"cannot start node {name}: {error}") from error
         process = _Process.of(pid)
         try:
-            await self._wait_until_ready(name, process, log_path)
+            await self._wait_until_ready(name, process, log_path, log_start)
         except BaseException:
             await self._end(process)
             raise
@@ -91,12 +93,14 @@ class LocalProcesses:
         environment = {**kept, "FLYBALL_STORE": self._surroundings.store_url}
         return os.posix_spawnp(command[0], command, environment, file_actions=files, setsid=True)
 
-    async def _wait_until_ready(self, name: str, process: _Process, log_path: Path) -> None:
+    async def _wait_until_ready(self, name: str, process: _Process, log_path: Path, log_start: int) -> None:
         try:
             async with asyncio.timeout(self._start_limit_s):
-                while not _says_ready(log_path):
+                while not any(line.startswith(READY) for line in _said(log_path, log_start)):
                     if not process.is_alive():
-                        raise ClusterError(f"node {name} does not start: {_last_line(log_path)}")
+                        said = _said(log_path, log_start) or ["it said nothing"]
+                        problem = said[-1].removeprefix("flyball: ")
+                        raise ClusterError(f"node {name} does not start: {problem} (see {log_path})")
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             raise ClusterError(
@@ -211,11 +215,18 @@ async def _exited(pid_fd: int, limit_s: float) -> bool:
     return True
 
 
-def _says_ready(log_path: Path) -> bool:
-    return any(line.startswith(READY) for line in log_path.read_bytes().splitlines())
+def _end_of_log(log_path: Path) -> int:
+    """Return where the log of the next node begins: behind that of earlier ones, unless they are long."""
+    if not log_path.exists():
+        return 0
+    if log_path.stat().st_size > MAX_LOG_BYTES:
+        log_path.replace(log_path.with_suffix(".log.1"))
+        return 0
+    return log_path.stat().st_size
 
 
-def _last_line(log_path: Path) -> str:
-    lines = log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    said = lines[-1].removeprefix("flyball: ") if lines else "it said nothing"
-    return f"{said} (see {log_path})"
+def _said(log_path: Path, start: int) -> list[str]:
+    """Return the lines of a log from there on."""
+    with log_path.open("rb") as log_file:
+        log_file.seek(start)
+        return log_file.read().decode("utf-8", "replace").strip().splitlines()
