@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,10 +63,15 @@ def governor() -> SlowGovernor:
 
 
 @pytest.fixture
-def address(governor: SlowGovernor, tmp_path: Path) -> Iterator[str]:
+def node(governor: SlowGovernor, tmp_path: Path) -> Iterator[RunningNode]:
     with RunningNode(tmp_path / "data", store="memory", thorbang="off", amqp="off") as node:
         node.call(lambda running: install(running.hub, governor))
-        yield str(node.address("telesto"))
+        yield node
+
+
+@pytest.fixture
+def address(node: RunningNode) -> str:
+    return str(node.address("telesto"))
 
 
 @pytest.fixture
@@ -175,6 +181,22 @@ def test_a_node_is_added_and_removed_and_waited_for(flyball: Flyball, governor: 
     assert lines(flyball("domain", "node", "add", "n3", "--provisioner", "cloud")) == ["node n3 is up"]
     assert governor.domain.node_named("n3").provisioner == "cloud"
     assert lines(flyball("domain", "node", "remove", "n3")) == ["node n3 is gone"]
+
+
+def test_the_node_that_is_asked_can_be_removed_itself(
+    flyball: Flyball, governor: SlowGovernor, node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    governor.is_stuck = True
+    monkeypatch.setattr(doing, "LAST_ANSWER_S", 0.5)
+    governor.domain.node_named("n1").addresses = {"telesto": str(node.address("telesto"))}
+    stopping = threading.Thread(target=node.stop)
+
+    async def remove_node(name: str, *, force: bool) -> None:
+        stopping.start()
+
+    monkeypatch.setattr(governor, "remove_node", remove_node)
+    assert lines(flyball("domain", "node", "remove", "n1")) == ["node n1 is gone"]
+    stopping.join()
 
 
 def test_nobody_has_to_wait(flyball: Flyball, governor: SlowGovernor) -> None:

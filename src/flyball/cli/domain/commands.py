@@ -154,7 +154,7 @@ def remove_node(
 
     Example: flyball domain node remove n4
     """
-    _run(server, as_json, lambda client, out: doing.remove_node(client, name, force, wait_s, out))
+    _run(server, as_json, lambda client, out: doing.remove_node(client, server, name, force, wait_s, out))
 
 
 # Clustered queues

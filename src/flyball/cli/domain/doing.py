@@ -17,7 +17,7 @@ from rich.console import Console
 from flyball.cli.domain.showing import counted, show_cluster, show_moves, titled, tree_of, valued
 from flyball.cli.output import Output, shown
 from flyball.cli.session import DONE, fail
-from flyball.client import ConnectionFailed, ConnectionLost
+from flyball.client import ConnectionFailed, ConnectionLost, RequestTimeout
 from flyball.client.sync import Client
 from flyball.errors import ClusterError
 
@@ -28,12 +28,15 @@ if TYPE_CHECKING:
 POLL_S = 0.2
 """How often the domain is looked at while something is under way."""
 
+LAST_ANSWER_S = 3.0
+"""A node that stops and has said nothing for so long is gone."""
+
 START_LIMIT_S = 180.0
 """A provisioner may need a while until it has started a node."""
 
 
-def facts_from(client: Client) -> DomainFacts:
-    return cast("DomainFacts", client.manage("domain.show"))
+def facts_from(client: Client, time_limit_s: float | None = None) -> DomainFacts:
+    return cast("DomainFacts", client.manage("domain.show", time_limit_s=time_limit_s))
 
 
 def show(client: Client, out: Output) -> int:
@@ -56,16 +59,29 @@ def add_node(client: Client, name: str, provisioner: str, wait_s: float, out: Ou
     return DONE
 
 
-def remove_node(client: Client, name: str, force: bool, wait_s: float, out: Output) -> int:
+def remove_node(client: Client, server: str, name: str, force: bool, wait_s: float, out: Output) -> int:
+    is_asked = _is_at(facts_from(client), name, server)
     client.manage("domain.node.remove", name=name, force=force)
     try:
-        _wait(client, lambda facts: _state_of(facts, name) is None, f"node {name} drains", wait_s)
-        state = _state_of(facts_from(client), name) or "gone"
-    except (ConnectionFailed, ConnectionLost):
-        # It was the node that we talk to.
+        # A node that is about to stop answers at once or never again.
+        answer_s = LAST_ANSWER_S if is_asked else None
+        _wait(client, lambda facts: _state_of(facts, name) is None, f"node {name} drains", wait_s, answer_s)
+        state = _state_of(facts_from(client, answer_s), name) or "gone"
+    except (ConnectionFailed, ConnectionLost, RequestTimeout):
+        if not is_asked:
+            raise
         state = "gone"
     out.tell(f"node {shown(name)} is {state}", {"name": name, "state": state})
     return DONE
+
+
+def _is_at(facts: DomainFacts, name: str, server: str) -> bool:
+    """Tell whether a node is the one that we talk to. That is on this machine, where a port is enough to know it."""
+    port = server.rpartition(":")[2]
+    return any(
+        node["name"] == name and node["addresses"].get("telesto", "").rpartition(":")[2] == port
+        for node in facts["nodes"]
+    )
 
 
 def _state_of(facts: DomainFacts, name: str) -> str | None:
@@ -267,13 +283,19 @@ def place(client: Client, vhost: str, name: str, role: str, protocol: str, out: 
     return DONE
 
 
-def _wait(client: Client, is_done: Callable[[DomainFacts], bool], what: str, wait_s: float) -> None:
+def _wait(
+    client: Client,
+    is_done: Callable[[DomainFacts], bool],
+    what: str,
+    wait_s: float,
+    answer_s: float | None = None,
+) -> None:
     """Return when the domain has got so far, or at once if so wished. Raises ClusterError if it takes too long."""
     if wait_s <= 0:
         return
     deadline_s = time.monotonic() + wait_s
     with Console(stderr=True).status(shown(what)):
-        while not is_done(facts_from(client)):
+        while not is_done(facts_from(client, answer_s)):
             if time.monotonic() > deadline_s:
                 raise ClusterError(
                     f"after {wait_s:g} s it is still not done: {what}. It goes on; see `flyball domain show`."
