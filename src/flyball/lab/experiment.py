@@ -188,6 +188,8 @@ class View(Part):
         "load_cdf",
         "response_over_time",
         "admission",
+        "queue_over_time",
+        "rate_over_waiting",
     ]
     metric: str = "throughput"
     request: str = "all"

@@ -45,6 +45,7 @@ from flyball.pipeline.policies import (
     response_over_time,
 )
 from flyball.pipeline.profile import profile, profile_of_admissions
+from flyball.pipeline.queues import placement, provisioning, queue_over_time, queue_runs
 from flyball.pipeline.spark_errors import one_line_errors
 from flyball.pipeline.store import Quarantined, Store
 from flyball.pipeline.throughput import measured, seconds, series, throughput
@@ -62,6 +63,9 @@ ONLY_OF_LOOPS = ("loops", "closed_loops")
 
 ONLY_OF_POLICIES = ("policies", "policy_runs", "load_cdf", "response_over_time")
 """Tables that are there only if policies of admission were compared."""
+
+ONLY_OF_QUEUES = ("queue_over_time", "placement", "provisioning")
+"""Tables that are there only if clients shared a queue, the last two only if policies of those were compared."""
 
 _ENOUGH_ROWS = 10_000_000
 """Of more rows than these, the profile and the spread of times other than the response are made from a part."""
@@ -212,6 +216,7 @@ def _tables(opened: _Opened, counted: _Counted, stages: _Stages) -> dict[str, pd
     tables["measures"] = measures(tables["series"], _pandas(percentiles(counted.spread)), windows)
     _add_loops(tables, opened)
     _add_policies(tables, opened)
+    _add_queues(tables, opened)
     tables["laws"] = laws(around, windows, opened.runs)
     tables["warm_up"] = warm_up(around, windows)
     tables["telesto"] = telesto_metrics(tables["measures"])
@@ -253,6 +258,16 @@ def _add_policies(tables: dict[str, pd.DataFrame], opened: _Opened) -> None:
     percentiles_, loads_ = _pandas(class_percentiles(counted)), _pandas(loads(found.samples, runs))
     tables["policy_runs"] = policy_runs(tables["response_over_time"], percentiles_, loads_, runs)
     tables["policies"] = policies(tables["policy_runs"])
+
+
+def _add_queues(tables: dict[str, pd.DataFrame], opened: _Opened) -> None:
+    """Add what became of queues that many clients shared, if there were any."""
+    if not queue_runs(opened.runs):
+        return
+    over_time = queue_over_time(tables["throughput"], opened.runs)
+    compared = {"placement": placement(over_time, opened.runs), "provisioning": provisioning(over_time, opened.runs)}
+    tables["queue_over_time"] = over_time
+    tables.update({name: table for name, table in compared.items() if len(table)})
 
 
 def _left_out(opened: _Opened) -> list[Quarantined]:
@@ -364,7 +379,7 @@ def _write(analysis: Analysis, out: Path) -> None:
         for name, table in analysis.tables.items():
             table.to_parquet(folder / f"{name}.parquet", index=False)
             table.to_csv(folder / f"{name}.csv", index=False)
-        for name in {*ONLY_OF_LOOPS, *ONLY_OF_POLICIES} - set(analysis.tables):
+        for name in {*ONLY_OF_LOOPS, *ONLY_OF_POLICIES, *ONLY_OF_QUEUES} - set(analysis.tables):
             for suffix in ("parquet", "csv"):
                 (folder / f"{name}.{suffix}").unlink(missing_ok=True)
         for name in MODELS:

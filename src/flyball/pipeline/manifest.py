@@ -102,6 +102,8 @@ class Run:
     workload: dict[str, Any] = field(default_factory=dict)
     clients: dict[str, Any] = field(default_factory=dict)
     nodes: list[dict[str, Any]] = field(default_factory=list)
+    domain: dict[str, Any] = field(default_factory=dict)
+    """What nodes that share a queue did with each other."""
     checks: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)

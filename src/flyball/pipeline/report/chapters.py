@@ -29,6 +29,7 @@ ADMISSION = "admission"
 _BY_RUN = (
     *("throughput", "series", "histogram", "phases", "measures", "laws", "loops", "closed_loops"),
     *("policy_runs", "load_cdf", "response_over_time"),
+    *("queue_over_time", "placement", "provisioning"),
 )
 _BY_EXPERIMENT = ("cells", "effects", "references")
 
@@ -229,6 +230,9 @@ COLUMNS = {
     ),
     "load_cdf": ("run", "ratio", "load"),
     "response_over_time": (*("run", "kind", "second", "ok", "refused", "failed", "mean_ms", "p50_ms", "p95_ms"),),
+    "queue_over_time": ("run", "second", "produced", "consumed", "waiting"),
+    "placement": ("policy", "throughput", "transfers", "experiment", "run", "repetition"),
+    "provisioning": ("policy", "nodes", "throughput", "experiment", "run", "repetition"),
     "cells": (
         *("experiment", "cell", "source", "metric", "kind", "unit", "repetitions"),
         *("mean", "half_width", "low", "high"),

@@ -13,6 +13,7 @@ from flyball.pipeline.report.loops import loop
 from flyball.pipeline.report.open_loops import open_loop
 from flyball.pipeline.report.parts import breakdown, effects
 from flyball.pipeline.report.policy_plots import admission, goodput, load_cdf, policies, response_over_time
+from flyball.pipeline.report.queue_plots import queue_over_time, rate_over_waiting
 
 KINDS: dict[str, Callable[[Chapter, View], list[Figure]]] = {
     "curve": curve,
@@ -30,6 +31,8 @@ KINDS: dict[str, Callable[[Chapter, View], list[Figure]]] = {
     "load_cdf": load_cdf,
     "response_over_time": response_over_time,
     "admission": admission,
+    "queue_over_time": queue_over_time,
+    "rate_over_waiting": rate_over_waiting,
 }
 
 LOOP_KINDS = ("loop", "open_loop")

@@ -1,0 +1,98 @@
+"""What became of queues in experiments with clustered ones: rates and waiting messages over time, policies compared.
+
+Works on the driver with the small table THROUGHPUT. Which node had which message is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from flyball.pipeline.events import CLIENTS
+from flyball.pipeline.manifest import Run
+from flyball.pipeline.measures import RECEIVED
+
+WORKLOAD = "clustered"
+PLACEMENT, PROVISIONING = "placement", "provisioning"
+"""The factors that tell which policy a run had; each has a table of its name."""
+
+OVER_TIME_COLUMNS = ("run", "second", "produced", "consumed", "waiting")
+"""Messages that came into the queue and went out in each second, and how many waited at its end."""
+
+PLACEMENT_COLUMNS = ("policy", "throughput", "transfers", "experiment", "run", "repetition")
+PROVISIONING_COLUMNS = ("policy", "nodes", "throughput", "experiment", "run", "repetition")
+"""Throughput is in messages/s, of the stable part; transfers are messages that members gave each other, null if
+nobody counted them; nodes are those that served the queue in the end."""
+
+EDGE_S = 5
+"""So many seconds at both ends of a run do not count, as in seed 000, but at most EDGE_RATIO of it."""
+EDGE_RATIO = 0.1
+
+
+def queue_runs(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs whose clients share a queue."""
+    return [run for run in runs if run.workload.get("kind") == WORKLOAD]
+
+
+def queue_over_time(throughput: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
+    """Count what clients produced and consumed in each whole second of runs."""
+    parts = [_over_time(throughput, run) for run in queue_runs(runs)]
+    parts = [part for part in parts if len(part)]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(OVER_TIME_COLUMNS))
+
+
+def _over_time(throughput: pd.DataFrame, run: Run) -> pd.DataFrame:
+    rows = throughput[(throughput["run"] == run.run) & (throughput["source"] == CLIENTS)]
+    seconds = range(int((run.measured.until_us - run.measured.from_us) // 1_000_000))
+
+    def count(kinds: Sequence[str]) -> pd.Series[Any]:
+        found = rows[rows["kind"].isin(kinds)].groupby("second")["messages"].sum()
+        return found.reindex(list(seconds), fill_value=0)
+
+    produced, consumed = count(["put"]), count(RECEIVED)
+    return pd.DataFrame(
+        {
+            "run": run.run,
+            "second": list(seconds),
+            "produced": produced.to_numpy(),
+            "consumed": consumed.to_numpy(),
+            "waiting": (produced - consumed).cumsum().to_numpy(),
+        }
+    )
+
+
+def stable_throughput(over_time: pd.DataFrame) -> float:
+    """Return the messages/s that one run brought to consumers, without its beginning and end."""
+    edge = min(EDGE_S, int(len(over_time) * EDGE_RATIO))
+    inner = over_time.sort_values("second")["consumed"].iloc[edge : len(over_time) - edge]
+    return float(inner.mean()) if len(inner) else float("nan")
+
+
+def placement(over_time: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
+    """Compare policies of placement: a row for each run that had one."""
+    return _compared(over_time, runs, PLACEMENT, PLACEMENT_COLUMNS)
+
+
+def provisioning(over_time: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
+    """Compare policies of provisioning: a row for each run that had one."""
+    return _compared(over_time, runs, PROVISIONING, PROVISIONING_COLUMNS)
+
+
+def _compared(over_time: pd.DataFrame, runs: Sequence[Run], factor: str, columns: Sequence[str]) -> pd.DataFrame:
+    rows = [_row(over_time, run, factor) for run in queue_runs(runs) if factor in run.factors]
+    found = pd.DataFrame(rows, columns=list(columns)).sort_values(["policy", "experiment", "repetition"])
+    return found.reset_index(drop=True)
+
+
+def _row(over_time: pd.DataFrame, run: Run, factor: str) -> Mapping[str, Any]:
+    return {
+        "policy": str(run.factors[factor]),
+        "throughput": stable_throughput(over_time[over_time["run"] == run.run]),
+        "transfers": run.domain.get("transfers"),
+        "nodes": run.domain.get("nodes", len(run.nodes)),
+        "experiment": run.experiment,
+        "run": run.run,
+        "repetition": run.repetition,
+    }

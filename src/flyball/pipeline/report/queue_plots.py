@@ -1,0 +1,153 @@
+"""Plots of a queue and its clients: rates and waiting messages over time, and the one over the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from flyball.pipeline.manifest import View
+from flyball.pipeline.report import thinning
+from flyball.pipeline.report.chapters import Chapter
+from flyball.pipeline.report.figures import Figure, Trace, axis, colour, line, marker, shorts
+from flyball.pipeline.report.markup import Html, table
+from flyball.pipeline.report.words import amount, duration, whole
+
+MOST_POINTS = 600
+MOST_RANGES = 15
+"""Waiting messages are divided into so many ranges."""
+
+_RATES = {"produced": "production", "consumed": "consumption"}
+_NOTE = "Of the first run of the cell. Seen by clients: a message waits from its producer's commit to its delivery."
+
+
+def queue_over_time(chapter: Chapter, view: View) -> list[Figure]:
+    """A plot for each cell: what came in and went out each second, and how many messages waited."""
+    return [_over_time(chapter, view, cell, rows) for cell, rows in _first_runs(chapter)]
+
+
+def rate_over_waiting(chapter: Chapter, view: View) -> list[Figure]:
+    """A plot for each cell: the rates over the number of messages that wait."""
+    return [_over_waiting(chapter, view, cell, rows) for cell, rows in _first_runs(chapter)]
+
+
+def _first_runs(chapter: Chapter) -> list[tuple[str, pd.DataFrame]]:
+    """Return the cells, in order, each with the seconds of its first run."""
+    rows = chapter.tables["queue_over_time"]
+    found = []
+    for cell in chapter.cells:
+        own = rows[rows["cell"] == cell]
+        if len(own):
+            found.append((cell, own[own["run"] == min(own["run"])].sort_values("second")))
+    return found
+
+
+def _title(chapter: Chapter, view: View, cell: str, what: str) -> str:
+    name = chapter.cell_name(cell) if chapter.factors else ""
+    return ": ".join(text for text in (view.title or what, name) if text)
+
+
+def _over_time(chapter: Chapter, view: View, cell: str, rows: pd.DataFrame) -> Figure:
+    title = _title(chapter, view, cell, "Rates and waiting messages over time")
+    data: list[Trace] = []
+    for index, (column, name) in enumerate(_RATES.items()):
+        data.append(_trace(name, index, rows, column))
+    waiting = _trace("waiting messages", 2, rows, "waiting") | {"yaxis": "y2"}
+    data.append(waiting | {"line": line(2) | {"dash": "dot"}})
+    layout = {
+        "xaxis": axis("Time [s]", rangemode="tozero"),
+        "yaxis": axis("Rate [messages/s]", rangemode="tozero"),
+        "yaxis2": axis("Waiting messages", rangemode="tozero", overlaying="y", side="right", showgrid=False),
+        "hovermode": "x unified",
+    }
+    says = (
+        f"{title}, {duration(len(rows))}: production {amount(rows['produced'].mean())}, consumption"
+        f" {amount(rows['consumed'].mean())} messages/s on average; at most {whole(rows['waiting'].max())} waited."
+    )
+    return Figure(title, data, layout, says, _numbers(title, rows), _NOTE, is_wide=True)
+
+
+def _trace(name: str, index: int, rows: pd.DataFrame, column: str) -> Trace:
+    points = thinning.thin(rows[column].to_numpy(dtype=float), MOST_POINTS)
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": shorts(points.at),
+        "y": shorts(points.mean),
+        "line": line(index),
+        "hovertemplate": "%{y:,.4g}",
+    }
+
+
+def _over_waiting(chapter: Chapter, view: View, cell: str, rows: pd.DataFrame) -> Figure:
+    title = _title(chapter, view, cell, "Rates over waiting messages")
+    data: list[Trace] = []
+    body: list[list[str]] = []
+    said: list[str] = []
+    for index, (column, name) in enumerate(_RATES.items()):
+        own = rows[rows[column] > 0]
+        ranges = _by_waiting(own, column)
+        data.append(_points(own, column, index))
+        data.append(_medians(ranges, name, index))
+        body += [[name, whole(waiting), amount(rate)] for waiting, rate in ranges]
+        if ranges:
+            said.append(f"{name} {amount(ranges[0][1])} at {whole(ranges[0][0])}")
+            said.append(f"{amount(ranges[-1][1])} at {whole(ranges[-1][0])}")
+    layout = {
+        "xaxis": axis("Waiting messages", rangemode="tozero"),
+        "yaxis": axis("Rate [messages/s]", rangemode="tozero"),
+    }
+    head = ["Phase", "Waiting messages", "Median rate [messages/s]"]
+    says = f"{title}, in messages/s: {', '.join(said)} waiting."
+    return Figure(title, data, layout, says, table(title, head, body), _NOTE)
+
+
+def _by_waiting(rows: pd.DataFrame, column: str) -> list[tuple[float, float]]:
+    """Return the middle of each range of waiting messages and the median rate in it."""
+    if rows.empty:
+        return []
+    edges = np.linspace(0, max(float(rows["waiting"].max()), 1.0), MOST_RANGES + 1)
+    place = np.clip(np.digitize(rows["waiting"], edges) - 1, 0, MOST_RANGES - 1)
+    grouped = rows.groupby(place)
+    return [(float(own["waiting"].mean()), float(own[column].median())) for _, own in grouped]
+
+
+def _points(rows: pd.DataFrame, column: str, index: int) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": f"{_RATES[column]}, each second",
+        "x": shorts(rows["waiting"]),
+        "y": shorts(rows[column]),
+        "marker": {"color": colour(index, 0.3), "size": 5},
+        "hovertemplate": "%{x:,.4g}: %{y:,.4g}",
+    }
+
+
+def _medians(ranges: list[tuple[float, float]], name: str, index: int) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": name,
+        "x": shorts(waiting for waiting, _ in ranges),
+        "y": shorts(rate for _, rate in ranges),
+        "line": line(index),
+        "marker": marker(index),
+        "hovertemplate": "%{x:,.4g}: %{y:,.4g}",
+    }
+
+
+def _numbers(title: str, rows: pd.DataFrame) -> Html:
+    parts = np.array_split(rows, min(10, len(rows)))
+    body = [
+        [
+            f"{int(part['second'].iloc[0])} to {int(part['second'].iloc[-1]) + 1}",
+            amount(part["produced"].mean()),
+            amount(part["consumed"].mean()),
+            whole(part["waiting"].iloc[-1]),
+        ]
+        for part in parts
+    ]
+    return table(
+        title, ["Seconds", "Production [messages/s]", "Consumption [messages/s]", "Waiting at its end"], body
+    )
