@@ -58,7 +58,8 @@ def _over_time(throughput: pd.DataFrame, run: Run) -> pd.DataFrame:
             "second": list(seconds),
             "produced": produced.to_numpy(),
             "consumed": consumed.to_numpy(),
-            "waiting": (produced - consumed).cumsum().to_numpy(),
+            # A consumer may hear of a message before its producer hears that it is committed.
+            "waiting": (produced - consumed).cumsum().clip(lower=0).to_numpy(),
         }
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pandas as pd
 
@@ -13,6 +15,7 @@ from flyball.pipeline.report.markup import Html, table
 from flyball.pipeline.report.words import amount, duration, whole
 
 MOST_POINTS = 600
+MOST_ROWS = 10
 MOST_RANGES = 15
 """Waiting messages are divided into so many ranges."""
 
@@ -138,7 +141,8 @@ def _medians(ranges: list[tuple[float, float]], name: str, index: int) -> Trace:
 
 
 def _numbers(title: str, rows: pd.DataFrame) -> Html:
-    parts = np.array_split(rows, min(10, len(rows)))
+    bounds = np.linspace(0, len(rows), min(MOST_ROWS, len(rows)) + 1).astype(int)
+    parts = [rows.iloc[begin:end] for begin, end in itertools.pairwise(bounds)]
     body = [
         [
             f"{int(part['second'].iloc[0])} to {int(part['second'].iloc[-1]) + 1}",

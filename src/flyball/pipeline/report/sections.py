@@ -19,6 +19,7 @@ from flyball.pipeline.report.markup import Child, Html, details, element, markup
 from flyball.pipeline.report.models import show_model
 from flyball.pipeline.report.page import Part, plots
 from flyball.pipeline.report.policies import policies_table
+from flyball.pipeline.report.queues import queue_policies_table
 from flyball.pipeline.report.summary import show_tiles, tiles_of
 from flyball.pipeline.report.views import KINDS, figures_of, views_of
 from flyball.pipeline.report.words import (
@@ -67,6 +68,7 @@ def chapter_part(chapter: Chapter, *, is_only: bool = False) -> Part:
         None if is_only else show_tiles(tiles_of(chapter)),
         held_table(chapter),
         policies_table(chapter),
+        queue_policies_table(chapter),
         plots(figures, chapter.anchor),
         [element("p", text, class_="note") for text in missing],
         _cells_tables(chapter),
