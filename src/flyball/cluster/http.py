@@ -29,6 +29,7 @@ from flyball.model import DEFAULT_VHOST, User
 from flyball.server.authority import Authority
 from flyball.server.connection import is_loopback
 from flyball.server.node import Node, Part
+from flyball.server.placement import NoPlaceYet, PlaceRequest, Role
 from flyball.server.settings import Address
 
 log = logging.getLogger(__name__)
@@ -101,21 +102,36 @@ class Places(Protocol):
         ...
 
 
-class Alone:
-    """The places of a node that is alone: all clients belong here."""
+class NodePlaces:
+    """What a node itself knows: its placement, and the commands of its domain once it has some."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
     async def place(self, query: PlaceQuery) -> PlaceAnswer:
-        if self._node.hub.broker.engine.find_queue(query.queue_name, query.vhost) is None:
-            raise errors.QueueNotFound(query.queue_name, query.vhost)
-        return PlaceAnswer(self._name, self._addresses)
+        request = PlaceRequest(
+            query.vhost,
+            query.queue_name,
+            Role[query.role.upper()],
+            query.client_name,
+            query.session_id,
+            query.avoid,
+        )
+        found = await self._node.hub.placement.place(request)
+        if isinstance(found, NoPlaceYet):
+            raise errors.ClusterError(f"no place yet: {found.reason}")
+        # Without a name it is where it was asked.
+        addresses = found.addresses if found.node else self._addresses
+        return PlaceAnswer(found.node or self._name, addresses, found.session_id)
 
     async def ended(self, session_id: str) -> None:
-        """There is nothing to be done: the node has seen it."""
+        self._node.hub.placement.left(session_id, _Gone(), orderly=True)
 
     async def domain(self) -> Mapping[str, Any]:
+        show = self._node.hub.commands.get("domain.show")
+        if show is not None:
+            facts: Mapping[str, Any] = await show()
+            return facts
         return {"leader": self._name, "nodes": [{"name": self._name, "state": "up", "addresses": self._addresses}]}
 
     @property
@@ -127,7 +143,14 @@ class Alone:
         return {protocol: str(address) for protocol, address in self._node.addresses.items()}
 
 
-def http_part(places_of: Callable[[Node], Places] = Alone, routes: Sequence[BaseRoute] = ()) -> Part:
+class _Gone:
+    """The connection of a client that is not there any more, or never was."""
+
+    def ask_to_move(self, session_id: str, node: str, address: str, queue_id: int, deadline_s: float) -> None:
+        """Nobody hears it."""
+
+
+def http_part(routes: Sequence[BaseRoute] = ()) -> Part:
     """Return what serves HTTP beside a node, if its settings say so."""
 
     @contextlib.asynccontextmanager
@@ -135,7 +158,7 @@ def http_part(places_of: Callable[[Node], Places] = Alone, routes: Sequence[Base
         if node.settings.http is None:
             yield
             return
-        app = make_app(node.hub.authority, places_of(node), routes)
+        app = make_app(node.hub.authority, NodePlaces(node), routes)
         async with serving(app, node.settings.http) as address:
             node.addresses["http"] = address
             yield
