@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from flyball.errors import LabError, SettingsError
+from flyball.cluster.domain import ClusterOptions
+from flyball.errors import ClusterError, LabError, SettingsError
 from flyball.lab.auction.settings import SiteSettings
 from flyball.lab.workloads import WORKLOADS, find_workload
 from flyball.server.settings import ServeSettings, StoreChoice, load_settings
@@ -28,7 +29,7 @@ SECTIONS = ("target", "workload", "clients", "noise", "run")
 ALL = "all"
 """What `quick.sweep` says if a quick run is to have all levels."""
 
-OWN_SETTINGS = ("config", "data", "store", "name", "amqp", "amqps", "telesto", "thorbang")
+OWN_SETTINGS = ("config", "data", "store", "name", "amqp", "amqps", "telesto", "thorbang", "http", "link")
 """Settings of a node that the lab chooses: a data folder of its own, ports that are free."""
 
 Level = bool | int | float | str | dict[str, Any]
@@ -88,9 +89,13 @@ class Part(BaseModel):
 class TargetPart(Part):
     """What is put under load."""
 
-    kind: Literal["flyball", "rabbitmq", "auction", "foreign"] = "flyball"
+    kind: Literal["flyball", "domain", "rabbitmq", "auction", "foreign"] = "flyball"
     nodes: Count = 1
-    """So many nodes, each with a store of its own; client i goes to node i mod nodes."""
+    """So many nodes, each with a store of its own, or all with one if they are a domain; client i goes to node i mod
+    nodes unless its workload has it placed."""
+    cluster: dict[str, Any] = {}
+    """Options of the clustered queue of a domain. Its members are on all nodes; the provisioner `lab` starts more of
+    them."""
     store: Annotated[str, AfterValidator(_check_store)] = "embedded"
     settings: dict[str, Any] = {}
     """Settings of `flyball serve` by their names; for RabbitMQ lines of its rabbitmq.conf; for the auction site those
@@ -110,15 +115,27 @@ class TargetPart(Part):
             raise ValueError("RabbitMQ runs as one node on this machine: give neither nodes nor hosts")
         if self.kind == "auction" and self.nodes != 1:
             raise ValueError("an auction site is one node: leave nodes out")
+        if self.kind == "domain" and (self.hosts or self.store != "embedded"):
+            raise ValueError("a domain runs on this machine with a store of its own: give neither hosts nor store")
+        if self.cluster and self.kind != "domain":
+            raise ValueError("only a domain has a clustered queue: leave cluster out")
         if self.nodes > 1 and "://" in self.store:
             raise ValueError("nodes do not share a store: several of them need embedded, memory or null")
         if self.kind == "foreign" and self.settings:
             raise ValueError("a foreign target is not started and so takes no settings")
-        if self.kind == "flyball":
+        if self.kind in ("flyball", "domain"):
             _check_settings(self.settings)
+        _check_cluster(self.cluster)
         if self.kind == "auction":
             _check_site(self.settings)
         return self
+
+
+def _check_cluster(options: Values) -> None:
+    try:
+        ClusterOptions.from_dict(options)
+    except ClusterError as error:
+        raise ValueError(str(error)) from None
 
 
 def _check_site(settings: Values) -> None:

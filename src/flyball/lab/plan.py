@@ -49,6 +49,7 @@ START_S = {
     "memory": 1.5,
     "null": 1.5,
     "rabbitmq": 4.5,
+    "domain": 6.0,
     "auction": 6.0,
     "foreign": 0.5,
 }
@@ -59,6 +60,7 @@ FURTHER_NODE_S = {
     "memory": 0.7,
     "null": 0.7,
     "rabbitmq": 0.0,
+    "domain": 2.0,
     "auction": 0.0,
     "foreign": 0.0,
 }

@@ -29,7 +29,7 @@ from flyball.lab.hosts import Host, ThisMachine, host_at, own_address_towards
 from flyball.lab.peer import Event, Peer
 from flyball.lab.plan import PlannedRun
 from flyball.lab.tally import Verdict, judge
-from flyball.lab.targets import Node, OwnNode, Usage, foreign_nodes
+from flyball.lab.targets import Node, OwnNode, OwnStore, Usage, foreign_nodes
 from flyball.lab.workloads import Workload, make_workload
 
 CLIENTS_PER_WORKER = 50
@@ -156,6 +156,7 @@ class _Run:
         self._stage = "starting"
         self._told = (time.monotonic(), 0)
         self._nodes: list[Node] = []
+        self._store: OwnStore | None = None
         self._workers: list[Worker] = []
         self._peers: list[Peer] = []
         self._folders: list[tuple[Host, str]] = []
@@ -185,6 +186,8 @@ class _Run:
                     await self._finish()
                     self._say("stopping")
                     await asyncio.gather(*(node.stop() for node in self._own_nodes()))
+                    if self._store is not None:
+                        await self._store.peer.end()
             except BaseException:
                 await asyncio.gather(*(peer.end() for peer in self._peers))
                 await running.aclose()
@@ -228,6 +231,7 @@ class _Run:
         if part.kind == "foreign":
             self._nodes += foreign_nodes(part)
             return
+        store = await self._start_store(hosts[0], running, tasks) if part.kind == "domain" else None
         for number in range(part.nodes):
             host = hosts[number % len(hosts)]
             listens_on, address = host.listens_on, host.address
@@ -236,10 +240,19 @@ class _Run:
                 address = own_address_towards(others[0])
                 listens_on = address
             peer = await self._peer(host, f"node-{number + 1}", "flyball.lab.warden", running, NODE_END_S)
-            node = OwnNode(peer, part, listens_on, address, self._workload.target_settings(self._run.prepared))
+            settings = self._workload.target_settings(self._run.prepared)
+            node = OwnNode(peer, part, listens_on, address, settings, store)
             tasks.create_task(peer.listen(node.handle))
             self._nodes.append(node)
         await asyncio.gather(*(node.start() for node in self._own_nodes()))
+
+    async def _start_store(self, host: Host, running: AsyncExitStack, tasks: asyncio.TaskGroup) -> str:
+        """Start what the nodes of a domain share, and return where they find it."""
+        peer = await self._peer(host, "store", "flyball.lab.warden", running, NODE_END_S)
+        self._store = OwnStore(peer)
+        tasks.create_task(peer.listen(self._store.handle))
+        await self._store.start()
+        return self._store.url
 
     def _targets(self) -> list[dict[str, object]]:
         part = self._experiment.target

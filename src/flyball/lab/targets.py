@@ -36,13 +36,16 @@ class Node:
         self.version = version
         self.settings: Mapping[str, object] = {}
         """What the experiment says about it."""
+        self.cluster: Mapping[str, object] | None = None
+        """Options of the clustered queue that it shares with others; None if it shares none."""
 
     def target(self, protocol: str, user: str, password: str) -> dict[str, object]:
         """Return what workers are told about it."""
         if protocol not in self.ports:
             raise LabError(f"{self.name} does not speak {protocol}, only {', '.join(self.ports)}")
         place = {"name": self.name, "host": self.host, "port": self.ports[protocol]}
-        return {**place, "user": user, "password": password, "settings": self.settings}
+        more = {"ports": self.ports, "cluster": self.cluster}
+        return {**place, "user": user, "password": password, "settings": self.settings, **more}
 
     async def usage(self) -> Usage | None:
         """Return what it has used, None if nobody can know."""
@@ -53,10 +56,18 @@ class OwnNode(Node):
     """A node that the lab has started."""
 
     def __init__(
-        self, peer: Peer, part: TargetPart, listens_on: str, address: str, extra: Mapping[str, object] | None = None
+        self,
+        peer: Peer,
+        part: TargetPart,
+        listens_on: str,
+        address: str,
+        extra: Mapping[str, object] | None = None,
+        store: str | None = None,
     ) -> None:
-        """Start it as the part says; `extra` settings hold where the part gives none."""
+        """Start it as the part says; `extra` settings hold where the part gives none, `store` in any case."""
         super().__init__(peer.name, address, {})
+        self._store = part.store if store is None else store
+        self.cluster = part.cluster if part.kind == "domain" else None
         self.peer = peer
         self._extra = extra or {}
         self._part = part
@@ -73,7 +84,7 @@ class OwnNode(Node):
                 "kind": self._part.kind,
                 "name": self.name,
                 "listens_on": self._listens_on,
-                "store": self._part.store,
+                "store": self._store,
                 "settings": self._settings(),
             }
         )
@@ -81,7 +92,7 @@ class OwnNode(Node):
         self.peer.expect_news(None)
 
     def _settings(self) -> dict[str, object]:
-        if self._part.kind == "flyball" and self._listens_on != "127.0.0.1":
+        if self._part.kind in ("flyball", "domain") and self._listens_on != "127.0.0.1":
             # Clients on other machines are nobody else than those of this experiment.
             return {"loopback_users": "none", **self._extra, **self._part.settings}
         return {**self._extra, **self._part.settings}
@@ -102,6 +113,29 @@ class OwnNode(Node):
     async def stop(self) -> None:
         """Stop it in good order: its traces are complete afterwards."""
         await self.peer.end()
+
+
+class OwnStore:
+    """The store of a domain, which the lab has started."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.url = ""
+        """Where nodes find it, once it is started."""
+        self._is_ready = asyncio.Event()
+
+    async def start(self) -> None:
+        """It takes connections on return. Needs somebody who listens to the peer."""
+        self.peer.expect_news(START_LIMIT_S)
+        await self.peer.tell({"kind": "store", "name": self.peer.name})
+        await self._is_ready.wait()
+        self.peer.expect_news(None)
+
+    def handle(self, event: Event) -> None:
+        """Take what the process says."""
+        if event["event"] == "ready":
+            self.url = event["store"]
+            self._is_ready.set()
 
 
 def foreign_nodes(part: TargetPart) -> list[Node]:

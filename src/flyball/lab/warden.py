@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -36,9 +37,16 @@ class Server:
     """A node that runs: its process and where it listens."""
 
     def __init__(
-        self, process: psutil.Process, wait: Wait, version: str, addresses: dict[str, tuple[str, int]]
+        self,
+        process: psutil.Process,
+        wait: Wait,
+        version: str,
+        addresses: dict[str, tuple[str, int]],
+        store: str = "",
     ) -> None:
         self.process = process
+        self.store = store
+        """Where it is found, if it is a store."""
         self.wait = wait
         self.version = version
         self.addresses = addresses
@@ -72,11 +80,48 @@ def _flyball_node(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
     for protocol in ("amqp", "telesto", "thorbang"):
         command += [f"--{protocol}", listener]
     for name, value in assignment["settings"].items():
-        command += ["--" + name.replace("_", "-"), _flag_text(value)]
+        command += _flag(name, value)
     # By the environment: a store's address may hold a password, and anybody can list processes.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FLYBALL_")}
     environment["FLYBALL_STORE"] = assignment["store"]
     with _started(command, folder, assignment["name"], environment) as server:
+        yield server
+
+
+@contextmanager
+def _domain_node(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
+    """Run a node of a domain, which may start others: those end with it."""
+    flags = [part for name, value in assignment["settings"].items() for part in _flag(name, value)]
+    provisioners = folder / "provisioners.toml"
+    arguments = json.dumps([*flags, "--http", "127.0.0.1:0"])
+    provisioners.write_text(f'[lab]\nkind = "local"\narguments = {arguments}\n', encoding="utf-8")
+    own = {"http": f"{assignment['listens_on']}:0", "provisioners": str(provisioners)}
+    started: list[psutil.Process] = []
+    try:
+        with _flyball_node({**assignment, "settings": {**assignment["settings"], **own}}, folder) as server:
+            try:
+                yield server
+            finally:
+                started = server.process.children(recursive=True)
+    finally:
+        # Not before: it would start others in their places.
+        _end_all(started)
+
+
+def _end_all(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    for process in psutil.wait_procs(processes, STOP_LIMIT_S)[1]:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
+@contextmanager
+def _domain_store(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
+    """Run the store that the nodes of a domain share."""
+    command = [sys.executable, "-m", "flyball", "store", "--data", str(folder / "data")]
+    with _started(command, folder, assignment["name"], dict(os.environ)) as server:
         yield server
 
 
@@ -105,14 +150,19 @@ def _started(
         try:
             with contextlib.suppress(BrokenPipeError), process.stdin as words:
                 words.write(told)
-            addresses = _read_addresses(process)
-            if addresses is None:
+            said = _read_until_ready(process)
+            if said is None:
                 process.wait()
                 raise LabError(f"the node does not start: {last_words(folder)}")
-            yield Server(psutil.Process(process.pid), process.wait, flyball.__version__, addresses)
+            addresses, store = _addresses_in(said), _store_in(said)
+            yield Server(psutil.Process(process.pid), process.wait, flyball.__version__, addresses, store)
         finally:
             _stop(process)
             process.stdout.close()
+
+
+def _flag(name: str, value: object) -> list[str]:
+    return ["--" + name.replace("_", "-"), _flag_text(value)]
 
 
 def _flag_text(value: object) -> str:
@@ -121,18 +171,31 @@ def _flag_text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _read_addresses(process: subprocess.Popen[str]) -> dict[str, tuple[str, int]] | None:
-    """Return where the node listens once it is ready, None if it ends before."""
+def _read_until_ready(process: subprocess.Popen[str]) -> list[str] | None:
+    """Return what it says until it is ready, None if it ends before."""
     assert process.stdout is not None
-    addresses: dict[str, tuple[str, int]] = {}
+    said: list[str] = []
     for line in process.stdout:
-        name, _, address = line.strip().partition(" on ")
-        if address:
-            host, _, port = address.rpartition(":")
-            addresses[name] = (host.strip("[]"), int(port))
         if line.startswith("ready"):
-            return addresses
+            return said
+        said.append(line.strip())
     return None
+
+
+def _addresses_in(said: list[str]) -> dict[str, tuple[str, int]]:
+    """Return where a node says that it listens, by protocol."""
+    addresses: dict[str, tuple[str, int]] = {}
+    for line in said:
+        found = re.fullmatch(r"(\w+) on (.+):([0-9]+)", line)
+        if found is not None:
+            addresses[found[1]] = (found[2].strip("[]"), int(found[3]))
+    return addresses
+
+
+def _store_in(said: list[str]) -> str:
+    """Return the address that a store gives for nodes, empty if it is none."""
+    found = (re.search(r"--store '([^']+)'", line) for line in said)
+    return next((match[1] for match in found if match is not None), "")
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
@@ -164,7 +227,13 @@ def conf_of(settings: Mapping[str, Any], prefix: str = "") -> str:
     return text
 
 
-_KINDS = {"flyball": _flyball_node, "rabbitmq": _rabbitmq_node, "auction": _auction_site}
+_KINDS = {
+    "flyball": _flyball_node,
+    "domain": _domain_node,
+    "store": _domain_store,
+    "rabbitmq": _rabbitmq_node,
+    "auction": _auction_site,
+}
 
 
 def last_words(folder: Path) -> str:
@@ -201,7 +270,7 @@ def main() -> int:
         with _KINDS[assignment["kind"]](assignment, folder) as server:
             watch = threading.Thread(target=_watch, args=(server, folder, is_over), daemon=True)
             watch.start()
-            _say("ready", version=server.version, addresses=server.addresses)
+            _say("ready", version=server.version, addresses=server.addresses, store=server.store)
             for _ in sys.stdin:
                 # A node that has just died is told by whoever watches it.
                 with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):

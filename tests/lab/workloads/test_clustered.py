@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from flyball.errors import LabError
+from flyball.lab.drivers import Target
 from flyball.lab.workloads import make_workload
 from flyball.lab.workloads.clustered import Clustered
 from tests.lab.runs import Outcome, run, target_of
@@ -65,5 +67,10 @@ def _begins(outcome: Outcome) -> dict[int, list[int]]:
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(LabError, match="fills_first"):
         workload(fills_first=True).check(1)
-    with pytest.raises(LabError, match="messages"):
-        workload(messages=5).check(2)
+
+
+def test_nodes_that_share_nothing_cannot_share_clients() -> None:
+    nodes = [Target(name=name, host="127.0.0.1", port=1) for name in ("a", "b")]
+    for parameters in ({"messages": 5}, {"placement": "optimised"}):
+        with pytest.raises(LabError, match="kind domain"):
+            uvloop.run(workload(**parameters).set_up(nodes))

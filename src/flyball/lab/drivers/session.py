@@ -40,6 +40,10 @@ class Target(BaseModel):
     vhost: str = "/"
     settings: dict[str, Any] = {}
     """What an experiment has it started with."""
+    ports: dict[str, int] = {}
+    """Where it listens for each protocol, as far as that is known."""
+    cluster: dict[str, Any] | None = None
+    """Options of the clustered queue that it shares with others; None if it shares none."""
 
 
 class Received(NamedTuple):

@@ -5,6 +5,7 @@ They come together or one after the other, and go where they are placed. What a 
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
@@ -12,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PrivateAttr
 
 from flyball.errors import LabError
+from flyball.lab.domains import create_cluster, placed
 from flyball.lab.drivers import AmqpSession, QueueRef, Target, connect_amqp
 from flyball.lab.workloads.client import Client
 from flyball.lab.workloads.stream import HEAD, note_delivery
@@ -44,6 +46,9 @@ class Clustered(Workload):
     """Whether consumers begin when all messages are in the queue."""
     join_every_s: Seconds = 0.0
     """So long after one client the next one comes; 0 is all together."""
+    placement: Literal["number", "standard", "optimised"] = "number"
+    """Where clients go: to one node after the other; to any, as with JORAM's own clients, whatever their role; or
+    where the domain wants them."""
 
     _filling: int = PrivateAttr(0)
     """How many producers of this process are not done yet."""
@@ -69,8 +74,6 @@ class Clustered(Workload):
         return client.role == CONSUMER
 
     def check(self, target_count: int) -> None:
-        if self.messages and target_count > 1:
-            raise LabError("workload.messages of clustered is wrong: consumers of several targets cannot share them")
         if self.fills_first and not self.messages:
             raise LabError("workload.fills_first of clustered is wrong: it needs messages, so many to fill in")
 
@@ -90,7 +93,18 @@ class Clustered(Workload):
         return total // self.consumers + (place < total % self.consumers)
 
     async def set_up(self, targets: Sequence[Target]) -> dict[str, Any]:
-        made = await super().set_up(targets)
+        """Make the queue: a clustered one if the targets are a domain, which all clients share then."""
+        first = targets[0]
+        if first.cluster is None:
+            if self.placement != "number" or (self.messages and len(targets) > 1):
+                raise LabError("workload.placement and messages of several nodes need a target of the kind domain")
+            made = await super().set_up(targets)
+        else:
+            self.check(len(targets))
+            name = f"{QUEUE}_{secrets.token_hex(3)}"
+            await create_cluster(first, name, [target.name for target in targets])
+            addresses = {str(number): number + 1 for number in range(self.client_count)}
+            made = {"queues": {target.name: {QUEUE: name} for target in targets}, "addresses": addresses}
         return {**made, "targets": {target.name: target.model_dump() for target in targets}}
 
     async def behave(self, client: Client) -> None:
@@ -112,7 +126,12 @@ class Clustered(Workload):
             await session.close()
 
     async def _connect(self, client: Client) -> AmqpSession:
-        target = Target.model_validate(client.set_up["targets"][client.target])
+        targets = {name: Target.model_validate(facts) for name, facts in client.set_up["targets"].items()}
+        target = targets[client.target]
+        if self.placement == "standard":
+            target = client.random.choice(list(targets.values()))
+        elif self.placement == "optimised":
+            target = await placed(list(targets.values()), str(client.queue(QUEUE)), client.role)
         return await connect_amqp(target, is_transactional=True)
 
     async def _produce(self, client: Client, session: AmqpSession, queue: QueueRef) -> None:
