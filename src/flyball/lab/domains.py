@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ READY_LIMIT_S = 30.0
 """All members of a clustered queue are there by then."""
 PLACE_TRIES = 20
 LOOK_S = 0.1
+WATCH_S = 1.0
 
 
 async def create_cluster(target: Target, name: str, nodes: Sequence[str]) -> None:
@@ -55,14 +57,54 @@ async def placed(targets: Sequence[Target], queue_name: str, role: str) -> Targe
     raise LabError(f"a {role} of {queue_name} is not placed: {problem}")
 
 
-async def domain_facts(target: Target) -> dict[str, Any]:
-    """Return what a domain says of itself, as `flyball domain show` would. Raises LabError."""
+class DomainWatch:
+    """Looks at a domain while clients use it: how many members its queue has, and how many messages they exchange."""
+
+    def __init__(self, target: Target) -> None:
+        """Watch through one node, which has to be there all the time."""
+        self._address = _address(target, "telesto")
+        self._members: list[tuple[float, int]] = []
+        self._addresses: dict[str, str] = {}
+        """Of all nodes that were ever seen, by name."""
+
+    async def run(self) -> None:
+        """Look again and again until cancelled. Raises LabError."""
+        try:
+            async with Client.connect(self._address) as client:
+                began_s = time.monotonic()
+                while True:
+                    facts = await client.manage("domain.show")
+                    self._note(facts, time.monotonic() - began_s)
+                    await asyncio.sleep(WATCH_S)
+        except FlyballError as error:
+            raise LabError(f"the domain does not tell how it is: {error}") from error
+
+    def _note(self, facts: Mapping[str, Any], at_s: float) -> None:
+        self._members.append((round(at_s, 1), sum(len(cluster["members"]) for cluster in facts["clusters"])))
+        for node in facts["nodes"]:
+            if "telesto" in node["addresses"]:
+                self._addresses[node["name"]] = node["addresses"]["telesto"]
+
+    async def found(self) -> dict[str, Any]:
+        """Return what run.json tells of the domain: the most members, all over time, and messages transferred."""
+        given = await asyncio.gather(*(_given(address) for address in self._addresses.values()))
+        known = [count for count in given if count is not None]
+        return {
+            "nodes": max((count for _, count in self._members), default=0),
+            "transfers": sum(known) if known else None,
+            "members_over_time": self._members,
+        }
+
+
+async def _given(address: str) -> int | None:
+    """Return how many messages the members of a node have given to others; None if it does not say or is gone."""
     try:
-        async with Client.connect(_address(target, "telesto")) as client:
-            facts: dict[str, Any] = await client.manage("domain.show")
-            return facts
-    except FlyballError as error:
-        raise LabError(f"the domain does not tell how it is: {error}") from error
+        async with Client.connect(address) as client:
+            status = await client.status()
+    except FlyballError:
+        return None
+    given = status.get("cluster", {}).get("given")
+    return given if isinstance(given, int) else None
 
 
 def _member_count(facts: Mapping[str, Any], name: str) -> int:

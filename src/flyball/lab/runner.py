@@ -22,6 +22,7 @@ from typing import Any
 
 import flyball
 from flyball.errors import LabError
+from flyball.lab.domains import DomainWatch
 from flyball.lab.drivers import Target
 from flyball.lab.experiment import Experiment, label_of
 from flyball.lab.figures import figures_of
@@ -157,6 +158,8 @@ class _Run:
         self._told = (time.monotonic(), 0)
         self._nodes: list[Node] = []
         self._store: OwnStore | None = None
+        self._watch: DomainWatch | None = None
+        self._domain: dict[str, Any] = {}
         self._workers: list[Worker] = []
         self._peers: list[Peer] = []
         self._folders: list[tuple[Host, str]] = []
@@ -180,10 +183,15 @@ class _Run:
                     await self._start_nodes(node_hosts, client_hosts, running, tasks)
                     await self._assign(await self._set_up())
                     noise = await self._start_noise(node_hosts, running, tasks)
+                    watching = self._watch_domain(tasks)
                     window, usages = await self._let_run()
+                    if watching is not None:
+                        watching.cancel()
                     await asyncio.gather(*(peer.end() for peer in noise))
                     await self._drain()
                     await self._finish()
+                    if self._watch is not None:
+                        self._domain = await self._watch.found()
                     self._say("stopping")
                     await asyncio.gather(*(node.stop() for node in self._own_nodes()))
                     if self._store is not None:
@@ -253,6 +261,12 @@ class _Run:
         tasks.create_task(peer.listen(self._store.handle))
         await self._store.start()
         return self._store.url
+
+    def _watch_domain(self, tasks: asyncio.TaskGroup) -> asyncio.Task[None] | None:
+        if self._experiment.target.kind != "domain":
+            return None
+        self._watch = DomainWatch(Target.model_validate(self._targets()[0]))
+        return tasks.create_task(self._watch.run())
 
     def _targets(self) -> list[dict[str, object]]:
         part = self._experiment.target
@@ -459,6 +473,7 @@ class _Run:
                 _node_facts(node.name, before, after)
                 for node, (before, after) in zip(self._nodes, usages, strict=True)
             ],
+            **({"domain": self._domain} if self._domain else {}),
             "checks": {
                 "calls": self._total("calls"),
                 "failed": self._total("failed"),
