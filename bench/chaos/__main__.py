@@ -1,0 +1,84 @@
+"""Let a site of several nodes live through kills, pauses, restarts of PostgreSQL and cut connections, under load.
+
+    python -m bench.chaos --minutes 5 --seed 7
+    python -m bench.chaos --minutes 1 --nodes 1 --json result.json --keep folder
+
+Ends with exit code 1 if a confirmed message was lost, an acknowledged one came again, or something was not served
+again within 10 s. The same seed makes the same faults in the same order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import uvloop
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench.chaos.faults import KINDS
+from bench.chaos.run import Chaos, Result, Settings
+
+
+def main() -> int:
+    options = parse()
+    console = Console(stderr=True)
+    with ExitStack() as exits:
+        folder = options.keep
+        if folder is None:
+            folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="flyball-chaos-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        history = exits.enter_context((folder / "history.jsonl").open("w")) if options.keep else None
+        columns = [TextColumn("{task.description:40}"), BarColumn(), TimeElapsedColumn()]
+        progress = exits.enter_context(Progress(*columns, console=console))
+        task = progress.add_task("starting", total=1.0)
+        chaos = Chaos(
+            Settings(
+                folder,
+                options.seed,
+                options.minutes * 60,
+                options.nodes,
+                options.lease_s,
+                tuple(kind for kind in KINDS if options.only is None or kind.name in options.only),
+                history=history,
+            ),
+            lambda text, share: progress.update(task, description=text, completed=share),
+        )
+        result = uvloop.run(chaos.run())
+    show(result)
+    if options.json is not None:
+        options.json.write_text(json.dumps(result.as_dict(), indent=2) + "\n")
+    return 0 if result.is_good else 1
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--lease-s", type=float, default=5.0)
+    parser.add_argument("--only", action="append", choices=[kind.name for kind in KINDS], help="these faults only")
+    parser.add_argument("--json", type=Path, help="write the result there")
+    parser.add_argument("--keep", type=Path, help="a folder for data, logs and the history, which are kept")
+    return parser.parse_args()
+
+
+def show(result: Result) -> None:
+    print(result.verdict)
+    for kind, times in result.served_s().items():
+        print(f"served again after {kind}: " + ", ".join(f"{name} {value:g}" for name, value in times.items()))
+    for fault in result.slow:
+        took = "never" if fault.served_s is None else f"after {fault.served_s} s only"
+        print(f"SLOW: {fault.kind} ({fault.node}) at {fault.at_s} s: served again {took}")
+    for queue in result.undrained:
+        print(f"NOT DRAINED: {queue}")
+    for complaint in result.complaints:
+        print(f"COMPLAINT: {complaint}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""What can happen to a site: each fault begins, lasts for a while and is healed. The order is a seed's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from bench.chaos.nodes import Site, postmaster_signal
+
+Healing = Callable[[], Awaitable[None]]
+Begin = Callable[[Site, random.Random, str], Awaitable[Healing]]
+
+
+@dataclass(frozen=True, slots=True)
+class FaultKind:
+    """One kind of fault."""
+
+    name: str
+    begin: Begin
+    """Returns what heals it."""
+    least_s: float
+    most_s: float
+    """How long it lasts before it is healed, in leases."""
+    is_served_meanwhile: bool
+    """Whether the others have to serve everything before it is healed."""
+    needs_others: bool = False
+    """Whether it makes sense with more than one node only."""
+
+
+async def nothing() -> None:
+    """What heals by itself."""
+
+
+async def kill_node(site: Site, chance: random.Random, name: str) -> Healing:
+    await site.nodes[name].kill()
+    return lambda: site.start(name)
+
+
+async def suspend_node(site: Site, chance: random.Random, name: str) -> Healing:
+    node = site.nodes[name]
+    node.send(signal.SIGSTOP)
+
+    async def go_on() -> None:
+        node.send(signal.SIGCONT)
+
+    return go_on
+
+
+async def stop_node(site: Site, chance: random.Random, name: str) -> Healing:
+    await site.nodes[name].stop()
+    return lambda: site.start(name)
+
+
+async def restart_postgres_fast(site: Site, chance: random.Random, name: str) -> Healing:
+    postmaster_signal(site, signal.SIGINT)
+    return nothing
+
+
+async def restart_postgres_immediately(site: Site, chance: random.Random, name: str) -> Healing:
+    postmaster_signal(site, signal.SIGQUIT)
+    return nothing
+
+
+async def kill_backend(site: Site, chance: random.Random, name: str) -> Healing:
+    """PostgreSQL takes the death of one of its processes for a crash, ends all sessions and recovers."""
+    backends = site.backends()
+    if backends:
+        os.kill(chance.choice(backends), signal.SIGKILL)
+    return nothing
+
+
+async def cut_store(site: Site, chance: random.Random, name: str) -> Healing:
+    wire = site.store_wires[name]
+    wire.cut(silently=chance.random() < 0.5)
+
+    async def heal() -> None:
+        wire.heal()
+
+    return heal
+
+
+async def cut_clients(site: Site, chance: random.Random, name: str) -> Healing:
+    silently = chance.random() < 0.5
+    wires = [wire for (node, _), wire in site.client_wires.items() if node == name]
+    for wire in wires:
+        wire.cut(silently=silently)
+
+    async def heal() -> None:
+        for wire in wires:
+            wire.heal()
+
+    return heal
+
+
+async def slow_store(site: Site, chance: random.Random, name: str) -> Healing:
+    wire = site.store_wires[name]
+    wire.delay_s = chance.uniform(0.02, 0.2)
+
+    async def heal() -> None:
+        wire.delay_s = 0.0
+
+    return heal
+
+
+KINDS = (
+    FaultKind("kill -9", kill_node, 0.0, 2.5, is_served_meanwhile=True),
+    FaultKind("suspend briefly", suspend_node, 0.1, 0.6, is_served_meanwhile=False),
+    FaultKind("suspend beyond the lease", suspend_node, 1.5, 3.0, is_served_meanwhile=True, needs_others=True),
+    FaultKind("stop", stop_node, 0.0, 1.0, is_served_meanwhile=True),
+    FaultKind("restart PostgreSQL fast", restart_postgres_fast, 0.2, 0.4, is_served_meanwhile=False),
+    FaultKind("restart PostgreSQL immediately", restart_postgres_immediately, 0.2, 0.4, is_served_meanwhile=False),
+    FaultKind("kill a backend of PostgreSQL", kill_backend, 0.2, 0.4, is_served_meanwhile=False),
+    FaultKind("cut a node off from PostgreSQL", cut_store, 0.2, 2.5, is_served_meanwhile=True),
+    FaultKind("cut a node off from its clients", cut_clients, 0.2, 1.0, is_served_meanwhile=True),
+    FaultKind("slow down the way to PostgreSQL", slow_store, 0.5, 1.5, is_served_meanwhile=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One fault to come."""
+
+    kind: FaultKind
+    node: str
+    calm_s: float
+    """How long nothing happens before it."""
+    lasts_s: float
+    seed: int
+
+    @property
+    def has_to_be_served_meanwhile(self) -> bool:
+        return self.kind.is_served_meanwhile
+
+
+class Plan:
+    """An endless row of faults that is the same for the same seed, nodes and lease."""
+
+    def __init__(self, seed: int, nodes: list[str], lease_s: float, kinds: tuple[FaultKind, ...] = KINDS) -> None:
+        self._chance = random.Random(seed)
+        self._nodes = nodes
+        self._lease_s = lease_s
+        self._kinds = [kind for kind in kinds if len(nodes) > 1 or not kind.needs_others]
+        self._bag: list[FaultKind] = []
+
+    def next(self) -> Planned:
+        """Return the next fault. Every kind comes before one comes again."""
+        chance = self._chance
+        if not self._bag:
+            self._bag = chance.sample(self._kinds, len(self._kinds))
+        kind = self._bag.pop()
+        return Planned(
+            kind,
+            chance.choice(self._nodes),
+            calm_s=chance.uniform(0.3, 1.5),
+            lasts_s=chance.uniform(kind.least_s, kind.most_s) * self._lease_s,
+            seed=chance.randrange(2**32),
+        )
+
+
+async def inflict(site: Site, fault: Planned, has_begun: Callable[[], None]) -> None:
+    """Let the fault happen, and heal it when it has lasted; a cancellation heals it at once."""
+    heal = await fault.kind.begin(site, random.Random(fault.seed), fault.node)
+    has_begun()
+    try:
+        await asyncio.sleep(fault.lasts_s)
+    finally:
+        await heal()

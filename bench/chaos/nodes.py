@@ -1,0 +1,169 @@
+"""What is put under stress: nodes as real processes, the PostgreSQL that they share, and the wires between them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import unquote
+
+import psutil
+
+from bench.chaos.proxy import HOST, Proxy
+from flyball.errors import LabError
+from flyball.store.postgres.embedded import SOCKET_NAME, EmbeddedPostgres
+
+PROTOCOLS = ("amqp", "telesto")
+START_LIMIT_S = 60.0
+
+
+class NodeProcess:
+    """`flyball serve` as a process. What it says on stderr is in a file beside its data."""
+
+    def __init__(self, name: str, folder: Path, flags: Mapping[str, object]) -> None:
+        self.name = name
+        self.log_path = folder / f"{name}.log"
+        settings = {
+            "data": folder / name,
+            "name": name,
+            **dict.fromkeys(("amqp", "telesto"), f"{HOST}:0"),
+            "thorbang": "off",
+            "trace": "off",
+            **flags,
+        }
+        self._command = [sys.executable, "-m", "flyball", "serve"]
+        for key, value in settings.items():
+            self._command += ["--" + key.replace("_", "-"), str(value)]
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> dict[str, tuple[str, int]]:
+        """Start it; return where it listens, by protocol, when it serves. Raises LabError if it does not."""
+        with self.log_path.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log
+            )
+        addresses = {}
+        assert self._process.stdout is not None
+        async with asyncio.timeout(START_LIMIT_S):
+            async for line in self._process.stdout:
+                protocol, _, address = line.decode().strip().partition(" on ")
+                host, _, port = address.rpartition(":")
+                if port.isdigit():
+                    addresses[protocol] = (host, int(port))
+                if line.startswith(b"ready"):
+                    return addresses
+        await self._process.wait()
+        raise LabError(f"node {self.name} did not start: {self.last_words()}")
+
+    def last_words(self) -> str:
+        lines = self.log_path.read_text().splitlines()
+        return lines[-1] if lines else "it has said nothing"
+
+    def send(self, number: int) -> None:
+        if self.is_running:
+            assert self._process is not None
+            self._process.send_signal(number)
+
+    async def kill(self) -> None:
+        """End it without a warning, if it runs."""
+        self.send(signal.SIGKILL)
+        await self.wait()
+
+    async def stop(self) -> int:
+        """End it as an administrator would; return its exit code."""
+        self.send(signal.SIGCONT)
+        self.send(signal.SIGTERM)
+        return await self.wait()
+
+    async def wait(self) -> int:
+        if self._process is None:
+            return 0
+        # Whatever it still prints must not hold it up.
+        await self._process.communicate()
+        assert self._process.returncode is not None
+        return self._process.returncode
+
+
+class Site:
+    """Some nodes that share a PostgreSQL, each with wires of its own to it and to its clients."""
+
+    def __init__(self, folder: Path, names: list[str], flags: Mapping[str, object]) -> None:
+        self.postgres = EmbeddedPostgres(folder / "store", connections=20 + 20 * len(names))
+        self.names = names
+        self.nodes: dict[str, NodeProcess] = {}
+        self.store_wires: dict[str, Proxy] = {}
+        self.client_wires: dict[tuple[str, str], Proxy] = {}
+        """By node and protocol."""
+        self._folder = folder
+        self._flags = flags
+        self._exits = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as exits:
+            await self.postgres.start()
+            exits.push_async_callback(self.postgres.stop)
+            tasks = await exits.enter_async_context(asyncio.TaskGroup())
+            watching = tasks.create_task(self.postgres.supervise())
+            exits.callback(watching.cancel)
+            for name in self.names:
+                await self._wire(name, exits)
+            # One after the other: the first makes the tables.
+            for name in self.names:
+                exits.push_async_callback(self.nodes[name].kill)
+                await self.start(name)
+            self._exits = exits.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._exits.aclose()
+
+    async def _wire(self, name: str, exits: AsyncExitStack) -> None:
+        socket_folder = self.postgres.dsn.partition("host=")[2]
+        wire = await exits.enter_async_context(Proxy(Path(unquote(socket_folder)) / SOCKET_NAME))
+        self.store_wires[name] = wire
+        store = f"postgresql://postgres@{HOST}:{wire.port}/postgres"
+        self.nodes[name] = NodeProcess(name, self._folder, {"store": store, **self._flags})
+        for protocol in PROTOCOLS:
+            self.client_wires[name, protocol] = await exits.enter_async_context(Proxy())
+
+    async def start(self, name: str) -> None:
+        """Start a node; its clients reach it where they did before."""
+        addresses = await self.nodes[name].start()
+        for protocol in PROTOCOLS:
+            self.client_wires[name, protocol].server = addresses[protocol]
+
+    def address(self, name: str, protocol: str) -> str:
+        """Where clients reach a node, for as long as the site is open."""
+        return f"{HOST}:{self.client_wires[name, protocol].port}"
+
+    def backends(self) -> list[int]:
+        """Return the processes of PostgreSQL that serve clients."""
+        if self.postgres.pid is None:
+            return []
+        return [child.pid for child in psutil.Process(self.postgres.pid).children() if _serves_client(child)]
+
+
+def _serves_client(process: psutil.Process) -> bool:
+    try:
+        words = process.cmdline()
+    except psutil.Error:
+        return False
+    return bool(words) and words[0].startswith("postgres: postgres postgres")
+
+
+def postmaster_signal(site: Site, number: int) -> None:
+    """Send PostgreSQL a signal; it is brought back when it has ended."""
+    if site.postgres.pid is not None:
+        os.kill(site.postgres.pid, number)

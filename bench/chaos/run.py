@@ -1,0 +1,331 @@
+"""A run: clients work on a site while faults happen; at the end all is healed, drained and judged."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import aio_pika
+
+from bench.chaos.clients import (
+    ANSWER_LIMIT_S,
+    LATE_S,
+    AmqpConsumer,
+    AmqpProducer,
+    Ground,
+    Producer,
+    PythonConsumer,
+    PythonProducer,
+    Worker,
+)
+from bench.chaos.faults import KINDS, FaultKind, Plan, Planned, inflict
+from bench.chaos.nodes import Site
+from flyball.errors import LabError
+from flyball.lab.history import UPHEAVAL, Checker, Kind, Operation, Recorder, Verdict, to_line
+
+SERVED_LIMIT_S = 10.0
+"""Everything has to be served again so soon after a fault."""
+PATIENCE_S = 30.0
+"""A fault after which nothing is served for so long is given up, and the next one comes."""
+DRAIN_LIMIT_S = 60.0
+QUIET_S = 2.0
+"""When nothing came for so long and the queues are empty, all is drained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run is made of."""
+
+    folder: Path
+    seed: int
+    duration_s: float
+    nodes: int = 3
+    lease_s: float = 5.0
+    kinds: tuple[FaultKind, ...] = KINDS
+    flags: Mapping[str, object] = field(default_factory=dict)
+    """Further settings of each node."""
+    history: TextIO | None = None
+    """Where to write every operation."""
+
+
+@dataclass(slots=True)
+class Inflicted:
+    """One fault that has happened."""
+
+    kind: str
+    node: str
+    at_s: float
+    lasted_s: float = 0.0
+    served_s: float | None = None
+    """How long it took until a new message was confirmed and delivered in every queue; None if it never was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run has shown."""
+
+    seed: int
+    duration_s: float
+    nodes: int
+    lease_s: float
+    verdict: Verdict
+    faults: list[Inflicted]
+    undrained: list[str]
+    """Queues that were not empty in time."""
+    complaints: list[str]
+    """What nodes said when they ended against all expectation."""
+
+    @property
+    def slow(self) -> list[Inflicted]:
+        return [fault for fault in self.faults if fault.served_s is None or fault.served_s > SERVED_LIMIT_S]
+
+    @property
+    def is_good(self) -> bool:
+        return self.verdict.is_clean and not self.slow and not self.undrained and not self.complaints
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as something that JSON can hold."""
+        return {
+            "seed": self.seed,
+            "duration_s": self.duration_s,
+            "nodes": self.nodes,
+            "lease_s": self.lease_s,
+            "is_good": self.is_good,
+            "operations": {str(kind): count for kind, count in self.verdict.counts.items()},
+            "broken_promises": {str(fault): count for fault, count in self.verdict.faults.items()},
+            "violations": [str(violation) for violation in self.verdict.violations],
+            "served_s": self.served_s(),
+            "undrained": self.undrained,
+            "complaints": self.complaints,
+            "faults": [asdict(fault) for fault in self.faults],
+        }
+
+    def served_s(self) -> dict[str, dict[str, float]]:
+        """Return by kind of fault, and for all, how long it took until everything was served again."""
+        table: dict[str, dict[str, float]] = {}
+        for kind in [*sorted({fault.kind for fault in self.faults}), "all"]:
+            times = sorted(
+                fault.served_s for fault in self.faults if kind in ("all", fault.kind) and fault.served_s is not None
+            )
+            if times:
+                table[kind] = {
+                    "count": len(times),
+                    **{f"p{share}": round(times[(len(times) - 1) * share // 100], 3) for share in (50, 90, 99)},
+                    "max": round(times[-1], 3),
+                }
+        return table
+
+
+class Service:
+    """Tells when every queue serves again: a message that was published since then was confirmed and delivered."""
+
+    def __init__(self, queues: Sequence[str], clock: Callable[[], float]) -> None:
+        self._queues = queues
+        self._clock = clock
+        self._since_s = clock()
+        self._missing: set[str] = set()
+        self._new: dict[tuple[str, int], str] = {}
+        self._seen: Counter[tuple[str, int]] = Counter()
+        self.is_back = asyncio.Event()
+        self.took_s: float | None = None
+
+    def begin(self) -> None:
+        """Forget what was served before now."""
+        self._since_s = self._clock()
+        self._missing = set(self._queues)
+        self._new.clear()
+        self._seen.clear()
+        self.took_s = None
+        self.is_back.clear()
+
+    def note(self, operation: Operation) -> None:
+        if not self._missing:
+            return
+        key = operation.producer, operation.number
+        if operation.kind is Kind.PUBLISH:
+            self._new[key] = operation.queue
+        elif operation.kind in (Kind.CONFIRMED, Kind.DELIVERED) and key in self._new:
+            self._seen[key] |= 1 if operation.kind is Kind.CONFIRMED else 2
+            if self._seen[key] == 3:
+                self._serves(self._new[key])
+
+    def _serves(self, queue: str) -> None:
+        self._missing.discard(queue)
+        if not self._missing:
+            self.took_s = self._clock() - self._since_s
+            self.is_back.set()
+
+
+class Chaos:
+    """Runs once."""
+
+    def __init__(self, settings: Settings, tell: Callable[[str, float], None] = lambda text, share: None) -> None:
+        self._settings = settings
+        self._tell = tell
+        self._names = [chr(ord("a") + number) for number in range(settings.nodes)]
+        self._site = Site(settings.folder, self._names, dict(settings.flags))
+        self._plain = [f"plain-{name}" for name in self._names]
+        self._queues = list(self._plain)
+        self._checker = Checker()
+        self._service = Service(self._queues, time.monotonic)
+        self._recorder = Recorder(self._note)
+        self._workers: list[Worker] = []
+        self._inflicted: list[Inflicted] = []
+        self._complaints: list[str] = []
+        self._last_delivery_s = 0.0
+        self._counts: Counter[Kind] = Counter()
+
+    def _note(self, operation: Operation) -> None:
+        self._checker.note(operation)
+        self._counts[operation.kind] += 1
+        if operation.producer != UPHEAVAL:
+            self._service.note(operation)
+        if operation.kind is Kind.DELIVERED:
+            self._last_delivery_s = time.monotonic()
+        if self._settings.history is not None:
+            self._settings.history.write(to_line(operation))
+
+    async def run(self) -> Result:
+        began_s = time.monotonic()
+        async with self._site:
+            await self._set_up()
+            async with asyncio.TaskGroup() as clients:
+                self._hire(clients)
+                await self._inflict_for(self._settings.duration_s)
+                self._dismiss(is_producer=True)
+                undrained = await self._drain()
+                self._dismiss(is_producer=False)
+            await asyncio.sleep(2 * LATE_S)
+            for queue in self._queues:
+                await self._look_into(queue)
+            await self._stop_nodes()
+        return Result(
+            self._settings.seed,
+            round(time.monotonic() - began_s, 1),
+            self._settings.nodes,
+            self._settings.lease_s,
+            self._checker.finish(),
+            self._inflicted,
+            undrained,
+            self._complaints,
+        )
+
+    async def _set_up(self) -> None:
+        """Make the queues, each ordinary one on a node of its own."""
+        for name, queue in zip(self._names, self._plain, strict=True):
+            connection = await aio_pika.connect(f"amqp://guest:guest@{self._site.address(name, 'amqp')}/")
+            async with connection:
+                channel = await connection.channel()
+                await channel.declare_queue(queue, durable=True)
+
+    def _hire(self, tasks: asyncio.TaskGroup) -> None:
+        """Let clients work on every queue."""
+        ground = Ground(self._recorder, self._addresses, lambda queue: queue in self._plain)
+        chance = random.Random(self._settings.seed)
+        for queue in self._queues:
+            for make in (AmqpProducer, AmqpProducer, PythonProducer, AmqpConsumer, AmqpConsumer, PythonConsumer):
+                name = f"{make.__name__}-{len(self._workers)}"
+                worker = make(ground, name, queue, chance.randrange(2**32))
+                self._workers.append(worker)
+                tasks.create_task(worker.run())
+
+    def _dismiss(self, *, is_producer: bool) -> None:
+        for worker in self._workers:
+            if isinstance(worker, Producer) is is_producer:
+                worker.is_over.set()
+
+    def _addresses(self, protocol: str) -> list[str]:
+        return [self._site.address(name, protocol) for name in self._names]
+
+    # Faults
+
+    async def _inflict_for(self, duration_s: float) -> None:
+        began_s = time.monotonic()
+        plan = Plan(self._settings.seed, self._names, self._settings.lease_s, self._settings.kinds)
+        self._service.begin()
+        async with asyncio.timeout(DRAIN_LIMIT_S):
+            await self._service.is_back.wait()
+        while (elapsed_s := time.monotonic() - began_s) < duration_s:
+            fault = plan.next()
+            self._tell(f"{fault.kind.name} ({fault.node})", elapsed_s / duration_s)
+            await asyncio.sleep(fault.calm_s)
+            await self._inflict(fault, time.monotonic() - began_s)
+        self._tell("draining", 1.0)
+
+    async def _inflict(self, fault: Planned, at_s: float) -> None:
+        inflicted = Inflicted(fault.kind.name, fault.node, round(at_s, 3))
+        self._inflicted.append(inflicted)
+        self._recorder.upheaval(Kind.DISTURBED, fault.kind.name)
+        began_s = time.monotonic()
+        try:
+            await inflict(self._site, fault, self._service.begin)
+        except LabError as error:
+            self._complaints.append(str(error))
+        inflicted.lasted_s = round(time.monotonic() - began_s, 3)
+        if len(self._names) == 1:
+            # Nobody else could serve meanwhile.
+            self._service.begin()
+        await self._wait_for_service(inflicted)
+        await self._revive()
+        self._recorder.upheaval(Kind.CALM, fault.kind.name)
+
+    async def _wait_for_service(self, inflicted: Inflicted) -> None:
+        """Wait until everything is served; a fault that takes too long does not end the run."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await self._service.is_back.wait()
+        if self._service.took_s is not None:
+            inflicted.served_s = round(self._service.took_s, 3)
+
+    async def _revive(self) -> None:
+        """Start nodes again that have ended without being told to."""
+        for name, node in self._site.nodes.items():
+            if not node.is_running:
+                self._complaints.append(f"node {name} has ended by itself: {node.last_words()}")
+                await self._site.start(name)
+
+    # The end
+
+    async def _drain(self) -> list[str]:
+        """Wait until consumers have taken everything; return the queues where they have not."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_LIMIT_S):
+                # Nothing tells when a queue becomes empty.
+                while await self._waiting() or time.monotonic() - self._last_delivery_s < QUIET_S:  # noqa: ASYNC110
+                    await asyncio.sleep(0.2)
+        return await self._waiting()
+
+    async def _waiting(self) -> list[str]:
+        """Return the queues that are not empty."""
+        waiting = []
+        for queue in self._queues:
+            async with asyncio.timeout(ANSWER_LIMIT_S), await self._connect() as connection:
+                channel = await connection.channel()
+                declared = await channel.declare_queue(queue, passive=True)
+                if declared.declaration_result.message_count:
+                    waiting.append(queue)
+        return waiting
+
+    async def _look_into(self, queue: str) -> None:
+        """Note what is still in a queue."""
+        async with asyncio.timeout(DRAIN_LIMIT_S), await self._connect() as connection:
+            channel = await connection.channel()
+            source = await channel.get_queue(queue, ensure=False)
+            while (message := await source.get(fail=False)) is not None:
+                producer, number = message.body.decode().split(" ")
+                self._recorder.note(Kind.FOUND, producer, int(number), queue=queue)
+
+    async def _connect(self) -> aio_pika.abc.AbstractConnection:
+        return await aio_pika.connect(f"amqp://guest:guest@{self._site.address(self._names[0], 'amqp')}/")
+
+    async def _stop_nodes(self) -> None:
+        for name, node in self._site.nodes.items():
+            if code := await node.stop():
+                self._complaints.append(f"node {name} ended with code {code}: {node.last_words()}")
