@@ -16,6 +16,7 @@ import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 from aio_pika.exceptions import AMQPError, DeliveryError
 from aiormq.exceptions import AMQPError as LowerAMQPError
+from yarl import URL
 
 from flyball.client import Client, ConnectionLost, Delivery, LeaseLost, Outcome, RequestTimeout
 from flyball.client.errors import NotSent
@@ -270,8 +271,14 @@ class PythonConsumer(Consumer):
 
 async def _connect(address: str) -> aio_pika.abc.AbstractConnection:
     url = f"amqp://guest:guest@{address}/?heartbeat={HEARTBEAT_S}"
-    async with asyncio.timeout(ANSWER_LIMIT_S):
-        return await aio_pika.connect(url)
+    connection = aio_pika.Connection(URL(url))
+    try:
+        async with asyncio.timeout(ANSWER_LIMIT_S):
+            await connection.connect()
+    except BaseException:
+        await _close(connection)
+        raise
+    return connection
 
 
 async def _close(connection: aio_pika.abc.AbstractConnection) -> None:

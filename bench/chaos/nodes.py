@@ -32,7 +32,7 @@ class NodeProcess:
         settings = {
             "data": folder / name,
             "name": name,
-            **dict.fromkeys(("amqp", "telesto"), f"{HOST}:0"),
+            **dict.fromkeys((*PROTOCOLS, "link"), f"{HOST}:0"),
             "thorbang": "off",
             "trace": "off",
             **flags,

@@ -170,7 +170,7 @@ class Chaos:
         self._settings = settings
         self._tell = tell
         self._names = [chr(ord("a") + number) for number in range(settings.nodes)]
-        self._site = Site(settings.folder, self._names, dict(settings.flags))
+        self._site = Site(settings.folder, self._names, {"lease_s": settings.lease_s, **settings.flags})
         self._plain = [f"plain-{name}" for name in self._names]
         self._queues = list(self._plain)
         self._checker = Checker()
