@@ -173,7 +173,9 @@ class Attachment:
     # From the consumer
 
     def _acknowledged(self, message_id: int) -> None:
-        if not self._is_void:
+        if self._is_void:
+            self._link.settled_in_vain()
+        else:
             self._link.settle(self.number, Settlement.ACK, message_id)
             self._end_if_done()
 
@@ -637,11 +639,6 @@ class Remotes:
                 if asyncio.get_running_loop().time() >= deadline_s:
                     raise
                 await self.news(min(left_s, 0.5))
-
-    async def flush(self, node_ids: Sequence[int]) -> None:
-        """Return when everything that these nodes were sent before is durable there. Raises PeerLost."""
-        for node_id in node_ids:
-            await self.peers.request(node_id, "flush", {}, self._wait_s)
 
     # Members
 

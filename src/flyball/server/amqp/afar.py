@@ -30,6 +30,7 @@ from flyball.server.amqp.presentation import present
 from flyball.server.amqp.replies import refusal
 from flyball.server.connection import Hub
 from flyball.server.directory import RemoteQueue
+from flyball.server.link.peers import Settled
 from flyball.server.pending import Changing
 from flyball.server.remote import Remotes
 from flyball.server.topology import Headers, check_queue_name
@@ -536,8 +537,19 @@ class Afar:
         channel.session.wait_for(channel.number, ids, work())
         return True
 
-    def commit(self, contents: Sequence[Content], done: Callable[..., None]) -> None:
-        """Put what a transaction has for other nodes; done when that and all it has settled is durable there."""
+    def settled(self) -> Settled:
+        """Return which way acknowledgements went since the last call."""
+        return self.remotes.peers.take_settled()
+
+    def settled_in_vain(self) -> None:
+        """Something was settled that belongs to others again."""
+        self.remotes.peers.settled.is_in_vain = True
+
+    def commit(self, contents: Sequence[Content], settled: Settled, done: Callable[..., None]) -> None:
+        """Put what a transaction has for other nodes; done when that and all it has settled is durable there.
+
+        It fails if something was settled that will be delivered again: to say otherwise would double it.
+        """
         loop = asyncio.get_running_loop()
         puts: list[asyncio.Future[int]] = []
 
@@ -548,12 +560,18 @@ class Afar:
         for content in contents:
             puts.append(loop.create_future())
             self.remotes.put(content.afar, _link_content(content), answered, len(puts) - 1)
-        self._hub.spawn(self._finish_commit(puts, done))
+        self._hub.spawn(self._finish_commit(puts, settled, done))
 
-    async def _finish_commit(self, puts: Sequence[asyncio.Future[int]], done: Callable[..., None]) -> None:
+    async def _finish_commit(
+        self, puts: Sequence[asyncio.Future[int]], settled: Settled, done: Callable[..., None]
+    ) -> None:
         try:
-            links = [link.node_id for link in self.remotes.peers.links if link.is_ready]
-            await self.remotes.flush(links)
+            for way in settled.links:
+                await way.ask_to_flush()
+            if settled.is_in_vain:
+                raise ClusterError(
+                    "another node was lost before the commit: what it had sent comes again"
+                )
             outcomes = [await put for put in puts]
             if Outcome.UNKNOWN in outcomes:
                 raise ClusterError("another node was lost during the commit: its part of it may not be done")

@@ -519,15 +519,18 @@ def tx_commit(channel: Channel, method: amqp.TxCommit) -> None:
     if channel.settling is None:
         raise refusal(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
     contents = channel.publisher.commit()
+    afar = channel.session.context.afar
+    if afar is not None:
+        afar.settled()
     settling, channel.settling = channel.settling, []
     for settle in settling:
         settle()
+    settled = None if afar is None else afar.settled()
     journal = channel.session.broker.journal
-    afar = channel.session.context.afar
 
     def wait(done: Callable[..., None]) -> None:
-        if afar is not None and (contents or channel.deliveries.is_afar):
-            afar.commit(contents, done)
+        if afar is not None and settled is not None and (contents or channel.deliveries.is_afar):
+            afar.commit(contents, settled, done)
         else:
             journal.mark(Changing(done, lambda: None))
 

@@ -318,6 +318,8 @@ class Deliveries:
                 raise _unknown(tag)
             consumer, message = lease
             broker = self._channel.session.broker
+            if lease is _VOID:
+                self._note_void()
             if consumer is None:
                 broker.settle(message)
                 return
@@ -332,8 +334,10 @@ class Deliveries:
             return
         leases = self._take(tag)
         self._release(leases)
-        for _, message in leases:
-            self._channel.session.broker.settle(message)
+        for lease in leases:
+            if lease is _VOID:
+                self._note_void()
+            self._channel.session.broker.settle(lease[1])
         self._feed(leases)
 
     def reject(self, tag: int, multiple: bool, requeue: bool) -> None:
@@ -350,6 +354,11 @@ class Deliveries:
                 if working is not None:
                     broker.bury(working, message, "rejected")
         self._feed(leases)
+
+    def _note_void(self) -> None:
+        afar = self._channel.session.context.afar
+        if afar is not None:
+            afar.settled_in_vain()
 
     def void(self, engine_consumer: Consumer) -> None:
         """Give back what one of the engine's consumers holds. The peer may settle it nevertheless, to no effect."""

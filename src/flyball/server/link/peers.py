@@ -29,6 +29,9 @@ FIRST_RETRY_S = 0.05
 LAST_RETRY_S = 2.0
 """The time between two attempts to reach a node doubles up to this."""
 
+FLUSH_LIMIT_S = 15.0
+"""A node that has not written down by then what it was sent is not waited for."""
+
 HANDSHAKE_S = 5.0
 """A node that has not proved who it is by then is given up, for now."""
 
@@ -62,6 +65,17 @@ class LinkConsumer(Protocol):
     def lost(self) -> None:
         """The link is gone, and what was not settled with it."""
         ...
+
+
+class Settled:
+    """Which way acknowledgements went, for a transaction that is to be answered when they are durable."""
+
+    __slots__ = ("is_in_vain", "links")
+
+    def __init__(self) -> None:
+        self.links: set[Link] = set()
+        self.is_in_vain = False
+        """Whether some reached nobody: the message had been lost to this node before."""
 
 
 class Link(Connection):
@@ -117,13 +131,23 @@ class Link(Connection):
     def settle(self, consumer: int, settlement: int, message_id: int) -> None:
         """End a lease. Those of one kind that follow each other go together."""
         if self.is_lost:
+            self.settled_in_vain()
             return
+        self._peers.settled.links.add(self)
         if self._settling_for != (consumer, settlement):
             self._send_settles()
             self._settling_for = (consumer, settlement)
         if not self._settling and not self._out and self._transport is not None:
             self.hub.mark_dirty(self)
         self._settling.append(message_id)
+
+    def settled_in_vain(self) -> None:
+        """Something was settled that is not this node's any more: it will be delivered again."""
+        self._peers.settled.is_in_vain = True
+
+    async def ask_to_flush(self) -> None:
+        """Return when everything that was sent this way is durable there. Raises PeerLost, and what the node met."""
+        await self._peers.request_over(self, "flush", {}, FLUSH_LIMIT_S)
 
     def send(self, data: bytes) -> None:
         if self._settling:
@@ -291,6 +315,8 @@ class Peers:
         self._links: dict[int, Link] = {}
         self._retry_s: dict[int, float] = {}
         self._is_stopped = False
+        self.settled = Settled()
+        """What was settled since this was looked at last."""
 
     # What membership tells
 
@@ -356,7 +382,13 @@ class Peers:
     def links(self) -> list[Link]:
         return list(self._links.values())
 
+    def take_settled(self) -> Settled:
+        """Return what was settled since the last call."""
+        settled, self.settled = self.settled, Settled()
+        return settled
+
     def link_lost(self, link: Link) -> None:
+        self.settled.links.discard(link)
         if self._links.get(link.node_id) is link:
             del self._links[link.node_id]
 
@@ -389,21 +421,29 @@ class Peers:
 
         Raises PeerLost if it does not answer, and an error of the kind that the other node met.
         """
+        link = self.link(node_id)
+        if link is None:
+            raise PeerLost(node_id, "is not there")
+        return await self.request_over(link, command, arguments, time_limit_s)
+
+    async def request_over(
+        self, link: Link, command: str, arguments: Mapping[str, Any], time_limit_s: float = 10.0
+    ) -> Any:
+        """Ask as `request` does, over this link and no other that may follow it."""
         text = json.dumps({"command": command, "arguments": arguments}).encode()
         try:
             async with asyncio.timeout(time_limit_s):
-                frame = await self._ask(node_id, text)
+                frame = await self._ask(link, text)
         except TimeoutError:
-            raise PeerLost(node_id, f"has not answered {command!r} for {time_limit_s:g} s") from None
+            raise PeerLost(link.node_id, f"has not answered {command!r} for {time_limit_s:g} s") from None
         if isinstance(frame, wire.Failure):
             raise raised_elsewhere(frame.kind, frame.text)
         assert isinstance(frame, wire.Response)
         return json.loads(frame.text)
 
-    async def _ask(self, node_id: int, text: bytes) -> wire.Frame:
-        link = self.link(node_id)
-        if link is None:
-            raise PeerLost(node_id, "is not there")
+    async def _ask(self, link: Link, text: bytes) -> wire.Frame:
+        if link.is_lost:
+            raise PeerLost(link.node_id, "was lost")
         future: asyncio.Future[wire.Frame | None] = asyncio.get_running_loop().create_future()
         number = link.ask(lambda frame: None if future.done() else future.set_result(frame))
         link.send(wire.encode_request(number, text))
@@ -412,7 +452,7 @@ class Peers:
         finally:
             link.forget(number)
         if frame is None:
-            raise PeerLost(node_id, "was lost before it answered")
+            raise PeerLost(link.node_id, "was lost before it answered")
         return frame
 
     async def _flush(self) -> None:
