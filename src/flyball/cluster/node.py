@@ -14,7 +14,6 @@ from flyball.cluster.agent import Agent
 from flyball.cluster.governor import DomainGovernor
 from flyball.cluster.http import http_part
 from flyball.cluster.leader import Leader
-from flyball.cluster.places import DomainPlaces
 from flyball.cluster.placing import DomainPlacement
 from flyball.cluster.provisioners import Surroundings, load_provisioners
 from flyball.errors import Fenced
@@ -63,18 +62,15 @@ async def running(settings: ServeSettings, stop: asyncio.Event | None = None) ->
 
     @contextlib.asynccontextmanager
     async def governed(node: Node) -> AsyncIterator[None]:
-        async with (
-            attached(node, asyncio.Event() if stop is None else stop) as governor,
-            http_part(lambda node: DomainPlaces(governor))(node),
-        ):
+        async with attached(node, asyncio.Event() if stop is None else stop):
             yield
 
-    async with server.running(settings, [governed]) as node:
+    async with server.running(settings, [governed, http_part()]) as node:
         yield node
 
 
 @contextlib.asynccontextmanager
-async def attached(node: Node, stop: asyncio.Event) -> AsyncIterator[DomainGovernor]:
+async def attached(node: Node, stop: asyncio.Event) -> AsyncIterator[Agent]:
     """Let a node govern, and be governed, together with the others."""
     settings = node.settings
     provisioners = load_provisioners(settings.provisioners, Surroundings(node.store_url, settings.data))
@@ -84,11 +80,10 @@ async def attached(node: Node, stop: asyncio.Event) -> AsyncIterator[DomainGover
     node.hub.placement = placement
     async with asyncio.TaskGroup() as tasks:
         leader = Leader(agent, provisioners, tasks)
-        governor = DomainGovernor(agent, leader, placement, provisioners)
-        commands.install(node.hub, governor)
+        commands.install(node.hub, DomainGovernor(agent, leader, placement, provisioners))
         working = [tasks.create_task(agent.run()), tasks.create_task(leader.run())]
         try:
-            yield governor
+            yield agent
         finally:
             for task in working:
                 task.cancel()

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flyball.errors import Fenced, StoreUnavailable
-from flyball.server import topics
 from flyball.server.authority import Authority
 from flyball.server.connection import Hub
 from flyball.server.definitions import Definitions
@@ -284,10 +283,6 @@ class Membership:
                     self._topology.apply(change, node_id)
                 elif self._definitions.knows(kind):
                     self._definitions.apply(change)
-                elif kind == topics.KIND and isinstance(change, DefinitionPut):
-                    self._hub.topics.apply(change.definition)
-                elif kind == topics.KIND and isinstance(change, DefinitionDeleted):
-                    self._hub.topics.forget(change.key)
             case QueueMoved():
                 raise AssertionError("moves are followed together")
             case QueueCreated(queue):

@@ -61,8 +61,8 @@ YOUNG_OBJECTS = 50_000
 """So many new objects start a garbage collection. Requests make no cycles, and waiting messages are many: looking
 at all of them again and again would cost more than it finds."""
 
-KINDS = ("cluster", "node")
-"""What governs a domain: its clustered queues, and the nodes that were provisioned."""
+KINDS = ("cluster", "node", "topic")
+"""What is declared beside what AMQP declares: clustered queues, nodes that were provisioned, and topics."""
 
 
 class Node:

@@ -17,6 +17,7 @@ from flyball.server.amqp.afar import Afar
 from flyball.server.authority import Authority
 from flyball.server.broker import Broker
 from flyball.server.connection import Hub
+from flyball.server.definitions import Definitions
 from flyball.server.directory import Directory
 from flyball.server.link import LinkSession, Peers
 from flyball.server.link.ownership import Ownership
@@ -183,7 +184,7 @@ async def _node(node_id: int, tasks: asyncio.TaskGroup, stack: contextlib.AsyncE
             memory_bytes=1 << 30,
         ),
     )
-    hub = Hub(broker, authority, Topics(topology, ()), None, 1000, tasks)
+    hub = Hub(broker, authority, Topics(topology, Definitions(broker.journal, ("topic",), ())), None, 1000, tasks)
 
     async def stop() -> None:
         await broker.journal.stop()

@@ -569,9 +569,7 @@ class Afar:
             for way in settled.links:
                 await way.ask_to_flush()
             if settled.is_in_vain:
-                raise ClusterError(
-                    "another node was lost before the commit: what it had sent comes again"
-                )
+                raise ClusterError("another node was lost before the commit: what it had sent comes again")
             outcomes = [await put for put in puts]
             if Outcome.UNKNOWN in outcomes:
                 raise ClusterError("another node was lost during the commit: its part of it may not be done")
