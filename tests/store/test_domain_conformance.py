@@ -681,12 +681,12 @@ async def test_nodes_never_reserve_the_same_numbers(domain: SharedDomain) -> Non
 async def test_one_node_leads_until_its_session_ends(domain: SharedDomain) -> None:
     first = await domain.node("a")
     second = await domain.node("b", first)
+    third = await domain.node("c", first, second)
     assert await first.registry.lead()
     assert await first.registry.lead()
     assert not await second.registry.lead()
     crash(first)
     await until_it_leads(second)
-    third = await domain.node("c", second)
     assert not await third.registry.lead()
     await second.close()
     await until_it_leads(third)

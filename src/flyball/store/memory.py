@@ -61,7 +61,6 @@ class MemoryStore:
             if self.registry.epoch:
                 await self.registry.leave()
         self.registry.let_go()
-        self.registry.epoch = 0
 
     def kill(self) -> None:
         """For simulations: what happens to the store when the process of its node is killed."""

@@ -261,9 +261,12 @@ class PostgresStore:
             await asyncio.sleep(WRITER_LOCK_RETRY_S)
 
     async def _prepare_writer(self, connection: Connection) -> None:
-        await self._take_writer_lock(connection)
-        if not self._is_joining:
-            await self.registry.check_epoch(connection)
+        try:
+            await self._take_writer_lock(connection)
+        finally:
+            # Who has the lock may be the next life of this very node: then waiting for it would be in vain.
+            if not self._is_joining:
+                await self.registry.check_epoch(connection)
 
     async def _take_writer_lock(self, connection: Connection) -> None:
         lock = (f"{quoted(self._schema)} {to_text(self._node)}", WRITER_LOCK_CLASS)
