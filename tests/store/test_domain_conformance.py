@@ -19,7 +19,7 @@ from flyball.store.changes import (
     QueueDeleted,
     QueueMoved,
 )
-from flyball.store.interface import Batch, Transfer
+from flyball.store.interface import Batch, IndexColumns, Transfer
 from flyball.store.registry import NodeState
 from tests.store.domains import (
     LONG_S,
@@ -419,6 +419,18 @@ async def test_what_was_transferred_before_a_queue_is_opened_or_adopted_is_in_it
     await first.registry.take_over(2, {2: 1})
     [summary] = await first.adopt([2])
     assert (summary.message_count, await arrived(first, 2)) == (3, [])
+
+
+async def test_what_was_transferred_is_not_read_before_it_is_received(domain: SharedDomain) -> None:
+    first, second = await with_members(domain)
+    await first.commit(Batch(transfers=[Transfer([1, 2], 1, 2)]))
+    assert await ids_in(second, 2) == []
+    assert await second.body_bytes(2, []) == 0
+    [piece] = [piece async for piece in second.index(2, IndexColumns(), 100)]
+    assert piece.keys == []
+    assert await second.delete_queue_messages(2, 100, []) == 0
+    assert await arrived(second, 2) == [1, 2]
+    assert await ids_in(second, 2) == [1, 2]
 
 
 async def test_a_message_that_has_left_again_has_not_arrived(domain: SharedDomain) -> None:

@@ -26,7 +26,7 @@ from flyball.server.pending import Changing, Done, PutDone, Putting, TakeDone, T
 from flyball.server.reading import StoreReader
 from flyball.store.changes import Change, ClientCreated, ClientDeleted, QueueCreated, QueueDeleted, QueueMoved
 from flyball.store.group_commit import GroupCommit
-from flyball.store.interface import Store
+from flyball.store.interface import Arrived, Store
 
 ID_BLOCK = 1_000_000
 """So many message ids are reserved in the store at a time."""
@@ -281,22 +281,26 @@ class Broker:
         members = [working.queue.id for working in self.engine.queues if working.queue.member]
         if not members:
             return
-        for arrived in await self.store.arrivals(members):
-            working = self.engine.find_working(arrived.queue_id)
-            if working is None or arrived.transfer_id in self._arrived:
-                continue
-            # Until the transfer is forgotten, an index that is built from the store must not find them there.
-            for message in arrived.messages:
-                message.stored = False
-                delivery = self.engine.take_over(working, message, self.now_us())
-                if delivery is not None:
-                    self._dispatch([delivery])
-            self._arrived[arrived.transfer_id] = arrived.messages
-        await self.store.received(list(self._arrived))
-        for messages in self._arrived.values():
-            for message in messages:
-                message.stored = True
-        self._arrived.clear()
+        while arrivals := await self.store.arrivals(members):
+            for arrived in arrivals:
+                if arrived.transfer_id not in self._arrived:
+                    self._take_in(arrived)
+            await self.store.received([arrived.transfer_id for arrived in arrivals])
+            for arrived in arrivals:
+                for message in self._arrived.pop(arrived.transfer_id):
+                    message.stored = True
+
+    def _take_in(self, arrived: Arrived) -> None:
+        self._arrived[arrived.transfer_id] = arrived.messages
+        working = self.engine.find_working(arrived.queue_id)
+        if working is None:
+            return
+        for message in arrived.messages:
+            # Until the transfer is received the store does not tell of it, as of what it does not have.
+            message.stored = False
+            delivery = self.engine.take_over(working, message, self.now_us())
+            if delivery is not None:
+                self._dispatch([delivery])
 
     def _forget_queue(self, queue_id: int, *, only_empty: bool = False) -> WorkingQueue:
         working = self.engine.delete_queue(queue_id, only_empty=only_empty)

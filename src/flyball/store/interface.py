@@ -176,6 +176,8 @@ class Store(Protocol):
     async def arrivals(self, queue_ids: Sequence[int]) -> list[Arrived]:
         """Return what was transferred to these queues, which this node serves, and not received yet.
 
+        Until it is received no other method tells of it, but for `load`.
+
         Where that is much, the oldest of it: ask again after `received`, until there is no more. What was there when
         a queue was opened or adopted is in its summary and never arrives.
         """

@@ -211,7 +211,15 @@ class MemoryStore:
         return list(summaries.values())
 
     def _in_queue(self, queue_id: int) -> list[Message]:
-        found = [message for message in self._domain.messages.values() if message.queue_id == queue_id]
+        """Return what is stored in a queue, oldest first, but for what was transferred and not received yet."""
+        coming = {
+            message_id
+            for destination, message_ids in self._domain.transfers.values()
+            if destination == queue_id
+            for message_id in message_ids
+        }
+        messages = self._domain.messages.values()
+        found = [message for message in messages if message.queue_id == queue_id and message.id not in coming]
         found.sort(key=lambda message: message.id)
         return found
 

@@ -179,16 +179,21 @@ SELECT {_COLUMN_LIST} FROM (
     FROM unnest($1::bigint[]) WITH ORDINALITY AS asked (id, place) JOIN messages USING (id)
 ) AS found WHERE row_number = 1 OR so_far_bytes <= $2 ORDER BY id"""
 
+# What was transferred to the queue and not received yet is not the node's to read: it comes as an arrival.
+_RECEIVED_ONLY = """
+    NOT EXISTS (SELECT FROM transfers WHERE transfers.queue_id = $1 AND messages.id = ANY(transfers.message_ids))"""
+
 PAGE = f"""
 SELECT {_COLUMN_LIST} FROM (
     SELECT *, {_SO_FAR} FROM (
-        SELECT *, id AS place FROM messages WHERE queue_id = $1 AND id > $2 ORDER BY id LIMIT $3
+        SELECT *, id AS place FROM messages WHERE queue_id = $1 AND id > $2 AND {_RECEIVED_ONLY} ORDER BY id LIMIT $3
     ) AS next
 ) AS found WHERE row_number = 1 OR so_far_bytes <= $4 ORDER BY id"""
 
 # Reads every row of the queue, but no long body: only queues with a limit on bytes are worth it.
-BODY_BYTES = """
-SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM messages WHERE queue_id = $1 AND id <> ALL($2::bigint[])"""
+BODY_BYTES = f"""
+SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM messages
+WHERE queue_id = $1 AND id <> ALL($2::bigint[]) AND {_RECEIVED_ONLY}"""
 
 EXPIRING = """
 SELECT expires_us, queue_id, id FROM messages
@@ -197,7 +202,8 @@ WHERE expires_us IS NOT NULL AND queue_id IN (SELECT id FROM queues WHERE owner 
 RECEIVED = "DELETE FROM transfers WHERE id = ANY($1::bigint[])"
 
 # A piece of a queue, to be deleted by id.
-QUEUE_IDS = "SELECT id FROM messages WHERE queue_id = $1 AND id > $2 AND id <= $3 ORDER BY id LIMIT $4"
+QUEUE_IDS = f"""
+SELECT id FROM messages WHERE queue_id = $1 AND id > $2 AND id <= $3 AND {_RECEIVED_ONLY} ORDER BY id LIMIT $4"""
 
 MIGRATION_LOCK = "SELECT pg_advisory_xact_lock($1, hashtext($2))"
 
@@ -224,6 +230,6 @@ def index_round(*, receiver: bool, sender: bool, context: bool, priority: bool) 
 SELECT receiver, sender, context, priority, array_agg(id)
 FROM (
     SELECT id, {", ".join(asked)} FROM messages
-    WHERE queue_id = $1 AND id > $2 AND id <= $3 ORDER BY id LIMIT $4
+    WHERE queue_id = $1 AND id > $2 AND id <= $3 AND {_RECEIVED_ONLY} ORDER BY id LIMIT $4
 ) AS piece
 GROUP BY receiver, sender, context, priority"""
