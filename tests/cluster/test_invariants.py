@@ -142,6 +142,16 @@ class Governing(RuleBasedStateMachine):
                 return
             self.world.execute()
 
+    @rule(choice=CHOICE)
+    def leave_in_good_order(self, choice: int) -> None:
+        self.has_ticked = False
+        nodes = sorted(self.world.nodes)
+        if nodes:
+            node = nodes[choice % len(nodes)]
+            self.unwanted.add(node)
+            self.world.manager.node_leaves(node, self.world.now)
+            self.world.execute()
+
     @rule(choice=CHOICE, ready=st.integers(0, 3), unacked=st.integers(0, 3))
     def fill(self, choice: int, ready: int, unacked: int) -> None:
         members = sorted(self.world.members)
@@ -233,6 +243,8 @@ class Governing(RuleBasedStateMachine):
         """I9: while nothing changes, moves are few, each lowers what is to be lowered, and then there is peace."""
         world = self.world
         options = world.options
+        # Whoever lost its member gets another one first.
+        world.tick(0.0)
         last = self._to_be_lowered()
         on_marked = sum(world.members[client.member].is_marked for client in self._placed())
         gain = (options.epsilon + options.move_cost) * options.potential_unit
