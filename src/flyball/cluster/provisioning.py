@@ -194,7 +194,7 @@ class Provisioning:
         for member in list(roster.marked.values()):
             if not member.is_healthy or roster.usable_count == 0:
                 continue
-            if member.sessions or member.ready or member.unacked or not member.is_known_empty:
+            if member.sessions or not member.is_known_empty:
                 continue
             if not member.is_leaving and now - member.marked_at < options.dwell_s:
                 continue
