@@ -9,6 +9,7 @@ import aio_pika
 import pytest
 
 from flyball.server import remote as remote_module
+from flyball.server import shadows
 from tests.server.link.domains import DomainNode, client, domain, run, until
 from tests.server.link.pairs import Inbox, Two, bodies, with_two_nodes
 
@@ -90,7 +91,7 @@ async def test_a_consumer_whose_link_breaks_again_and_again_is_attached_once(two
 async def test_the_owner_pauses_while_much_waits_for_a_client_that_does_not_read(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_module, "SHADOW_BYTES", 10_000)
+    monkeypatch.setattr(shadows, "SHADOW_BYTES", 10_000)
     queue, inbox = await two.forwarded(), Inbox()
     session = two.first.sessions[0]
     async with client(two.second) as connection:
@@ -134,16 +135,20 @@ async def test_publishers_wait_while_the_other_node_does_not_answer(
 @with_two_nodes
 async def test_a_put_under_way_when_the_owner_dies_is_refused(two: Two) -> None:
     await two.forwarded()
-    two.second.hub.broker.store.commit = _never  # type: ignore[method-assign]
+    gate = asyncio.Event()
+    commit = two.second.broker.store.commit
+
+    async def commit_when_open(*arguments: Any, **options: Any) -> None:
+        await gate.wait()
+        await commit(*arguments, **options)
+
+    two.second.broker.store.commit = commit_when_open  # type: ignore[method-assign]
     publishing = asyncio.ensure_future(two.publish(b"1"))
     await until(lambda: len(two.working) == 1)
     two.made.kill(two.second)
     with pytest.raises(aio_pika.exceptions.DeliveryError):
         await publishing
-
-
-async def _never(*arguments: object, **options: object) -> None:
-    await asyncio.Event().wait()
+    gate.set()
 
 
 def move_queue(two: Two, owner: DomainNode) -> None:

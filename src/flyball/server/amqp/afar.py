@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 RETRY_S = 0.5
 """After so long something is tried again whose node could not be reached, if nothing has changed before."""
 
+BROKEN_LINK_S = 0.02
+
 PATIENCE_S = 15.0
 """For so long a client waits for a queue whose node cannot be reached."""
 
@@ -327,10 +329,10 @@ class Afar:
                     raise QueueNotFound(queue.name, queue.vhost) from error
                 has_looked = True
                 await self.remotes.catch_up()
-            except PeerLost:
+            except PeerLost as error:
                 if asyncio.get_running_loop().time() >= deadline_s:
                     raise
-                await self.remotes.news(RETRY_S)
+                await self._until_worth_it(error.node_id)
 
     async def _attach(
         self, consumer: AmqpConsumer, target: Found, begun: Callable[[], None], *, is_new: bool = False
@@ -444,10 +446,16 @@ class Afar:
                     break
             except ConsumerRefused:
                 consumer.ended()
-            except (PeerLost, QueueNotFound, StoreError):
+            except PeerLost as error:
+                await self._until_worth_it(error.node_id)
+            except (QueueNotFound, StoreError):
                 await self.remotes.news(RETRY_S)
             has_looked = False
         consumer.is_changing = False
+
+    async def _until_worth_it(self, node_id: int) -> None:
+        """Wait before a node that was lost is asked again: but for a moment, if it was only the link that broke."""
+        await self.remotes.news(BROKEN_LINK_S if self.remotes.peers.can_reach(node_id) else RETRY_S)
 
     def _home_of(self, consumer: AmqpConsumer) -> Found | None:
         """Return the queue of a consumer wherever it is now; of a clustered one, another member if that is gone."""

@@ -8,6 +8,8 @@ from flyball.errors import ClusterError, FlyballError
 _KINDS: dict[str, type[FlyballError]] = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, FlyballError)
 }
+# That the other node has lost somebody is not that this one has lost the other.
+del _KINDS["PeerLost"]
 
 
 def told(error: FlyballError) -> tuple[str, str]:
