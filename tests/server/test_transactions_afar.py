@@ -81,3 +81,4 @@ def test_a_commit_fails_whose_acknowledgements_came_after_the_link_was_lost(
     # The owner has the message back and sends it again, over another link.
     entry.send(spec.Tx.Commit())
     assert isinstance(next_answer(entry), spec.Connection.Close)
+    entry.send(spec.Connection.CloseOk(), 0)
