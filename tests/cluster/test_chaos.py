@@ -1,0 +1,106 @@
+"""What the long form, `python -m bench.chaos --minutes 5`, does for minutes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import uvloop
+from bench.chaos.faults import KINDS, Plan
+from bench.chaos.run import Inflicted, Result, Service
+
+from flyball.lab.history import Kind, Operation, Verdict
+
+NODES = ["a", "b", "c"]
+
+
+@pytest.mark.timeout(180)
+def test_nothing_is_lost_or_doubled_while_nodes_and_postgresql_are_killed_paused_and_cut_off(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench.chaos", "--seed", "1", "--minutes", "0.4", "--lease-s", "2"]
+    output = tmp_path / "result.json"
+    done = subprocess.run(
+        [*command, "--keep", str(tmp_path / "site"), "--json", str(output)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(output.read_text())
+    assert result["operations"]["acked"] > 100
+    assert len(result["faults"]) > 2
+
+
+def faults_of(seed: int, count: int, nodes: list[str]) -> list[tuple[str, str, float, float]]:
+    plan = Plan(seed, nodes, 5.0)
+    planned = islice(iter(plan.next, None), count)
+    return [(fault.kind.name, fault.node, fault.calm_s, fault.lasts_s) for fault in planned]
+
+
+def test_a_seed_gives_the_same_faults_again() -> None:
+    assert faults_of(7, 50, NODES) == faults_of(7, 50, NODES)
+    assert faults_of(7, 50, NODES) != faults_of(8, 50, NODES)
+
+
+def test_every_fault_comes_before_one_comes_again() -> None:
+    names = [name for name, *_ in faults_of(7, 2 * len(KINDS), NODES)]
+    assert sorted(names[: len(KINDS)]) == sorted(kind.name for kind in KINDS) == sorted(names[len(KINDS) :])
+
+
+def test_a_single_node_is_not_paused_beyond_its_lease() -> None:
+    assert "suspend beyond the lease" not in {name for name, *_ in faults_of(7, 50, ["a"])}
+
+
+def operation(kind: Kind, number: int, queue: str = "") -> Operation:
+    return Operation(0, 0.0, kind, "p", number, queue=queue)
+
+
+def served(act: Callable[[Service], None]) -> float | None:
+    """Return how long it took, at half a second for each look at the clock, until two queues were served."""
+    ticks = iter(range(1000))
+
+    async def run() -> float | None:
+        service = Service(["one", "two"], lambda: next(ticks) / 2)
+        service.begin()
+        act(service)
+        return service.took_s
+
+    return uvloop.run(run())
+
+
+def test_service_is_back_when_every_queue_has_confirmed_and_delivered_a_new_message() -> None:
+    def act(service: Service) -> None:
+        for number, queue in enumerate(("one", "two")):
+            service.note(operation(Kind.PUBLISH, number, queue))
+            service.note(operation(Kind.DELIVERED, number, queue))
+            assert not service.is_back.is_set()
+            service.note(operation(Kind.CONFIRMED, number))
+
+    assert served(act) == 0.5
+
+
+def test_messages_from_before_do_not_count_as_service() -> None:
+    def act(service: Service) -> None:
+        service.note(operation(Kind.PUBLISH, 0, "one"))
+        service.begin()
+        service.note(operation(Kind.CONFIRMED, 0))
+        service.note(operation(Kind.DELIVERED, 0, "one"))
+
+    assert served(act) is None
+
+
+def result_of(*served_s: float | None) -> Result:
+    faults = [Inflicted("kill -9", "a", 1.0, 2.0, served) for served in served_s]
+    return Result(1, 60.0, 3, 5.0, Verdict({}, {}, ()), faults, [], [])
+
+
+def test_a_run_is_good_if_everything_was_served_again_in_time() -> None:
+    assert result_of(1.0, 9.0).is_good
+    assert not result_of(1.0, 11.0).is_good
+    assert not result_of(1.0, None).is_good
+
+
+def test_times_are_told_by_kind_of_fault_with_percentiles() -> None:
+    table = result_of(*map(float, range(101))).served_s()
+    assert table == {"kill -9": {"count": 101, "p50": 50, "p90": 90, "p99": 99, "max": 100}, "all": table["kill -9"]}
