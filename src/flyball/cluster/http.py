@@ -28,7 +28,7 @@ from flyball.engine.access import Action
 from flyball.model import DEFAULT_VHOST, User
 from flyball.server.authority import Authority
 from flyball.server.connection import is_loopback
-from flyball.server.node import Node, Part
+from flyball.server.node import Node, Part, node_name
 from flyball.server.placement import NoPlaceYet, PlaceRequest, Role
 from flyball.server.settings import Address
 
@@ -136,7 +136,7 @@ class NodePlaces:
 
     @property
     def _name(self) -> str:
-        return self._node.settings.name or socket.gethostname()
+        return node_name(self._node.settings)
 
     @property
     def _addresses(self) -> dict[str, str]:

@@ -37,7 +37,7 @@ RETRY_S = 0.2
 SOONEST_RENEWAL_S = 0.1
 """News are a reason to look who is there, but not more often than this."""
 
-ALONE_LEASE_S = 60.0
+ALONE_LEASE_S = 30.0
 """While nobody else is there a node may be without its store for so long before it falls silent."""
 
 QUEUE_ID_BLOCK = 10_000

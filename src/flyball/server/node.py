@@ -50,6 +50,9 @@ HOUSEKEEPING_S = 1.0
 
 LISTEN_BACKLOG = 1024
 
+NAME_FILE = "node.name"
+"""Keeps the name of a node that was not given one, in its data folder."""
+
 TLS_HANDSHAKE_S = 10.0
 """A client that has not agreed on TLS by then is disconnected."""
 
@@ -347,8 +350,17 @@ def _address_of(listening: socket.socket) -> Address:
 
 
 def node_name(settings: ServeSettings) -> str:
-    """Return the name of the node, in its traces and in its domain."""
-    return settings.name or socket.gethostname()
+    """Return the name of the node, in its traces and in its domain.
+
+    Under another name it would be another node, and wait until this one is declared dead. So what a data folder of its
+    own was first used with is kept there, though the machine be called otherwise later, as containers are.
+    """
+    if settings.name or settings.store.kind != "embedded":
+        return settings.name or socket.gethostname()
+    kept = settings.data / NAME_FILE
+    if not kept.exists():
+        kept.write_text(socket.gethostname())
+    return kept.read_text().strip() or socket.gethostname()
 
 
 def _recorder(settings: ServeSettings) -> Recorder | None:
