@@ -157,7 +157,7 @@ class AmqpProducer(Producer):
     protocol = "amqp"
 
     async def work(self, address: str) -> None:
-        connection = await _connect(address)
+        connection = await connect_amqp(address)
         try:
             async with asyncio.timeout(ANSWER_LIMIT_S):
                 channel = await connection.channel()
@@ -184,7 +184,7 @@ class AmqpConsumer(Consumer):
     protocol = "amqp"
 
     async def work(self, address: str) -> None:
-        connection = await _connect(address)
+        connection = await connect_amqp(address)
         try:
             async with asyncio.timeout(ANSWER_LIMIT_S):
                 channel = await connection.channel(publisher_confirms=False)
@@ -227,9 +227,11 @@ class PythonProducer(Producer):
     async def work(self, address: str) -> None:
         async with Client.connect(address, name=self.name, time_limit_s=ANSWER_LIMIT_S) as client:
             loop = asyncio.get_running_loop()
+            # Looked up once: puts that look it up each for itself need not be sent in their order.
+            queue = await client.get_queue_by_name(self.queue)
 
             def publish(body: bytes) -> asyncio.Task[None]:
-                return loop.create_task(_published(client.put(self.queue, body)))
+                return loop.create_task(_published(client.put(queue, body)))
 
             while not self.is_over.is_set():
                 await self.publish_some(publish)
@@ -269,7 +271,8 @@ class PythonConsumer(Consumer):
                 self.ground.acked(*key, self.session)
 
 
-async def _connect(address: str) -> aio_pika.abc.AbstractConnection:
+async def connect_amqp(address: str) -> aio_pika.abc.AbstractConnection:
+    """Connect to a node. Raises one of Broken."""
     url = f"amqp://guest:guest@{address}/?heartbeat={HEARTBEAT_S}"
     connection = aio_pika.Connection(URL(url))
     try:

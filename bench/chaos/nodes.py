@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -41,29 +41,39 @@ class NodeProcess:
         for key, value in settings.items():
             self._command += ["--" + key.replace("_", "-"), str(value)]
         self._process: asyncio.subprocess.Process | None = None
+        self.on_ready: Callable[[dict[str, tuple[str, int]]], None] = lambda addresses: None
+        """Told where it listens, by protocol, whenever it has begun to serve: it may join again by itself."""
 
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
-    async def start(self) -> dict[str, tuple[str, int]]:
-        """Start it; return where it listens, by protocol, when it serves. Raises LabError if it does not."""
+    async def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Start it and return when it serves. Raises LabError if it does not."""
         with self.log_path.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log
             )
+        is_ready = asyncio.Event()
+        listening = tasks.create_task(self._listen(self._process, is_ready))
+        waiting = tasks.create_task(is_ready.wait())
+        await asyncio.wait((listening, waiting), timeout=START_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if not is_ready.is_set():
+            raise LabError(f"node {self.name} did not start: {self.last_words()}")
+
+    async def _listen(self, process: asyncio.subprocess.Process, is_ready: asyncio.Event) -> None:
+        """Read what it prints until it ends."""
+        assert process.stdout is not None
         addresses = {}
-        assert self._process.stdout is not None
-        async with asyncio.timeout(START_LIMIT_S):
-            async for line in self._process.stdout:
-                protocol, _, address = line.decode().strip().partition(" on ")
-                host, _, port = address.rpartition(":")
-                if port.isdigit():
-                    addresses[protocol] = (host, int(port))
-                if line.startswith(b"ready"):
-                    return addresses
-        await self._process.wait()
-        raise LabError(f"node {self.name} did not start: {self.last_words()}")
+        async for line in process.stdout:
+            protocol, _, address = line.decode().strip().partition(" on ")
+            host, _, port = address.rpartition(":")
+            if port.isdigit():
+                addresses[protocol] = (host, int(port))
+            if line.startswith(b"ready"):
+                self.on_ready(addresses)
+                is_ready.set()
 
     def last_words(self) -> str:
         lines = self.log_path.read_text().splitlines()
@@ -88,10 +98,7 @@ class NodeProcess:
     async def wait(self) -> int:
         if self._process is None:
             return 0
-        # Whatever it still prints must not hold it up.
-        await self._process.communicate()
-        assert self._process.returncode is not None
-        return self._process.returncode
+        return await self._process.wait()
 
 
 class Site:
@@ -112,8 +119,8 @@ class Site:
         async with AsyncExitStack() as exits:
             await self.postgres.start()
             exits.push_async_callback(self.postgres.stop)
-            tasks = await exits.enter_async_context(asyncio.TaskGroup())
-            watching = tasks.create_task(self.postgres.supervise())
+            self._tasks = await exits.enter_async_context(asyncio.TaskGroup())
+            watching = self._tasks.create_task(self.postgres.supervise())
             exits.callback(watching.cancel)
             for name in self.names:
                 await self._wire(name, exits)
@@ -134,15 +141,19 @@ class Site:
         wire = await exits.enter_async_context(Proxy(Path(unquote(socket_folder)) / SOCKET_NAME))
         self.store_wires[name] = wire
         store = f"postgresql://postgres@{HOST}:{wire.port}/postgres"
-        self.nodes[name] = NodeProcess(name, self._folder, {"store": store, **self._flags})
+        node = self.nodes[name] = NodeProcess(name, self._folder, {"store": store, **self._flags})
         for protocol in PROTOCOLS:
             self.client_wires[name, protocol] = await exits.enter_async_context(Proxy())
 
+        def wire_clients(addresses: dict[str, tuple[str, int]]) -> None:
+            for protocol in PROTOCOLS:
+                self.client_wires[name, protocol].server = addresses[protocol]
+
+        node.on_ready = wire_clients
+
     async def start(self, name: str) -> None:
-        """Start a node; its clients reach it where they did before."""
-        addresses = await self.nodes[name].start()
-        for protocol in PROTOCOLS:
-            self.client_wires[name, protocol].server = addresses[protocol]
+        """Start a node; its clients reach it where they did before. Raises LabError if it does not start."""
+        await self.nodes[name].start(self._tasks)
 
     def address(self, name: str, protocol: str) -> str:
         """Where clients reach a node, for as long as the site is open."""

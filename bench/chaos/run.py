@@ -19,11 +19,13 @@ from bench.chaos.clients import (
     LATE_S,
     AmqpConsumer,
     AmqpProducer,
+    Broken,
     Ground,
     Producer,
     PythonConsumer,
     PythonProducer,
     Worker,
+    connect_amqp,
 )
 from bench.chaos.faults import KINDS, FaultKind, Plan, Planned, inflict
 from bench.chaos.nodes import Site
@@ -220,8 +222,7 @@ class Chaos:
     async def _set_up(self) -> None:
         """Make the queues, each ordinary one on a node of its own."""
         for name, queue in zip(self._names, self._plain, strict=True):
-            connection = await aio_pika.connect(f"amqp://guest:guest@{self._site.address(name, 'amqp')}/")
-            async with connection:
+            async with await self._connect(name) as connection:
                 channel = await connection.channel()
                 await channel.declare_queue(queue, durable=True)
 
@@ -303,27 +304,37 @@ class Chaos:
         return await self._waiting()
 
     async def _waiting(self) -> list[str]:
-        """Return the queues that are not empty."""
+        """Return the queues that are not empty, or that cannot be asked."""
         waiting = []
         for queue in self._queues:
-            async with asyncio.timeout(ANSWER_LIMIT_S), await self._connect() as connection:
-                channel = await connection.channel()
-                declared = await channel.declare_queue(queue, passive=True)
-                if declared.declaration_result.message_count:
+            try:
+                if await self._count(queue):
                     waiting.append(queue)
+            except Broken:
+                waiting.append(queue)
         return waiting
 
-    async def _look_into(self, queue: str) -> None:
-        """Note what is still in a queue."""
-        async with asyncio.timeout(DRAIN_LIMIT_S), await self._connect() as connection:
-            channel = await connection.channel()
-            source = await channel.get_queue(queue, ensure=False)
-            while (message := await source.get(fail=False)) is not None:
-                producer, number = message.body.decode().split(" ")
-                self._recorder.note(Kind.FOUND, producer, int(number), queue=queue)
+    async def _count(self, queue: str) -> int:
+        count = 0
+        for name in self._names:
+            async with asyncio.timeout(ANSWER_LIMIT_S), await self._connect(name) as connection:
+                channel = await connection.channel()
+                declared = await channel.declare_queue(queue, passive=True)
+                count += declared.declaration_result.message_count or 0
+        return count
 
-    async def _connect(self) -> aio_pika.abc.AbstractConnection:
-        return await aio_pika.connect(f"amqp://guest:guest@{self._site.address(self._names[0], 'amqp')}/")
+    async def _look_into(self, queue: str) -> None:
+        """Note what is still in a queue, and leave it there."""
+        for name in self._names:
+            async with asyncio.timeout(DRAIN_LIMIT_S), await self._connect(name) as connection:
+                channel = await connection.channel()
+                source = await channel.get_queue(queue, ensure=False)
+                while (message := await source.get(fail=False)) is not None:
+                    producer, number = message.body.decode().split(" ")
+                    self._recorder.note(Kind.FOUND, producer, int(number), queue=queue)
+
+    async def _connect(self, name: str) -> aio_pika.abc.AbstractConnection:
+        return await connect_amqp(self._site.address(name, "amqp"))
 
     async def _stop_nodes(self) -> None:
         for name, node in self._site.nodes.items():
