@@ -352,8 +352,8 @@ def _address_of(listening: socket.socket) -> Address:
 def node_name(settings: ServeSettings) -> str:
     """Return the name of the node, in its traces and in its domain.
 
-    Under another name it would be another node, and wait until this one is declared dead. So what a data folder of its
-    own was first used with is kept there, though the machine be called otherwise later, as containers are.
+    Under another name it would be another node, and wait until this one is declared dead. So what a data folder of
+    its own was first used with is kept there, though the machine be called otherwise later, as containers are.
     """
     if settings.name or settings.store.kind != "embedded":
         return settings.name or socket.gethostname()
