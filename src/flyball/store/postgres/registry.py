@@ -126,7 +126,7 @@ class PostgresRegistry:
             nodes = await self._stay()
             if is_known_to_all(nodes, self.node_id):
                 break
-            names = ", ".join(node.name for node in nodes if node.is_live and node.id != self.node_id)
+            names = ", ".join(node.name for node in nodes if node.is_live and node.known_generation < self.generation)
             if names != waited_for:
                 log.info("waiting until all nodes know of this one: %s", names)
                 waited_for = names
