@@ -412,12 +412,14 @@ class Engine:
             working.take_out(message)
         return message
 
-    def settle(self, message: Message) -> None:
-        """A message that was taken out is gone for good."""
+    def settle(self, message: Message) -> bool:
+        """A message that was taken out is gone for good. False if it is not here: its queue is gone, or another's."""
         working = self._queues.get(message.queue_id)
-        if working is not None and message.id in working.out:
-            working.settle(message)
-            self._release(message)
+        if working is None or message.id not in working.out:
+            return False
+        working.settle(message)
+        self._release(message)
+        return True
 
     def restore(self, message: Message, now_us: int) -> Delivery | None:
         """A message that was taken out comes back to its old place, or goes to who waits for one."""

@@ -386,13 +386,18 @@ class Broker:
         elif not working.traits.is_plain:
             self._look_after(working)
 
-    def settle(self, message: Message) -> None:
-        """A message that was taken out or leased is dealt with: it is gone, and soon in the store as well."""
-        self.engine.settle(message)
+    def settle(self, message: Message) -> bool:
+        """A message that was taken out or leased is dealt with: it is gone, and soon in the store as well.
+
+        False if that has no effect: the queue is gone, or another node serves it, where the message comes again.
+        """
+        if not self.engine.settle(message) and message.persistent:
+            return False
         # What is not persistent has a receipt only if another node waits to know what became of it.
         if (not message.persistent or self.journal.remove(message, None)) and message.receipt is not None:
             tell, number = message.receipt
             tell(number)
+        return True
 
     def give_back(self, messages: Sequence[Message]) -> None:
         """Bring back messages whose leases have ended, but for those that have come back too often."""

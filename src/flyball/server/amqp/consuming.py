@@ -318,13 +318,12 @@ class Deliveries:
                 raise _unknown(tag)
             consumer, message = lease
             broker = self._channel.session.broker
-            if lease is _VOID:
+            if consumer is not None:
+                consumer.release(message.id)
+            if not broker.settle(message) or lease is _VOID:
                 self._note_void()
             if consumer is None:
-                broker.settle(message)
                 return
-            consumer.release(message.id)
-            broker.settle(message)
             if self.window.limit:
                 self._feed_all()
             else:
@@ -335,9 +334,8 @@ class Deliveries:
         leases = self._take(tag)
         self._release(leases)
         for lease in leases:
-            if lease is _VOID:
+            if not self._channel.session.broker.settle(lease[1]) or lease is _VOID:
                 self._note_void()
-            self._channel.session.broker.settle(lease[1])
         self._feed(leases)
 
     def reject(self, tag: int, multiple: bool, requeue: bool) -> None:
