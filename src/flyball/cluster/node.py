@@ -16,30 +16,43 @@ from flyball.cluster.http import http_part
 from flyball.cluster.leader import Leader
 from flyball.cluster.placing import DomainPlacement
 from flyball.cluster.provisioners import Surroundings, load_provisioners
-from flyball.errors import Fenced
+from flyball.errors import Fenced, StoreUnavailable
 from flyball.server import node as server
 from flyball.server.node import Node
 from flyball.server.settings import ServeSettings
 
 log = logging.getLogger(__name__)
 
+REJOIN_S = 0.5
+"""A node that cannot join again, since the store is away, tries so often."""
+
 
 async def serve(settings: ServeSettings) -> None:
     """Run a node until SIGINT or SIGTERM, and tell on standard output where it listens.
 
-    A node whose place others have taken, because it did not show for too long, drops its clients and joins again.
+    A node whose place others have taken, because it did not show for too long, drops its clients and joins again, as
+    soon as the store lets it.
     """
     server.prepare_process(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, stop.set)
+    has_served = False
     while not stop.is_set():
         try:
             await _serve_until(settings, stop)
         except* Fenced:
+            has_served = True
             log.warning("others have taken this node's place: it joins again as a new one")
             print("joining again", flush=True)
+        except* StoreUnavailable as unavailable:
+            if not has_served:
+                raise
+            log.warning("cannot join again yet: %s", unavailable.exceptions[0])
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REJOIN_S):
+                    await stop.wait()
 
 
 async def _serve_until(settings: ServeSettings, stop: asyncio.Event) -> None:

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import uvloop
+
+from flyball.cluster import node
+from flyball.errors import Fenced, StoreUnavailable
+from flyball.server.settings import ServeSettings, load_settings
+
+
+class Lives:
+    """What becomes of a node each time that it serves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *fates: Exception | None) -> None:
+        self.left = list(fates)
+        monkeypatch.setattr(node, "_serve_until", self._serve)
+        monkeypatch.setattr(node, "REJOIN_S", 0.0)
+
+    async def _serve(self, settings: ServeSettings, stop: asyncio.Event) -> None:
+        fate = self.left.pop(0)
+        if fate is not None:
+            raise ExceptionGroup("tasks", [fate])
+        stop.set()
+
+
+def serve() -> None:
+    uvloop.run(node.serve(load_settings({"store": "memory"}, {})))
+
+
+def test_a_node_whose_place_was_taken_joins_again_when_the_store_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    lives = Lives(monkeypatch, Fenced(1, 1), StoreUnavailable("away"), StoreUnavailable("away"), None)
+    serve()
+    assert lives.left == []
+
+
+def test_a_node_that_starts_without_its_store_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    lives = Lives(monkeypatch, StoreUnavailable("away"), None)
+    with pytest.raises(ExceptionGroup) as raised:
+        serve()
+    assert raised.group_contains(StoreUnavailable, match="away")
+    assert len(lives.left) == 1
