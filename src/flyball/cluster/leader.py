@@ -344,6 +344,7 @@ class Leader:
                     "session.move",
                     session_id=decision.session,
                     queue_id=decision.to_member,
+                    node=target.name,
                     addresses=addresses,
                 ):
                     return
