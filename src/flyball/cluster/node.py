@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import flyball
 from flyball.cluster import commands
@@ -15,7 +15,7 @@ from flyball.cluster.governor import DomainGovernor
 from flyball.cluster.http import http_part
 from flyball.cluster.leader import Leader
 from flyball.cluster.placing import DomainPlacement
-from flyball.cluster.provisioners import Surroundings, load_provisioners
+from flyball.cluster.provisioners import Provisioner, Surroundings, load_provisioners
 from flyball.errors import Fenced, StoreUnavailable
 from flyball.server import node as server
 from flyball.server.node import Node
@@ -75,7 +75,8 @@ async def running(settings: ServeSettings, stop: asyncio.Event | None = None) ->
 
     @contextlib.asynccontextmanager
     async def governed(node: Node) -> AsyncIterator[None]:
-        async with attached(node, asyncio.Event() if stop is None else stop):
+        provisioners = load_provisioners(settings.provisioners, Surroundings(node.store_url, settings.data))
+        async with attached(node, provisioners, asyncio.Event() if stop is None else stop):
             yield
 
     async with server.running(settings, [governed, http_part()]) as node:
@@ -83,11 +84,11 @@ async def running(settings: ServeSettings, stop: asyncio.Event | None = None) ->
 
 
 @contextlib.asynccontextmanager
-async def attached(node: Node, stop: asyncio.Event) -> AsyncIterator[Agent]:
-    """Let a node govern, and be governed, together with the others."""
-    settings = node.settings
-    provisioners = load_provisioners(settings.provisioners, Surroundings(node.store_url, settings.data))
-    agent = Agent(node, capacity=settings.capacity)
+async def attached(
+    node: Node, provisioners: Mapping[str, Provisioner], stop: asyncio.Event
+) -> AsyncIterator[tuple[Agent, Leader]]:
+    """Let a node govern, and be governed, together with the others. `stop` is set when they let it go."""
+    agent = Agent(node, capacity=node.settings.capacity)
     agent.on_let_go = stop.set
     placement = DomainPlacement(agent)
     node.hub.placement = placement
@@ -96,7 +97,7 @@ async def attached(node: Node, stop: asyncio.Event) -> AsyncIterator[Agent]:
         commands.install(node.hub, DomainGovernor(agent, leader, placement, provisioners))
         working = [tasks.create_task(agent.run()), tasks.create_task(leader.run())]
         try:
-            yield agent
+            yield agent, leader
         finally:
             for task in working:
                 task.cancel()

@@ -122,9 +122,24 @@ def _allow_open_files(wanted: int) -> None:
 
 @contextlib.asynccontextmanager
 async def running(settings: ServeSettings, parts: Sequence[Part] = ()) -> AsyncIterator[Node]:
-    """Start a node, then its parts; on leaving finish the requests under way, commit everything and stop."""
+    """Start a node with the store that its settings name, then its parts; see `serving`."""
     settings.data.mkdir(parents=True, exist_ok=True)
-    async with _open_store(settings) as (store, store_url), asyncio.TaskGroup() as tasks:
+    async with (
+        _open_store(settings) as (store, store_url),
+        serving(settings, store, parts, store_url=store_url) as node,
+    ):
+        yield node
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    settings: ServeSettings, store: Store, parts: Sequence[Part] = (), *, store_url: str = ""
+) -> AsyncIterator[Node]:
+    """Start a node on a store, then its parts; on leaving finish the requests under way, commit everything and stop.
+
+    The store is opened here, and closed by whoever has made it.
+    """
+    async with asyncio.TaskGroup() as tasks:
         snapshot = await store.open()
         broker = Broker(
             store,
