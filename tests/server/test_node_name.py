@@ -1,4 +1,4 @@
-"""What a node is called that was given no name."""
+"""Under which name and addresses others know a node."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flyball.server.node import node_name
-from flyball.server.settings import load_settings
+from flyball.server.node import advertised, node_name
+from flyball.server.settings import Address, load_settings
 
 
 def test_a_node_keeps_its_name_with_its_data_when_the_machine_is_called_otherwise(
@@ -24,3 +24,14 @@ def test_a_node_keeps_its_name_with_its_data_when_the_machine_is_called_otherwis
 def test_a_name_that_was_given_counts(tmp_path: Path) -> None:
     node_name(load_settings({"data": str(tmp_path)}, {}))
     assert node_name(load_settings({"data": str(tmp_path), "name": "north"}, {})) == "north"
+
+
+def test_a_node_that_listens_everywhere_is_reached_under_the_name_of_its_machine_or_the_one_it_is_given(
+    tmp_path: Path,
+) -> None:
+    listeners = {"amqp": Address("0.0.0.0", 5672), "link": Address("::", 1), "telesto": Address("127.0.0.1", 9001)}
+    here = advertised(listeners, load_settings({"data": str(tmp_path)}, {}))
+    assert here["amqp"] == f"{socket.gethostname()}:5672"
+    assert here["telesto"] == "127.0.0.1:9001"
+    there = advertised(listeners, load_settings({"data": str(tmp_path), "advertise": "north.example"}, {}))
+    assert there == {"amqp": "north.example:5672", "link": "north.example:1", "telesto": "127.0.0.1:9001"}

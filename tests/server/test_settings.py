@@ -76,6 +76,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         lease_s = 7
         capacity = 2
         link_address = "[::1]:2"
+        advertise = "north.example"
         provisioners = "p"
         [amqp]
         address = "off"
@@ -125,6 +126,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         "lease_s": 7.0,
         "capacity": 2.0,
         "link": Address("::1", 2),
+        "advertise": "north.example",
         "provisioners": Path("p"),
         "amqp": None,
         "amqps": Address("::1", 1),

@@ -8,7 +8,7 @@ from flyball.cluster.agent import Agent
 from flyball.cluster.domain import Role as ManagedRole
 from flyball.cluster.domain import cluster_key
 from flyball.errors import ClusterError, FlyballError, QueueNotFound
-from flyball.server.node import node_name
+from flyball.server.node import advertised, node_name
 from flyball.server.placement import Movable, NoPlaceYet, Place, PlaceRequest, Role
 
 RETRY_S = 0.5
@@ -63,7 +63,7 @@ class DomainPlacement:
         session_id = request.session_id or uuid.uuid4().hex
         working = self._node.hub.broker.engine.find_queue(name, vhost)
         if working is not None:
-            addresses = {protocol: str(address) for protocol, address in self._node.addresses.items()}
+            addresses = advertised(self._node.addresses, self._node.settings)
             return Place(node_name(self._node.settings), working.queue.id, session_id, addresses)
         remote = self._node.topology.directory.find(vhost, name)
         if remote is None:

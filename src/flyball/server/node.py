@@ -10,7 +10,7 @@ import resource
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -49,6 +49,9 @@ log = logging.getLogger(__name__)
 HOUSEKEEPING_S = 1.0
 
 LISTEN_BACKLOG = 1024
+
+EVERYWHERE = ("0.0.0.0", "::")
+"""Who listens there is reached under any of the machine's addresses, but not under these."""
 
 NAME_FILE = "node.name"
 """Keeps the name of a node that was not given one, in its data folder."""
@@ -214,7 +217,7 @@ async def serving(
             async with contextlib.AsyncExitStack() as entered:
                 for part in parts:
                     await entered.enter_async_context(part(node))
-                await membership.serve({name: str(address) for name, address in node.addresses.items()})
+                await membership.serve(advertised(node.addresses, settings))
                 yield node
         finally:
             for server in servers:
@@ -362,6 +365,15 @@ async def _listen(listener: Listener) -> asyncio.Server:
 def _address_of(listening: socket.socket) -> Address:
     host, port = listening.getsockname()[:2]
     return Address(host, port)
+
+
+def advertised(addresses: Mapping[str, Address], settings: ServeSettings) -> dict[str, str]:
+    """Return where others reach the listeners of a node, by protocol."""
+    host = settings.advertise or socket.gethostname()
+    return {
+        name: str(Address(host, address.port) if address.host in EVERYWHERE else address)
+        for name, address in addresses.items()
+    }
 
 
 def node_name(settings: ServeSettings) -> str:

@@ -157,6 +157,11 @@ class ServeSettings(BaseModel):
         "Where other nodes of the domain connect; port 0 is any that is free.",
         key="domain.link_address",
     )
+    advertise: Annotated[str | None, Field(pattern=r"^[\w.:-]+$"), Form("HOST")] = option(
+        None,
+        "Under which name or address others reach the node, if it listens on all of the machine's; else the machine's.",
+        key="domain.advertise",
+    )
     provisioners: OptionalFile = option(
         None, "TOML file with the ways in which this node may start others, beside local.", key="domain.provisioners"
     )
