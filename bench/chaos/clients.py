@@ -18,7 +18,7 @@ from aio_pika.exceptions import AMQPError, DeliveryError
 from aiormq.exceptions import AMQPError as LowerAMQPError
 from yarl import URL
 
-from flyball.client import Client, ConnectionLost, Delivery, LeaseLost, Outcome, RequestTimeout
+from flyball.client import Client, ConnectionFactory, Delivery, LeaseLost
 from flyball.client.errors import NotSent
 from flyball.errors import FlyballError
 from flyball.lab.history import Kind, Recorder
@@ -152,6 +152,17 @@ class Consumer(Worker):
         )
         return producer, int(number)
 
+    async def acknowledge(self, delivery: Delivery) -> None:
+        """Note a delivery, have it removed and note the answer."""
+        key = self.delivered(delivery.message.body, None)
+        self.ground.recorder.note(Kind.ACK, *key, who=self.session)
+        try:
+            await delivery.ack()
+        except LeaseLost:
+            self.ground.recorder.note(Kind.ACK_REFUSED, *key, who=self.session)
+        else:
+            self.ground.acked(*key, self.session)
+
 
 class AmqpProducer(Producer):
     protocol = "amqp"
@@ -251,24 +262,44 @@ class PythonConsumer(Consumer):
                     # Whoever is cut off in silence would wait for ever.
                     await client.ping()
                     continue
-                batch = [delivery]
-                await self._acknowledge(consumer.settle, batch)
+                await self.acknowledge(delivery)
 
-    async def _acknowledge(self, settle: Callable[..., object], batch: list[Delivery]) -> None:
-        recorder = self.ground.recorder
-        keys = [self.delivered(delivery.message.body, None) for delivery in batch]
-        for key in keys:
-            recorder.note(Kind.ACK, *key, who=self.session)
-        try:
-            await settle(batch, Outcome.ACKNOWLEDGE)  # type: ignore[misc]
-        except LeaseLost:
-            for key in keys:
-                recorder.note(Kind.ACK_REFUSED, *key, who=self.session)
-        except (ConnectionLost, RequestTimeout):
-            raise
-        else:
-            for key in keys:
-                self.ground.acked(*key, self.session)
+
+class FactoryProducer(Producer):
+    """Is sent to a node by the manager, and moves when asked."""
+
+    protocol = "telesto"
+
+    async def work(self, address: str) -> None:
+        async with await self.factory().connect("producer", self.queue) as producer:
+            loop = asyncio.get_running_loop()
+
+            def publish(body: bytes) -> asyncio.Task[None]:
+                return loop.create_task(_published(producer.send(body)))
+
+            while not self.is_over.is_set():
+                await self.publish_some(publish)
+
+    def factory(self) -> ConnectionFactory:
+        # What is sent twice is there twice, which no checker could tell from what was doubled.
+        return ConnectionFactory(
+            *self.ground.addresses(self.protocol), name=self.name, resend=False, time_limit_s=ANSWER_LIMIT_S
+        )
+
+
+class FactoryConsumer(Consumer):
+    """Is sent to a node by the manager, moves when asked, and looks for another node by itself."""
+
+    protocol = "telesto"
+
+    async def work(self, address: str) -> None:
+        addresses = self.ground.addresses(self.protocol)
+        factory = ConnectionFactory(*addresses, name=self.name, time_limit_s=ANSWER_LIMIT_S)
+        async with await factory.connect("consumer", self.queue, prefetch=PREFETCH) as consumer:
+            while not self.is_over.is_set():
+                delivery = await consumer.receive(1.0)
+                if delivery is not None:
+                    await self.acknowledge(delivery)
 
 
 async def connect_amqp(address: str) -> aio_pika.abc.AbstractConnection:

@@ -20,6 +20,8 @@ from bench.chaos.clients import (
     AmqpConsumer,
     AmqpProducer,
     Broken,
+    FactoryConsumer,
+    FactoryProducer,
     Ground,
     Producer,
     PythonConsumer,
@@ -29,6 +31,7 @@ from bench.chaos.clients import (
 )
 from bench.chaos.faults import KINDS, FaultKind, Plan, Planned, inflict
 from bench.chaos.nodes import Site
+from flyball.client import Client
 from flyball.errors import LabError
 from flyball.lab.history import UPHEAVAL, Checker, Kind, Operation, Recorder, Verdict, to_line
 
@@ -39,6 +42,24 @@ PATIENCE_S = 30.0
 DRAIN_LIMIT_S = 60.0
 QUIET_S = 2.0
 """When nothing came for so long and the queues are empty, all is drained."""
+
+
+CLUSTERED = "shared"
+"""The clustered queue."""
+
+CLIENTS: dict[bool, tuple[type[Worker], ...]] = {
+    False: (AmqpProducer, AmqpProducer, PythonProducer, AmqpConsumer, AmqpConsumer, PythonConsumer),
+    True: (
+        AmqpProducer,
+        FactoryProducer,
+        FactoryProducer,
+        AmqpConsumer,
+        AmqpConsumer,
+        FactoryConsumer,
+        FactoryConsumer,
+    ),
+}
+"""Who works on a queue, by whether that is the clustered one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +195,7 @@ class Chaos:
         self._names = [chr(ord("a") + number) for number in range(settings.nodes)]
         self._site = Site(settings.folder, self._names, {"lease_s": settings.lease_s, **settings.flags})
         self._plain = [f"plain-{name}" for name in self._names]
-        self._queues = list(self._plain)
+        self._queues = [*self._plain, CLUSTERED] if settings.nodes > 1 else self._plain
         self._checker = Checker()
         self._service = Service(self._queues, time.monotonic)
         self._recorder = Recorder(self._note)
@@ -220,18 +241,21 @@ class Chaos:
         )
 
     async def _set_up(self) -> None:
-        """Make the queues, each ordinary one on a node of its own."""
+        """Make the queues, each ordinary one on a node of its own, and a clustered one with a member on each."""
         for name, queue in zip(self._names, self._plain, strict=True):
             async with await self._connect(name) as connection:
                 channel = await connection.channel()
                 await channel.declare_queue(queue, durable=True)
+        if CLUSTERED in self._queues:
+            async with Client.connect(self._site.address(self._names[0], "telesto")) as client:
+                await client.manage("domain.cluster.create", name=CLUSTERED, members=self._names)
 
     def _hire(self, tasks: asyncio.TaskGroup) -> None:
         """Let clients work on every queue."""
         ground = Ground(self._recorder, self._addresses, lambda queue: queue in self._plain)
         chance = random.Random(self._settings.seed)
         for queue in self._queues:
-            for make in (AmqpProducer, AmqpProducer, PythonProducer, AmqpConsumer, AmqpConsumer, PythonConsumer):
+            for make in CLIENTS[queue == CLUSTERED]:
                 name = f"{make.__name__}-{len(self._workers)}"
                 worker = make(ground, name, queue, chance.randrange(2**32))
                 self._workers.append(worker)
