@@ -159,7 +159,7 @@ class ServeSettings(BaseModel):
     )
     advertise: Annotated[str | None, Field(pattern=r"^[\w.:-]+$"), Form("HOST")] = option(
         None,
-        "Name or address under which others reach a node that listens on all of the machine's; the machine's name if none.",
+        "Where others reach a node that listens on all addresses: a name or an address; the machine's name if none.",
         key="domain.advertise",
     )
     provisioners: OptionalFile = option(
