@@ -77,6 +77,7 @@ class Agent:
                 "ready": len(working),
                 "unacked": len(working.out),
                 "idle": working.idle_consumers,
+                "consumers": len(working.consumers),
             }
         ordinary = [working for working in self.node.hub.broker.engine.queues if not working.queue.member]
         return {
@@ -196,7 +197,8 @@ class Agent:
 
     def _load_of(self, working: WorkingQueue, definition: Mapping[str, Any]) -> MemberLoad:
         queue_id = working.queue.id
-        return MemberLoad(queue_id, len(working), working.idle_consumers, queue_id in definition.get("marked", ()))
+        is_marked = queue_id in definition.get("marked", ())
+        return MemberLoad(queue_id, len(working), working.idle_consumers, is_marked, len(working.consumers))
 
     def _others(self, working: WorkingQueue, definition: Mapping[str, Any]) -> list[MemberLoad]:
         """Return what the other members of the same clustered queue, on live nodes, last told of themselves."""
@@ -208,5 +210,6 @@ class Agent:
             found = None if told is None else told.get(str(remote.queue.id))
             if found is not None:
                 queue_id = remote.queue.id
-                loads.append(MemberLoad(queue_id, found["ready"], found["idle"], queue_id in marked))
+                is_marked = queue_id in marked
+                loads.append(MemberLoad(queue_id, found["ready"], found["idle"], is_marked, found["consumers"]))
         return loads

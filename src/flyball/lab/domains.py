@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flyball.client import Client
@@ -25,11 +25,11 @@ async def create_cluster(target: Target, name: str, nodes: Sequence[str]) -> Non
     """Create a clustered queue with a member on each of the nodes; on return they are there. Raises LabError."""
     try:
         async with Client.connect(_address(target, "telesto")) as client:
-            await client.manage("domain.cluster.create", name=name, options=target.cluster or {}, members=list(nodes))
             async with asyncio.timeout(READY_LIMIT_S):
-                # Nothing tells when they are.
-                while _member_count(await client.manage("domain.show"), name) < len(nodes):  # noqa: ASYNC110
-                    await asyncio.sleep(LOOK_S)
+                await _until(client, lambda facts: set(nodes) <= _nodes_up(facts))
+                options = target.cluster or {}
+                await client.manage("domain.cluster.create", name=name, options=options, members=list(nodes))
+                await _until(client, lambda facts: _member_count(facts, name) >= len(nodes))
     except TimeoutError:
         raise LabError(f"the members of {name} are not there after {READY_LIMIT_S:.0f} s") from None
     except FlyballError as error:
@@ -105,6 +105,16 @@ async def _given(address: str) -> int | None:
         return None
     given = status.get("cluster", {}).get("given")
     return given if isinstance(given, int) else None
+
+
+async def _until(client: Client, condition: Callable[[Mapping[str, Any]], bool]) -> None:
+    # Nothing tells when a domain is as one wants it.
+    while not condition(await client.manage("domain.show")):  # noqa: ASYNC110
+        await asyncio.sleep(LOOK_S)
+
+
+def _nodes_up(facts: Mapping[str, Any]) -> set[str]:
+    return {node["name"] for node in facts["nodes"] if node["state"] == "up"} if facts["leader"] else set()
 
 
 def _member_count(facts: Mapping[str, Any], name: str) -> int:
