@@ -18,7 +18,7 @@ class Lives:
         monkeypatch.setattr(node, "_serve_until", self._serve)
         monkeypatch.setattr(node, "REJOIN_S", 0.0)
         # It changes the whole process: this one has other tests to run.
-        monkeypatch.setattr(node.server, "prepare_process", lambda settings: None)
+        monkeypatch.setattr("flyball.server.node.prepare_process", lambda settings: None)
 
     async def _serve(self, settings: ServeSettings, stop: asyncio.Event) -> None:
         fate = self.left.pop(0)
@@ -32,9 +32,7 @@ def serve() -> None:
 
 
 def test_a_node_whose_place_was_taken_joins_again_when_the_store_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    lives = Lives(
-        monkeypatch, Fenced("others have its place"), StoreUnavailable("away"), StoreUnavailable("away"), None
-    )
+    lives = Lives(monkeypatch, Fenced("too late"), StoreUnavailable("away"), StoreUnavailable("away"), None)
     serve()
     assert lives.left == []
 
