@@ -140,11 +140,14 @@ class Seat:
                 await asyncio.sleep(interval_s)
                 connection = await self.link.connected()
                 pong = connection.start_now(wire.Ping(0), "ping")
-                # What has come while this program was busy counts: so not by a timeout that cancels.
-                await asyncio.wait([pong], timeout=self._silence_limit_s - interval_s)
-                if not pong.done():
+                try:
+                    # What has come while this program was busy counts: so not by a timeout that cancels.
+                    await asyncio.wait([pong], timeout=self._silence_limit_s - interval_s)
+                finally:
+                    # Nobody would ask what became of it.
+                    is_late = pong.cancel()
+                if is_late:
                     log.warning("%s has said nothing for %.1f s: it is given up", self.address, self._silence_limit_s)
-                    pong.cancel()
                     connection.abort()
                     return
                 pong.result()
