@@ -96,6 +96,17 @@ async def cut_clients(site: Site, chance: random.Random, name: str) -> Healing:
     return heal
 
 
+async def cut_link(site: Site, chance: random.Random, name: str) -> Healing:
+    """Other nodes cannot reach the node any more; it can reach them."""
+    wire = site.link_wires[name]
+    wire.cut(silently=chance.random() < 0.5)
+
+    async def heal() -> None:
+        wire.heal()
+
+    return heal
+
+
 async def slow_store(site: Site, chance: random.Random, name: str) -> Healing:
     wire = site.store_wires[name]
     wire.delay_s = chance.uniform(0.02, 0.2)
@@ -116,6 +127,7 @@ KINDS = (
     FaultKind("kill a backend of PostgreSQL", kill_backend, 0.2, 0.4, is_served_meanwhile=False),
     FaultKind("cut a node off from PostgreSQL", cut_store, 0.2, 2.5, is_served_meanwhile=True),
     FaultKind("cut a node off from its clients", cut_clients, 0.2, 1.0, is_served_meanwhile=True),
+    FaultKind("cut a node off from other nodes", cut_link, 0.2, 2.0, is_served_meanwhile=True, needs_others=True),
     FaultKind("slow down the way to PostgreSQL", slow_store, 0.5, 1.5, is_served_meanwhile=True),
 )
 

@@ -32,7 +32,6 @@ class NodeProcess:
         settings = {
             "data": folder / name,
             "name": name,
-            **dict.fromkeys((*PROTOCOLS, "link"), f"{HOST}:0"),
             "thorbang": "off",
             "trace": "off",
             **flags,
@@ -109,6 +108,8 @@ class Site:
         self.names = names
         self.nodes: dict[str, NodeProcess] = {}
         self.store_wires: dict[str, Proxy] = {}
+        self.link_wires: dict[str, Proxy] = {}
+        """The way from all others to a node."""
         self.client_wires: dict[tuple[str, str], Proxy] = {}
         """By node and protocol."""
         self._folder = folder
@@ -140,8 +141,17 @@ class Site:
         socket_folder = self.postgres.dsn.partition("host=")[2]
         wire = await exits.enter_async_context(Proxy(Path(unquote(socket_folder)) / SOCKET_NAME))
         self.store_wires[name] = wire
-        store = f"postgresql://postgres@{HOST}:{wire.port}/postgres"
-        node = self.nodes[name] = NodeProcess(name, self._folder, {"store": store, **self._flags})
+        # Others reach a node under a host of its own, where its clients do so directly and other nodes by a wire.
+        host = f"127.0.1.{len(self.store_wires)}"
+        link = self.link_wires[name] = await exits.enter_async_context(Proxy(host=host))
+        link.server = (HOST, link.port)
+        flags = {
+            "store": f"postgresql://postgres@{HOST}:{wire.port}/postgres",
+            "link": f"{HOST}:{link.port}",
+            "advertise": host,
+            **dict.fromkeys(PROTOCOLS, f"{host}:0"),
+        }
+        node = self.nodes[name] = NodeProcess(name, self._folder, {**flags, **self._flags})
         for protocol in PROTOCOLS:
             self.client_wires[name, protocol] = await exits.enter_async_context(Proxy())
 

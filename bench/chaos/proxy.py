@@ -23,8 +23,9 @@ class Proxy:
     A side that has ended its half of a connection has ended the whole.
     """
 
-    def __init__(self, server: Server | None = None) -> None:
+    def __init__(self, server: Server | None = None, host: str = HOST) -> None:
         self.server = server
+        self.host = host
         self.port = 0
         self.delay_s = 0.0
         """How much later bytes arrive, each way; holds for those that come from now on."""
@@ -40,7 +41,7 @@ class Proxy:
 
     async def __aenter__(self) -> Self:
         self._tasks = await asyncio.TaskGroup().__aenter__()
-        self._listener = await asyncio.get_running_loop().create_server(lambda: _End(self), HOST, 0)
+        self._listener = await asyncio.get_running_loop().create_server(lambda: _End(self), self.host, 0)
         self.port = self._listener.sockets[0].getsockname()[1]
         return self
 
