@@ -22,11 +22,9 @@ class FaultKind:
     name: str
     begin: Begin
     """Returns what heals it."""
-    least_s: float
-    most_s: float
-    """How long it lasts before it is healed, in leases."""
-    is_served_meanwhile: bool
-    """Whether the others have to serve everything before it is healed."""
+    least_leases: float
+    most_leases: float
+    """How long it lasts before it is healed."""
     needs_others: bool = False
     """Whether it makes sense with more than one node only."""
 
@@ -117,18 +115,20 @@ async def slow_store(site: Site, chance: random.Random, name: str) -> Healing:
     return heal
 
 
+CUT_LINK = FaultKind("cut a node off from other nodes", cut_link, 0.2, 2.0, needs_others=True)
+
 KINDS = (
-    FaultKind("kill -9", kill_node, 0.0, 2.5, is_served_meanwhile=True),
-    FaultKind("suspend briefly", suspend_node, 0.1, 0.6, is_served_meanwhile=False),
-    FaultKind("suspend beyond the lease", suspend_node, 1.5, 3.0, is_served_meanwhile=True, needs_others=True),
-    FaultKind("stop", stop_node, 0.0, 1.0, is_served_meanwhile=True),
-    FaultKind("restart PostgreSQL fast", restart_postgres_fast, 0.2, 0.4, is_served_meanwhile=False),
-    FaultKind("restart PostgreSQL immediately", restart_postgres_immediately, 0.2, 0.4, is_served_meanwhile=False),
-    FaultKind("kill a backend of PostgreSQL", kill_backend, 0.2, 0.4, is_served_meanwhile=False),
-    FaultKind("cut a node off from PostgreSQL", cut_store, 0.2, 2.5, is_served_meanwhile=True),
-    FaultKind("cut a node off from its clients", cut_clients, 0.2, 1.0, is_served_meanwhile=True),
-    FaultKind("cut a node off from other nodes", cut_link, 0.2, 2.0, is_served_meanwhile=True, needs_others=True),
-    FaultKind("slow down the way to PostgreSQL", slow_store, 0.5, 1.5, is_served_meanwhile=True),
+    FaultKind("kill -9", kill_node, 0.0, 2.5),
+    FaultKind("suspend briefly", suspend_node, 0.1, 0.6),
+    FaultKind("suspend beyond the lease", suspend_node, 1.5, 3.0, needs_others=True),
+    FaultKind("stop", stop_node, 0.0, 1.0),
+    FaultKind("restart PostgreSQL fast", restart_postgres_fast, 0.2, 0.4),
+    FaultKind("restart PostgreSQL immediately", restart_postgres_immediately, 0.2, 0.4),
+    FaultKind("kill a backend of PostgreSQL", kill_backend, 0.2, 0.4),
+    FaultKind("cut a node off from PostgreSQL", cut_store, 0.2, 2.5),
+    FaultKind("cut a node off from its clients", cut_clients, 0.2, 1.0),
+    CUT_LINK,
+    FaultKind("slow down the way to PostgreSQL", slow_store, 0.5, 1.5),
 )
 
 
@@ -142,10 +142,6 @@ class Planned:
     """How long nothing happens before it."""
     lasts_s: float
     seed: int
-
-    @property
-    def has_to_be_served_meanwhile(self) -> bool:
-        return self.kind.is_served_meanwhile
 
 
 class Plan:
@@ -168,7 +164,7 @@ class Plan:
             kind,
             chance.choice(self._nodes),
             calm_s=chance.uniform(0.3, 1.5),
-            lasts_s=chance.uniform(kind.least_s, kind.most_s) * self._lease_s,
+            lasts_s=chance.uniform(kind.least_leases, kind.most_leases) * self._lease_s,
             seed=chance.randrange(2**32),
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -141,16 +142,16 @@ class Site:
         socket_folder = self.postgres.dsn.partition("host=")[2]
         wire = await exits.enter_async_context(Proxy(Path(unquote(socket_folder)) / SOCKET_NAME))
         self.store_wires[name] = wire
-        # Others reach a node under a host of its own, where its clients do so directly and other nodes by a wire.
         host = f"127.0.1.{len(self.store_wires)}"
-        link = self.link_wires[name] = await exits.enter_async_context(Proxy(host=host))
-        link.server = (HOST, link.port)
         flags = {
             "store": f"postgresql://postgres@{HOST}:{wire.port}/postgres",
-            "link": f"{HOST}:{link.port}",
-            "advertise": host,
-            **dict.fromkeys(PROTOCOLS, f"{host}:0"),
+            **dict.fromkeys((*PROTOCOLS, "link"), f"{host}:0"),
         }
+        if can_wire_links():
+            link = self.link_wires[name] = await exits.enter_async_context(Proxy(host=host))
+            # The node itself listens to IPv6 only, and so others come to the wire when they use what it advertises.
+            link.server = ("::1", link.port)
+            flags |= {"link": f"[::]:{link.port}", "advertise": host}
         node = self.nodes[name] = NodeProcess(name, self._folder, {**flags, **self._flags})
         for protocol in PROTOCOLS:
             self.client_wires[name, protocol] = await exits.enter_async_context(Proxy())
@@ -174,6 +175,15 @@ class Site:
         if self.postgres.pid is None:
             return []
         return [child.pid for child in psutil.Process(self.postgres.pid).children() if _serves_client(child)]
+
+
+def can_wire_links() -> bool:
+    """Whether the links between nodes can be cut: that takes IPv6 on this machine."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 def _serves_client(process: psutil.Process) -> bool:

@@ -29,7 +29,7 @@ from bench.chaos.clients import (
     Worker,
     connect_amqp,
 )
-from bench.chaos.faults import KINDS, FaultKind, Plan, Planned, inflict
+from bench.chaos.faults import CUT_LINK, KINDS, FaultKind, Plan, Planned, inflict
 from bench.chaos.nodes import Site
 from flyball.client import Client
 from flyball.errors import LabError
@@ -273,7 +273,8 @@ class Chaos:
 
     async def _inflict_for(self, duration_s: float) -> None:
         began_s = time.monotonic()
-        plan = Plan(self._settings.seed, self._names, self._settings.lease_s, self._settings.kinds)
+        kinds = tuple(kind for kind in self._settings.kinds if kind is not CUT_LINK or self._site.link_wires)
+        plan = Plan(self._settings.seed, self._names, self._settings.lease_s, kinds)
         self._service.begin()
         async with asyncio.timeout(DRAIN_LIMIT_S):
             await self._service.is_back.wait()
