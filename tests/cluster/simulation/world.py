@@ -1,0 +1,586 @@
+"""A simulated domain: its nodes, the database and network between them, clients, faults, and what must always hold."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from flyball.cluster.agent import Agent
+from flyball.cluster.decisions import Move
+from flyball.cluster.domain import cluster_key
+from flyball.cluster.leader import Leader
+from flyball.cluster.node import attached
+from flyball.errors import ClusterError, Fenced, FlyballError
+from flyball.lab.history import Checker, Operation, Recorder, Verdict
+from flyball.lab.history import Kind as Noted
+from flyball.server.node import Node, serving
+from flyball.server.settings import ServeSettings
+from flyball.store.changes import Change, QueueDeleted
+from flyball.store.memory import MemoryDomain
+from flyball.wire import amqp as wire
+from tests.cluster.simulation import clients
+from tests.cluster.simulation.faults import UPHEAVALS, Fault, Kind, plan
+from tests.cluster.simulation.loop import BEGAN_S, Process, VirtualLoop, run
+from tests.cluster.simulation.network import Network
+from tests.cluster.simulation.stores import SimulatedStore
+
+LEASE_S = 3.0
+FAULTS_FOR_S = 30.0
+SETTLE_S = 20.0
+DRAIN_LIMIT_S = 60.0
+STOP_LIMIT_S = 200.0
+LOOK_S = 0.05
+"""How often it is seen whether everything holds."""
+STEADY_S = 10.0
+"""At the end nothing may be decided any more for so long."""
+
+CLUSTERED = "clustered"
+PROVISIONER = "simulated"
+
+NAMES = ("a", "b", "c")
+
+
+@dataclass
+class Outcome:
+    """What a simulation has shown."""
+
+    seed: int
+    faults: list[Fault]
+    verdict: Verdict
+    violations: list[str]
+    digest: int
+    elapsed_s: float
+    events: list[str]
+
+    @property
+    def is_good(self) -> bool:
+        return self.verdict.is_clean and not self.violations
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}: {'good' if self.is_good else 'BROKEN'}, {self.elapsed_s:.1f} simulated seconds"]
+        if not self.is_good:
+            lines += ["faults:", *(f"  {fault}" for fault in self.faults), str(self.verdict), *self.violations]
+        return "\n".join(lines)
+
+
+class WatchedDomain(MemoryDomain):
+    """The tables of the domain, which see to it that only empty members are removed (I7)."""
+
+    def __init__(self, now: Callable[[], float], complain: Callable[[str], None]) -> None:
+        super().__init__(now)
+        self._complain = complain
+
+    def apply(self, change: Change, node_id: int) -> None:
+        if isinstance(change, QueueDeleted) and change.queue_id in self.queues:
+            left = [message.id for message in self.messages.values() if message.queue_id == change.queue_id]
+            if left:
+                self._complain(f"I7: queue {change.queue_id} was removed by node {node_id} with {len(left)} messages")
+        super().apply(change, node_id)
+
+
+@dataclass
+class SimulatedNode:
+    """One process: a node that joins again whenever others have taken its place."""
+
+    world: World
+    name: str
+    process: Process
+    chance: Random
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    store: SimulatedStore | None = None
+    node: Node | None = None
+    agent: Agent | None = None
+    leader: Leader | None = None
+    task: asyncio.Task[None] | None = None
+    is_cut_off: bool = False
+
+    def start(self) -> None:
+        self.task = self.process.start(self._live())
+
+    @property
+    def is_serving(self) -> bool:
+        return self.node is not None and self.process.is_running
+
+    async def _live(self) -> None:
+        while not self.stop.is_set():
+            self.store = SimulatedStore(
+                self.world.domain, self.name, self.world.loop, self.process, Random(self.chance.random())
+            )
+            if self.is_cut_off:
+                self.store.cut_off()
+            try:
+                await self._serve(self.store)
+            except* Fenced:
+                self.world.tell(f"{self.name} joins again")
+            except* FlyballError as errors:
+                self.world.tell(f"{self.name} ends: {_first(errors)!r}")
+                if self.node is not None:
+                    self.world.complain(f"node {self.name} ended by itself: {_first(errors)!r}")
+                await asyncio.sleep(1.0)
+            except* Exception as errors:
+                self.world.complain(f"node {self.name} crashed: {_first(errors)!r}")
+                raise
+            finally:
+                self.node = self.agent = self.leader = None
+                await self.store.close()
+
+    async def _serve(self, store: SimulatedStore) -> None:
+        settings = ServeSettings(
+            name=self.name,
+            data=Path("."),
+            trace=False,
+            lease_s=LEASE_S,
+            amqp="127.0.0.1:0",
+            telesto="127.0.0.1:0",
+            thorbang="off",
+            link="127.0.0.1:0",
+            amqp_heartbeat_s=0,
+        )
+
+        @contextlib.asynccontextmanager
+        async def governed(node: Node) -> Any:
+            async with attached(node, {PROVISIONER: self.world}, self.stop) as (self.agent, self.leader):
+                yield
+
+        async with serving(settings, store, [governed]) as self.node:
+            self.world.tell(f"{self.name} serves")
+            await self.stop.wait()
+            self.world.tell(f"{self.name} stops")
+
+    def kill(self) -> None:
+        self.process.is_dead = True
+        self.world.network.kill(self.process)
+        if self.store is not None:
+            self.store.kill()
+        self.world.past.append(self)
+
+
+class World:
+    """Everything in one simulation. It is also the provisioner: nodes that it is asked for are simulated, too."""
+
+    def __init__(self, loop: VirtualLoop, seed: int) -> None:
+        self.loop = loop
+        self.seed = seed
+        self.chance = Random(seed)
+        self.network = Network(loop, Random(self.chance.random()))
+        self.violations: list[str] = []
+        self.events: list[str] = []
+        self.domain = WatchedDomain(loop.time, self.complain)
+        self.nodes: dict[str, SimulatedNode] = {}
+        self.past: list[SimulatedNode] = []
+        self.checker = Checker()
+        self.recorder = Recorder(self._note, loop.time)
+        self.user = Process(loop, "clients")
+        self.workers: list[clients.Worker] = []
+        self.plain = ["plain-0", "plain-1"]
+        self.faults: list[Fault] = []
+        self.operations: list[Operation] = []
+        self._working: list[asyncio.Task[None]] = []
+        self._under_way: list[asyncio.Task[None]] = []
+
+    def tell(self, text: str) -> None:
+        self.events.append(f"{self.loop.time() - BEGAN_S:8.3f} {text}")
+
+    def complain(self, text: str) -> None:
+        """Note that something does not hold, once."""
+        line = f"{text} (at {self.loop.time() - BEGAN_S:.3f} s)"
+        if not any(known.startswith(text) for known in self.violations):
+            self.violations.append(line)
+            self.tell(f"VIOLATION {text}")
+
+    def _note(self, operation: Operation) -> None:
+        self.checker.note(operation)
+        self.operations.append(operation)
+
+    # Nodes
+
+    def launch(self, name: str) -> SimulatedNode:
+        node = SimulatedNode(self, name, Process(self.loop, name), Random(self.chance.random()))
+        self.nodes[name] = node
+        self.tell(f"{name} starts")
+        node.start()
+        return node
+
+    async def start(self, name: str) -> str:
+        """Start a node, as a provisioner."""
+        found = self.nodes.get(name)
+        if found is None or found.task is None or found.task.done() or found.process.is_dead:
+            self.launch(name)
+        return name
+
+    async def stop(self, handle: str) -> None:
+        """Stop a node, as a provisioner."""
+        found = self.nodes.pop(handle, None)
+        if found is None or found.task is None:
+            return
+        found.stop.set()
+        try:
+            async with asyncio.timeout(STOP_LIMIT_S):
+                await asyncio.wait([found.task])
+        except TimeoutError:
+            raise ClusterError(f"node {handle} does not stop") from None
+
+    async def alive(self, handle: str) -> bool:
+        return handle in self.nodes
+
+    def serving(self) -> list[SimulatedNode]:
+        return [node for node in self.nodes.values() if node.is_serving]
+
+    def addresses(self, protocol: str) -> list[str]:
+        found = [node.node for node in self.nodes.values() if node.node is not None and not node.process.is_dead]
+        return [str(node.addresses[protocol]) for node in found if protocol in node.addresses]
+
+    async def until(self, condition: Callable[[], bool], limit_s: float, what: str) -> bool:
+        """Wait for something; tell whether it came about, and complain if not."""
+        deadline_s = self.loop.time() + limit_s
+        while not condition():
+            if self.loop.time() > deadline_s:
+                self.complain(f"waited {limit_s:g} s in vain: {what}")
+                return False
+            await asyncio.sleep(0.1)
+        return True
+
+    # The course of events
+
+    async def run(self) -> Outcome:
+        await self._set_up()
+        self._hire()
+        looking = self.user.start(self._look_on())
+        self.faults = plan(self.chance, NAMES, FAULTS_FOR_S, LEASE_S)
+        began_s = self.loop.time()
+        for fault in self.faults:
+            await asyncio.sleep(max(0.0, began_s + fault.at_s - self.loop.time()))
+            self._under_way.append(self.loop.create_task(self._inflict(fault), context=self.loop.outside))
+        await asyncio.gather(*self._under_way)
+        self._heal()
+        await asyncio.sleep(SETTLE_S)
+        self._check_peace()
+        self._dismiss(clients.Producer)
+        await self.until(self._is_drained, DRAIN_LIMIT_S, "not all messages were consumed")
+        if not self._is_drained():
+            self._tell_what_is_left()
+        self._dismiss(clients.Consumer)
+        await asyncio.wait(self._working)
+        await asyncio.sleep(2.0)
+        self._look_into()
+        looking.cancel()
+        await self._end()
+        self.violations += [f"nobody was told: {failure}" for failure in self.loop.failures]
+        elapsed_s = self.loop.time() - BEGAN_S
+        return Outcome(
+            self.seed,
+            self.faults,
+            self.checker.finish(),
+            self.violations,
+            self.network.digest,
+            elapsed_s,
+            self.events,
+        )
+
+    async def _set_up(self) -> None:
+        for name in NAMES:
+            self.launch(name)
+        await self.until(lambda: len(self.serving()) == len(NAMES), 60.0, "the nodes do not start")
+        for name, queue in zip(NAMES, self.plain, strict=False):
+            address = self._address(name)
+            await self.user.start(_declare(address, queue))
+        agent = self.nodes[NAMES[0]].agent
+        assert agent is not None
+        options = {
+            "min_members": self.chance.choice((1, 2, 2)),
+            "max_members": 4,
+            "capacity": 5.0,
+            "dwell_s": self.chance.choice((5.0, 15.0)),
+            "cool_down_s": 5.0,
+            "surplus": self.chance.choice((5, 50)),
+            "provisioner": self.chance.choice(("", PROVISIONER)),
+        }
+        await self.nodes[NAMES[0]].process.start(
+            agent.ask_leader("govern.create_cluster", vhost="/", name=CLUSTERED, options=options, nodes=[])
+        )
+
+    def _address(self, name: str) -> str:
+        node = self.nodes[name].node
+        assert node is not None
+        return str(node.addresses["amqp"])
+
+    def _hire(self) -> None:
+        ground = clients.Ground(self.recorder, self.addresses, frozenset((CLUSTERED,)), self.complain)
+        crew: list[tuple[type[clients.Worker], str]] = []
+        for queue in self.plain:
+            crew += [(clients.AmqpProducer, queue), (clients.AmqpConsumer, queue)]
+            crew += self.chance.sample(
+                [
+                    (clients.AmqpProducer, queue),
+                    (clients.AmqpConsumer, queue),
+                    (clients.PythonProducer, queue),
+                    (clients.PythonConsumer, queue),
+                ],
+                2,
+            )
+        crew += [(clients.AmqpProducer, CLUSTERED), (clients.AmqpConsumer, CLUSTERED)]
+        crew += [(clients.PlacedProducer, CLUSTERED), (clients.PlacedConsumer, CLUSTERED)]
+        crew += [
+            (self.chance.choice((clients.AmqpConsumer, clients.PlacedConsumer, clients.PlacedProducer)), CLUSTERED)
+            for _ in range(self.chance.randrange(0, 5))
+        ]
+        for number, (make, queue) in enumerate(crew):
+            worker = make(ground, f"{make.__name__}-{number}", queue, self.chance.randrange(2**32))
+            self.workers.append(worker)
+            self._working.append(self.user.start(worker.run()))
+
+    def _dismiss(self, kind: type[clients.Worker]) -> None:
+        for worker in self.workers:
+            if isinstance(worker, kind):
+                worker.is_over.set()
+
+    # Faults
+
+    async def _inflict(self, fault: Fault) -> None:
+        node = self.nodes.get(fault.node)
+        if node is None or node.process.is_dead or node.process.is_frozen or node.is_cut_off or node.stop.is_set():
+            return
+        self.tell(f"fault: {fault}")
+        name = f"{fault.kind} {fault.node} {fault.at_s:.3f}"
+        is_upheaval = fault.kind in UPHEAVALS or fault.kind is Kind.REBALANCE
+        if is_upheaval:
+            self.recorder.upheaval(Noted.DISTURBED, name)
+        await self._do(fault, node)
+        self.tell(f"over: {fault.kind} ({fault.node})")
+        if is_upheaval:
+            await asyncio.sleep(2 * LEASE_S)
+            self.recorder.upheaval(Noted.CALM, name)
+
+    async def _do(self, fault: Fault, node: SimulatedNode) -> None:
+        match fault.kind:
+            case Kind.KILL:
+                node.kill()
+                await asyncio.sleep(fault.lasts_s)
+                if self.nodes.get(fault.node) is node:
+                    self.launch(fault.node)
+            case Kind.FREEZE:
+                node.process.freeze()
+                await asyncio.sleep(fault.lasts_s)
+                node.process.thaw()
+            case Kind.CUT_STORE:
+                self._cut_store(node)
+                await asyncio.sleep(fault.lasts_s)
+                self._heal_store(node)
+            case Kind.CUT_LINK:
+                self.network.cut(fault.node, fault.other)
+                await asyncio.sleep(fault.lasts_s)
+                self.network.heal(fault.node, fault.other)
+            case Kind.BREAK_LINK:
+                self.network.break_connections(fault.node, fault.other)
+            case Kind.BREAK_ALL:
+                self.network.break_connections(fault.node)
+            case Kind.SLOW:
+                self.network.slow_s = 0.2
+                await asyncio.sleep(fault.lasts_s)
+                self.network.slow_s = 0.0
+            case Kind.SLOW_STORE | Kind.FLAKY_STORE:
+                await self._trouble_store(fault, node)
+            case Kind.STOP:
+                await self._stop_in_good_order(fault, node)
+            case Kind.REBALANCE:
+                await self._rebalance(node)
+
+    def _cut_store(self, node: SimulatedNode) -> None:
+        node.is_cut_off = True
+        if node.store is not None:
+            node.store.cut_off()
+
+    def _heal_store(self, node: SimulatedNode) -> None:
+        node.is_cut_off = False
+        if node.store is not None:
+            node.store.heal()
+
+    async def _trouble_store(self, fault: Fault, node: SimulatedNode) -> None:
+        line = None if node.store is None else node.store.line
+        if line is not None:
+            line.slow_s = 0.5 if fault.kind is Kind.SLOW_STORE else 0.0
+            line.failure_ratio = 0.1 if fault.kind is Kind.FLAKY_STORE else 0.0
+            await asyncio.sleep(fault.lasts_s)
+            line.slow_s = line.failure_ratio = 0.0
+
+    async def _stop_in_good_order(self, fault: Fault, node: SimulatedNode) -> None:
+        assert node.task is not None
+        node.stop.set()
+        await asyncio.wait([node.task], timeout=STOP_LIMIT_S)
+        if not node.task.done():
+            self.complain(f"node {fault.node} does not stop")
+        await asyncio.sleep(fault.lasts_s)
+        if self.nodes.get(fault.node) is node:
+            self.launch(fault.node)
+
+    async def _rebalance(self, node: SimulatedNode) -> None:
+        agent = node.agent
+        if agent is not None:
+            with contextlib.suppress(FlyballError):
+                await node.process.start(agent.ask_leader("govern.rebalance", dry_run=False))
+
+    def _heal(self) -> None:
+        """Whoever has ended starts again."""
+        for name in NAMES:
+            node = self.nodes.get(name)
+            if node is None or node.process.is_dead or node.task is None or node.task.done():
+                self.launch(name)
+        self.tell("all faults are over")
+
+    # What must hold
+
+    async def _look_on(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._check_owners()
+            self._check_holders()
+
+    def _speaking(self) -> Iterator[Node]:
+        """Yield the nodes whose clients would hear them now."""
+        for node in [*self.nodes.values(), *self.past]:
+            if node.is_serving and node.node is not None and node.node.hub.may_speak:
+                yield node.node
+
+    def _check_owners(self) -> None:
+        """A queue is served by one node at a time (I2, I3)."""
+        served = Counter(working.queue.id for node in self._speaking() for working in node.hub.broker.engine.queues)
+        for queue_id, count in served.items():
+            if count > 1:
+                self.complain(f"I3: {count} nodes serve queue {queue_id}")
+
+    def _check_holders(self) -> None:
+        """A message that is not settled is held by one session, or is ready (I2)."""
+        for node in self._speaking():
+            for working in node.hub.broker.engine.queues:
+                held: Counter[int] = Counter()
+                for consumer in working.consumers.values():
+                    held.update(consumer.leases.keys())
+                for message_id, count in held.items():
+                    if count > 1:
+                        self.complain(f"I2: message {message_id} is held {count} times")
+                    if message_id not in working.out:
+                        self.complain(f"I2: message {message_id} is held and not out")
+
+    def _check_peace(self) -> None:
+        """After all faults are over and everybody has had time, the domain is whole (I5, I6, I9, I12)."""
+        up = self.serving()
+        if missing := [name for name in NAMES if name not in {node.name for node in up}]:
+            self.complain(f"nodes {missing} do not serve at the end")
+        leaders = [node for node in up if node.agent is not None and node.agent.leads]
+        if len(leaders) != 1:
+            self.complain(f"there are {len(leaders)} leaders at the end")
+            return
+        self._check_cluster(leaders[0], up)
+        for placed in self.domain.queues.values():
+            owner = next((node for node in up if node.store and node.store.registry.node_id == placed.owner), None)
+            if owner is None or owner.node is None:
+                self.complain(f"queue {placed.queue.id} ({placed.queue.name}) belongs to nobody who is there")
+            elif not owner.node.hub.broker.engine.has_queue(placed.queue.id):
+                self.complain(f"queue {placed.queue.id} ({placed.queue.name}) is not served by its owner {owner.name}")
+
+    def _check_cluster(self, leading: SimulatedNode, up: list[SimulatedNode]) -> None:
+        assert leading.leader is not None
+        manager = leading.leader.manager
+        snapshot = manager.snapshot(cluster_key("/", CLUSTERED), self.loop.time())
+        members = snapshot["members"]
+        usable = [member for member in members if not member["is_marked"] and member["is_healthy"]]
+        if not usable:
+            self.complain(f"I5: no member is usable: {members}")
+        nodes = {node.store.registry.node_id for node in up if node.store}
+        for member in members:
+            clients_there = member["producers"] + member["consumers"]
+            if clients_there and member["node"] not in nodes:
+                self.complain(f"I6: {clients_there} clients are at a member whose node is gone: {member}")
+        for role in ("producers", "consumers"):
+            if snapshot[role] != sum(member[role] for member in members):
+                self.complain(f"I12: {role} do not add up: {snapshot}")
+        told = Counter(
+            session[0]
+            for node in up
+            if node.agent is not None
+            for session in node.agent.report()["sessions"]
+        )
+        if twice := [session for session, count in told.items() if count > 1]:
+            self.complain(f"I12: sessions are at two nodes: {twice}")
+
+    # The end
+
+    def _is_drained(self) -> bool:
+        return not any(message.persistent for message in self.domain.messages.values()) and not any(
+            len(working) or working.out
+            for node in self.serving()
+            if node.node is not None
+            for working in node.node.hub.broker.engine.queues
+        )
+
+    def _tell_what_is_left(self) -> None:
+        for message in self.domain.messages.values():
+            placed = self.domain.queues.get(message.queue_id)
+            self.tell(f"left in the database: {message.id} in {placed}: {message.body!r}")
+        for node in self.serving():
+            assert node.node is not None
+            for working in node.node.hub.broker.engine.queues:
+                if len(working) or working.out:
+                    self.tell(
+                        f"left on {node.name} in {working.queue.name} ({working.queue.id}): {len(working)} ready,"
+                        f" {len(working.out)} out, {len(working.consumers)} consumers"
+                    )
+        for worker in self.workers:
+            self.tell(f"{worker.session} of {worker.queue}: {worker.last_error}")
+
+    def _look_into(self) -> None:
+        """Note what is still in the queues."""
+        for message in self.domain.messages.values():
+            if message.queue_id in self.domain.queues:
+                producer, number = message.body.decode().split(" ")
+                self.recorder.note(Noted.FOUND, producer, int(number))
+
+    async def _end(self) -> None:
+        """Stop what runs, in good order, and let those go who were killed."""
+        for node in self.nodes.values():
+            if not node.process.is_dead:
+                node.stop.set()
+        running = [node.task for node in self.nodes.values() if node.task is not None and not node.process.is_dead]
+        if running:
+            _, late = await asyncio.wait(running, timeout=STOP_LIMIT_S)
+            if late:
+                self.complain(f"{len(late)} nodes do not stop at the end")
+        told = len(self.violations), len(self.loop.failures)
+        for node in self.past:
+            node.process.is_dead = False
+            node.process.thaw()
+            assert node.task is not None
+            node.stop.set()
+            node.task.cancel()
+            await asyncio.wait([node.task])
+        # What the dead do when they are let go is nobody's business.
+        del self.violations[told[0] :], self.loop.failures[told[1] :]
+
+
+def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
+    """Return the first of what went wrong."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def _declare(address: str, queue: str) -> None:
+    connection = clients.AmqpConnection()
+    try:
+        await connection.open(address)
+        declare = wire.QueueDeclare(1, queue, False, True, False, False, False, {})
+        await connection.ask(declare, wire.QueueDeclareOk)
+    finally:
+        connection.close()
+
+
+def simulate(seed: int) -> Outcome:
+    """Run the simulation of a seed."""
+    return run(lambda loop: World(loop, seed).run(), seed)
