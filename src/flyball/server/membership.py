@@ -226,6 +226,8 @@ class Membership:
             await self._renew()
             return
         await self._top_up_ids()
+        # Should a notice have been lost, nothing is more than a renewal late.
+        self._news.set()
         for tell in self.on_nodes:
             tell(self.nodes)
 
