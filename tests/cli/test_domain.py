@@ -166,8 +166,19 @@ def test_a_clustered_queue_is_shown_with_its_options_and_why_it_is_so(
     ]
     shown = lines(flyball("domain", "cluster", "show", "orders"))
     assert shown[0] == "orders: 1 member, 0 producers, 0 consumers, load 0.00"
-    assert shown[2].split() == ["node", "producers", "x", "consumers", "y", "load", "capacity", "ready", "unacked"]
-    assert shown[3].split() == ["n1", "0", "0.00", "0", "0.00", "0.00", "100", "0", "0", "fixed"]
+    assert shown[2].split() == [
+        "node",
+        "producers",
+        "x",
+        "consumers",
+        "y",
+        "load",
+        "capacity",
+        "ready",
+        "unacked",
+        "given",
+    ]
+    assert shown[3].split() == ["n1", "0", "0.00", "0", "0.00", "0.00", "100", "0", "0", "0", "fixed"]
     assert any(line.split() == ["max_members", "16"] for line in shown)
     assert shown[-1].endswith("add a member on n2  load would be 1.20")
     (facts,) = documents(flyball("domain", "cluster", "show", "orders", "--json"))

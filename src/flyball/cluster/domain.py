@@ -227,6 +227,8 @@ class Queue:
     unacked: int = 0
     producers: int = 0
     consumers: int = 0
+    given: int = 0
+    """Messages that it has handed to other members since its node serves it."""
 
 
 @dataclass(slots=True)

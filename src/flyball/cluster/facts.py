@@ -50,6 +50,8 @@ class MemberFacts(TypedDict):
     capacity: float
     ready: int
     unacked: int
+    given: int
+    """Messages that it has handed to other members."""
 
 
 class DecisionFacts(TypedDict):
@@ -77,6 +79,11 @@ class TopicFacts(TypedDict):
     subscriptions: list[str]
 
 
+class UserFacts(TypedDict):
+    name: str
+    tags: list[str]
+
+
 class FactoryFacts(TypedDict):
     name: str
     clustered: bool
@@ -89,6 +96,7 @@ class DomainFacts(TypedDict):
     nodes: list[NodeFacts]
     clusters: list[ClusterFacts]
     topics: list[TopicFacts]
+    users: list[UserFacts]
     factories: list[FactoryFacts]
 
 
@@ -118,6 +126,7 @@ def facts_of(view: View) -> DomainFacts:
         "nodes": [_node_facts(view, node) for node in sorted(domain.nodes.values(), key=lambda node: node.name)],
         "clusters": [_cluster_facts(view, cluster) for _, cluster in sorted(domain.clusters.items())],
         "topics": [_topic_facts(topic) for _, topic in sorted(domain.topics.items())],
+        "users": [{"name": name, "tags": sorted(user.tags)} for name, user in sorted(domain.users.items())],
         "factories": _factory_facts(domain),
     }
 
@@ -181,6 +190,7 @@ def _member_facts(view: View, cluster: ClusteredQueue, member: Queue, producers:
         "capacity": capacity,
         "ready": member.ready,
         "unacked": member.unacked,
+        "given": member.given,
     }
 
 

@@ -18,6 +18,9 @@ from flyball.server.placement import NoPlaceYet, PlaceRequest
 from flyball.server.placement import Role as WireRole
 from flyball.store.registry import NodeRecord, NodeState
 
+LONG_S = 120.0
+"""So long may take what starts nodes or moves queues."""
+
 
 class DomainGovernor:
     """The Governor of `commands`: carries out what it is told here if this node leads, else there."""
@@ -29,6 +32,7 @@ class DomainGovernor:
         self._agent = agent
         self._leader = leader
         self._node = agent.node
+        self._overview = leader.overview
         self._provisioners = provisioners
         agent.node.peers.commands.update(
             {
@@ -46,7 +50,11 @@ class DomainGovernor:
 
     async def view(self) -> View:
         leader = self._agent.leader
-        told = {} if leader is None else await self._agent.ask_leader("govern.tell")
+        try:
+            told = {} if leader is None else await self._agent.ask_leader("govern.tell")
+        except ClusterError:
+            # It may just have died: what all nodes know is shown nevertheless.
+            told = {}
         domain = self._domain()
         domain.registry.leader = None if leader is None else leader.id
         nodes = self._node.membership.nodes
@@ -54,16 +62,14 @@ class DomainGovernor:
         return View(
             domain,
             leases_s={node.id: node.lease_left_s for node in nodes},
-            managed_nodes=frozenset(
-                node.id for node in nodes if node.name in provisioned and provisioned[node.name]["cluster"]
-            ),
+            managed_nodes=frozenset(node.id for node in nodes if provisioned.get(node.name, {}).get("cluster")),
             loads={int(queue_id): load for queue_id, load in told.get("loads", {}).items()},
             provisioners=sorted(self._provisioners),
             decisions=told.get("decisions", {}),
         )
 
     async def add_node(self, name: str, provisioner: str) -> None:
-        await self._agent.ask_leader("govern.add_node", name=name, provisioner=provisioner)
+        await self._agent.ask_leader("govern.add_node", name=name, provisioner=provisioner, time_limit_s=LONG_S)
 
     async def remove_node(self, name: str, *, force: bool) -> None:
         await self._agent.ask_leader("govern.remove_node", name=name, force=force)
@@ -75,6 +81,7 @@ class DomainGovernor:
             name=name,
             options=options.to_dict(only_changed=True),
             nodes=list(nodes),
+            time_limit_s=LONG_S,
         )
 
     async def change_cluster(self, vhost: str, name: str, options: ClusterOptions) -> None:
@@ -83,7 +90,7 @@ class DomainGovernor:
         )
 
     async def delete_cluster(self, vhost: str, name: str) -> None:
-        await self._agent.ask_leader("govern.delete_cluster", vhost=vhost, name=name)
+        await self._agent.ask_leader("govern.delete_cluster", vhost=vhost, name=name, time_limit_s=LONG_S)
 
     async def add_member(self, vhost: str, name: str, node: str) -> None:
         await self._agent.ask_leader("govern.add_member", vhost=vhost, name=name, node=node)
@@ -92,11 +99,13 @@ class DomainGovernor:
         await self._agent.ask_leader("govern.remove_member", vhost=vhost, name=name, node=node)
 
     async def rebalance(self, *, dry_run: bool) -> Sequence[MoveFacts]:
-        moves: list[MoveFacts] = await self._agent.ask_leader("govern.rebalance", dry_run=dry_run)
+        moves: list[MoveFacts] = await self._agent.ask_leader(
+            "govern.rebalance", dry_run=dry_run, time_limit_s=LONG_S
+        )
         return moves
 
     async def place(self, vhost: str, name: str, role: Role) -> PlaceFacts:
-        place = await self.placement.place(PlaceRequest(vhost, name, WireRole[role.name]))
+        place = await self.placement.place(PlaceRequest(vhost, name, WireRole[role.name], arrives=False))
         if isinstance(place, NoPlaceYet):
             raise ClusterError(f"no place yet: {place.reason}; try again in {place.retry_s:g} s")
         return {"node": place.node, "addresses": dict(place.addresses)}
@@ -112,7 +121,7 @@ class DomainGovernor:
                 model.Node(
                     node.id,
                     node.name,
-                    str(node.state) if node.is_live else str(NodeState.DEAD),
+                    self._state_of(node),
                     node.epoch,
                     node.addresses,
                     None if origin is None else origin["provisioner"],
@@ -129,14 +138,19 @@ class DomainGovernor:
         self._add_queues(domain)
         return domain
 
+    def _state_of(self, node: NodeRecord) -> NodeState:
+        if not node.is_live:
+            return NodeState.DEAD
+        return NodeState.LEAVING if self._overview.is_leaving(node.name) else node.state
+
     def _add_queues(self, domain: model.Domain) -> None:
         counts = self._counts()
+        given = self._given()
         clients = self._clients()
-        definitions = self._node.definitions.of("cluster")
-        queues = self._leader.all_queues()
-        owners = {queue.id: owner for queue, owner in queues}
+        definitions = {key: value for key, value in self._overview.clusters.items() if not value.get("deleted")}
+        queues = list(self._overview.queues())
         for key, value in definitions.items():
-            fixed = frozenset(owners[member] for member in value.get("fixed", ()) if member in owners)
+            fixed = frozenset(node.id for node in self._overview.nodes if node.name in value.get("fixed", ()))
             options = ClusterOptions.from_dict(value["options"])
             domain.clusters[key] = model.ClusteredQueue(value["name"], value["vhost"], options, fixed)
         for queue, owner in queues:
@@ -149,14 +163,11 @@ class DomainGovernor:
             if place is not None and place in domain.clusters:
                 known.cluster = place
                 known.is_marked = queue.id in definitions[place].get("marked", ())
-                known.capacity = self._capacity(owner) * domain.clusters[place].options.capacity
+                known.capacity = self._overview.capacity_of(owner) * domain.clusters[place].options.capacity
+                known.given = given.get(queue.id, 0)
                 known.producers = clients.get((queue.id, Role.PRODUCER), 0)
                 known.consumers = clients.get((queue.id, Role.CONSUMER), 0)
             domain.queues[queue.id] = known
-
-    def _capacity(self, node_id: int) -> float:
-        node = self._node.membership.node(node_id)
-        return 1.0 if node is None else float(node.report.get("capacity", 1.0))
 
     def _counts(self) -> dict[int, tuple[int, int, int]]:
         """Return ready and unacknowledged messages and consumers of all queues, as their nodes told them."""
@@ -168,10 +179,15 @@ class DomainGovernor:
                 counts[int(queue_id)] = (told["ready"], told["unacked"], 0)
         return counts
 
+    def _given(self) -> dict[int, int]:
+        """Return how many messages members have handed to others."""
+        reports = [node.report.get("members", {}) for node in self._overview.live]
+        return {int(queue_id): told["given"] for report in reports for queue_id, told in report.items()}
+
     def _clients(self) -> dict[tuple[int, Role], int]:
         clients: dict[tuple[int, Role], int] = {}
         for node in self._node.membership.nodes:
-            for _, role, queue_id in node.report.get("sessions", ()) if node.is_live else ():
+            for _, role, queue_id, _ in node.report.get("sessions", ()) if node.is_live else ():
                 place = (queue_id, Role(role))
                 clients[place] = clients.get(place, 0) + 1
         return clients
@@ -180,71 +196,40 @@ class DomainGovernor:
 
     async def _tell(self) -> dict[str, Any]:
         """Tell what only the leader knows of clustered queues: what their members bear, and what was decided."""
-        clusters = list(self._node.definitions.of("cluster"))
         loads: dict[str, float] = {}
-        for cluster in clusters:
+        for cluster in self._overview.clusters:
             loads |= self._leader.loads_of(cluster)
-        return {"loads": loads, "decisions": {cluster: self._leader.decisions_of(cluster) for cluster in clusters}}
+        decisions = {cluster: self._leader.decisions_of(cluster) for cluster in self._overview.clusters}
+        return {"loads": loads, "decisions": decisions}
 
     async def _add_node(self, name: str, provisioner: str) -> None:
-        await self._leader.provision(name, provisioner, "", None)
+        await self._leader.nodes.start(name, provisioner, "", None)
 
     async def _remove_node(self, name: str, force: bool) -> None:
-        node = self._named(name)
+        node = self._overview.named(name)
         if not node.is_live:
             await self._leader.forget_node(node)
         elif force:
             raise ClusterError(f"node '{name}' is alive: remove it without --force, or stop it first")
         else:
-            await self._leader.begin_removal(node)
+            await self._leader.remove_node(node)
 
     async def _create_cluster(self, vhost: str, name: str, options: Mapping[str, Any], nodes: Sequence[str]) -> None:
-        if self._leader.has_ordinary_queue(vhost, name):
-            raise ClusterError(f"there is already a queue '{name}' in vhost '{vhost}': choose another name")
-        key = cluster_key(vhost, name)
-        least = ClusterOptions.from_dict(options).min_members
-        chosen = [self._named(node) for node in nodes] or self._leader.least_loaded(least)
-        value = {"vhost": vhost, "name": name, "options": dict(options), "marked": [], "fixed": []}
-        await self._leader.put("cluster", key, value)
-        members = [await self._leader.add_member(key, node.id) for node in chosen]
-        if nodes:
-            await self._leader.put("cluster", key, {**value, "fixed": members})
+        chosen = [self._overview.named(node) for node in nodes]
+        await self._leader.create_cluster(cluster_key(vhost, name), options, chosen)
 
     async def _change_cluster(self, vhost: str, name: str, options: Mapping[str, Any]) -> None:
-        key, value = self._cluster(vhost, name)
-        await self._leader.put("cluster", key, {**value, "options": dict(options)})
+        await self._leader.clusters.change(cluster_key(vhost, name), options)
 
     async def _delete_cluster(self, vhost: str, name: str) -> None:
-        key, _ = self._cluster(vhost, name)
-        await self._leader.delete_members(vhost, name)
-        await self._leader.delete("cluster", key)
+        self._overview.cluster(cluster_key(vhost, name))
+        await self._leader.clusters.delete(cluster_key(vhost, name))
 
     async def _add_member(self, vhost: str, name: str, node: str) -> None:
-        key, _ = self._cluster(vhost, name)
-        queue_id = await self._leader.add_member(key, self._named(node).id)
-        _, value = self._cluster(vhost, name)
-        marked = [member for member in value.get("marked", ()) if member != queue_id]
-        fixed = sorted({*value.get("fixed", ()), queue_id})
-        await self._leader.put("cluster", key, {**value, "marked": marked, "fixed": fixed})
+        await self._leader.add_member(cluster_key(vhost, name), self._overview.named(node))
 
     async def _remove_member(self, vhost: str, name: str, node: str) -> None:
-        key, _ = self._cluster(vhost, name)
-        await self._leader.mark_member(key, self._named(node))
+        await self._leader.remove_member(cluster_key(vhost, name), self._overview.named(node))
 
     async def _rebalance(self, dry_run: bool) -> list[dict[str, Any]]:
-        return await self._leader.rebalance(dry_run=dry_run)
-
-    # Inside
-
-    def _cluster(self, vhost: str, name: str) -> tuple[str, Mapping[str, Any]]:
-        key = cluster_key(vhost, name)
-        value = self._node.definitions.of("cluster").get(key)
-        if value is None:
-            raise ClusterError(f"there is no clustered queue '{name}' in vhost '{vhost}'")
-        return key, value
-
-    def _named(self, name: str) -> NodeRecord:
-        for node in self._node.membership.nodes:
-            if node.name == name:
-                return node
-        raise ClusterError(f"there is no node '{name}': look at `flyball domain show`")
+        return await self._leader.nodes.rebalance(dry_run=dry_run)

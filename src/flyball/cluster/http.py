@@ -116,6 +116,7 @@ class NodePlaces:
             query.client_name,
             query.session_id,
             query.avoid,
+            arrives=False,
         )
         found = await self._node.hub.placement.place(request)
         if isinstance(found, NoPlaceYet):

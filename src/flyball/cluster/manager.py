@@ -232,8 +232,11 @@ class Manager:
             capacity = self._capacity_on(found, node)
         if member in self._members:
             old = self._members[member][1]
-            old.is_fixed, old.has_own_capacity = is_fixed, has_own_capacity
+            old.has_own_capacity = has_own_capacity
             found.roster.set_capacity(old, capacity)
+            if is_fixed and not old.is_fixed:
+                self._keep(found, old, now)
+            old.is_fixed = is_fixed
             return
         added = Member(member, node, capacity, is_fixed=is_fixed, is_marked=is_marked)
         added.has_own_capacity = has_own_capacity
@@ -491,6 +494,13 @@ class Manager:
         cluster.roster.set_state(member, is_marked=False)
         cluster.provisioning.has_grown(now)
         self._decide(now, Unmark(cluster=cluster.key, member=member.id, node=member.node, reason=reason))
+
+    def _keep(self, cluster: _Cluster, member: Member, now: float) -> None:
+        """A person wants the member: whatever was to become of it is void."""
+        member.is_leaving = False
+        member.removing_at = None
+        if member.is_marked:
+            self._unmark(cluster, member, now, "somebody wants it")
 
     def _extend(self, cluster: _Cluster, now: float, reason: str, replaces: int | None = None) -> bool:
         """Add a member on a node that is there, or have one started. False if neither can be."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+from flyball.cluster.domain import cluster_key
 from flyball.engine.queue import WorkingQueue
 from flyball.errors import ClusterError, FlyballError, StoreError
 from flyball.model import Arguments, Message, Queue
@@ -15,6 +17,16 @@ SETTLE_S = 3.0
 """So long consumers may take to settle what they hold before their queue goes to another node."""
 SETTLE_POLL_S = 0.02
 
+HAND_BYTES = 512 * 1024
+"""Of messages that the store does not keep, so much goes over the link at a time."""
+
+Ask = Callable[..., Awaitable[Any]]
+"""Lets a node carry out a command: its id, the command's name, and arguments by name."""
+
+
+async def _ask_nobody(node_id: int, command: str, **arguments: Any) -> Any:
+    raise ClusterError(f"node {node_id} cannot be asked")
+
 
 class Members:
     """What this node does with members, as it is told."""
@@ -23,18 +35,22 @@ class Members:
         self._node = node
         self._broker = node.hub.broker
         self._engine = node.hub.broker.engine
-        self.given = 0
-        """How many messages were handed to members on other nodes."""
+        self.given: dict[int, int] = {}
+        """How many messages each member of this node has handed to members on other nodes."""
         self.handing: dict[int, int] = {}
-        """How many transfers to each member are under way."""
+        """How many transfers to each member elsewhere are under way."""
+        self.ask: Ask = _ask_nobody
 
-    def local(self) -> list[WorkingQueue]:
-        """Return the members that this node serves."""
-        return [working for working in self._engine.queues if working.queue.member]
+    def local(self) -> Iterator[WorkingQueue]:
+        """Yield the members that this node serves."""
+        for definition in self._node.definitions.of("cluster").values():
+            working = self._engine.find_queue(definition["name"], definition["vhost"])
+            if working is not None and working.queue.member:
+                yield working
 
-    def find(self, vhost: str, name: str) -> WorkingQueue | None:
-        working = self._engine.find_queue(name, vhost)
-        return working if working is not None and working.queue.member else None
+    def definition(self, queue: Queue) -> Mapping[str, Any] | None:
+        """Return how the clustered queue of a member is defined."""
+        return self._node.definitions.of("cluster").get(cluster_key(queue.vhost, queue.name))
 
     async def add(self, vhost: str, name: str, arguments: Arguments) -> int:
         """Create the member of a clustered queue on this node; return its id. Harmless if it is there."""
@@ -66,39 +82,48 @@ class Members:
             await outcome(lambda done: self._broker.delete_queue(queue_id, done))
 
     async def give(self, source_id: int, destination_id: int, most: int) -> int:
-        """Hand up to so many ready messages, oldest first, to a member on another node; return how many went."""
+        """Hand up to so many ready messages, oldest first, to a member on another node; return how many went.
+
+        Raises StoreError; then what did not go is where it was.
+        """
         remote = self._node.topology.directory.get(destination_id)
-        if remote is None or not self._engine.has_queue(source_id):
+        definition = None if remote is None else self.definition(remote.queue)
+        if definition is None or destination_id in definition.get("marked", ()):
             return 0
-        messages = await self._take(source_id, most)
-        if any(message.persistent and not message.stored for message in messages):
-            # Only what is in the store can be given another queue there.
-            await self._broker.journal.flush()
-        lasting = [message for message in messages if message.persistent]
-        passing = [message for message in messages if not message.persistent]
+        # Noted before anything is awaited: who removes a marked member looks whether anything is on its way there.
         self.handing[destination_id] = self.handing.get(destination_id, 0) + 1
         try:
-            await self._transfer(lasting, source_id, destination_id)
-            if passing:
-                await self._hand(passing, destination_id)
+            messages = await self._take(source_id, most)
+            lasting = [message for message in messages if message.persistent]
+            passing = [message for message in messages if not message.persistent]
+            went = await self._hand_all(passing, destination_id)
+            went += await self._transfer(lasting, source_id, destination_id)
         finally:
             self.handing[destination_id] -= 1
             if not self.handing[destination_id]:
                 del self.handing[destination_id]
-        self.given += len(messages)
-        return len(messages)
+        self.given[source_id] = self.given.get(source_id, 0) + went
+        return went
 
     async def release(self, queue_id: int, owner: int) -> None:
-        """Leave an ordinary queue to another node. Who consumes it is served from there."""
+        """Leave an ordinary queue to another node. Who consumes it is served from there. Raises FlyballError."""
         broker = self._broker
-        working = self._engine.queue(queue_id)
+        working = self._engine.find_working(queue_id)
+        if working is None:
+            return
         for consumer in working.consumers.values():
             broker.pause(consumer)
         await self._settled(working)
         passing: list[Message] = []
         await outcome(lambda done: passing.extend(broker.release_queue(queue_id, owner, done)))
-        if passing:
-            await self._hand(passing, queue_id)
+        await self.ask(owner, "queue.adopt", queue_id=queue_id)
+        for part in _parts(passing):
+            await self._hand(part, queue_id)
+
+    async def adopt(self, queue_id: int) -> bool:
+        """Look whether this node has become the owner of a queue, and serve it; tell whether it does."""
+        await self._node.membership.catch_up()
+        return self._engine.has_queue(queue_id)
 
     # Inside
 
@@ -137,43 +162,69 @@ class Members:
         self._broker.take_out(queue_id, working.traits.selector, done)
         return await found
 
-    async def _transfer(self, messages: Sequence[Message], source_id: int, destination_id: int) -> None:
-        """Give persistent messages another queue, in the store and at once."""
+    async def _transfer(self, messages: Sequence[Message], source_id: int, destination_id: int) -> int:
+        """Give persistent messages another queue, in the store and at once; return how many. Raises StoreError."""
         if not messages:
-            return
+            return 0
         transfer = Transfer([message.id for message in messages], source_id, destination_id)
         committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._broker.journal.transfer(transfer, _Waiter(committed))
         try:
-            await asyncio.shield(committed)
+            if not all(message.stored for message in messages):
+                # Only what is in the store can be given another queue there.
+                await self._broker.journal.flush()
+            self._broker.journal.transfer(transfer, _Waiter(committed))
+            await committed
         except StoreError:
             self._give_back(messages)
             raise
         for message in messages:
             self._engine.settle(message)
+        return len(messages)
 
-    async def _hand(self, messages: Sequence[Message], queue_id: int) -> None:
-        """Send messages that the store does not keep over the link."""
+    async def _hand_all(self, messages: Sequence[Message], queue_id: int) -> int:
+        """Send messages that the store does not keep over the link; return how many went."""
+        went = 0
+        for part in _parts(messages):
+            if await self._hand(part, queue_id):
+                went += len(part)
+        return went
+
+    async def _hand(self, messages: Sequence[Message], queue_id: int) -> bool:
         remote = self._node.topology.directory.get(queue_id)
         if remote is None:
             self._give_back(messages)
-            return
-        outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            return False
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def done(went: bool) -> None:
-            if not outcome.done():
-                outcome.set_result(went)
+            if not answer.done():
+                answer.set_result(went)
 
         self._node.remotes.hand(remote, messages, done)
-        if await outcome:
-            for message in messages:
-                self._engine.settle(message)
-        else:
+        if not await answer:
             self._give_back(messages)
+            return False
+        for message in messages:
+            self._engine.settle(message)
+        return True
 
     def _give_back(self, messages: Sequence[Message]) -> None:
         for message in messages:
             self._broker.bring_back(message)
+
+
+def _parts(messages: Sequence[Message]) -> Iterator[list[Message]]:
+    """Divide messages so that no part is larger than a frame should be, unless a single message is."""
+    part: list[Message] = []
+    size = 0
+    for message in messages:
+        if part and size + len(message.body) > HAND_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(message)
+        size += len(message.body)
+    if part:
+        yield part
 
 
 class _Waiter:

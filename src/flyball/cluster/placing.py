@@ -5,15 +5,12 @@ from __future__ import annotations
 import uuid
 
 from flyball.cluster.agent import Agent
-from flyball.cluster.domain import Role as ManagedRole
 from flyball.cluster.domain import cluster_key
 from flyball.errors import ClusterError, FlyballError, QueueNotFound
 from flyball.server.node import advertised, node_name
-from flyball.server.placement import Movable, NoPlaceYet, Place, PlaceRequest, Role
+from flyball.server.placement import Movable, NoPlaceYet, Place, PlaceRequest
 
 RETRY_S = 0.5
-
-_ROLES = {Role.CLIENT: ManagedRole.PRODUCER, Role.PRODUCER: ManagedRole.PRODUCER, Role.CONSUMER: ManagedRole.CONSUMER}
 
 
 class DomainPlacement:
@@ -31,9 +28,10 @@ class DomainPlacement:
                 "cluster.place",
                 vhost=request.vhost,
                 name=request.queue_name,
-                role=str(_ROLES[request.role]),
+                role=request.role.name.lower(),
                 session_id=request.session_id,
                 avoid=request.avoid,
+                arrives=request.arrives,
             )
         except ClusterError as error:
             return NoPlaceYet(RETRY_S, str(error))

@@ -29,6 +29,8 @@ class Session:
     id: str
     role: Role
     queue_id: int
+    rate_per_s: float | None = None
+    """Messages that it published or was sent lately, where that is counted."""
 
 
 def new_session_id(role: Role, cluster: str) -> str:
@@ -75,7 +77,7 @@ class Sessions:
             if found_id == session_id:
                 return await self._re_home(consumer, queue_id)
         for session, vhost, name in self._producers_by_id():
-            if _producer_id(session, vhost, name) == session_id:
+            if self._producer_id(session, vhost, name) == session_id:
                 session.set_home(vhost, name, queue_id)
                 return True
         return False
@@ -100,7 +102,7 @@ class Sessions:
         for session, channel in self._channels():
             for consumer in channel.deliveries.consumers.values():
                 if self._is_member(consumer.queue.id):
-                    yield f"amqp.{id(session):x}.{channel.number}.{consumer.tag}", consumer
+                    yield f"{self._plain_id(session)}.{channel.number}.{consumer.tag}", consumer
 
     def _producers(self) -> Iterator[Session]:
         for session, vhost, name in self._producers_by_id():
@@ -110,7 +112,7 @@ class Sessions:
                 remote = self._node.topology.directory.find(vhost, name)
                 queue_id = local.queue.id if local is not None else remote.queue.id if remote is not None else 0
             if queue_id:
-                yield Session(_producer_id(session, vhost, name), Role.PRODUCER, queue_id)
+                yield Session(self._producer_id(session, vhost, name), Role.PRODUCER, queue_id)
 
     def _producers_by_id(self) -> Iterator[tuple[AmqpSession, str, str]]:
         """Yield who has published to a clustered queue since its routes were found."""
@@ -144,6 +146,9 @@ class Sessions:
             return False
         return await self._node.afar.move(consumer, target, MOVE_S)
 
+    def _plain_id(self, session: AmqpSession) -> str:
+        """Return what no other connection of the domain is called, as long as it lasts."""
+        return f"amqp.{self._node.membership.node_id}.{id(session):x}"
 
-def _producer_id(session: AmqpSession, vhost: str, name: str) -> str:
-    return f"amqp.{id(session):x}.{cluster_key(vhost, name)}"
+    def _producer_id(self, session: AmqpSession, vhost: str, name: str) -> str:
+        return f"{self._plain_id(session)}.{cluster_key(vhost, name)}"

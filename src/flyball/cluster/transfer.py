@@ -13,7 +13,7 @@ MOST_AT_ONCE = 1000
 """So many messages go over in one transfer: it is one statement, and the receiver holds them in memory."""
 
 WORTH_ASKING = 10
-"""A member with fewer ready messages is not asked for some: its consumers, if any, will have had them before."""
+"""A member with fewer ready messages is not asked at once: its own consumers will have had them before."""
 
 ROOM_RATIO = 0.5
 """Up to this part of what a member may hold it has room for what others cannot hold."""
@@ -28,7 +28,6 @@ class MemberLoad:
     idle: int = 0
     """How many of its consumers wait for a message."""
     is_marked: bool = False
-    consumers: int = 0
 
 
 @dataclass(slots=True, frozen=True)
@@ -62,18 +61,22 @@ def surplus(own: MemberLoad, others: Sequence[MemberLoad], may_hold: int) -> lis
     return handovers
 
 
-def whom_to_ask(own: MemberLoad, others: Sequence[MemberLoad]) -> MemberLoad | None:
-    """Return the member that should give some of its messages to this one, whose consumers wait at an empty queue."""
+def whom_to_ask(own: MemberLoad, others: Sequence[MemberLoad], *, has_waited: bool) -> MemberLoad | None:
+    """Return the member that should give some of its messages to this one, whose consumers wait at an empty queue.
+
+    If they have waited for long, what is ready elsewhere is not served there: then every message is worth asking for.
+    """
     if own.ready or not own.idle or own.is_marked:
         return None
     # Where consumers wait too, what is ready there will be gone before it could be here.
-    asked = [other for other in others if not other.idle and other.ready >= (WORTH_ASKING if other.consumers else 1)]
-    return max(asked, key=lambda other: other.ready, default=None)
+    fullest = max((other for other in others if not other.idle), key=lambda other: other.ready, default=None)
+    least = 1 if has_waited else WORTH_ASKING
+    return fullest if fullest is not None and fullest.ready >= least else None
 
 
 def share(own: MemberLoad, asked_for: int) -> int:
-    """Return how many messages a member gives to one that asks: half of them, all if nobody takes them there."""
-    available = own.ready if own.is_marked or not own.consumers else own.ready // 2
+    """Return how many messages a member gives to one that asks: half of what it has, all if it is marked."""
+    available = own.ready if own.is_marked else (own.ready + 1) // 2
     return min(available, asked_for, MOST_AT_ONCE)
 
 

@@ -174,6 +174,7 @@ class Broker:
         self._tasks = tasks
         self._is_reserving = False
         self._arrived: dict[int, Sequence[Message]] = {}
+        self._taking_in = asyncio.Lock()
         """What was handed over by other nodes, by the transfer, while the store has not forgotten that."""
         self._under_way: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.TimerHandle | None = None
@@ -281,14 +282,16 @@ class Broker:
         members = [working.queue.id for working in self.engine.queues if working.queue.member]
         if not members:
             return
-        while arrivals := await self.store.arrivals(members):
-            for arrived in arrivals:
-                if arrived.transfer_id not in self._arrived:
-                    self._take_in(arrived)
-            await self.store.received([arrived.transfer_id for arrived in arrivals])
-            for arrived in arrivals:
-                for message in self._arrived.pop(arrived.transfer_id):
-                    message.stored = True
+        # One at a time: what another one has read, and this one forgotten meanwhile, would be taken in twice.
+        async with self._taking_in:
+            while arrivals := await self.store.arrivals(members):
+                for arrived in arrivals:
+                    if arrived.transfer_id not in self._arrived:
+                        self._take_in(arrived)
+                await self.store.received([arrived.transfer_id for arrived in arrivals])
+                for arrived in arrivals:
+                    for message in self._arrived.pop(arrived.transfer_id):
+                        message.stored = True
 
     def _take_in(self, arrived: Arrived) -> None:
         self._arrived[arrived.transfer_id] = arrived.messages

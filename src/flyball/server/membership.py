@@ -92,6 +92,11 @@ class Membership:
         """The other nodes that take part."""
         return [node for node in self.nodes if node.id != self.node_id and node.is_live]
 
+    @property
+    def version(self) -> int:
+        """Up to which change of the domain this node has followed the others."""
+        return self._version
+
     def node(self, node_id: int) -> NodeRecord | None:
         return next((node for node in self.nodes if node.id == node_id), None)
 
@@ -103,13 +108,10 @@ class Membership:
 
     async def start(self) -> None:
         """Renew for the first time, and behave as one of several if it is. Raises StoreError."""
-        if self.registry.is_shared:
-            await self._renew()
+        await self._renew()
 
     async def run(self) -> None:
         """Renew the lease and follow the others. Ends with Fenced when this node's epoch is over."""
-        if not self.registry.is_shared:
-            return
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._keep_renewing())
@@ -130,8 +132,7 @@ class Membership:
 
     async def leave(self) -> None:
         """Tell the others that this node stops."""
-        if self.registry.is_shared:
-            await self.registry.leave()
+        await self.registry.leave()
 
     def address_of(self, node_id: int, protocol: str) -> str | None:
         """Return where another node listens for a protocol; None if it takes no part, or does not."""

@@ -36,6 +36,8 @@ class PlaceRequest:
     """The session that looks for a new place; empty for a new one."""
     avoid: str = ""
     """The name of a node that the client has lost, or could not reach."""
+    arrives: bool = True
+    """Whether the client will say its session id where it goes. A plain one cannot: it is known by what it does."""
 
 
 @dataclass(slots=True, frozen=True)

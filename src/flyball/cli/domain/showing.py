@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         NodeFacts,
         QueueFacts,
         TopicFacts,
+        UserFacts,
     )
 
 BY_HAND = "by hand"
@@ -32,6 +33,7 @@ def tree_of(facts: DomainFacts) -> Branch:
         ("nodes", [_node(node, leader) for node in facts["nodes"]]),
         ("clustered queues", [_cluster(cluster) for cluster in facts["clusters"]]),
         ("topics", _topics(facts["topics"])),
+        ("users", [_user(user) for user in facts["users"]]),
         ("connection factories", [_factory(factory) for factory in facts["factories"]]),
     )
     root.twigs = [Branch(name, twigs) for name, twigs in parts if twigs]
@@ -102,6 +104,10 @@ def _topic(topic: TopicFacts) -> str:
     return f"{titled(topic['vhost'], topic['name'])}, {counted(len(subscriptions), 'subscription')}{below}"
 
 
+def _user(user: UserFacts) -> Branch:
+    return Branch(f"{user['name']}: {', '.join(user['tags'])}" if user["tags"] else user["name"])
+
+
 def _factory(factory: FactoryFacts) -> Branch:
     kind = "clustered, " if factory["clustered"] else ""
     return Branch(f"{factory['name']}: {kind}to {', '.join(factory['nodes']) or 'no node'}")
@@ -112,7 +118,7 @@ def show_cluster(cluster: ClusterFacts, out: Output) -> None:
     out.tell(summary_of(cluster), None)
     out.tell("", None)
     out.table(
-        ("node", "producers", "x", "consumers", "y", "load", "capacity", "ready", "unacked", ""),
+        ("node", "producers", "x", "consumers", "y", "load", "capacity", "ready", "unacked", "given", ""),
         [
             (
                 member["node"],
@@ -124,6 +130,7 @@ def show_cluster(cluster: ClusterFacts, out: Output) -> None:
                 f"{member['capacity']:g}",
                 member["ready"],
                 member["unacked"],
+                member["given"],
                 _remarks(member).removeprefix(", "),
             )
             for member in cluster["members"]
