@@ -21,7 +21,7 @@ NODES = ["a", "b", "c"]
 
 @pytest.mark.timeout(180)
 def test_nothing_is_lost_or_doubled_while_nodes_and_postgresql_are_killed_paused_and_cut_off(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bench.chaos", "--seed", "1", "--minutes", "0.4", "--lease-s", "2"]
+    command = [sys.executable, "-m", "bench.chaos", "--seed", "1", "--minutes", "0.35", "--lease-s", "2"]
     output = tmp_path / "result.json"
     done = subprocess.run(
         [*command, "--keep", str(tmp_path / "site"), "--json", str(output)], capture_output=True, text=True
