@@ -13,7 +13,7 @@ from typing import Any
 
 from flyball.engine.consumer import Consumer, SharedWindow
 from flyball.errors import FlyballError, PeerLost, QueueNotFound, StoreError
-from flyball.model import Message
+from flyball.model import Message, Queue
 from flyball.server.amqp.intake import Intake
 from flyball.server.broker import Broker, Receiver
 from flyball.server.directory import Directory, RemoteQueue
@@ -34,15 +34,18 @@ PutDone = Callable[[int, int], None]
 
 
 class _Put:
-    """One message on its way to queues of one other node, until somebody has it or the time is up."""
+    """One message on its way to queues of one other node, until somebody has it or the time is up.
 
-    __slots__ = ("_content", "_done", "_link", "_queue_ids", "_remotes", "_token", "deadline_s")
+    A member of a clustered queue that is gone is not the end of it: another one takes the message.
+    """
+
+    __slots__ = ("_content", "_done", "_link", "_queues", "_remotes", "_token", "deadline_s")
 
     def __init__(
-        self, remotes: Remotes, queue_ids: list[int], content: Content, done: PutDone, token: int, deadline_s: float
+        self, remotes: Remotes, queues: list[Queue], content: Content, done: PutDone, token: int, deadline_s: float
     ) -> None:
         self._remotes = remotes
-        self._queue_ids = queue_ids
+        self._queues = queues
         self._content = content
         self._done = done
         self._token = token
@@ -52,32 +55,46 @@ class _Put:
     def send(self) -> None:
         """Send it to whoever serves the queue now, or wait until somebody does."""
         remotes = self._remotes
-        queue_id = self._queue_ids[0]
+        queue_id = self._queues[0].id
         remote = remotes.directory.get(queue_id)
         if remote is None:
             if remotes.broker.engine.has_queue(queue_id):
                 remotes.put_here(queue_id, self._content, self._done, self._token)
             else:
-                self.end(Outcome.NOT_FOUND)
+                self._send_to_another()
             return
         link = self._link = remotes.peers.link(remote.owner)
         if link is None:
             remotes.park(queue_id, self)
         else:
-            link.put(self._queue_ids, self._content, self._answered, 0)
+            link.put([queue.id for queue in self._queues], self._content, self._answered, 0)
+
+    def _send_to_another(self) -> None:
+        """The queue is gone. If it was one of several members, the message is for any of them."""
+        other = self._remotes.other_member(self._queues[0])
+        if other is None:
+            self.end(Outcome.NOT_FOUND)
+        elif asyncio.get_running_loop().time() >= self.deadline_s:
+            self.end(Outcome.UNKNOWN)
+        else:
+            self._queues = [other]
+            self.send()
 
     def _answered(self, _: int, outcome: int) -> None:
-        if outcome != Outcome.MOVED:
+        if outcome == Outcome.NOT_FOUND and self._queues[0].member:
+            self._remotes.look()
+            self._send_to_another()
+        elif outcome != Outcome.MOVED:
             self._done(self._token, outcome)
-        elif len(self._queue_ids) > 1:
-            self._remotes.put_apart(self._queue_ids, self._content, self._done, self._token)
+        elif len(self._queues) > 1:
+            self._remotes.put_apart(self._queues, self._content, self._done, self._token)
         elif asyncio.get_running_loop().time() >= self.deadline_s:
             self.end(Outcome.UNKNOWN)
         else:
             self._try_again()
 
     def _try_again(self) -> None:
-        queue_id = self._queue_ids[0]
+        queue_id = self._queues[0].id
         remote = self._remotes.directory.get(queue_id)
         assert self._link is not None
         if remote is not None and remote.owner == self._link.node_id and self._link.is_ready:
@@ -222,21 +239,30 @@ class Remotes:
         """Put a message into queues of other nodes. `done` is called once, maybe before this returns."""
         deadline_s = asyncio.get_running_loop().time() + self._wait_s
         if len(remotes) == 1:
-            _Put(self, [remotes[0].queue.id], content, done, token, deadline_s).send()
+            _Put(self, [remotes[0].queue], content, done, token, deadline_s).send()
             return
-        by_owner: dict[int, list[int]] = {}
+        by_owner: dict[int, list[Queue]] = {}
         for remote in remotes:
-            by_owner.setdefault(remote.owner, []).append(remote.queue.id)
+            by_owner.setdefault(remote.owner, []).append(remote.queue)
         joined = _Joined(len(by_owner), done, token)
-        for queue_ids in by_owner.values():
-            _Put(self, queue_ids, content, joined.one, 0, deadline_s).send()
+        for queues in by_owner.values():
+            _Put(self, queues, content, joined.one, 0, deadline_s).send()
 
-    def put_apart(self, queue_ids: Sequence[int], content: Content, done: PutDone, token: int) -> None:
+    def put_apart(self, queues: Sequence[Queue], content: Content, done: PutDone, token: int) -> None:
         """Put a message into queues that had one owner and may have several by now."""
         deadline_s = asyncio.get_running_loop().time() + self._wait_s
-        joined = _Joined(len(queue_ids), done, token)
-        for queue_id in queue_ids:
-            _Put(self, [queue_id], content, joined.one, 0, deadline_s).send()
+        joined = _Joined(len(queues), done, token)
+        for queue in queues:
+            _Put(self, [queue], content, joined.one, 0, deadline_s).send()
+
+    def other_member(self, gone: Queue) -> Queue | None:
+        """Return another member of the clustered queue that a queue was a member of, this node's own first."""
+        if not gone.member:
+            return None
+        own = self.broker.engine.find_queue(gone.name, gone.vhost)
+        members = [] if own is None else [own.queue]
+        members += [remote.queue for remote in self.directory.members(gone.vhost, gone.name)]
+        return next((queue for queue in members if queue.member and queue.id != gone.id), None)
 
     def put_here(self, queue_id: int, content: Content, done: PutDone, token: int) -> None:
         """Put a message into a queue that has come to this node meanwhile."""

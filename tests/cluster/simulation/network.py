@@ -35,6 +35,7 @@ class Endpoint(asyncio.Transport):
         self._protocol = asyncio.Protocol()
         self._is_closing = False
         self._is_lost = False
+        self._has_said_all = False
         self._is_paused = False
         self._coming: deque[tuple[float, bytes]] = deque()
         self._last_s = 0.0
@@ -43,15 +44,20 @@ class Endpoint(asyncio.Transport):
     # What protocols use
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if not self._is_closing and data and self.peer is not None:
+        if not self._is_closing and not self._has_said_all and data and self.peer is not None:
             self.peer.send(bytes(data))
 
     def close(self) -> None:
         if not self._is_closing:
+            self.write_eof()
             self._is_closing = True
+            self._lose(None)
+
+    def write_eof(self) -> None:
+        if not self._has_said_all and not self._is_closing:
+            self._has_said_all = True
             if self.peer is not None:
                 self.peer.send(_EOF)
-            self._lose(None)
 
     def abort(self) -> None:
         if not self._is_lost:
@@ -87,7 +93,7 @@ class Endpoint(asyncio.Transport):
         self._protocol = protocol
 
     def can_write_eof(self) -> bool:
-        return False
+        return True
 
     # The network's side
 

@@ -57,6 +57,7 @@ class Outcome:
     digest: int
     elapsed_s: float
     events: list[str]
+    operations: list[Operation]
 
     @property
     def is_good(self) -> bool:
@@ -281,6 +282,7 @@ class World:
             self.network.digest,
             elapsed_s,
             self.events,
+            self.operations,
         )
 
     async def _set_up(self) -> None:

@@ -247,12 +247,12 @@ class LinkSession(Connection):
         targets = [working for working in found if working is not None]
         if len(targets) < len(found):
             absent = [queue_id for queue_id in frame.queue_ids if not engine.has_queue(queue_id)]
-            if any(self._topology.directory.get(queue_id) is not None for queue_id in absent):
+            # Of several, whoever sends it asks again for each: another member may take the place of one that is gone.
+            if len(found) > 1 or any(self._topology.directory.get(queue_id) is not None for queue_id in absent):
                 self._put_done(frame.number, Outcome.MOVED)
-                return
-            if not targets:
+            else:
                 self._put_done(frame.number, Outcome.NOT_FOUND)
-                return
+            return
         content = frame.content
         if content.sender is not None or content.receiver is not None or content.context is not None:
             self._put_draft(frame, targets)
