@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flyball.errors import ProtocolError
-from flyball.model import Message
+from flyball.model import Message, Order, Selector
 from flyball.wire import link
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
@@ -32,6 +32,7 @@ CONTENTS = st.builds(
 )
 DELIVERIES = st.builds(link.Deliver, LONGS, LONGS, LONGS, COUNTS, CONTENTS)
 HANDED_OVER = st.builds(link.Deliver, st.just(0), LONGS, LONGS, COUNTS, CONTENTS)
+SELECTORS = st.builds(Selector, OPTIONAL, st.booleans(), OPTIONAL, OPTIONAL, st.sampled_from(Order))
 
 FRAMES: st.SearchStrategy[link.Frame] = st.one_of(
     st.builds(link.Hello, st.integers(0, 65535), LONGS, LONGS, st.binary(min_size=32, max_size=32)),
@@ -52,6 +53,7 @@ FRAMES: st.SearchStrategy[link.Frame] = st.one_of(
     st.builds(link.Cancelled, LONGS, st.integers(0, 2)),
     st.builds(link.Get, LONGS, LONGS),
     st.builds(link.Got, LONGS, st.integers(0, 2**64 - 1), st.none() | HANDED_OVER),
+    st.builds(link.Read, LONGS, LONGS, SELECTORS, st.booleans(), st.booleans()),
     st.builds(link.Hand, LONGS, LONGS, LONGS, st.lists(HANDED_OVER, max_size=5)),
     st.builds(link.Handed, LONGS, st.integers(0, 4)),
     st.builds(link.Reply, st.text(max_size=60), CONTENTS),
@@ -115,6 +117,8 @@ def encode(frame: link.Frame) -> bytes:
             return link.encode_get(number, queue_id)
         case link.Got(number, ready, message):
             return link.encode_got(number, ready, None if message is None else message_of(message))
+        case link.Read():
+            return link.encode_read(frame)
         case link.Hand(number, batch, queue_id, messages):
             return link.encode_hand(number, batch, queue_id, [message_of(message) for message in messages])
         case link.Handed(number, outcome):

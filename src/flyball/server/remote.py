@@ -7,18 +7,22 @@ does as with those of a local queue. What protocol a client speaks is not known 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from flyball.engine.consumer import Consumer, SharedWindow
 from flyball.errors import FlyballError, PeerLost, QueueNotFound, StoreError
-from flyball.model import Message, Queue
+from flyball.model import Message, Queue, Selector
 from flyball.server.amqp.intake import Intake
-from flyball.server.broker import Broker, Receiver
+from flyball.server.broker import Broker, Receiver, is_text
 from flyball.server.directory import Directory, RemoteQueue
+from flyball.server.link.drafts import draft_of, outcome_of
 from flyball.server.link.failures import raised_elsewhere
 from flyball.server.link.peers import Link, Peers
+from flyball.server.pending import TakeDone
 from flyball.server.shadows import Attachment, Prepare, Singles
 from flyball.wire import link as wire
 from flyball.wire.link import Content, Outcome
@@ -28,6 +32,9 @@ OPEN_WINDOW = 2000
 
 CONGESTED_BYTES = 8 * 1024 * 1024
 """When another node owes the answers of so much, publishers wait."""
+
+RETRY_S = 0.5
+"""After so long a read is tried again whose node could not be reached, if nothing has changed before."""
 
 PutDone = Callable[[int, int], None]
 """Called with the token of a put and its outcome."""
@@ -142,6 +149,75 @@ class _Mark:
 
     def failed(self, error: StoreError) -> None:
         self._done(self._token, Outcome.UNKNOWN)
+
+
+class _Read:
+    """One read of a queue of another node, until somebody has answered it or the time is up."""
+
+    __slots__ = ("_deadline_s", "_done", "_read", "_remotes")
+
+    def __init__(self, remotes: Remotes, read: wire.Read, done: TakeDone, deadline_s: float) -> None:
+        self._remotes = remotes
+        self._read = read
+        self._done = done
+        self._deadline_s = deadline_s
+
+    def send(self) -> None:
+        """Ask whoever serves the queue now, maybe this node itself."""
+        remotes, read = self._remotes, self._read
+        remote = remotes.directory.get(read.queue_id)
+        if remote is None:
+            self._read_here()
+            return
+        link = remotes.peers.link(remote.owner)
+        if link is None:
+            self._later(PeerLost(remote.owner, "is not there"))
+            return
+        read.number = link.ask(partial(self._answered, link))
+        link.send(wire.encode_read(read))
+
+    def _read_here(self) -> None:
+        broker, read = self._remotes.broker, self._read
+        if not broker.engine.has_queue(read.queue_id):
+            self._done(None, QueueNotFound(read.queue_id))
+        elif read.removes:
+            broker.take(read.queue_id, read.selector, self._done, is_text if read.only_text else None)
+        else:
+            broker.peek(read.queue_id, read.selector, self._done)
+
+    def _answered(self, link: Link, frame: wire.Frame | None) -> None:
+        if isinstance(frame, wire.Got):
+            found = frame.message
+            self._done(None if found is None else _message_of(found, self._read.queue_id), None)
+        elif isinstance(frame, wire.Failure):
+            error = raised_elsewhere(frame.kind, frame.text)
+            if isinstance(error, QueueNotFound):
+                # It is gone, or on its way to another node, and nobody has told us yet.
+                self._later(QueueNotFound(self._read.queue_id))
+            else:
+                self._done(None, error)
+        elif self._read.removes and link.is_ready:
+            # It may have removed a message: to ask again would lose that one without a word.
+            self._done(None, PeerLost(link.node_id, "was lost before it answered"))
+        else:
+            self._later(PeerLost(link.node_id, "was lost before it answered"))
+
+    def _later(self, error: FlyballError) -> None:
+        if asyncio.get_running_loop().time() >= self._deadline_s:
+            self._done(None, error)
+        else:
+            self._remotes.peers.spawn(self._again())
+
+    async def _again(self) -> None:
+        remotes, queue_id = self._remotes, self._read.queue_id
+        before = remotes.directory.get(queue_id)
+        owner = None if before is None else before.owner
+        with contextlib.suppress(FlyballError):
+            await remotes.catch_up()
+        now = remotes.directory.get(queue_id)
+        if now is not None and now.owner == owner:
+            await remotes.news(RETRY_S)
+        self.send()
 
 
 class _Hand:
@@ -266,6 +342,9 @@ class Remotes:
 
     def put_here(self, queue_id: int, content: Content, done: PutDone, token: int) -> None:
         """Put a message into a queue that has come to this node meanwhile."""
+        if content.sender is not None or content.receiver is not None or content.context is not None:
+            self._put_draft(queue_id, content, done, token)
+            return
         working = self.broker.engine.queue(queue_id)
         refused = self._intake.put(
             [working],
@@ -282,6 +361,12 @@ class Remotes:
             self.broker.journal.mark(_Mark(done, token))
         else:
             done(token, Outcome.STORED)
+
+    def _put_draft(self, queue_id: int, content: Content, done: PutDone, token: int) -> None:
+        def stored(messages: object, error: FlyballError | None) -> None:
+            done(token, outcome_of(error))
+
+        self.broker.put(draft_of(content, self.broker.now_us()), [queue_id], stored)
 
     def park(self, queue_id: int, put: _Put) -> None:
         """Let a put wait until its queue has an owner that can be reached."""
@@ -393,6 +478,17 @@ class Remotes:
 
         link.send(wire.encode_get(link.ask(answered), remote.queue.id))
 
+    def read(
+        self, queue_id: int, selector: Selector, done: TakeDone, *, removes: bool, only_text: bool = False
+    ) -> None:
+        """Find the first message that fits, as its owner sees it, and remove it for good or leave it there.
+
+        With `only_text` one that contains a zero byte stays, and `done` is told InvalidBody. A PeerLost leaves open
+        whether a message was removed.
+        """
+        deadline_s = asyncio.get_running_loop().time() + self._wait_s
+        _Read(self, wire.Read(0, queue_id, selector, removes, only_text), done, deadline_s).send()
+
     def _single(self, link: Link) -> Singles:
         for other in [other for other in self._singles if other.is_lost]:
             self._forget_singles(other)
@@ -422,6 +518,26 @@ class Remotes:
         """Delete the queue and return how many messages were ready."""
         count: int = await self._ask("queue.delete", queue_id, if_unused=if_unused, if_empty=if_empty)
         return count
+
+    async def delete_empty(self, queue_id: int) -> None:
+        """Delete the queue if it holds no message, not even a leased one. Raises QueueNotEmpty."""
+        await self._ask("queue.delete_empty", queue_id)
+
+    async def ask_owners(
+        self, command: str, arguments: Mapping[str, Any], time_limit_s: float
+    ) -> tuple[dict[int, Any], list[FlyballError]]:
+        """Ask all nodes that serve queues; return their answers by node, and why others did not answer."""
+        answers: dict[int, Any] = {}
+        errors: list[FlyballError] = []
+
+        async def ask(node_id: int) -> None:
+            try:
+                answers[node_id] = await self.peers.request(node_id, command, arguments, time_limit_s)
+            except FlyballError as error:
+                errors.append(error)
+
+        await asyncio.gather(*[ask(owner) for owner in {remote.owner for remote in self.directory.all()}])
+        return answers, errors
 
     async def _ask(self, command: str, queue_id: int, **arguments: object) -> Any:
         """Ask the owner of a queue, whoever that is. Raises QueueNotFound, PeerLost and what the owner met."""
@@ -487,6 +603,25 @@ class Remotes:
         link = self.peers.link(node_id)
         if link is not None:
             link.send(wire.encode_reply(name, content))
+
+
+def _message_of(found: wire.Deliver, queue_id: int) -> Message:
+    content = found.content
+    return Message(
+        found.message_id,
+        queue_id,
+        content.body,
+        content.sender,
+        content.receiver,
+        content.context,
+        content.priority,
+        found.arrived_us,
+        content.time_us,
+        content.properties,
+        content.persistent,
+        content.origin,
+        found.delivery_count,
+    )
 
 
 async def _nothing_to_catch_up() -> None:

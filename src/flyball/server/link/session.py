@@ -15,9 +15,11 @@ from typing import Any
 from flyball.engine.consumer import Consumer
 from flyball.engine.queue import WorkingQueue
 from flyball.errors import ClusterError, FlyballError, InvalidBody, ProtocolError, QueueNotFound, StoreError
-from flyball.model import Draft, Message
+from flyball.model import Message
 from flyball.server.amqp.intake import Intake
+from flyball.server.broker import is_text
 from flyball.server.connection import WRITE_BUFFER_BYTES, Connection, Hub
+from flyball.server.link.drafts import draft_of, outcome_of
 from flyball.server.link.failures import told
 from flyball.server.link.peers import FRAME_ROOM_BYTES, HANDSHAKE_S, Peers
 from flyball.server.topology import Topology
@@ -275,25 +277,11 @@ class LinkSession(Connection):
 
     def _put_draft(self, frame: wire.Put, targets: list[WorkingQueue]) -> None:
         """Put a message that has a sender or a receiver, as only clients of the research protocols have."""
-        content = frame.content
-        draft = Draft(
-            content.body,
-            content.sender,
-            content.receiver,
-            content.context,
-            content.priority,
-            None if content.time_us is None else self.broker.now_us() + content.time_us,
-            content.properties,
-            content.persistent,
-            content.origin,
-        )
 
         def done(messages: object, error: FlyballError | None) -> None:
-            outcome = Outcome.STORED
-            if error is not None:
-                outcome = Outcome.UNKNOWN if isinstance(error, StoreError) else Outcome.FULL
-            self._put_done(frame.number, outcome)
+            self._put_done(frame.number, outcome_of(error))
 
+        draft = draft_of(frame.content, self.broker.now_us())
         try:
             self.broker.put(draft, [working.queue.id for working in targets], done)
         except InvalidBody:
@@ -454,6 +442,24 @@ class LinkSession(Connection):
 
         self.broker.take_out(frame.queue_id, working.traits.selector, found)
 
+    def _read(self, frame: wire.Read) -> None:
+        def found(message: Message | None, error: FlyballError | None) -> None:
+            self.in_flight -= 1
+            if error is None and message is not None and frame.only_text and not is_text(message):
+                error = InvalidBody(f"message {message.id} contains a zero byte")
+            if error is not None:
+                self.send(wire.encode_failure(frame.number, *told(error)))
+            else:
+                self.send(wire.encode_got(frame.number, 0, message))
+
+        self.in_flight += 1
+        if not self._engine.has_queue(frame.queue_id):
+            found(None, QueueNotFound(frame.queue_id))
+        elif frame.removes:
+            self.broker.take(frame.queue_id, frame.selector, found, is_text if frame.only_text else None)
+        else:
+            self.broker.peek(frame.queue_id, frame.selector, found)
+
     def _hand(self, frame: wire.Hand) -> None:
         """Take over messages of another member, unless they came before."""
         working = self._engine.find_working(frame.queue_id)
@@ -549,6 +555,7 @@ _HANDLERS: Mapping[type, Callable[[LinkSession, Any], None]] = {
     wire.Resume: LinkSession._resume,
     wire.Cancel: LinkSession._cancel,
     wire.Get: LinkSession._get,
+    wire.Read: LinkSession._read,
     wire.Hand: LinkSession._hand,
     wire.Reply: LinkSession._take_reply,
 }

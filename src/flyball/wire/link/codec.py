@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Sequence
 
 from flyball.errors import ProtocolError
-from flyball.model import Message
+from flyball.model import Message, Order, Selector
 from flyball.wire.link.frames import (
     NONCE_BYTES,
     PROOF_BYTES,
@@ -30,6 +30,7 @@ from flyball.wire.link.frames import (
     Proof,
     Put,
     PutDone,
+    Read,
     Reply,
     Request,
     Response,
@@ -62,6 +63,7 @@ _GOT = 18
 _HAND = 19
 _HANDED = 20
 _REPLY = 21
+_READ = 22
 
 _HEADER = struct.Struct(">IB")
 _HEADER_BYTES = 5
@@ -80,6 +82,14 @@ _GOT_HEAD = struct.Struct(">qQB")
 _HAND_HEAD = struct.Struct(">qqqI")
 _FAILURE_HEAD = struct.Struct(">qHI")
 _SHORT = struct.Struct(">H")
+_READ_BODY = struct.Struct(">qqBBqqq")
+
+_REMOVES = 1
+_ONLY_TEXT = 2
+_UNADDRESSED = 4
+_OF_READER = 8
+_OF_SENDER = 16
+_OF_CONTEXT = 32
 
 _CONTENT = struct.Struct(">BiHII")
 _CONTENT_BYTES = 15
@@ -346,6 +356,21 @@ def _read_got(data: bytes, at: int, end: int) -> Frame:
     return Got(number, ready, message)
 
 
+def _read_read(data: bytes, at: int, end: int) -> Frame:
+    _finish(at + _READ_BODY.size, end)
+    number, queue_id, flags, order, reader, sender, context = _READ_BODY.unpack_from(data, at)
+    if order not in tuple(Order):
+        raise ProtocolError(f"there is no order {order}")
+    selector = Selector(
+        reader if flags & _OF_READER else None,
+        flags & _UNADDRESSED != 0,
+        sender if flags & _OF_SENDER else None,
+        context if flags & _OF_CONTEXT else None,
+        Order(order),
+    )
+    return Read(number, queue_id, selector, flags & _REMOVES != 0, flags & _ONLY_TEXT != 0)
+
+
 def _read_hand(data: bytes, at: int, end: int) -> Frame:
     number, batch, queue_id, count = _HAND_HEAD.unpack_from(data, at)
     at += _HAND_HEAD.size
@@ -398,6 +423,7 @@ _READERS: dict[int, Callable[[bytes, int, int], Frame]] = {
     _HAND: _read_hand,
     _HANDED: _read_handed,
     _REPLY: _read_reply,
+    _READ: _read_read,
 }
 
 
@@ -527,6 +553,30 @@ def encode_get(number: int, queue_id: int) -> bytes:
 def encode_got(number: int, ready: int, message: Message | None) -> bytes:
     head = _GOT_HEAD.pack(number, ready, 0 if message is None else 1)
     return _frame(_GOT, head if message is None else head + _delivery(0, message))
+
+
+def encode_read(read: Read) -> bytes:
+    selector = read.selector
+    flags = (
+        (_REMOVES if read.removes else 0)
+        | (_ONLY_TEXT if read.only_text else 0)
+        | (_UNADDRESSED if selector.unaddressed else 0)
+        | (_OF_READER if selector.reader is not None else 0)
+        | (_OF_SENDER if selector.sender is not None else 0)
+        | (_OF_CONTEXT if selector.context is not None else 0)
+    )
+    return _frame(
+        _READ,
+        _READ_BODY.pack(
+            read.number,
+            read.queue_id,
+            flags,
+            selector.order,
+            selector.reader or 0,
+            selector.sender or 0,
+            selector.context or 0,
+        ),
+    )
 
 
 def encode_hand(number: int, batch: int, queue_id: int, messages: Sequence[Message]) -> bytes:

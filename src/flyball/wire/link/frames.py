@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from flyball.model import Selector
+
 VERSION = 1
 """Of the protocol: nodes of different versions do not talk."""
 
@@ -203,11 +205,24 @@ class Get:
 
 @dataclass(slots=True)
 class Got:
-    """One message, leased to the link, or none; and how many more are ready."""
+    """One message, leased to the link if Get asked for it, or none; and how many more are ready."""
 
     number: int
     ready: int
     message: Deliver | None
+
+
+@dataclass(slots=True)
+class Read:
+    """Asks for the first message that a selector fits, to look at it or for good. Got answers, with no lease."""
+
+    number: int
+    queue_id: int
+    selector: Selector
+    removes: bool
+    """The message is gone for good before the answer comes."""
+    only_text: bool
+    """A message with a zero byte stays, and is refused: the reader's protocol cannot express it."""
 
 
 @dataclass(slots=True)
@@ -256,6 +271,7 @@ Frame = (
     | Cancelled
     | Get
     | Got
+    | Read
     | Hand
     | Handed
     | Reply
