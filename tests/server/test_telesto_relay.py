@@ -10,32 +10,18 @@ import pytest
 
 from flyball.client import Outcome, sync
 from flyball.errors import QueueNameTaken, QueueNotFound
-from flyball.server.node import Node
 from flyball.server.telesto import relay
 from flyball.wire import telesto as wire
 from flyball.wire.telesto import ErrorCode, WireDraft, WireMessage, WireSelector
-from tests.nodes import RunningNode
+from tests.server.domains import Pair, two_nodes
 from tests.server.peers import TelestoPeer, wide
-
-Pair = tuple[RunningNode, RunningNode]
-
-
-def in_company(node: Node) -> bool:
-    return node.hub.broker.in_company and bool(node.membership.others) and node.membership.others[0].addresses != {}
 
 
 @pytest.fixture
 def pair(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[Pair]:
     """Two nodes of one domain."""
-    url = new_database()
-
-    def node(name: str) -> RunningNode:
-        return RunningNode(tmp_path / name, store=url, name=name, thorbang="off", amqp="off")
-
-    with node("a") as first, node("b") as second:
-        for one in (first, second):
-            one.wait_until(in_company)
-        yield first, second
+    with two_nodes(tmp_path, new_database, thorbang="off", amqp="off") as nodes:
+        yield nodes
 
 
 @pytest.fixture

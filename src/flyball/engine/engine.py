@@ -179,10 +179,14 @@ class Engine:
     def delete_client(self, client_id: int, *, only_unused: bool = False) -> None:
         """Forget the client; its messages stay. With `only_unused`, not while it is the sender of stored ones."""
         client = self.client(client_id)
-        if only_unused and any(client_id in working.sent for working in self._queues.values()):
+        if only_unused and self.is_sender(client_id):
             raise ClientInUse(client_id)
         del self._clients[client_id]
         del self._clients_by_name[client.name]
+
+    def is_sender(self, client_id: int) -> bool:
+        """Whether a message of the client's is stored."""
+        return any(client_id in working.sent for working in self._queues.values())
 
     # Queues
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+from flyball.errors import FlyballError, QueueNotFound
+from flyball.model import Selector
 from flyball.server.directory import RemoteQueue
+from flyball.server.pending import TakeDone
 from flyball.wire.link import Content, Outcome
 
 
@@ -25,6 +29,30 @@ def _refuse(remotes: Sequence[RemoteQueue], content: Content, done: Callable[[in
     done(token, Outcome.UNKNOWN)
 
 
+class Read(Protocol):
+    """Finds a message of another node's queue; see `Remotes.read`."""
+
+    def __call__(
+        self, queue_id: int, selector: Selector, done: TakeDone, *, removes: bool, only_text: bool = False
+    ) -> None: ...
+
+
+def _find_nothing(
+    queue_id: int, selector: Selector, done: TakeDone, *, removes: bool, only_text: bool = False
+) -> None:
+    done(None, QueueNotFound(queue_id))
+
+
+async def _delete_nothing(queue_id: int) -> None:
+    raise QueueNotFound(queue_id)
+
+
+async def _ask_nobody(
+    command: str, arguments: Mapping[str, Any], time_limit_s: float
+) -> tuple[dict[int, Any], list[FlyballError]]:
+    return {}, []
+
+
 @dataclass(slots=True)
 class Company:
     """The other nodes, as far as a session needs them."""
@@ -37,3 +65,11 @@ class Company:
     """Follows what the others have changed up to now. Raises StoreError."""
     put: Callable[[Sequence[RemoteQueue], Content, Callable[[int, int], None], int], None] = _refuse
     """Puts a message into queues of other nodes, and calls back with the token and an Outcome."""
+    read: Read = _find_nothing
+    """Finds a message of a queue of another node."""
+    delete_empty: Callable[[int], Awaitable[None]] = _delete_nothing
+    """Deletes a queue of another node that holds nothing. Raises QueueNotEmpty, QueueNotFound and PeerLost."""
+    ask_owners: Callable[[str, Mapping[str, Any], float], Awaitable[tuple[dict[int, Any], list[FlyballError]]]] = (
+        _ask_nobody
+    )
+    """Asks all other nodes that serve queues; returns their answers by node, and why others did not answer."""

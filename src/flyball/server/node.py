@@ -175,7 +175,15 @@ async def serving(
         remotes = Remotes(broker, directory, peers)
         remotes.catch_up = membership.catch_up
         topics.claim = membership.may_create
-        hub.company = Company(membership.address_of, membership.may_create, membership.catch_up, remotes.put)
+        hub.company = Company(
+            membership.address_of,
+            membership.may_create,
+            membership.catch_up,
+            remotes.put,
+            remotes.read,
+            remotes.delete_empty,
+            remotes.ask_owners,
+        )
         membership.on_nodes.append(peers.update)
         membership.on_placed = remotes.placed
         if registry.is_shared:

@@ -1,25 +1,43 @@
 """ThorBangMQ's protocol at work: what each request does, and the FAIL lines of its report.
 
 Requests that arrive together are carried out together and answered in their order. One answer for each request, in
-one piece. Broadcasts are found as the original finds them: by time, without a sender, and only there.
+one piece. Broadcasts are found as the original finds them: by time, without a sender, and only there. Queues of other
+nodes are used through the hub's company.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flyball.errors import FlyballError, InvalidName, QueueNotFound, RequestError
+from flyball.errors import (
+    ClientInUse,
+    FlyballError,
+    InvalidName,
+    QueueFull,
+    QueueNotFound,
+    RequestError,
+    StoreError,
+    StoreUnavailable,
+)
 from flyball.model import DEFAULT_VHOST, ClientMode, Draft, Message, Order, Selector
+from flyball.server.broker import is_text
 from flyball.server.connection import Hub, RequestConnection, result_of
+from flyball.server.directory import RemoteQueue
+from flyball.server.pending import Together
 from flyball.trace.schema import Kind, Protocol, Result
 from flyball.trace.span import Span
 from flyball.wire import thorbang as wire
+from flyball.wire.link import Content, Outcome
 
 MAX_NAME_LENGTH = 25
 """Longest name of a queue or client, in characters."""
+
+ASK_LIMIT_S = 10.0
+"""Other nodes have to answer by then."""
 
 _UNKNOWN = wire.encode_fail("UNKNOWN", -1)
 
@@ -52,7 +70,43 @@ class ThorBangSession(RequestConnection):
     def handle(self, parsed: wire.Request, request: Span) -> None:
         assert isinstance(request, ThorBangRequest)
         self._line.append(request)
-        HANDLERS[type(parsed)](self, parsed, request)
+        if self.broker.in_company and self._names_something_new(parsed):
+            # Another node may have made it just now; what follows may depend on it.
+            self.hold()
+            self.hub.spawn(self._look_and_handle(parsed, request))
+        else:
+            HANDLERS[type(parsed)](self, parsed, request)
+
+    def _names_something_new(self, parsed: wire.Request) -> bool:
+        match parsed:
+            case wire.Send():
+                return not self._knows(*parsed.queue_ids) or not self.broker.engine.has_client(parsed.sender)
+            case wire.Peek() | wire.Pop() | wire.RemoveQueue():
+                return not self._knows(parsed.queue_id)
+            case wire.RemoveClient():
+                return not self.broker.engine.has_client(parsed.client_id)
+            case _:
+                return isinstance(parsed, wire.CreateClient)
+
+    def _knows(self, *queue_ids: int) -> bool:
+        return all(self.serves(queue_id) or self.elsewhere(queue_id) is not None for queue_id in queue_ids)
+
+    async def _look_and_handle(self, parsed: wire.Request, request: ThorBangRequest) -> None:
+        with contextlib.suppress(StoreError):
+            await self.hub.company.catch_up()
+        try:
+            HANDLERS[type(parsed)](self, parsed, request)
+        except RequestError as error:
+            self.refuse(request, error)
+        self.release()
+
+    def serves(self, queue_id: int) -> bool:
+        """Whether it is a queue of this node."""
+        return queue_id > 0 and self.broker.engine.has_queue(queue_id)
+
+    def elsewhere(self, queue_id: int) -> RemoteQueue | None:
+        """Return the queue if another node serves it."""
+        return self.hub.directory.get(queue_id)
 
     def reply(self, request: ThorBangRequest, answer: bytes) -> None:
         """Answer the request as soon as those before it are answered."""
@@ -106,8 +160,15 @@ def send(session: ThorBangSession, parsed: wire.Send, request: ThorBangRequest) 
         return
     queue_ids = parsed.queue_ids
     missing: int | None = None
+    here: list[int] = []
+    elsewhere: list[RemoteQueue] = []
     for at, queue_id in enumerate(queue_ids):
-        if not engine.has_queue(queue_id):
+        remote = None if session.serves(queue_id) else session.elsewhere(queue_id)
+        if remote is not None:
+            elsewhere.append(remote)
+        elif session.serves(queue_id):
+            here.append(queue_id)
+        else:
             missing = queue_id
             queue_ids = queue_ids[:at]
             break
@@ -125,21 +186,52 @@ def send(session: ThorBangSession, parsed: wire.Send, request: ThorBangRequest) 
 
     receiver = parsed.receiver if parsed.receiver > 0 else None
     draft = Draft(parsed.content, parsed.sender, receiver, parsed.context or None, parsed.priority)
-    broker.put(draft, queue_ids, stored)
+    if elsewhere:
+        together = Together(1 + len(elsewhere), lambda error: stored((), error))
+        broker.put(draft, here, lambda messages, error: together.one(None, error))
+        for remote in elsewhere:
+            _put_elsewhere(session, draft, remote, together)
+    else:
+        broker.put(draft, here, stored)
+
+
+def _put_elsewhere(session: ThorBangSession, draft: Draft, remote: RemoteQueue, together: Together) -> None:
+    queue = remote.queue
+    failures: dict[int, FlyballError] = {
+        Outcome.FULL: QueueFull(queue.name, queue.vhost),
+        Outcome.NOT_FOUND: QueueNotFound(queue.id),
+        Outcome.UNKNOWN: StoreUnavailable(f"whether queue {queue.id} has got the message is unknown"),
+    }
+    content = Content(
+        draft.body, priority=draft.priority, sender=draft.sender, receiver=draft.receiver, context=draft.context
+    )
+    session.hub.company.put([remote], content, lambda _, outcome: together.one(None, failures.get(outcome)), 0)
 
 
 def peek(session: ThorBangSession, parsed: wire.Peek, request: ThorBangRequest) -> None:
     request.kind = Kind.PEEK
-    request.queue_id = parsed.queue_id
-    session.broker.peek(parsed.queue_id, _selector(parsed), lambda m, error: _found(session, request, m, error))
+    _read(session, parsed, request, removes=False)
 
 
 def pop(session: ThorBangSession, parsed: wire.Pop, request: ThorBangRequest) -> None:
     request.kind = Kind.TAKE
-    request.queue_id = parsed.queue_id
-    session.broker.take(
-        parsed.queue_id, _selector(parsed), lambda m, error: _found(session, request, m, error), _has_no_zero
-    )
+    _read(session, parsed, request, removes=True)
+
+
+def _read(session: ThorBangSession, parsed: wire.Peek | wire.Pop, request: ThorBangRequest, *, removes: bool) -> None:
+    queue_id = request.queue_id = parsed.queue_id
+    selector = _selector(parsed)
+
+    def found(message: Message | None, error: FlyballError | None) -> None:
+        # There is nothing in a queue that does not exist.
+        _found(session, request, message, None if isinstance(error, QueueNotFound) else error)
+
+    if session.elsewhere(queue_id) is not None:
+        session.hub.company.read(queue_id, selector, found, removes=removes, only_text=True)
+    elif removes:
+        session.broker.take(queue_id, selector, found, is_text)
+    else:
+        session.broker.peek(queue_id, selector, found)
 
 
 def create_queue(session: ThorBangSession, parsed: wire.CreateQueue, request: ThorBangRequest) -> None:
@@ -196,17 +288,54 @@ def create_client(session: ThorBangSession, parsed: wire.CreateClient, request: 
 def remove_queue(session: ThorBangSession, parsed: wire.RemoveQueue, request: ThorBangRequest) -> None:
     request.kind = Kind.DELETE_QUEUE
     request.queue_id = parsed.queue_id
-    if session.broker.engine.has_queue(parsed.queue_id):
+    if session.serves(parsed.queue_id):
         session.broker.delete_queue(parsed.queue_id, lambda error: session.answer(request, error), only_empty=True)
+    elif session.elsewhere(parsed.queue_id) is not None:
+        session.hold()
+        session.hub.spawn(_remove_elsewhere(session, parsed.queue_id, request))
     else:
         session.reply(request, wire.OK)
+
+
+async def _remove_elsewhere(session: ThorBangSession, queue_id: int, request: ThorBangRequest) -> None:
+    company = session.hub.company
+    try:
+        with contextlib.suppress(QueueNotFound):
+            await company.delete_empty(queue_id)
+        await company.catch_up()
+    except FlyballError as error:
+        session.refuse(request, error)
+    else:
+        session.reply(request, wire.OK)
+    session.release()
 
 
 def remove_client(session: ThorBangSession, parsed: wire.RemoveClient, request: ThorBangRequest) -> None:
-    if session.broker.engine.has_client(parsed.client_id):
-        session.broker.delete_client(parsed.client_id, lambda error: session.answer(request, error), only_unused=True)
-    else:
+    if not session.broker.engine.has_client(parsed.client_id):
         session.reply(request, wire.OK)
+    elif session.broker.in_company:
+        session.hold()
+        session.hub.spawn(_remove_client_of_all(session, parsed.client_id, request))
+    else:
+        _remove_client(session, parsed.client_id, request)
+
+
+def _remove_client(session: ThorBangSession, client_id: int, request: ThorBangRequest) -> None:
+    session.broker.delete_client(client_id, lambda error: session.answer(request, error), only_unused=True)
+
+
+async def _remove_client_of_all(session: ThorBangSession, client_id: int, request: ThorBangRequest) -> None:
+    """Remove a client unless any node has messages of its, or cannot say."""
+    answers, errors = await session.hub.company.ask_owners("client.is_sender", {"client_id": client_id}, ASK_LIMIT_S)
+    try:
+        if errors:
+            raise errors[0]
+        if any(answers.values()):
+            raise ClientInUse(client_id)
+        _remove_client(session, client_id, request)
+    except FlyballError as error:
+        session.refuse(request, error)
+    session.release()
 
 
 Handler = Callable[[ThorBangSession, Any, ThorBangRequest], None]
@@ -236,7 +365,7 @@ def _selector(parsed: wire.Peek | wire.Pop) -> Selector:
 def _found(
     session: ThorBangSession, request: ThorBangRequest, message: Message | None, error: FlyballError | None
 ) -> None:
-    if error is None and message is not None and not _has_no_zero(message):
+    if error is None and message is not None and not is_text(message):
         error = RequestError(f"message {message.id} contains a zero byte")
     if error is not None:
         session.refuse(request, error)
@@ -249,11 +378,6 @@ def _found(
         session.reply(
             request, wire.encode_message(message.sender or 0, message.context or 0, message.id, message.body)
         )
-
-
-def _has_no_zero(message: Message) -> bool:
-    """Whether the protocol can express the message: a zero byte would end it too early."""
-    return b"\0" not in message.body
 
 
 def _distinct(name: str, number: int, is_taken: Callable[[str], bool]) -> str:

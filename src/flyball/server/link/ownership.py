@@ -1,4 +1,4 @@
-"""What other nodes may ask about the queues of this one: counts, purges and deletions. Messages have frames."""
+"""What other nodes may ask about the queues of this one: counts, purges, deletions. Messages have frames."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flyball.server.topology import Topology
 
 
 class Ownership:
-    """Answers requests about queues that this node serves. All raise QueueNotFound if it does not."""
+    """Answers requests about queues that this node serves. Those about one raise QueueNotFound if it does not."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -19,7 +19,14 @@ class Ownership:
 
     @property
     def commands(self) -> dict[str, Callable[..., Awaitable[Any]]]:
-        return {"queue.counts": self.counts, "queue.purge": self.purge, "queue.delete": self.delete}
+        return {
+            "queue.active": self.active,
+            "queue.counts": self.counts,
+            "queue.purge": self.purge,
+            "queue.delete": self.delete,
+            "queue.delete_empty": self.delete_empty,
+            "client.is_sender": self.is_sender,
+        }
 
     async def counts(self, queue_id: int) -> tuple[int, int]:
         """Return how many messages are ready and how many consumers there are; the queue expires later."""
@@ -43,6 +50,20 @@ class Ownership:
         self._topology.delete_queue(working, future.done, if_unused=if_unused, if_empty=if_empty)
         await future.result
         return count
+
+    async def delete_empty(self, queue_id: int) -> None:
+        """Delete the queue if it holds no message, not even a leased one."""
+        future = _Awaited()
+        self._topology.broker.delete_queue(queue_id, future.done, only_empty=True)
+        await future.result
+
+    async def active(self, reader: int) -> list[tuple[int, int]]:
+        """Return the ids of the queues with messages that the reader may see, and how many."""
+        return [(queue.id, count) for queue, count in self._engine.active_queues(reader)]
+
+    async def is_sender(self, client_id: int) -> bool:
+        """Whether a message of the client's is stored in a queue of this node."""
+        return self._engine.is_sender(client_id)
 
 
 class _Awaited:

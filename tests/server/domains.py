@@ -1,0 +1,30 @@
+"""Two real nodes of one domain, for tests of what the clients of the one do with the queues of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flyball.server.node import Node
+from tests.nodes import RunningNode
+
+Pair = tuple[RunningNode, RunningNode]
+
+
+def in_company(node: Node) -> bool:
+    return node.hub.broker.in_company and bool(node.membership.others) and node.membership.others[0].addresses != {}
+
+
+@contextmanager
+def two_nodes(folder: Path, new_database: Callable[[], str], **flags: object) -> Iterator[Pair]:
+    """Start the nodes `a` and `b`, and wait until they know each other."""
+    url = new_database()
+
+    def node(name: str) -> RunningNode:
+        return RunningNode(folder / name, store=url, name=name, **flags)
+
+    with node("a") as first, node("b") as second:
+        for one in (first, second):
+            one.wait_until(in_company)
+        yield first, second
