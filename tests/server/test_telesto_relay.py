@@ -10,6 +10,7 @@ import pytest
 
 from flyball.client import Outcome, sync
 from flyball.errors import QueueNameTaken, QueueNotFound
+from flyball.server.telesto import plain as plain_requests
 from flyball.server.telesto import relay
 from flyball.wire import telesto as wire
 from flyball.wire.telesto import ErrorCode, WireDraft, WireMessage, WireSelector
@@ -156,6 +157,35 @@ def test_plain_clients_use_queues_of_other_nodes(pair: Pair, clients: Clients) -
     assert (found.text, found.sender_id, found.priority) == ("hello", client_id, 5)
     assert plain.refusal(wire.ReadMessage(5, queue.id, 0, 1)) == ErrorCode.NO_MESSAGES_RETRIEVED
     assert plain.refusal(wire.PutMessage(6, message, [999_999])) == ErrorCode.QUEUE_NOT_EXISTING
+
+
+def test_queues_of_all_nodes_with_messages_for_the_client_are_active(pair: Pair, clients: Clients) -> None:
+    near, far = clients
+    orders, mine = near.get_queue_by_name("orders"), far.create_queue("mine")
+    near.create_queue("empty")
+    plain = TelestoPeer(pair[1].connect("telesto"))
+    client_id = plain.get(wire.RegisterClientResponse, wire.RegisterClient(1, "plain", 1)).client_id
+    assert plain.refusal(wire.GetActiveQueues(2)) == ErrorCode.NO_ACTIVE_QUEUES_EXISTING
+    near.put("orders", "not for it", receiver=near.id)
+    assert plain.refusal(wire.GetActiveQueues(3)) == ErrorCode.NO_ACTIVE_QUEUES_EXISTING
+    near.put_many("orders", ["for all", "again"])
+    far.put("mine", "for it", receiver=client_id)
+    found = plain.get(wire.GetActiveQueuesResponse, wire.GetActiveQueues(4)).queues
+    assert [queue.id for queue in found] == [orders.id, orders.id, mine.id]
+    assert far.get_active_queues() == [orders]
+
+
+def test_a_node_that_does_not_answer_is_left_out_of_the_active_queues(
+    pair: Pair, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain_requests, "ACTIVE_LIMIT_S", 0.2)
+    near, far = clients
+    mine = far.create_queue("mine")
+    near.put("orders", "for all")
+    far.put("mine", "for all")
+    near.close()
+    pair[0].stop()
+    assert far.get_active_queues() == [mine]
 
 
 def test_what_another_node_passes_on_is_not_passed_on_again(pair: Pair, clients: Clients) -> None:

@@ -5,6 +5,8 @@ Names and texts are fitted as a PostgreSQL column of that width would: surplus b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flyball.errors import (
     FlyballError,
     InvalidBody,
@@ -25,6 +27,9 @@ MAX_TEXT_LENGTH = 2000
 
 MAX_TEXT_BYTES = wire.PLAIN_FRAME_MAX - 38
 """What fits into a ReadMessageResponse."""
+
+ACTIVE_LIMIT_S = 2.0
+"""For so long other nodes are asked which of their queues have messages for a client."""
 
 _HIGHEST_MODE = 126
 """Modes up to here are accepted: what is not FULL may do everything but put."""
@@ -161,7 +166,29 @@ def get_queues(session: TelestoSession, packet: wire.GetQueues, request: Telesto
 def get_active_queues(session: TelestoSession, packet: wire.GetActiveQueues, request: TelestoRequest) -> None:
     """List a queue once for each message in it that the client may see, in wide frames just once."""
     request.kind = Kind.LOOK_UP
-    found = session.broker.engine.active_queues(session.client_id)
+    if session.asks_others and len(session.hub.directory):
+        session.hub.spawn(_get_active_queues_of_all(session, request))
+    else:
+        _reply_with_active(session, request, session.broker.engine.active_queues(session.client_id))
+
+
+async def _get_active_queues_of_all(session: TelestoSession, request: TelestoRequest) -> None:
+    """Ask the other nodes too; one that does not answer in time is left out."""
+    reader = session.client_id
+    answers, _ = await session.hub.company.ask_owners("queue.active", {"reader": reader}, ACTIVE_LIMIT_S)
+    found = {queue.id: (queue, count) for queue, count in session.broker.engine.active_queues(reader)}
+    for answer in answers.values():
+        for queue_id, count in answer:
+            remote = session.hub.directory.get(queue_id)
+            if remote is not None:
+                found[queue_id] = (remote.queue, count)
+    try:
+        _reply_with_active(session, request, [found[queue_id] for queue_id in sorted(found)])
+    except RequestError as error:
+        session.refuse(request, error)
+
+
+def _reply_with_active(session: TelestoSession, request: TelestoRequest, found: Sequence[tuple[Queue, int]]) -> None:
     active = [(queue, count) for queue, count in found if queue.vhost == DEFAULT_VHOST]
     if not active:
         raise Refusal(ErrorCode.NO_ACTIVE_QUEUES_EXISTING, "there are no messages for this client")
@@ -170,7 +197,7 @@ def get_active_queues(session: TelestoSession, packet: wire.GetActiveQueues, req
     if sum(count for _, count in active) > session.answer_max:
         raise InvalidBody("there are more messages for this client than an answer can list")
     entries: list[Queue] = [queue for queue, count in active for _ in range(count)]
-    session.reply(request, wire.GetActiveQueuesResponse(packet.packet_id, entries))
+    session.reply(request, wire.GetActiveQueuesResponse(request.packet_id, entries))
 
 
 def get_messages(session: TelestoSession, packet: wire.GetMessages, request: TelestoRequest) -> None:
