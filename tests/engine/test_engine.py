@@ -159,6 +159,26 @@ def test_message_ids_come_from_the_grants_in_their_order() -> None:
     assert engine.use_message_id() == 500
 
 
+def test_spare_ids_are_those_behind_everything_that_others_were_granted_meanwhile() -> None:
+    engine = Engine(Snapshot())
+    engine.grant_message_ids(10, 5)
+    engine.use_message_id()
+    assert engine.first_spare_message_id == 11
+    engine.grant_message_ids(100, 5)
+    assert engine.first_spare_message_id == 100
+    for _ in range(5):
+        engine.use_message_id()
+    assert engine.first_spare_message_id == 101
+
+
+def test_the_last_id_of_a_queue_is_the_largest_though_newer_messages_have_smaller_ones() -> None:
+    engine = Engine(Snapshot())
+    engine.grant_message_ids(10, 5)
+    working = engine.adopt_queue(QueueSummary(Queue(1, "orders"), message_count=3, last_message_id=1000))
+    put(engine, 1)
+    assert working.last_message_id == 1000
+
+
 def test_a_message_that_was_refused_elsewhere_burns_an_id() -> None:
     engine, queue_id = an_engine()
     assert put(engine, queue_id).id == 1

@@ -319,6 +319,11 @@ class Engine:
     def message_ids_left(self) -> int:
         return self._id_end - self._next_message_id + sum(end - first for first, end in self._id_ranges)
 
+    @property
+    def first_spare_message_id(self) -> int:
+        """From this one on all ids up to the last that was granted are unused, and nobody else's."""
+        return self._id_ranges[-1][0] if self._id_ranges else self._next_message_id
+
     def grant_message_ids(self, first: int, count: int) -> None:
         """Allow the engine to use these ids for new messages, after those it may use already."""
         if self._next_message_id == self._id_end:
@@ -381,14 +386,6 @@ class Engine:
             self._eviction_pause_bytes -= message.footprint_bytes
             if self._eviction_pause_bytes < 0:
                 self._evict_for(0)
-        return delivery
-
-    def take_over(self, working: WorkingQueue, message: Message, now_us: int) -> Delivery | None:
-        """Take in a message of another member of a clustered queue; return to whom it goes at once, if to anybody."""
-        last_message_id = working.last_message_id
-        delivery = self.accept(working, message, now_us)
-        # Ids of different nodes mix: it may be older than what came before it.
-        working.last_message_id = max(last_message_id, message.id)
         return delivery
 
     def withdraw(self, message: Message) -> bool:

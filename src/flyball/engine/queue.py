@@ -169,7 +169,9 @@ class WorkingQueue:
 
     def arrive(self, message: Message, now_us: int) -> Delivery | None:
         """Take in a new message: hand it to who waits for one, or let it wait."""
-        self.last_message_id = message.id
+        # Ids of different nodes mix in a queue that another one has served: it may be older than what came before it.
+        if message.id > self.last_message_id:
+            self.last_message_id = message.id
         if message.sender is not None:
             self.sent[message.sender] = self.sent.get(message.sender, 0) + 1
         return self._offer(message, now_us)

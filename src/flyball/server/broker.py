@@ -209,7 +209,7 @@ class Broker:
             task.cancel()
         # Numbers that are not returned are skipped: no reason to fail while stopping.
         with contextlib.suppress(StoreError):
-            await self.store.return_message_ids(self.engine.next_message_id)
+            await self.store.return_message_ids(self.engine.first_spare_message_id)
 
     # Queues and clients
 
@@ -301,7 +301,7 @@ class Broker:
         for message in arrived.messages:
             # Until the transfer is received the store does not tell of it, as of what it does not have.
             message.stored = False
-            delivery = self.engine.take_over(working, message, self.now_us())
+            delivery = self.engine.accept(working, message, self.now_us())
             if delivery is not None:
                 self._dispatch([delivery])
 
@@ -329,12 +329,12 @@ class Broker:
     def purge(self, queue_id: int, done: Callable[[int, FlyballError | None], None]) -> None:
         """Remove all ready messages and tell how many went."""
         working = self.engine.queue(queue_id)
-        up_to_id, kept = working.last_message_id, list(working.out)
+        up_to_id = working.last_message_id
         gone, absent = self.engine.purge(queue_id)
 
         def removed(error: FlyballError | None) -> None:
             if error is None and absent:
-                self._spawn(self._purge_absent(queue_id, up_to_id, kept, len(gone), done))
+                self._spawn(self._purge_absent(working, up_to_id, len(gone), done))
             else:
                 done(len(gone), error)
 
@@ -771,15 +771,15 @@ class Broker:
 
     async def _purge_absent(
         self,
-        queue_id: int,
+        working: WorkingQueue,
         up_to_id: int,
-        kept: Sequence[int],
         already: int,
         done: Callable[[int, FlyballError | None], None],
     ) -> None:
+        kept = _InUse(self.engine, working)
         try:
             count = await self._reader.until_available(
-                lambda: self.store.delete_queue_messages(queue_id, up_to_id, kept)
+                lambda: self.store.delete_queue_messages(working.queue.id, up_to_id, kept)
             )
         except StoreError as error:
             done(already, error)
@@ -790,6 +790,26 @@ class Broker:
         """Delete what a deleted queue has left in the store. If it fails, the next start does it."""
         with contextlib.suppress(StoreError):
             await self._reader.until_available(lambda: self.store.delete_queue_messages(queue_id, up_to_id, ()))
+
+
+class _InUse:
+    """The ids of messages that a purge must not touch: what is out, and what has come since.
+
+    They need not be above those of what is purged, which may have come from other nodes. Once the queue is another's,
+    all of it is.
+    """
+
+    __slots__ = ("_engine", "_working")
+
+    def __init__(self, engine: Engine, working: WorkingQueue) -> None:
+        self._engine = engine
+        self._working = working
+
+    def __contains__(self, message_id: object) -> bool:
+        working = self._working
+        if self._engine.find_working(working.queue.id) is not working:
+            return True
+        return isinstance(message_id, int) and (message_id in working.out or working.get(message_id) is not None)
 
 
 class _Removal:

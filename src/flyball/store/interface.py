@@ -7,7 +7,7 @@ long backlog is paged back in. One conformance suite (tests/store/) runs over ev
 from __future__ import annotations
 
 import operator
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -161,8 +161,11 @@ class Store(Protocol):
         """Return (expires_us, queue_id, message_id) of every stored message that has an expiry."""
         ...
 
-    async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Sequence[int]) -> int:
-        """Delete the queue's messages up to that id except `keep`, in small transactions; say how many went."""
+    async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Container[int]) -> int:
+        """Delete the queue's messages up to that id except `keep`, in small transactions; say how many went.
+
+        `keep` is asked about each message just before that is deleted: it may hold others than at the beginning.
+        """
         ...
 
     async def sweep_orphans(self) -> int:

@@ -6,7 +6,7 @@ Several of them may share a domain, as nodes share a database.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Container, Sequence
 from dataclasses import replace
 
 from flyball.errors import StoreError
@@ -132,11 +132,10 @@ class MemoryStore:
             if message.expires_us is not None and message.queue_id in mine
         ]
 
-    async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Sequence[int]) -> int:
+    async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Container[int]) -> int:
         self.registry.check()
-        kept = frozenset(keep)
         doomed = [
-            message.id for message in self._in_queue(queue_id) if message.id <= up_to_id and message.id not in kept
+            message.id for message in self._in_queue(queue_id) if message.id <= up_to_id and message.id not in keep
         ]
         for message_id in doomed:
             del self._domain.messages[message_id]

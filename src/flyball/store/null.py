@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Container, Sequence
 
 from flyball.model import Message, QueueSummary, Snapshot
 from flyball.store.interface import NO_LIMIT, Arrived, Batch, IndexColumns, IndexPiece
@@ -44,7 +44,7 @@ class NullStore:
     async def expiring(self) -> list[tuple[int, int, int]]:
         return []
 
-    async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Sequence[int]) -> int:
+    async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Container[int]) -> int:
         return 0
 
     async def sweep_orphans(self) -> int:

@@ -7,7 +7,7 @@ is killed meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Mapping, Sequence
 from random import Random
 from typing import Any, TypeVar
 
@@ -264,7 +264,7 @@ class SimulatedStore:
     async def expiring(self) -> list[tuple[int, int, int]]:
         return await self.line.call(self._store.expiring(), "reader")
 
-    async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Sequence[int]) -> int:
+    async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Container[int]) -> int:
         return await self.line.call(self._store.delete_queue_messages(queue_id, up_to_id, keep), "reader")
 
     async def sweep_orphans(self) -> int:

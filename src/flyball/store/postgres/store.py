@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Container, Iterator, Sequence
 from typing import Any
 
 import asyncpg
@@ -161,13 +161,12 @@ class PostgresStore:
             rows = await connection.fetch(statements.EXPIRING, self.registry.node_id)
         return [(row[0], row[1], row[2]) for row in rows]
 
-    async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Sequence[int]) -> int:
-        kept = frozenset(keep)
+    async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Container[int]) -> int:
         after_id, deleted = 0, 0
         while True:
             async with self._worker.connection() as connection:
                 rows = await connection.fetch(statements.QUEUE_IDS, queue_id, after_id, up_to_id, DELETE_CHUNK_ROWS)
-                doomed = [row[0] for row in rows if row[0] not in kept]
+                doomed = [row[0] for row in rows if row[0] not in keep]
                 status = await connection.execute(statements.REMOVE, doomed)
             deleted += int(status.removeprefix("DELETE "))
             if len(rows) < DELETE_CHUNK_ROWS:

@@ -1,0 +1,106 @@
+"""What the broker promises about the store, whoever else uses that."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Container, Coroutine
+from typing import Any
+
+from flyball.errors import FlyballError
+from flyball.model import Draft, Message, Queue
+from flyball.server.broker import ID_BLOCK, Broker
+from flyball.store.changes import QueueCreated
+from flyball.store.interface import Batch
+from flyball.store.memory import MemoryDomain, MemoryStore
+from flyball.store.registry import NodeState
+from tests.server.link.domains import run
+
+OLD_IDS = range(5 * ID_BLOCK, 5 * ID_BLOCK + 3)
+"""Of another node, which has served the queue before: larger than the next ones of this node."""
+
+
+class SlowlyPurged(MemoryStore):
+    """A store that waits before it deletes what was purged."""
+
+    def __init__(self, domain: MemoryDomain) -> None:
+        super().__init__(domain=domain)
+        self.may_delete = asyncio.Event()
+
+    async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Container[int]) -> int:
+        await self.may_delete.wait()
+        return await super().delete_queue_messages(queue_id, up_to_id, keep)
+
+
+def in_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run a test in a loop of its own, for a limited time."""
+
+    def call() -> None:
+        run(test())
+
+    call.__name__ = test.__name__
+    return call
+
+
+@contextlib.asynccontextmanager
+async def running(store: MemoryStore) -> AsyncIterator[Broker]:
+    """Run a broker that recovers what is in the store."""
+    async with asyncio.TaskGroup() as tasks:
+        broker = Broker(
+            store,
+            await store.open(),
+            time_limit_s=5.0,
+            resident_limit_bytes=1 << 30,
+            max_message_bytes=1 << 20,
+            tasks=tasks,
+        )
+        await broker.start()
+        tasks.create_task(broker.journal.run())
+        yield broker
+        await broker.journal.stop()
+        await broker.stop()
+
+
+async def put(broker: Broker, queue_id: int, body: bytes) -> int:
+    """Put a message and return its id when it is durable."""
+    done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def stored(messages: list[Message], error: FlyballError | None) -> None:
+        assert error is None
+        done.set_result(messages[0].id)
+
+    broker.put(Draft(body), [queue_id], stored)
+    return await done
+
+
+@in_a_loop
+async def test_a_purge_spares_what_comes_after_it_though_the_purged_messages_have_larger_ids() -> None:
+    store = SlowlyPurged(MemoryDomain())
+    await store.open()
+    await store.commit(Batch([QueueCreated(Queue(1, "orders"))], [Message(number, 1, b"old") for number in OLD_IDS]))
+    async with running(store) as broker:
+        purged: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        broker.purge(1, lambda count, error: purged.set_result(count))
+        new_id = await put(broker, 1, b"new")
+        assert new_id < OLD_IDS[0]
+        store.may_delete.set()
+        assert await purged == len(OLD_IDS)
+        assert [message.body for message in await store.page(1, 0, 10)] == [b"new"]
+
+
+@in_a_loop
+async def test_ids_that_a_node_gives_back_were_granted_to_nobody_else() -> None:
+    domain = MemoryDomain()
+    store, other = MemoryStore(domain=domain, node="one"), MemoryStore(domain=domain, node="two")
+    async with running(store) as broker:
+        await store.registry.renew(
+            600.0, addresses={}, report={}, known_generation=9, seen_version=0, state=NodeState.UP
+        )
+        await other.open()
+        theirs = await other.reserve_message_ids(ID_BLOCK)
+        queue_id = broker.engine.create_queue("orders").id
+        while broker.engine.message_ids_left > ID_BLOCK // 2:
+            broker.engine.use_message_id()
+        while broker.engine.message_ids_left < ID_BLOCK:
+            await put(broker, queue_id, b"more ids are asked for")
+    assert await store.reserve_message_ids(1) >= theirs + ID_BLOCK
