@@ -71,6 +71,7 @@ class Agent:
                     "ready": len(working),
                     "unacked": len(working.out),
                     "idle": working.idle_consumers,
+                    "consumers": len(working.consumers),
                     "given": self.members.given.get(working.queue.id, 0),
                 }
                 for working in self.members.local()

@@ -126,7 +126,8 @@ class Exchange:
 
     def _load_of(self, working: WorkingQueue, definition: Mapping[str, Any]) -> MemberLoad:
         queue_id = working.queue.id
-        return MemberLoad(queue_id, len(working), working.idle_consumers, queue_id in definition.get("marked", ()))
+        is_marked = queue_id in definition.get("marked", ())
+        return MemberLoad(queue_id, len(working), working.idle_consumers, is_marked, len(working.consumers))
 
     def _others(self, working: WorkingQueue, definition: Mapping[str, Any]) -> list[MemberLoad]:
         """Return what the other members of the same clustered queue, on live nodes, are taken to have."""
@@ -139,7 +140,7 @@ class Exchange:
             if found is not None:
                 queue_id = remote.queue.id
                 ready = found["ready"] + self._given_lately(queue_id)
-                loads.append(MemberLoad(queue_id, ready, found["idle"], queue_id in marked))
+                loads.append(MemberLoad(queue_id, ready, found["idle"], queue_id in marked, found["consumers"]))
         return loads
 
     def _given_lately(self, queue_id: int) -> int:

@@ -28,6 +28,7 @@ class MemberLoad:
     idle: int = 0
     """How many of its consumers wait for a message."""
     is_marked: bool = False
+    consumers: int = 0
 
 
 @dataclass(slots=True, frozen=True)
@@ -61,22 +62,25 @@ def surplus(own: MemberLoad, others: Sequence[MemberLoad], may_hold: int) -> lis
     return handovers
 
 
-def whom_to_ask(own: MemberLoad, others: Sequence[MemberLoad], *, has_waited: bool) -> MemberLoad | None:
+def whom_to_ask(own: MemberLoad, others: Sequence[MemberLoad], *, has_waited: bool = False) -> MemberLoad | None:
     """Return the member that should give some of its messages to this one, whose consumers wait at an empty queue.
 
-    If they have waited for long, what is ready elsewhere is not served there: then every message is worth asking for.
+    If they have waited for long, or nobody consumes elsewhere, every message is worth asking for.
     """
     if own.ready or not own.idle or own.is_marked:
         return None
-    # Where consumers wait too, what is ready there will be gone before it could be here.
-    fullest = max((other for other in others if not other.idle), key=lambda other: other.ready, default=None)
-    least = 1 if has_waited else WORTH_ASKING
-    return fullest if fullest is not None and fullest.ready >= least else None
+
+    def is_worth_it(other: MemberLoad) -> bool:
+        # Where consumers wait too, what is ready there will be gone before it could be here.
+        least = WORTH_ASKING if other.consumers and not has_waited else 1
+        return not other.idle and other.ready >= least
+
+    return max(filter(is_worth_it, others), key=lambda other: other.ready, default=None)
 
 
 def share(own: MemberLoad, asked_for: int) -> int:
-    """Return how many messages a member gives to one that asks: half of what it has, all if it is marked."""
-    available = own.ready if own.is_marked else (own.ready + 1) // 2
+    """Return how many messages a member gives to one that asks: half of them, all if nobody takes them there."""
+    available = own.ready if own.is_marked or not own.consumers else (own.ready + 1) // 2
     return min(available, asked_for, MOST_AT_ONCE)
 
 
