@@ -193,6 +193,8 @@ class AmqpConsumer(Consumer):
     """Acknowledges in transactions: AMQP answers nothing else."""
 
     protocol = "amqp"
+    pause_s = 0.0
+    """How long it rests after a transaction."""
 
     async def work(self, address: str) -> None:
         connection = await connect_amqp(address)
@@ -228,8 +230,15 @@ class AmqpConsumer(Consumer):
                     await lower.tx_commit()
                 for _, key in batch:
                     self.ground.acked(*key, self.session)
+                await asyncio.sleep(self.pause_s)
         finally:
             await _close(connection)
+
+
+class LazyAmqpConsumer(AmqpConsumer):
+    """Leaves a member of a clustered queue with more messages than it may hold: they have to go to others."""
+
+    pause_s = 0.5
 
 
 class PythonProducer(Producer):

@@ -23,6 +23,7 @@ from bench.chaos.clients import (
     FactoryConsumer,
     FactoryProducer,
     Ground,
+    LazyAmqpConsumer,
     Producer,
     PythonConsumer,
     PythonProducer,
@@ -47,17 +48,12 @@ QUIET_S = 2.0
 CLUSTERED = "shared"
 """The clustered queue."""
 
+OPTIONS = {"surplus": 5}
+"""With members that may hold so little, messages move between them all the time."""
+
 CLIENTS: dict[bool, tuple[type[Worker], ...]] = {
     False: (AmqpProducer, AmqpProducer, PythonProducer, AmqpConsumer, AmqpConsumer, PythonConsumer),
-    True: (
-        AmqpProducer,
-        FactoryProducer,
-        FactoryProducer,
-        AmqpConsumer,
-        AmqpConsumer,
-        FactoryConsumer,
-        FactoryConsumer,
-    ),
+    True: (AmqpProducer, FactoryProducer, FactoryProducer, LazyAmqpConsumer, FactoryConsumer, FactoryConsumer),
 }
 """Who works on a queue, by whether that is the clustered one."""
 
@@ -248,7 +244,7 @@ class Chaos:
                 await channel.declare_queue(queue, durable=True)
         if CLUSTERED in self._queues:
             async with Client.connect(self._site.address(self._names[0], "telesto")) as client:
-                await client.manage("domain.cluster.create", name=CLUSTERED, members=self._names)
+                await client.manage("domain.cluster.create", name=CLUSTERED, members=self._names, options=OPTIONS)
 
     def _hire(self, tasks: asyncio.TaskGroup) -> None:
         """Let clients work on every queue."""
