@@ -136,7 +136,7 @@ class Result:
             if times:
                 table[kind] = {
                     "count": len(times),
-                    **{f"p{share}": round(times[(len(times) - 1) * share // 100], 3) for share in (50, 90, 99)},
+                    **{f"p{share}": round(times[-(-len(times) * share // 100) - 1], 3) for share in (50, 90, 99)},
                     "max": round(times[-1], 3),
                 }
         return table
