@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,14 +22,19 @@ LOOK_S = 0.1
 WATCH_S = 1.0
 
 
-async def create_cluster(target: Target, name: str, nodes: Sequence[str]) -> None:
-    """Create a clustered queue with a member on each of the nodes; on return they are there. Raises LabError."""
+async def create_cluster(targets: Sequence[Target], name: str) -> None:
+    """Create a clustered queue with a member on each of the nodes; on return all of them know. Raises LabError."""
+    nodes = [target.name for target in targets]
     try:
-        async with Client.connect(_address(target, "telesto")) as client:
-            async with asyncio.timeout(READY_LIMIT_S):
+        async with contextlib.AsyncExitStack() as opened, asyncio.timeout(READY_LIMIT_S):
+            clients = [
+                await opened.enter_async_context(Client.connect(_address(target, "telesto"))) for target in targets
+            ]
+            for client in clients:
                 await _until(client, lambda facts: set(nodes) <= _nodes_up(facts))
-                options = target.cluster or {}
-                await client.manage("domain.cluster.create", name=name, options=options, members=list(nodes))
+            options = targets[0].cluster or {}
+            await clients[0].manage("domain.cluster.create", name=name, options=options, members=nodes)
+            for client in clients:
                 await _until(client, lambda facts: _member_count(facts, name) >= len(nodes))
     except TimeoutError:
         raise LabError(f"the members of {name} are not there after {READY_LIMIT_S:.0f} s") from None
@@ -114,7 +120,9 @@ async def _until(client: Client, condition: Callable[[Mapping[str, Any]], bool])
 
 
 def _nodes_up(facts: Mapping[str, Any]) -> set[str]:
-    return {node["name"] for node in facts["nodes"] if node["state"] == "up"} if facts["leader"] else set()
+    """Return the nodes that serve and can be reached by others, none as long as nobody leads them."""
+    up = {node["name"] for node in facts["nodes"] if node["state"] == "up" and "link" in node["addresses"]}
+    return up if facts["leader"] else set()
 
 
 def _member_count(facts: Mapping[str, Any], name: str) -> int:

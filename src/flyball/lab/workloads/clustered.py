@@ -102,7 +102,7 @@ class Clustered(Workload):
         else:
             self.check(len(targets))
             name = f"{QUEUE}_{secrets.token_hex(3)}"
-            await create_cluster(first, name, [target.name for target in targets])
+            await create_cluster(targets, name)
             addresses = {str(number): number + 1 for number in range(self.client_count)}
             made = {"queues": {target.name: {QUEUE: name} for target in targets}, "addresses": addresses}
         return {**made, "targets": {target.name: target.model_dump() for target in targets}}
