@@ -311,6 +311,18 @@ async def test_a_producer_is_sent_to_another_member_by_its_home(two: Two) -> Non
 
 
 @with_two_nodes
+async def test_a_message_for_a_member_that_is_gone_goes_to_another_one(two: Two) -> None:
+    await two.forwarded()
+    two.working.queue.member = True
+    here = await _member_of(two, two.first)
+    two.first.sessions[0].set_home("/", "orders", two.queue_id)
+    # Nobody has told this node.
+    two.second.broker.engine.delete_queue(two.queue_id)
+    await two.publish(b"1")
+    assert bodies_of(here) == [b"1"]
+
+
+@with_two_nodes
 async def test_messages_are_handed_to_another_member_once_though_the_link_breaks(two: Two) -> None:
     await two.forwarded()
     here = await _member_of(two, two.first)
