@@ -159,6 +159,16 @@ def test_message_ids_come_from_the_grants_in_their_order() -> None:
     assert engine.use_message_id() == 500
 
 
+def test_ids_that_come_too_late_or_are_renewed_are_not_used() -> None:
+    engine = Engine(Snapshot())
+    engine.grant_message_ids(10, 5)
+    assert engine.use_message_id() == 10
+    engine.renew_message_ids(100, 2)
+    engine.grant_message_ids(50, 10)
+    assert [engine.use_message_id() for _ in range(2)] == [100, 101]
+    assert engine.message_ids_left == 0
+
+
 def test_spare_ids_are_those_behind_everything_that_others_were_granted_meanwhile() -> None:
     engine = Engine(Snapshot())
     engine.grant_message_ids(10, 5)

@@ -325,7 +325,12 @@ class Engine:
         return self._id_ranges[-1][0] if self._id_ranges else self._next_message_id
 
     def grant_message_ids(self, first: int, count: int) -> None:
-        """Allow the engine to use these ids for new messages, after those it may use already."""
+        """Allow the engine to use these ids for new messages, after those it may use already.
+
+        Ids count up: those below are not used any more, if they come too late.
+        """
+        if first < self._id_end:
+            return
         if self._next_message_id == self._id_end:
             self._next_message_id = first
             self._id_end = first + count
@@ -333,6 +338,12 @@ class Engine:
             self._id_end += count
         else:
             self._id_ranges.append((first, first + count))
+
+    def renew_message_ids(self, first: int, count: int) -> None:
+        """Use these ids for new messages from now on, and none that were granted before."""
+        self._id_ranges.clear()
+        self._next_message_id = first
+        self._id_end = first + count
 
     def use_message_id(self) -> int:
         """Return the next id for a message. A refused message uses up one as well."""

@@ -254,6 +254,7 @@ class Broker:
         """Serve queues whose owner this node has become, as far as they still exist. Raises StoreError."""
         summaries = await self._reader.until_available(lambda: self.store.adopt(queue_ids), patient=True)
         expiries = await self._reader.until_available(self.store.expiring, patient=True)
+        await self._number_above(max((summary.last_message_id for summary in summaries), default=0))
         adopted = [self.engine.adopt_queue(summary) for summary in summaries]
         new = {working.queue.id for working in adopted}
         self.engine.expect_expiries([expiry for expiry in expiries if expiry[1] in new])
@@ -261,6 +262,12 @@ class Broker:
             self.on_queue_created(working.queue)
         self.watch_expiries()
         return adopted
+
+    async def _number_above(self, message_id: int) -> None:
+        """Let new messages have higher ids than that, which another node has given: ids tell what comes first."""
+        if self.engine.next_message_id <= message_id:
+            first = await self._reader.until_available(lambda: self.store.reserve_message_ids(ID_BLOCK), patient=True)
+            self.engine.renew_message_ids(first, ID_BLOCK)
 
     def release_queue(self, queue_id: int, owner: int, done: Done) -> list[Message]:
         """Leave the queue to another node; return its messages that the store does not keep.
