@@ -152,7 +152,9 @@ class Endpoint(asyncio.Transport):
 class Listener:
     """What asyncio calls a server."""
 
-    def __init__(self, network: Network, process: Process, factory: Callable[[], asyncio.Protocol], port: int) -> None:
+    def __init__(
+        self, network: Network, process: Process, factory: Callable[[], asyncio.Protocol], port: int
+    ) -> None:
         self.process = process
         self.factory = factory
         self.port = port
@@ -197,7 +199,9 @@ class Network:
         listener = self.listeners[self._last_port] = Listener(self, process, factory, self._last_port)
         return listener
 
-    async def connect(self, factory: Callable[[], asyncio.Protocol], host: str, port: int) -> tuple[Endpoint, asyncio.BaseProtocol]:
+    async def connect(
+        self, factory: Callable[[], asyncio.Protocol], host: str, port: int
+    ) -> tuple[Endpoint, asyncio.BaseProtocol]:
         """Connect the process that asks. Raises ConnectionRefusedError; while there is a cut it does not answer."""
         caller = current_process()
         assert caller is not None, "only processes connect"

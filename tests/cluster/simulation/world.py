@@ -484,7 +484,9 @@ class World:
             if owner is None or owner.node is None:
                 self.complain(f"queue {placed.queue.id} ({placed.queue.name}) belongs to nobody who is there")
             elif not owner.node.hub.broker.engine.has_queue(placed.queue.id):
-                self.complain(f"queue {placed.queue.id} ({placed.queue.name}) is not served by its owner {owner.name}")
+                self.complain(
+                    f"queue {placed.queue.id} ({placed.queue.name}) is not served by its owner {owner.name}"
+                )
 
     def _check_cluster(self, leading: SimulatedNode, up: list[SimulatedNode]) -> None:
         assert leading.leader is not None
@@ -503,10 +505,7 @@ class World:
             if snapshot[role] != sum(member[role] for member in members):
                 self.complain(f"I12: {role} do not add up: {snapshot}")
         told = Counter(
-            session[0]
-            for node in up
-            if node.agent is not None
-            for session in node.agent.report()["sessions"]
+            session[0] for node in up if node.agent is not None for session in node.agent.report()["sessions"]
         )
         if twice := [session for session, count in told.items() if count > 1]:
             self.complain(f"I12: sessions are at two nodes: {twice}")
