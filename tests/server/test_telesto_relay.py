@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from flyball.client import Outcome, sync
+from flyball.client import CommandRefused, Outcome, sync
 from flyball.errors import QueueNameTaken, QueueNotFound
+from flyball.server import topics
 from flyball.server.telesto import plain as plain_requests
 from flyball.server.telesto import relay
 from flyball.wire import telesto as wire
@@ -225,6 +226,40 @@ def test_topics_reach_subscribers_at_other_nodes(clients: Clients) -> None:
         assert delivery is not None
         assert (delivery.message.text, delivery.message.sender) == ("goal", far.id)
         delivery.ack()
+
+
+def test_subscriptions_at_other_nodes_are_counted_and_ended(clients: Clients) -> None:
+    near, far = clients
+    near.create_topic("news")
+    with near.subscribe("news", durable="billing"), near.subscribe("news"):
+        wait_for_topic(far, "news")
+        with pytest.raises(CommandRefused, match="in use"):
+            far.manage("topic.unsubscribe", name="news", subscription="billing")
+    near.topic("news").publish("rain")
+    wait_for_subscription(far, "news")
+    (found,) = [entry for entry in far.manage("topic.subscriptions", name="news") if entry["subscription"]]
+    assert (found["subscription"], found["messages"], found["consumers"]) == ("billing", 1, 0)
+    far.manage("topic.unsubscribe", name="news", subscription="billing")
+    with pytest.raises(CommandRefused, match="no queue 'news/billing'"):
+        far.manage("topic.unsubscribe", name="news", subscription="billing")
+    with pytest.raises(QueueNotFound):
+        near.get_queue_by_name("news/billing")
+
+
+def test_subscriptions_whose_node_is_gone_are_listed_without_counts(
+    pair: Pair, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "COUNT_LIMIT_S", 0.2)
+    near, far = clients
+    near.create_topic("news")
+    with near.subscribe("news", durable="billing"):
+        pass
+    wait_for_topic(far, "news")
+    wait_for_subscription(far, "news")
+    near.close()
+    pair[0].stop()
+    (found,) = far.manage("topic.subscriptions", name="news")
+    assert (found["subscription"], found["messages"], found["consumers"]) == ("billing", None, None)
 
 
 def wait_for_topic(client: Any, name: str) -> None:

@@ -21,6 +21,10 @@ async def _mine(vhost: str, name: str) -> bool:
     return True
 
 
+def _unnamed(node_id: int) -> str:
+    return str(node_id)
+
+
 def _nobody(node_id: int, protocol: str) -> str | None:
     return None
 
@@ -69,7 +73,13 @@ class Company:
     """Finds a message of a queue of another node."""
     delete_empty: Callable[[int], Awaitable[None]] = _delete_nothing
     """Deletes a queue of another node that holds nothing. Raises QueueNotEmpty, QueueNotFound and PeerLost."""
+    delete_unused: Callable[[int], Awaitable[object]] = _delete_nothing
+    """Deletes a queue of another node that nobody consumes. Raises QueueInUse, QueueNotFound and PeerLost."""
     ask_owners: Callable[[str, Mapping[str, Any], float], Awaitable[tuple[dict[int, Any], list[FlyballError]]]] = (
         _ask_nobody
     )
     """Asks all other nodes that serve queues; returns their answers by node, and why others did not answer."""
+    name: str = ""
+    """How this node is called among them."""
+    name_of: Callable[[int], str] = _unnamed
+    """How a node (id) is called."""

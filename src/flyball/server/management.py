@@ -14,6 +14,7 @@ from pydantic import ConfigDict, ValidationError, validate_call
 from flyball.errors import InvalidArgument
 from flyball.model import DEFAULT_VHOST, Permission, Policy
 from flyball.server.connection import Hub
+from flyball.server.status import queues_of_all
 
 # Commands come as JSON: what is not of the right type is refused, not converted.
 _checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True, strict=True))
@@ -137,6 +138,15 @@ async def list_policies(hub: Hub, vhost: str | None = None) -> list[dict[str, An
     ]
 
 
+# Queues
+
+
+@_checked
+async def list_queues(hub: Hub) -> list[dict[str, Any]]:
+    """Return the queues of all nodes, what they hold, and whose they are."""
+    return await queues_of_all(hub)
+
+
 # Topics
 
 
@@ -163,7 +173,7 @@ async def list_topics(hub: Hub, vhost: str | None = None) -> list[dict[str, Any]
 
 @_checked
 async def list_subscriptions(hub: Hub, name: str, vhost: str = DEFAULT_VHOST) -> list[dict[str, Any]]:
-    return hub.topics.subscriptions(name, vhost)
+    return await hub.topics.list_subscriptions(name, vhost)
 
 
 @_checked
@@ -188,6 +198,7 @@ COMMANDS: dict[str, Command] = {
     "policy.set": set_policy,
     "policy.clear": clear_policy,
     "policy.list": list_policies,
+    "queue.list": list_queues,
     "topic.create": create_topic,
     "topic.parent": set_parent,
     "topic.delete": delete_topic,
@@ -197,8 +208,8 @@ COMMANDS: dict[str, Command] = {
 }
 """Each takes the hub and named arguments, and returns what JSON can say."""
 
-FOR_EVERYBODY = frozenset(command for command in COMMANDS if command.startswith("topic."))
-"""Commands that need no administrator: who may create queues may create topics."""
+FOR_EVERYBODY = frozenset(command for command in COMMANDS if command.startswith(("queue.", "topic.")))
+"""Commands that need no administrator: who may create queues may list them, and create topics."""
 
 
 async def manage(hub: Hub, command: str, arguments: Mapping[str, Any]) -> Any:

@@ -100,6 +100,11 @@ class Membership:
     def node(self, node_id: int) -> NodeRecord | None:
         return next((node for node in self.nodes if node.id == node_id), None)
 
+    def name_of(self, node_id: int) -> str:
+        """Return the name of a node, or its id if nobody knows that any more."""
+        node = self.node(node_id)
+        return str(node_id) if node is None else node.name
+
     @property
     def may_judge(self) -> bool:
         """Whether this node has watched the others long enough to say that one is dead."""

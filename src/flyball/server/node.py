@@ -175,14 +175,17 @@ async def serving(
         remotes = Remotes(broker, directory, peers)
         remotes.catch_up = membership.catch_up
         topics.claim = membership.may_create
-        hub.company = Company(
+        hub.company = topics.company = Company(
             membership.address_of,
             membership.may_create,
             membership.catch_up,
             remotes.put,
             remotes.read,
             remotes.delete_empty,
+            partial(remotes.delete, if_unused=True, if_empty=False),
             remotes.ask_owners,
+            node_name(settings),
+            membership.name_of,
         )
         membership.on_nodes.append(peers.update)
         membership.on_placed = remotes.placed

@@ -1,4 +1,4 @@
-"""What a node tells about itself: one plain dictionary, for the CLI, the tests and whoever asks."""
+"""What a node tells about itself and its queues: plain dictionaries, for the CLI, the tests and whoever asks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ import time
 from typing import Any
 
 import flyball
+from flyball.engine.queue import WorkingQueue
+from flyball.model import Queue
 from flyball.server.connection import Hub
+
+LIST_LIMIT_S = 3.0
+"""For so long other nodes are asked what their queues hold."""
 
 _STARTED = time.monotonic()
 
@@ -37,15 +42,43 @@ def status_of(hub: Hub) -> dict[str, Any]:
         },
         **{name: report() for name, report in hub.reports.items()},
         "trace": None if recorder is None else {"dropped": recorder.dropped, "failures": recorder.failures},
-        "queues": [
-            {
-                "id": working.queue.id,
-                "name": working.queue.name,
-                "ready": len(working),
-                "leased": len(working.out),
-                "in_memory": len(working) - working.absent,
-                "consumers": len(working.consumers),
-            }
-            for working in engine.queues
-        ],
+        "queues": [queue_report(working) for working in engine.queues],
     }
+
+
+def queue_report(working: WorkingQueue) -> dict[str, Any]:
+    """Return what a queue of this node holds."""
+    return {
+        "id": working.queue.id,
+        "name": working.queue.name,
+        "ready": len(working),
+        "leased": len(working.out),
+        "in_memory": len(working) - working.absent,
+        "consumers": len(working.consumers),
+    }
+
+
+async def queues_of_all(hub: Hub) -> list[dict[str, Any]]:
+    """Return the queues of all nodes. What those hold whose node does not answer is not known: None."""
+    company = hub.company
+    answers, _ = await company.ask_owners("queue.list", {}, LIST_LIMIT_S)
+    told = {report["id"]: report for reports in answers.values() for report in reports}
+    here = [
+        {**queue_report(working), "vhost": working.queue.vhost, "node": company.name, "is_here": True}
+        for working in hub.broker.engine.queues
+    ]
+    elsewhere = [
+        {
+            **(told.get(remote.queue.id) or _unknown_report(remote.queue)),
+            "vhost": remote.queue.vhost,
+            "node": company.name_of(remote.owner),
+            "is_here": False,
+        }
+        for remote in hub.directory.all()
+    ]
+    return sorted([*here, *elsewhere], key=lambda queue: queue["id"])
+
+
+def _unknown_report(queue: Queue) -> dict[str, Any]:
+    unknown = dict.fromkeys(("ready", "leased", "in_memory", "consumers"))
+    return {"id": queue.id, "name": queue.name, **unknown}

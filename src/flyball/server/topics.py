@@ -24,6 +24,7 @@ from flyball.errors import (
     TopicNotFound,
 )
 from flyball.model import DEFAULT_VHOST, Binding, Definition, Destination, Exchange, Queue
+from flyball.server.company import Company
 from flyball.server.definitions import Definitions
 from flyball.server.directory import RemoteQueue
 from flyball.server.pending import Done
@@ -31,6 +32,9 @@ from flyball.server.topology import Topology
 
 KIND = "topic"
 """The kind of a topic's definition."""
+
+COUNT_LIMIT_S = 3.0
+"""For so long other nodes are asked what the queues of subscriptions hold."""
 
 ALL = "#"
 """The pattern that every key fits."""
@@ -59,6 +63,8 @@ class Topics:
         self._kept = definitions.of(KIND)
         self.claim: Callable[[str, str], Awaitable[bool]] | None = None
         """Says whether a queue of a name may be made here, where other nodes may make queues too."""
+        self.company = Company()
+        """The other nodes, where some subscriptions have their queues."""
         topology.on_exchange_deleted = self._exchange_deleted
 
     # What there is
@@ -81,22 +87,41 @@ class Topics:
         return None if value is None else _topic_of(value)
 
     def subscriptions(self, name: str, vhost: str = DEFAULT_VHOST) -> list[dict[str, Any]]:
-        """Tell the queues that get what is published to the topic itself, those that AMQP has bound included."""
+        """Tell the queues that get what is published to the topic itself, those that AMQP has bound included.
+
+        What a queue of another node holds is not known: None.
+        """
         self._check_exchange(name, vhost)
         found: list[dict[str, Any]] = []
         for binding in self._topology.router(vhost).bindings(source=name):
             if binding.kind is Destination.QUEUE:
                 working = self._topology.engine.find_queue(binding.destination, vhost)
+                remote = self._topology.directory.find(vhost, binding.destination) if working is None else working
+                queue = None if remote is None else remote.queue
                 found.append(
                     {
-                        "subscription": _subscription_of(name, binding.destination, working),
+                        "subscription": _subscription_of(name, binding.destination, queue),
                         "queue": binding.destination,
                         "pattern": binding.routing_key,
-                        "durable": working is None or working.queue.durable,
+                        "durable": queue is None or queue.durable,
                         "messages": None if working is None else len(working),
                         "consumers": None if working is None else len(working.consumers),
                     }
                 )
+        return found
+
+    async def list_subscriptions(self, name: str, vhost: str = DEFAULT_VHOST) -> list[dict[str, Any]]:
+        """Tell the same, and what the queues of other nodes hold, as far as those answer in time."""
+        found = self.subscriptions(name, vhost)
+        remotes = [self._topology.directory.find(vhost, entry["queue"]) for entry in found]
+        wanted = [remote.queue.id for remote in remotes if remote is not None]
+        if wanted:
+            answers, _ = await self.company.ask_owners("queue.list", {"queue_ids": wanted}, COUNT_LIMIT_S)
+            told = {report["id"]: report for reports in answers.values() for report in reports}
+            for entry, remote in zip(found, remotes, strict=True):
+                report = None if remote is None else told.get(remote.queue.id)
+                if report is not None and entry["messages"] is None:
+                    entry["messages"], entry["consumers"] = report["ready"], report["consumers"]
         return found
 
     def route(self, name: str, key: str, vhost: str = DEFAULT_VHOST) -> tuple[list[WorkingQueue], list[RemoteQueue]]:
@@ -200,11 +225,23 @@ class Topics:
     async def unsubscribe(self, name: str, subscription: str, vhost: str = DEFAULT_VHOST) -> None:
         """End a durable subscription, with the messages that wait. Raises QueueInUse while somebody consumes it."""
         self._check_exchange(name, vhost)
-        working = self._topology.engine.find_queue(_queue_name(name, subscription), vhost)
+        queue_name = _queue_name(name, subscription)
+        working = self._topology.engine.find_queue(queue_name, vhost)
         if working is None:
-            raise QueueNotFound(_queue_name(name, subscription), vhost)
+            await self._unsubscribe_elsewhere(queue_name, vhost)
+            return
         found = working
         await _kept(lambda done: self._topology.delete_queue(found, done, if_unused=True, if_empty=False))
+
+    async def _unsubscribe_elsewhere(self, queue_name: str, vhost: str) -> None:
+        """End a subscription whose queue another node serves."""
+        await self.company.catch_up()
+        remote = self._topology.directory.find(vhost, queue_name)
+        if remote is None:
+            raise QueueNotFound(queue_name, vhost)
+        await self.company.delete_unused(remote.queue.id)
+        # Whoever looks here next must not find it any more.
+        await self.company.catch_up()
 
     def end_subscription(self, queue_id: int) -> None:
         """A subscription without a name has lost its consumer: it is over."""
@@ -279,10 +316,10 @@ def _queue_name(topic: str, subscription: str) -> str:
     return f"{topic}/{subscription}"
 
 
-def _subscription_of(topic: str, queue_name: str, working: WorkingQueue | None) -> str | None:
+def _subscription_of(topic: str, queue_name: str, queue: Queue | None) -> str | None:
     """Return the name of a durable subscription, None for any other queue."""
     prefix = f"{topic}/"
-    is_durable = working is None or (working.queue.durable and not working.queue.exclusive)
+    is_durable = queue is None or (queue.durable and not queue.exclusive)
     return queue_name[len(prefix) :] if queue_name.startswith(prefix) and is_durable else None
 
 

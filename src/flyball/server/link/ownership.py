@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from flyball.errors import FlyballError
+from flyball.server.status import queue_report
 from flyball.server.topology import Topology
 
 
@@ -21,6 +22,7 @@ class Ownership:
     def commands(self) -> dict[str, Callable[..., Awaitable[Any]]]:
         return {
             "queue.active": self.active,
+            "queue.list": self.list_queues,
             "queue.counts": self.counts,
             "queue.purge": self.purge,
             "queue.delete": self.delete,
@@ -56,6 +58,14 @@ class Ownership:
         future = _Awaited()
         self._topology.broker.delete_queue(queue_id, future.done, only_empty=True)
         await future.result
+
+    async def list_queues(self, queue_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
+        """Tell what all queues of this node hold, or those of these ids that are its."""
+        return [
+            queue_report(working)
+            for working in self._engine.queues
+            if queue_ids is None or working.queue.id in queue_ids
+        ]
 
     async def active(self, reader: int) -> list[tuple[int, int]]:
         """Return the ids of the queues with messages that the reader may see, and how many."""
