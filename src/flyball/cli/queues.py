@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,7 +21,7 @@ from flyball.cli.session import (
     run,
 )
 from flyball.client.sync import Client
-from flyball.errors import QueueNameTaken, QueueNotFound
+from flyball.errors import ClusterError, QueueNameTaken, QueueNotFound
 
 app = typer.Typer(name="queue", help="Create, list, delete, purge and look into queues.", no_args_is_help=True)
 
@@ -42,22 +42,33 @@ def create_queue(client: Client, name: str, out: Output, *, exist_ok: bool) -> i
 
 
 def list_queues(client: Client, out: Output) -> int:
-    queues = client.status()["queues"]
+    """List the queues of all nodes; whose they are is shown if any belongs to another node than the one asked."""
+    queues = client.manage("queue.list")
     if out.is_json:
         for queue in queues:
             out.json(queue)
     elif queues:
-        out.table(
-            ("id", "name", "ready", "leased", "consumers"),
-            [(q["id"], q["name"], q["ready"], q["leased"], q["consumers"]) for q in queues],
-        )
+        is_alone = all(queue["is_here"] for queue in queues)
+        columns = ["id", "name", *([] if is_alone else ["node"]), "ready", "leased", "consumers"]
+        out.table(columns, [[_cell(queue[column]) for column in columns] for queue in queues])
     return DONE
 
 
+def _cell(value: Any) -> Any:
+    """Return what stands in a table; a node that does not answer has not told how much its queues hold."""
+    return "?" if value is None else value
+
+
 def count_messages(client: Client, name: str) -> int:
-    """Return how many messages the queue holds, leased ones included. Raises QueueNotFound."""
-    for queue in client.status()["queues"]:
-        if queue["name"] == name:
+    """Return how many messages the queue holds, leased ones included.
+
+    Raises QueueNotFound, and ClusterError if its node does not say.
+    """
+    queue_id = client.get_queue_by_name(name).id
+    for queue in client.manage("queue.list"):
+        if queue["id"] == queue_id:
+            if queue["ready"] is None:
+                raise ClusterError(f"node {queue['node']}, which serves {shown(name)}, does not answer; try again")
             return int(queue["ready"] + queue["leased"])
     raise QueueNotFound(name)
 
@@ -97,7 +108,7 @@ def create(
 
 @app.command("list")
 def list_(server: Server = DEFAULT_SERVER, as_json: AsJson = False) -> None:
-    """List all queues and how many messages they hold.
+    """List the queues of all nodes and how many messages they hold.
 
     Example: flyball queue list --json
     """
