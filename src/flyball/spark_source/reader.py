@@ -161,7 +161,7 @@ def last_id(client: Client, queue: str) -> int:
 def check_alone(client: Client, queues: Sequence[str]) -> None:
     """Raise SourceFailed if somebody else consumes one of the queues: what he gives back would be removed unread."""
     names = {client.get_queue_by_name(queue).id: queue for queue in queues}
-    for found in client.status()["queues"]:
+    for found in client.manage("queue.list"):
         if found["id"] in names and (found["consumers"] or found["leased"]):
             raise SourceFailed(
                 f"queue {names[found['id']]!r} is read by others: in mode consume it must be Spark's alone, in mode"
