@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Container, Coroutine
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Sequence
 from typing import Any
 
 from flyball.errors import FlyballError
@@ -65,7 +65,7 @@ async def put(broker: Broker, queue_id: int, body: bytes) -> int:
     """Put a message and return its id when it is durable."""
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    def stored(messages: list[Message], error: FlyballError | None) -> None:
+    def stored(messages: Sequence[Message], error: FlyballError | None) -> None:
         assert error is None
         done.set_result(messages[0].id)
 

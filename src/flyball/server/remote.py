@@ -36,6 +36,9 @@ CONGESTED_BYTES = 8 * 1024 * 1024
 RETRY_S = 0.5
 """After so long a read is tried again whose node could not be reached, if nothing has changed before."""
 
+UNAWARE_S = 0.1
+"""After so long a node is asked again that should serve a queue, and does not do so yet."""
+
 PutDone = Callable[[int, int], None]
 """Called with the token of a put and its outcome."""
 
@@ -88,15 +91,15 @@ class _Put:
             self.send()
 
     def _answered(self, _: int, outcome: int) -> None:
-        if outcome == Outcome.NOT_FOUND and self._queues[0].member:
-            self._remotes.look()
-            self._send_to_another()
-        elif outcome != Outcome.MOVED:
+        if outcome not in (Outcome.MOVED, Outcome.NOT_FOUND):
             self._done(self._token, outcome)
         elif len(self._queues) > 1:
             self._remotes.put_apart(self._queues, self._content, self._done, self._token)
         elif asyncio.get_running_loop().time() >= self.deadline_s:
             self.end(Outcome.UNKNOWN)
+        elif outcome == Outcome.NOT_FOUND and self._remotes.other_member(self._queues[0]) is not None:
+            self._remotes.look()
+            self._send_to_another()
         else:
             self._try_again()
 
@@ -105,9 +108,11 @@ class _Put:
         remote = self._remotes.directory.get(queue_id)
         assert self._link is not None
         if remote is not None and remote.owner == self._link.node_id and self._link.is_ready:
-            # It says that it is not the owner, and nobody has told us who is.
+            # It says that it does not serve the queue, and nobody has told us who does: either we will hear of that
+            # soon, or it has yet to hear that it is to.
             self._remotes.park(queue_id, self)
             self._remotes.look()
+            self._remotes.try_again_later(queue_id)
         else:
             self.send()
 
@@ -246,6 +251,7 @@ class Remotes:
         self._intake = Intake(broker)
         self._singles: dict[Link, Singles] = {}
         self._parked: dict[int, deque[_Put]] = {}
+        self._retries: dict[int, asyncio.TimerHandle] = {}
         self._waiting: list[asyncio.Future[None]] = []
         self._held: set[Callable[[], None]] = set()
         self._hands: dict[int, deque[_Hand]] = {}
@@ -372,6 +378,16 @@ class Remotes:
         """Let a put wait until its queue has an owner that can be reached."""
         self._parked.setdefault(queue_id, deque()).append(put)
         self._sweep_later()
+
+    def try_again_later(self, queue_id: int) -> None:
+        """Send again in a moment what waits for a queue, whether or not something was heard of that."""
+        if queue_id not in self._retries:
+            loop = asyncio.get_running_loop()
+            self._retries[queue_id] = loop.call_later(UNAWARE_S, self._try_again, queue_id)
+
+    def _try_again(self, queue_id: int) -> None:
+        del self._retries[queue_id]
+        self.placed(queue_id)
 
     def _sweep_later(self) -> None:
         if self._sweep is None:

@@ -8,6 +8,8 @@ from typing import Any
 import aio_pika
 import pytest
 
+from flyball.errors import StoreUnavailable
+from flyball.model import Message
 from flyball.server import remote as remote_module
 from flyball.server import shadows
 from tests.server.link.domains import DomainNode, client, domain, run, until
@@ -212,6 +214,72 @@ async def test_a_message_for_a_queue_without_an_owner_is_refused_when_its_time_i
     remote.owner = 77
     with pytest.raises(aio_pika.exceptions.DeliveryError):
         await two.publish(b"1")
+
+
+@with_two_nodes
+async def test_a_message_for_a_queue_that_its_owner_does_not_know_yet_is_confirmed_when_it_does(two: Two) -> None:
+    await two.forwarded()
+    two.first.remotes.catch_up = _nothing_new
+    served = two.second.broker.engine._queues
+    # The first node has heard sooner than the owner itself who that is.
+    adopted = served.pop(two.queue_id)
+    publishing = asyncio.ensure_future(two.publish(b"1"))
+    await until(lambda: two.first.remotes.is_congested)
+    assert not publishing.done()
+    served[two.queue_id] = adopted
+    await publishing
+    assert two.bodies() == [b"1"]
+
+
+@with_two_nodes
+async def test_messages_that_come_before_their_queue_wait_until_this_node_has_heard_that_it_serves_it(
+    two: Two,
+) -> None:
+    await two.forwarded()
+    served = two.second.broker.engine._queues
+    adopted = served.pop(two.queue_id)
+    attempts = 0
+
+    async def catch_up() -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise StoreUnavailable("the store is away")
+        served[two.queue_id] = adopted
+
+    two.second.hub.company.catch_up = catch_up
+    remote = two.first.directory.get(two.queue_id)
+    assert remote is not None
+    handed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    two.first.remotes.hand(remote, [Message(1, two.queue_id, b"1", persistent=False)], handed.set_result)
+    assert await handed
+    assert two.bodies() == [b"1"]
+
+
+@with_two_nodes
+async def test_a_message_for_several_queues_waits_for_the_one_that_its_owner_does_not_know_yet(two: Two) -> None:
+    await two.forwarded()
+    other = await two.there.declare_queue("others", durable=True)
+    exchange = await two.there.declare_exchange("all", "fanout")
+    await other.bind(exchange)
+    await (await two.there.get_queue("orders")).bind(exchange)
+    two.made.tell_all()
+    for name in ("orders", "others"):
+        await (await two.here.get_queue(name)).bind(await two.here.declare_exchange("all", "fanout"))
+    two.first.remotes.catch_up = _nothing_new
+    served = two.second.broker.engine._queues
+    adopted = served.pop(two.queue_id)
+    there = await two.here.get_exchange("all")
+    publishing = asyncio.ensure_future(there.publish(aio_pika.Message(b"1", delivery_mode=2), ""))
+    await until(lambda: two.first.remotes.is_congested)
+    served[two.queue_id] = adopted
+    await publishing
+    assert two.bodies() == [b"1"]
+    assert other.name in [working.queue.name for working in served.values() if len(working) == 1]
+
+
+async def _nothing_new() -> None:
+    """Nobody has told of a change."""
 
 
 def amqp_consumer(node: DomainNode) -> Any:

@@ -14,7 +14,15 @@ from typing import Any
 
 from flyball.engine.consumer import Consumer
 from flyball.engine.queue import WorkingQueue
-from flyball.errors import ClusterError, FlyballError, InvalidBody, ProtocolError, QueueNotFound, StoreError
+from flyball.errors import (
+    ClusterError,
+    FlyballError,
+    InvalidBody,
+    ProtocolError,
+    QueueNotFound,
+    StoreError,
+    StoreUnavailable,
+)
 from flyball.model import Message
 from flyball.server.amqp.intake import Intake
 from flyball.server.broker import is_text
@@ -28,6 +36,9 @@ from flyball.wire import link as wire
 from flyball.wire.link import Ending, Outcome, Settlement
 
 log = logging.getLogger("flyball.server")
+
+RETRY_S = 0.2
+"""After so long the store is asked again that was away."""
 
 FRAMES_AT_ONCE = 500
 """After so many frames others have their turn."""
@@ -461,7 +472,27 @@ class LinkSession(Connection):
             self.broker.peek(frame.queue_id, frame.selector, found)
 
     def _hand(self, frame: wire.Hand) -> None:
-        """Take over messages of another member, unless they came before."""
+        """Take over messages of another member, or of a queue that this node is to serve, unless they came before."""
+        if self._engine.has_queue(frame.queue_id):
+            self._take_handed(frame)
+        else:
+            self.hub.spawn(self._hand_when_known(frame))
+
+    async def _hand_when_known(self, frame: wire.Hand) -> None:
+        """The other node may have heard sooner than this one who serves the queue."""
+        while not self._has_ended:
+            try:
+                await self.hub.company.catch_up()
+            except StoreUnavailable:
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._take_handed(frame)
+                return
+
+    def _take_handed(self, frame: wire.Hand) -> None:
+        if self._has_ended:
+            # Nobody would hear that they are here: they will come again, another way.
+            return
         working = self._engine.find_working(frame.queue_id)
         assert self._theirs is not None
         epoch, last = self._peers.handed.get(self.node_id, (0, 0))
