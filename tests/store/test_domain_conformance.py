@@ -404,6 +404,21 @@ async def test_messages_stay_where_they_are_if_their_destination_is_gone(domain:
     assert await arrived(second, 3) == [2]
 
 
+async def test_what_is_on_its_way_to_a_member_that_is_deleted_goes_to_another_member(domain: SharedDomain) -> None:
+    first = await domain.node("a")
+    second = await domain.node("b", first)
+    for node, number in ((first, 1), (second, 2)):
+        await node.commit(Batch([QueueCreated(Queue(number, "orders", member=True))]))
+    await with_queue(second, 3)
+    await first.commit(Batch(appended=[Message(number, 1, b"body") for number in range(1, 5)]))
+    await first.commit(Batch(transfers=[Transfer([1, 2], 1, 2), Transfer([3], 1, 2), Transfer([4], 1, 3)]))
+    await second.commit(Batch(removed=[2]))
+    await second.commit(Batch([QueueDeleted(2)]))
+    assert await arrived(first, 1) == [1, 3]
+    assert await ids_in(first, 1) == [1, 3]
+    assert await arrived(second, 3) == [4]
+
+
 async def test_what_was_transferred_before_a_queue_is_opened_or_adopted_is_in_its_summary(
     domain: SharedDomain,
 ) -> None:

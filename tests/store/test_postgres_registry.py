@@ -11,17 +11,19 @@ import asyncpg
 import pytest
 
 from flyball.errors import Fenced, StoreError, StoreUnavailable
-from flyball.model import Message
+from flyball.model import Message, Queue
+from flyball.store.changes import QueueCreated
 from flyball.store.group_commit import GroupCommit
 from flyball.store.interface import Batch
 from flyball.store.postgres import registry as registry_module
-from flyball.store.postgres import registry_statements
+from flyball.store.postgres import registry_statements, statements
 from flyball.store.postgres.embedded import EmbeddedPostgres
 from flyball.store.postgres.store import PostgresStore
 from tests.store.domains import (
     Node,
     SharedDomain,
     crash,
+    die,
     ids_in,
     lapse,
     opened,
@@ -60,6 +62,27 @@ async def test_an_open_transaction_of_a_dead_node_is_ended_and_leaves_nothing(po
     assert await ids_in(second, 1) == [1, 2]
     with pytest.raises(Fenced):
         await first.commit(Batch(removed=[1]))
+
+
+async def test_messages_on_their_way_to_a_member_while_its_dead_node_is_replaced_are_not_lost(
+    postgres: EmbeddedPostgres, postgres_domain: SharedDomain
+) -> None:
+    first, second = await two_nodes(postgres_domain)
+    third = await postgres_domain.node("c", first, second)
+    for node, number in ((first, 11), (third, 13)):
+        await node.commit(Batch([QueueCreated(Queue(number, "orders", member=True))]))
+    await first.commit(Batch(appended=[Message(20, 11, b"body")]))
+    await die(third, second)
+    observer = await asyncpg.connect(postgres.dsn)
+    async with first._writer.connection() as connection, connection.transaction():
+        assert await connection.fetchval(statements.TRANSFER, [20], 11, 13, 1, 1)
+        taking_over = asyncio.ensure_future(second.registry.take_over(3, {}))
+        while not await observer.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):
+            continue
+    await observer.close()
+    await taking_over
+    [arrived] = await first.arrivals([11])
+    assert [message.id for message in arrived.messages] == [20]
 
 
 async def test_a_commit_that_waits_when_its_node_is_declared_dead_is_refused_for_good(

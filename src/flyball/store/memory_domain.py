@@ -204,7 +204,23 @@ class MemoryDomain:
         place = placed.queue.vhost, placed.queue.name
         if self.names.get(place) == placed.owner or (self.names.get(place) == 0 and not self._has_member(*place)):
             del self.names[place]
+        if placed.queue.member:
+            self._redirect_transfers(placed.queue)
         self.forget_transfers([queue_id])
+
+    def _redirect_transfers(self, gone: Queue) -> None:
+        """What was on its way to a member that is gone goes to another one."""
+        members = [placed.queue for placed in self.queues.values() if placed.queue.member]
+        heirs = [queue.id for queue in members if (queue.vhost, queue.name) == (gone.vhost, gone.name)]
+        if not heirs:
+            return
+        for number, (queue_id, message_ids) in self.transfers.items():
+            if queue_id == gone.id:
+                self.transfers[number] = (min(heirs), message_ids)
+                for message_id in message_ids:
+                    message = self.messages.get(message_id)
+                    if message is not None and message.queue_id == gone.id:
+                        self.messages[message_id] = replace(message, queue_id=min(heirs))
 
     def move_queue(self, queue_id: int, owner: int) -> None:
         placed = self.queues.get(queue_id)

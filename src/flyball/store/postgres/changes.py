@@ -158,7 +158,15 @@ async def _apply_to_queues(
     placed = [placed for placed in queues.values() if placed is not None]
     created = [one.queue for one in placed]
     if deleted:
-        await connection.execute(statements.DELETE_QUEUES, deleted)
+        members = await connection.fetch(statements.DELETE_QUEUES, deleted)
+        if members:
+            await connection.execute(
+                statements.REDIRECT_TRANSFERS,
+                [row["id"] for row in members],
+                [row["vhost"] for row in members],
+                [row["name"] for row in members],
+            )
+            await connection.execute(statements.FORGET_TRANSFERS, deleted)
     if created:
         await connection.execute(
             statements.CREATE_QUEUES,

@@ -41,18 +41,31 @@ ON CONFLICT (id) DO UPDATE SET vhost = excluded.vhost, name = excluded.name,
     auto_delete = excluded.auto_delete, arguments = excluded.arguments, durable = excluded.durable,
     exclusive = excluded.exclusive, member = excluded.member, owner = excluded.owner"""
 
-# Names come back with their queues, that of a clustered queue with its last member.
+# Names come back with their queues, that of a clustered queue with its last member. Returns the members.
 DELETE_QUEUES = """
 WITH gone AS (
-    DELETE FROM queues WHERE id = ANY($1::integer[]) RETURNING vhost, name, owner, member
-), lost AS (
-    DELETE FROM transfers WHERE queue_id = ANY($1::integer[])
+    DELETE FROM queues WHERE id = ANY($1::integer[]) RETURNING id, vhost, name, owner, member
+), free AS (
+    DELETE FROM names USING gone
+    WHERE names.vhost = gone.vhost AND names.name = gone.name AND (names.node = gone.owner OR (
+        names.node = 0 AND gone.member AND NOT EXISTS (
+            SELECT FROM queues AS other WHERE other.member AND other.vhost = gone.vhost AND other.name = gone.name
+                AND other.id <> ALL($1::integer[]))))
 )
-DELETE FROM names USING gone
-WHERE names.vhost = gone.vhost AND names.name = gone.name AND (names.node = gone.owner OR (
-    names.node = 0 AND gone.member AND NOT EXISTS (
-        SELECT FROM queues AS other WHERE other.member AND other.vhost = gone.vhost AND other.name = gone.name
-            AND other.id <> ALL($1::integer[]))))"""
+SELECT id, vhost, name FROM gone WHERE member"""
+
+# What was on its way to members that are gone goes to another one. To be done after their deletion, which waits for
+# transfers under way: only then are all of these seen.
+REDIRECT_TRANSFERS = """
+WITH heirs AS (
+    SELECT gone.id AS member, min(queues.id) AS heir
+    FROM unnest($1::integer[], $2::text[], $3::text[]) AS gone (id, vhost, name)
+    JOIN queues ON queues.member AND queues.vhost = gone.vhost AND queues.name = gone.name
+    GROUP BY gone.id
+), told AS (
+    UPDATE transfers SET queue_id = heir FROM heirs WHERE queue_id = member RETURNING member, heir, message_ids
+)
+UPDATE messages SET queue_id = heir FROM told WHERE id = ANY(told.message_ids) AND queue_id = member"""
 
 MOVE_QUEUES = """
 UPDATE queues SET owner = moved.owner FROM unnest($1::integer[], $2::integer[]) AS moved (id, owner)
