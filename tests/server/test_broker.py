@@ -11,7 +11,7 @@ from flyball.errors import FlyballError
 from flyball.model import Draft, Message, Queue
 from flyball.server.broker import ID_BLOCK, Broker
 from flyball.store.changes import QueueCreated
-from flyball.store.interface import Batch
+from flyball.store.interface import Arrived, Batch, Transfer
 from flyball.store.memory import MemoryDomain, MemoryStore
 from flyball.store.registry import NodeState
 from tests.server.link.domains import run
@@ -30,6 +30,19 @@ class SlowlyPurged(MemoryStore):
     async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Container[int]) -> int:
         await self.may_delete.wait()
         return await super().delete_queue_messages(queue_id, up_to_id, keep)
+
+
+class PatientStore(MemoryStore):
+    """A store that lets others have their turn, as one behind a socket does."""
+
+    async def arrivals(self, queue_ids: Sequence[int]) -> list[Arrived]:
+        found = await super().arrivals(queue_ids)
+        await asyncio.sleep(0)
+        return found
+
+    async def received(self, transfer_ids: Sequence[int]) -> None:
+        await asyncio.sleep(0)
+        await super().received(transfer_ids)
 
 
 def in_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
@@ -104,3 +117,18 @@ async def test_ids_that_a_node_gives_back_were_granted_to_nobody_else() -> None:
         while broker.engine.message_ids_left < ID_BLOCK:
             await put(broker, queue_id, b"more ids are asked for")
     assert await store.reserve_message_ids(1) >= theirs + ID_BLOCK
+
+
+@in_a_loop
+async def test_what_has_arrived_is_taken_in_once_though_two_look_at_the_same_time() -> None:
+    domain = MemoryDomain()
+    giver, store = MemoryStore(domain=domain, node="one"), PatientStore(domain=domain, node="two")
+    await giver.open()
+    await giver.commit(Batch([QueueCreated(Queue(1, "orders", member=True))], [Message(7, 1, b"body")]))
+    await giver.registry.renew(600.0, addresses={}, report={}, known_generation=9, seen_version=0)
+    async with running(store) as broker:
+        await store.commit(Batch([QueueCreated(Queue(2, "orders", member=True))]))
+        [working] = await broker.adopt_queues([2])
+        await giver.commit(Batch(transfers=[Transfer([7], 1, 2)]))
+        await asyncio.gather(broker.take_arrivals(), broker.take_arrivals())
+        assert [(message.id, message.stored) for message in working.oldest(0, 10)] == [(7, True)]

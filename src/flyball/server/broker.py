@@ -174,8 +174,8 @@ class Broker:
         self._tasks = tasks
         self._is_reserving = False
         self._arrived: dict[int, Sequence[Message]] = {}
-        self._taking_in = asyncio.Lock()
         """What was handed over by other nodes, by the transfer, while the store has not forgotten that."""
+        self._taking_in = asyncio.Lock()
         self._under_way: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.TimerHandle | None = None
         self._expiry_timer: asyncio.TimerHandle | None = None
@@ -286,25 +286,25 @@ class Broker:
 
     async def take_arrivals(self) -> None:
         """Take in what other members of clustered queues have handed to ours. Raises StoreError."""
-        members = [working.queue.id for working in self.engine.queues if working.queue.member]
-        if not members:
-            return
         # One at a time: what another one has read, and this one forgotten meanwhile, would be taken in twice.
         async with self._taking_in:
-            while arrivals := await self.store.arrivals(members):
-                for arrived in arrivals:
+            while members := [working.queue.id for working in self.engine.queues if working.queue.member]:
+                arrivals = await self.store.arrivals(members)
+                # What came for a queue that is gone by now is not for this node any more.
+                taken = [arrived for arrived in arrivals if self.engine.has_queue(arrived.queue_id)]
+                if not taken:
+                    return
+                for arrived in taken:
                     if arrived.transfer_id not in self._arrived:
                         self._take_in(arrived)
-                await self.store.received([arrived.transfer_id for arrived in arrivals])
-                for arrived in arrivals:
+                await self.store.received([arrived.transfer_id for arrived in taken])
+                for arrived in taken:
                     for message in self._arrived.pop(arrived.transfer_id):
                         message.stored = True
 
     def _take_in(self, arrived: Arrived) -> None:
         self._arrived[arrived.transfer_id] = arrived.messages
-        working = self.engine.find_working(arrived.queue_id)
-        if working is None:
-            return
+        working = self.engine.queue(arrived.queue_id)
         for message in arrived.messages:
             # Until the transfer is received the store does not tell of it, as of what it does not have.
             message.stored = False
