@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import aio_pika
+import aiormq
 import pytest
 
 from flyball.errors import StoreUnavailable
@@ -13,7 +14,7 @@ from flyball.model import Message
 from flyball.server import remote as remote_module
 from flyball.server import shadows
 from tests.server.link.domains import DomainNode, client, domain, run, until
-from tests.server.link.pairs import Inbox, Two, bodies, with_two_nodes
+from tests.server.link.pairs import Inbox, Two, bodies, two_nodes, with_two_nodes
 
 
 @with_two_nodes
@@ -280,6 +281,47 @@ async def test_a_message_for_several_queues_waits_for_the_one_that_its_owner_doe
 
 async def _nothing_new() -> None:
     """Nobody has told of a change."""
+
+
+async def _move_away(two: Two) -> None:
+    """Let the second node leave its queue to a third one, of which the first has not heard."""
+    committed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    two.second.broker.release_queue(two.queue_id, 77, committed.set_result)
+    await committed
+
+
+@pytest.mark.parametrize("is_asked_for", [False, True])
+def test_a_transaction_fails_whose_acknowledgements_reach_the_owner_after_the_queue_has_moved(
+    is_asked_for: bool,
+) -> None:
+    async def test() -> None:
+        async with two_nodes() as two:
+            await two.forwarded()
+            await two.publish(b"1")
+            connection = await aiormq.connect(f"amqp://guest:guest@{two.first.addresses['amqp']}/")
+            channel = await connection.channel(publisher_confirms=False)
+            await channel.tx_select()
+            inbox: asyncio.Queue[Any] = asyncio.Queue()
+            if is_asked_for:
+                inbox.put_nowait(await channel.basic_get("orders"))
+            else:
+                await channel.basic_consume("orders", inbox.put)
+            message = await inbox.get()
+            await channel.basic_ack(message.delivery.delivery_tag)
+            link = two.first.peers.link(2)
+            assert link is not None
+            # What the owner says of the move is on its way when the acknowledgement goes.
+            hold = two.second.hub.speaks_until
+            two.second.hub.speaks_until = 0.0
+            await _move_away(two)
+            committing = asyncio.ensure_future(channel.tx_commit())
+            await until(lambda: bool(link._answers))
+            two.second.hub.speak_until(hold)
+            with pytest.raises(aiormq.exceptions.AMQPError, match="comes again"):
+                await committing
+            await connection.close()
+
+    run(test())
 
 
 def amqp_consumer(node: DomainNode) -> Any:

@@ -574,8 +574,8 @@ class Afar:
         self, puts: Sequence[asyncio.Future[int]], settled: Settled, done: Callable[..., None]
     ) -> None:
         try:
-            for way in settled.links:
-                await way.ask_to_flush()
+            for way, in_vain in settled.links.items():
+                await way.ask_to_flush(in_vain)
             if settled.is_in_vain:
                 raise ClusterError("another node was lost before the commit: what it had sent comes again")
             outcomes = [await put for put in puts]

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from flyball.errors import PeerLost, ProtocolError
+from flyball.errors import ClusterError, PeerLost, ProtocolError
 from flyball.server.connection import Connection, Hub
 from flyball.server.link.failures import raised_elsewhere
 from flyball.store.registry import NodeRecord, NodeState
@@ -73,7 +73,8 @@ class Settled:
     __slots__ = ("is_in_vain", "links")
 
     def __init__(self) -> None:
-        self.links: set[Link] = set()
+        self.links: dict[Link, int] = {}
+        """With how many acknowledgements each had brought in vain before."""
         self.is_in_vain = False
         """Whether some reached nobody: the message had been lost to this node before."""
 
@@ -104,6 +105,8 @@ class Link(Connection):
         self._puts: dict[int, tuple[Callable[[int, int], None], int, int]] = {}
         self._last_number = 0
         self._early: list[bytes] = []
+        self._in_vain = 0
+        """How often the node has said that an acknowledgement came too late: the queue had moved."""
         self._settling: list[int] = []
         self._settling_for = (0, 0)
         self._timer: asyncio.TimerHandle | None = None
@@ -133,7 +136,7 @@ class Link(Connection):
         if self.is_lost:
             self.settled_in_vain()
             return
-        self._peers.settled.links.add(self)
+        self._peers.settled.links.setdefault(self, self._in_vain)
         if self._settling_for != (consumer, settlement):
             self._send_settles()
             self._settling_for = (consumer, settlement)
@@ -145,9 +148,14 @@ class Link(Connection):
         """Something was settled that is not this node's any more: it will be delivered again."""
         self._peers.settled.is_in_vain = True
 
-    async def ask_to_flush(self) -> None:
-        """Return when everything that was sent this way is durable there. Raises PeerLost, and what the node met."""
+    async def ask_to_flush(self, in_vain: int) -> None:
+        """Return when everything that was sent this way is durable there. Raises PeerLost, and what the node met.
+
+        Raises ClusterError if more acknowledgements than `in_vain` did not find their messages there any more.
+        """
         await self._peers.request_over(self, "flush", {}, FLUSH_LIMIT_S)
+        if self._in_vain > in_vain:
+            raise ClusterError(f"node {self.node_id} does not serve the queue any more: what it had sent comes again")
 
     def send(self, data: bytes) -> None:
         if self._settling:
@@ -252,6 +260,8 @@ class Link(Connection):
                     self.unanswered_bytes -= size_bytes
                     done(token, frame.outcome)
             self._peers.on_room()
+        elif isinstance(frame, wire.Cancelled) and not frame.consumer:
+            self._in_vain += 1
         elif isinstance(frame, wire.Cancelled):
             consumer = self.consumers.pop(frame.consumer, None)
             if consumer is not None:
@@ -388,7 +398,7 @@ class Peers:
         return settled
 
     def link_lost(self, link: Link) -> None:
-        self.settled.links.discard(link)
+        self.settled.links.pop(link, None)
         if self._links.get(link.node_id) is link:
             del self._links[link.node_id]
 

@@ -114,6 +114,8 @@ class LinkSession(Connection):
         """Who is there, once that is proved."""
         self._decoder = wire.LinkDecoder()
         self._consumers: dict[int, _Consumer] = {}
+        self._moved: set[int] = set()
+        """The consumers that have ended because another node serves their queues."""
         self._held: dict[int, Message] = {}
         """What was asked for with Get and is not settled."""
         self._puts: _Puts | None = None
@@ -359,6 +361,8 @@ class LinkSession(Connection):
         owner = self._consumers.get(frame.consumer)
         consumer = None if owner is None else owner.engine_consumer
         if owner is None or consumer is None:
+            if frame.consumer in self._moved and frame.settlement == Settlement.ACK:
+                self._tell_in_vain()
             return
         leases = consumer.leases
         messages: list[Message] = []
@@ -377,7 +381,8 @@ class LinkSession(Connection):
         broker = self.broker
         if settlement == Settlement.ACK:
             for message in messages:
-                broker.settle(message)
+                if not broker.settle(message) and self._topology.directory.get(message.queue_id) is not None:
+                    self._tell_in_vain()
         elif settlement == Settlement.REQUEUE:
             broker.give_back(messages)
         elif settlement == Settlement.REJECT:
@@ -388,6 +393,10 @@ class LinkSession(Connection):
         else:
             for message in messages:
                 broker.bring_back(message)
+
+    def _tell_in_vain(self) -> None:
+        """An acknowledgement has found nothing: the message comes again, from whoever serves its queue now."""
+        self.send(wire.encode_cancelled(0, Ending.MOVED))
 
     def _window(self, frame: wire.Window) -> None:
         consumer = self._running(frame.consumer)
@@ -430,6 +439,8 @@ class LinkSession(Connection):
         was_running = owner.engine_consumer is not None and self._consumers.pop(owner.number, None) is owner
         if was_running:
             self.send(wire.encode_cancelled(owner.number, ending))
+            if ending is Ending.MOVED:
+                self._moved.add(owner.number)
 
     # Single messages
 

@@ -191,7 +191,7 @@ class Cancel:
 
 @dataclass(slots=True)
 class Cancelled:
-    """The last that comes for a consumer."""
+    """The last that comes for a consumer. For 0, which is none: an acknowledgement came after the queue had moved."""
 
     consumer: int
     ending: int
