@@ -147,7 +147,7 @@ class ServeSettings(BaseModel):
         10, "How long a request waits for the store before it fails.", key="store.time_limit_s"
     )
     lease_s: Annotated[float, Field(ge=1, le=600), Form("SECONDS")] = option(
-        5, "How long other nodes of the domain wait for this one before they take its place.", key="domain.lease_s"
+        4, "How long other nodes of the domain wait for this one before they take its place.", key="domain.lease_s"
     )
     capacity: Annotated[float, Field(gt=0, le=1000), Form("NUMBER")] = option(
         1, "How much the node can bear, compared with the others of its domain.", key="domain.capacity"
