@@ -39,6 +39,18 @@ def test_a_put_that_names_a_missing_queue_stores_nothing(memory_node: RunningNod
     assert peer.list(queue_id) == []
 
 
+def test_nobody_reaches_into_what_stands_for_a_queue_of_another_node(memory_node: RunningNode) -> None:
+    shadow = memory_node.call(lambda node: node.hub.broker.engine.create_shadow("q", "/", object()))  # type: ignore[arg-type]
+    peer = wide(memory_node)
+    assert shadow.queue.id < 0
+    for packet in (
+        wire.Put(1, [shadow.queue.id], [WireDraft(b"a")]),
+        wire.Take(2, shadow.queue.id, WireSelector(), 1, 0),
+        wire.Purge(3, shadow.queue.id),
+    ):
+        assert peer.refusal(packet) == ErrorCode.QUEUE_NOT_EXISTING
+
+
 def test_a_put_with_one_draft_too_large_stores_nothing(start_memory_node: Callable[..., RunningNode]) -> None:
     peer = wide(start_memory_node(max_message_bytes="1000"))
     queue_id = peer.create_queue()
