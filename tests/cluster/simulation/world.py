@@ -25,17 +25,17 @@ from flyball.store.changes import Change, QueueDeleted
 from flyball.store.memory import MemoryDomain
 from flyball.wire import amqp as wire
 from tests.cluster.simulation import clients
-from tests.cluster.simulation.faults import UPHEAVALS, Fault, Kind, plan
+from tests.cluster.simulation.faults import HARMLESS, Fault, Kind, plan
 from tests.cluster.simulation.loop import BEGAN_S, Process, VirtualLoop, run
 from tests.cluster.simulation.network import Network
 from tests.cluster.simulation.stores import SimulatedStore
 
 LEASE_S = 3.0
-FAULTS_FOR_S = 30.0
+FAULTS_FOR_S = 25.0
 SETTLE_S = 20.0
 DRAIN_LIMIT_S = 60.0
 STOP_LIMIT_S = 200.0
-LOOK_S = 0.05
+LOOK_S = 0.1
 """How often it is seen whether everything holds."""
 STEADY_S = 10.0
 """At the end nothing may be decided any more for so long."""
@@ -313,7 +313,7 @@ class World:
         return str(node.addresses["amqp"])
 
     def _hire(self) -> None:
-        ground = clients.Ground(self.recorder, self.addresses, frozenset((CLUSTERED,)), self.complain)
+        ground = clients.Ground(self.recorder, self.addresses, frozenset((CLUSTERED,)))
         crew: list[tuple[type[clients.Worker], str]] = []
         for queue in self.plain:
             crew += [(clients.AmqpProducer, queue), (clients.AmqpConsumer, queue)]
@@ -350,7 +350,7 @@ class World:
             return
         self.tell(f"fault: {fault}")
         name = f"{fault.kind} {fault.node} {fault.at_s:.3f}"
-        is_upheaval = fault.kind in UPHEAVALS or fault.kind is Kind.REBALANCE
+        is_upheaval = fault.kind not in HARMLESS
         if is_upheaval:
             self.recorder.upheaval(Noted.DISTURBED, name)
         await self._do(fault, node)
@@ -457,12 +457,14 @@ class World:
                 self.complain(f"I3: {count} nodes serve queue {queue_id}")
 
     def _check_holders(self) -> None:
-        """A message that is not settled is held by one session, or is ready (I2)."""
+        """A message that is not settled is held by one session, or is ready (I2), and nobody holds too many (I13)."""
         for node in self._speaking():
             for working in node.hub.broker.engine.queues:
                 held: Counter[int] = Counter()
                 for consumer in working.consumers.values():
                     held.update(consumer.leases.keys())
+                    if len(consumer.leases) > consumer.credit.prefetch:
+                        self.complain(f"I13: a consumer of {working.queue.name} holds {len(consumer.leases)} messages")
                 for message_id, count in held.items():
                     if count > 1:
                         self.complain(f"I2: message {message_id} is held {count} times")
