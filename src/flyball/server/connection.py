@@ -87,8 +87,13 @@ class Hub:
         authority.on_vhost_closed = self._vhost_closed
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start what a session cannot do at once. It ends with the node at the latest."""
-        task = self._tasks.create_task(work)
+        """Start what a session cannot do at once. It ends with the node at the latest: then nothing is begun."""
+        try:
+            task = self._tasks.create_task(work)
+        except RuntimeError:
+            # The group of tasks is about to end, because one has failed, and takes no more.
+            work.close()
+            return
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
