@@ -153,7 +153,11 @@ class Membership:
 
     async def claim(self, vhost: str, name: str) -> int:
         """Claim the name of a new queue; return the id of the node that has it, which may be another one."""
-        return await self.registry.claim(vhost, name) if self._broker.in_company else self.node_id
+        if not self._broker.in_company:
+            return self.node_id
+        # The name may be that of a queue whose deletion is on its way to the store, and would take it along.
+        await self._broker.journal.flush()
+        return await self.registry.claim(vhost, name)
 
     async def catch_up(self) -> None:
         """Follow all that others have changed up to now. Raises StoreError."""
@@ -211,6 +215,8 @@ class Membership:
     async def _renew(self) -> None:
         began_s = time.monotonic()
         lease_s = self.lease_s if self._broker.in_company else ALONE_LEASE_S
+        # The registry may have done it long before this node hears of that: a shorter lease counts from now on.
+        self._hub.speaks_until = min(self._hub.speaks_until, began_s + lease_s)
         self.nodes = await self.registry.renew(
             lease_s,
             addresses=self.addresses,
@@ -250,8 +256,17 @@ class Membership:
 
     async def _reserve_ids(self) -> None:
         store, engine = self._broker.store, self._broker.engine
-        engine.grant_queue_ids(await store.reserve_queue_ids(QUEUE_ID_BLOCK), QUEUE_ID_BLOCK)
-        engine.grant_client_ids(await store.reserve_client_ids(CLIENT_ID_BLOCK), CLIENT_ID_BLOCK)
+        first = await store.reserve_queue_ids(QUEUE_ID_BLOCK)
+        # What is on its way to the store, or was never meant for it, may have ids of which the store does not know.
+        while first + QUEUE_ID_BLOCK <= engine.next_queue_id:
+            first = await store.reserve_queue_ids(QUEUE_ID_BLOCK)
+        unused = max(first, engine.next_queue_id)
+        engine.grant_queue_ids(unused, first + QUEUE_ID_BLOCK - unused)
+        first = await store.reserve_client_ids(CLIENT_ID_BLOCK)
+        while first + CLIENT_ID_BLOCK <= engine.next_client_id:
+            first = await store.reserve_client_ids(CLIENT_ID_BLOCK)
+        unused = max(first, engine.next_client_id)
+        engine.grant_client_ids(unused, first + CLIENT_ID_BLOCK - unused)
 
     async def _top_up_ids(self) -> None:
         engine = self._broker.engine

@@ -1,0 +1,103 @@
+"""A node among others: its lease, its ids and the names of its queues."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from flyball.server.authority import Authority
+from flyball.server.broker import Broker
+from flyball.server.connection import Hub
+from flyball.server.definitions import Definitions
+from flyball.server.membership import ALONE_LEASE_S, Membership
+from flyball.server.topics import Topics
+from flyball.server.topology import Topology
+from flyball.store.memory import MemoryDomain, MemoryStore
+from tests.server.test_broker import in_a_loop, running
+
+LEASE_S = 5.0
+
+
+class Watched(MemoryStore):
+    """A store that tells when it is asked for ids of queues."""
+
+    on_reserve: Callable[[], object] = staticmethod(lambda: None)
+
+    async def reserve_queue_ids(self, count: int) -> int:
+        self.on_reserve()
+        return await super().reserve_queue_ids(count)
+
+
+@contextlib.asynccontextmanager
+async def member(store: MemoryStore) -> AsyncIterator[tuple[Membership, Broker]]:
+    """Run a node that renews its lease when it is told to."""
+    async with asyncio.TaskGroup() as tasks, running(store) as broker:
+        authority = Authority(broker.journal, (), loopback_users=())
+        topology = Topology(broker, authority, ())
+        definitions = Definitions(broker.journal, ("topic",), ())
+        hub = Hub(broker, authority, Topics(topology, definitions), None, 10, tasks)
+        membership = Membership(hub, topology, definitions, lease_s=LEASE_S, version=0)
+        await membership.serve({})
+        yield membership, broker
+
+
+@contextlib.asynccontextmanager
+async def joining(store: MemoryStore) -> AsyncIterator[None]:
+    """Let a node join while others go on; it is in when they have made room for it."""
+    opening = asyncio.ensure_future(store.open())
+    await asyncio.sleep(0)
+    yield
+    await opening
+
+
+@in_a_loop
+async def test_ids_that_are_not_in_the_store_yet_are_not_given_out_again_when_others_come() -> None:
+    domain = MemoryDomain()
+    store = Watched(domain=domain, node="one")
+    async with member(store) as (membership, broker):
+        created: list[int] = []
+        store.on_reserve = lambda: created.append(broker.engine.create_queue(f"queue {len(created)}").id)
+        async with joining(MemoryStore(domain=domain, node="two")):
+            await membership.start()
+        assert broker.in_company
+        assert created
+        assert broker.engine.create_queue("another").id not in created
+        assert broker.engine.queue_ids_left is not None
+
+
+@in_a_loop
+async def test_a_lease_that_becomes_shorter_counts_from_before_the_registry_is_told() -> None:
+    domain = MemoryDomain()
+    store = MemoryStore(domain=domain, node="one")
+    async with member(store) as (membership, _):
+        silent_from: list[float] = []
+        renew = store.registry.renew
+
+        async def watched(lease_s: float, **told: Any) -> Any:
+            silent_from.append(membership._hub.speaks_until)
+            return await renew(lease_s, **told)
+
+        store.registry.renew = watched  # type: ignore[method-assign]
+        assert membership._hub.speaks_until > time.monotonic() + ALONE_LEASE_S / 2
+        async with joining(MemoryStore(domain=domain, node="two")):
+            await membership.start()
+        assert silent_from[-1] <= time.monotonic() + LEASE_S
+
+
+@in_a_loop
+async def test_a_name_is_claimed_after_the_deletion_that_gives_it_back() -> None:
+    domain = MemoryDomain()
+    store, other = MemoryStore(domain=domain, node="one"), MemoryStore(domain=domain, node="two")
+    async with member(store) as (membership, broker):
+        queue_id = broker.create_queue("orders", lambda error: None).id
+        async with joining(other):
+            await membership.start()
+        await broker.journal.flush()
+        broker.delete_queue(queue_id, lambda error: None)
+        assert await membership.claim("/", "orders") == membership.node_id
+        # Nothing that was on its way has given the name to others.
+        await broker.journal.flush()
+        assert await other.registry.claim("/", "orders") == membership.node_id
