@@ -558,10 +558,9 @@ class Remotes:
     async def _ask(self, command: str, queue_id: int, **arguments: object) -> Any:
         """Ask the owner of a queue, whoever that is. Raises QueueNotFound, PeerLost and what the owner met."""
         deadline_s = asyncio.get_running_loop().time() + self._wait_s
-        denied_by: int | None = None
         while True:
             remote = self.directory.get(queue_id)
-            if remote is None or remote.owner == denied_by:
+            if remote is None:
                 raise QueueNotFound(queue_id)
             left_s = deadline_s - asyncio.get_running_loop().time()
             try:
@@ -569,12 +568,24 @@ class Remotes:
                     remote.owner, command, {"queue_id": queue_id, **arguments}, max(left_s, 0.1)
                 )
             except QueueNotFound:
-                denied_by = remote.owner
-                await self.catch_up()
+                if left_s <= 0:
+                    raise
+                await self.until_known(remote)
             except PeerLost:
                 if asyncio.get_running_loop().time() >= deadline_s:
                     raise
                 await self.news(min(left_s, 0.5))
+
+    async def until_known(self, denied: RemoteQueue) -> None:
+        """Wait a moment until a queue that its owner does not know, as it says, is told to be gone or another's.
+
+        If nothing is told, that node has yet to hear that it is to serve the queue.
+        """
+        owner = denied.owner
+        await self.catch_up()
+        found = self.directory.get(denied.queue.id)
+        if found is not None and found.owner == owner:
+            await self.news(UNAWARE_S)
 
     # Members
 

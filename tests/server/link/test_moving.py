@@ -258,6 +258,29 @@ async def test_messages_that_come_before_their_queue_wait_until_this_node_has_he
 
 
 @with_two_nodes
+async def test_what_is_asked_of_an_owner_that_has_yet_to_hear_of_the_queue_is_done_when_it_has(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    await two.publish(b"1")
+    two.first.remotes.catch_up = _nothing_new
+    served = two.second.broker.engine._queues
+
+    async def while_unknown(work: Any) -> Any:
+        adopted = served.pop(two.queue_id)
+        asked = asyncio.ensure_future(work)
+        await until(lambda: bool(two.first.remotes._waiting))
+        served[two.queue_id] = adopted
+        return await asked
+
+    declared = await while_unknown(two.here.declare_queue("orders", passive=True))
+    assert declared.declaration_result.message_count == 1
+    await while_unknown(queue.consume(inbox))
+    (message,) = await inbox.take(1)
+    await message.ack()
+    await while_unknown(queue.delete(if_unused=False, if_empty=False))
+    assert two.queue_id not in served
+
+
+@with_two_nodes
 async def test_a_message_for_several_queues_waits_for_the_one_that_its_owner_does_not_know_yet(two: Two) -> None:
     await two.forwarded()
     other = await two.there.declare_queue("others", durable=True)

@@ -316,7 +316,6 @@ class Afar:
     async def _at_owner(self, queue: Queue, attempt: Callable[[Found], Awaitable[T]]) -> T:
         """Try something with a queue wherever it is served, until that succeeds or it was lost for too long."""
         deadline_s = asyncio.get_running_loop().time() + PATIENCE_S
-        has_looked = False
         while True:
             working = self._engine.find_working(queue.id)
             target = self._directory.get(queue.id) if working is None else working
@@ -325,10 +324,9 @@ class Afar:
             try:
                 return await attempt(target)
             except QueueNotFound as error:
-                if has_looked:
+                if isinstance(target, WorkingQueue) or asyncio.get_running_loop().time() >= deadline_s:
                     raise QueueNotFound(queue.name, queue.vhost) from error
-                has_looked = True
-                await self.remotes.catch_up()
+                await self.remotes.until_known(target)
             except PeerLost as error:
                 if asyncio.get_running_loop().time() >= deadline_s:
                     raise
