@@ -26,7 +26,7 @@ from flyball.cluster.provisioners import Provisioner
 from flyball.cluster.sessions import new_session_id
 from flyball.cluster.tasks import Errands
 from flyball.cluster.telling import Teller
-from flyball.errors import ClusterError, StoreUnavailable
+from flyball.errors import ClusterError, Fenced, StoreError
 from flyball.store.registry import NodeRecord, NodeState
 
 log = logging.getLogger(__name__)
@@ -62,9 +62,12 @@ class Leader:
             while True:
                 try:
                     await self.step()
-                except StoreUnavailable as error:
+                except Fenced:
+                    raise
+                except StoreError as error:
+                    # The store is away, or a node that was dead has just joined again: look anew.
                     self._agent.leads = False
-                    log.info("the registry cannot be asked who leads: %s", error)
+                    log.info("leading the domain is tried again: %s", error)
                 await asyncio.sleep(PERIOD_S)
         finally:
             self._errands.cancel()
