@@ -240,8 +240,11 @@ class Topology:
             usage.expiry.cancel()
             usage.expiry = None
 
-    def consumer_gone(self, queue_id: int, consumer: object) -> None:
-        """A consumer has been cancelled: an auto-delete queue that had it as its last goes too."""
+    def consumer_gone(self, queue_id: int, consumer: object, *, may_return_s: float = 0.0) -> None:
+        """A consumer has been cancelled: an auto-delete queue that had it as its last goes too.
+
+        If the consumer was only lost it may return: for so long the queue waits.
+        """
         working = self.engine.find_working(queue_id)
         usage = self._usage.get(queue_id)
         if working is None or usage is None:
@@ -250,10 +253,14 @@ class Topology:
             usage.exclusive_consumer = None
         if working.consumers:
             return
-        if working.queue.auto_delete:
-            self.broker.delete_queue(queue_id, _nobody_asks)
-        else:
+        if not working.queue.auto_delete:
             self._set_expiry(working)
+        elif may_return_s:
+            if usage.expiry is not None:
+                usage.expiry.cancel()
+            usage.expiry = asyncio.get_running_loop().call_later(may_return_s, self._expire_queue, queue_id)
+        else:
+            self.broker.delete_queue(queue_id, _nobody_asks)
 
     # Inside
 

@@ -13,6 +13,7 @@ from flyball.errors import StoreUnavailable
 from flyball.model import Message
 from flyball.server import remote as remote_module
 from flyball.server import shadows
+from flyball.server.link import session as link_session
 from tests.server.link.domains import DomainNode, client, domain, run, until
 from tests.server.link.pairs import Inbox, Two, bodies, two_nodes, with_two_nodes
 
@@ -33,6 +34,35 @@ async def test_a_broken_link_gives_the_messages_back_and_the_consumer_goes_on(tw
     assert len(two.working.out) == 1
     await again.ack()
     await until(lambda: not two.working.out)
+
+
+@with_two_nodes
+async def test_an_auto_delete_queue_outlives_a_broken_link(two: Two) -> None:
+    queue, inbox = await two.forwarded(auto_delete=True), Inbox()
+    tag = await queue.consume(inbox)
+    await two.publish(b"1")
+    await inbox.take(1)
+    link = two.first.peers.link(2)
+    assert link is not None
+    link.give_up("was cut by the test")
+    (again,) = await inbox.take(1)
+    assert (again.body, again.redelivered) == (b"1", True)
+    await again.ack()
+    await queue.cancel(tag)
+    await until(lambda: two.second.broker.engine.find_queue("orders") is None)
+
+
+def test_an_auto_delete_queue_goes_if_nobody_returns_over_another_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_session, "RETURN_S", 0.01)
+
+    async def test() -> None:
+        async with two_nodes() as two:
+            queue = await two.forwarded(auto_delete=True)
+            await queue.consume(Inbox())
+            two.made.kill(two.first)
+            await until(lambda: two.second.broker.engine.find_queue("orders") is None)
+
+    run(test())
 
 
 @with_two_nodes

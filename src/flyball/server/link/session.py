@@ -40,6 +40,9 @@ log = logging.getLogger("flyball.server")
 RETRY_S = 0.2
 """After so long the store is asked again that was away."""
 
+RETURN_S = 10.0
+"""So long an auto-delete queue waits for consumers whose link broke: their clients have not cancelled them."""
+
 FRAMES_AT_ONCE = 500
 """After so many frames others have their turn."""
 
@@ -160,7 +163,7 @@ class LinkSession(Connection):
         self.broker.give_back(held)
         for owner in consumers.values():
             if owner.engine_consumer is not None:
-                self._topology.consumer_gone(owner.engine_consumer.queue_id, owner)
+                self._topology.consumer_gone(owner.engine_consumer.queue_id, owner, may_return_s=RETURN_S)
 
     def tick(self, now_s: float) -> None:
         """Numbers for new messages may have come."""
