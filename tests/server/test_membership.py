@@ -101,3 +101,36 @@ async def test_a_name_is_claimed_after_the_deletion_that_gives_it_back() -> None
         # Nothing that was on its way has given the name to others.
         await broker.journal.flush()
         assert await other.registry.claim("/", "orders") == membership.node_id
+
+
+@in_a_loop
+async def test_nobody_is_judged_right_after_the_clock_of_the_registry_was_put_forward() -> None:
+    ahead_s = 0.0
+    domain = MemoryDomain(lambda: time.monotonic() + ahead_s)
+    other = MemoryStore(domain=domain, node="two")
+    async with member(MemoryStore(domain=domain, node="one")) as (membership, _):
+        async with joining(other):
+            await membership.start()
+        await other.registry.renew(LEASE_S, addresses={}, report={}, known_generation=9, seen_version=0)
+        await membership.start()
+        membership._gapless_since_s = 0.0
+        await membership.start()
+        assert membership.may_judge
+        ahead_s = 2 * LEASE_S
+        await membership.start()
+        assert not membership.others
+        assert not membership.may_judge
+
+
+@in_a_loop
+async def test_one_that_leaves_can_be_judged_at_once() -> None:
+    domain = MemoryDomain()
+    other = MemoryStore(domain=domain, node="two")
+    async with member(MemoryStore(domain=domain, node="one")) as (membership, _):
+        async with joining(other):
+            await membership.start()
+        membership._gapless_since_s = 0.0
+        await other.registry.leave()
+        await membership.start()
+        assert not membership.others
+        assert membership.may_judge

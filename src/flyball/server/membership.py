@@ -40,6 +40,9 @@ SOONEST_RENEWAL_S = 0.1
 ALONE_LEASE_S = 30.0
 """While nobody else is there a node may be without its store for so long before it falls silent."""
 
+JUMP_S = 0.1
+"""By so much clocks may differ in what time has passed."""
+
 QUEUE_ID_BLOCK = 10_000
 CLIENT_ID_BLOCK = 100_000
 """So many ids are reserved at a time while others give out ids too."""
@@ -217,6 +220,7 @@ class Membership:
         lease_s = self.lease_s if self._broker.in_company else ALONE_LEASE_S
         # The registry may have done it long before this node hears of that: a shorter lease counts from now on.
         self._hub.speaks_until = min(self._hub.speaks_until, began_s + lease_s)
+        before = self.nodes
         self.nodes = await self.registry.renew(
             lease_s,
             addresses=self.addresses,
@@ -226,7 +230,8 @@ class Membership:
             state=self.state,
         )
         self._hub.speak_until(began_s + lease_s)
-        if began_s - self._renewed_s > self.lease_s or self._gapless_since_s is None:
+        has_jumped = _has_jumped(before, self.nodes, time.monotonic() - self._renewed_s)
+        if has_jumped or began_s - self._renewed_s > self.lease_s or self._gapless_since_s is None:
             self._gapless_since_s = began_s
         self._renewed_s = began_s
         newest = max((node.generation for node in self.nodes if node.is_live), default=0)
@@ -314,6 +319,17 @@ class Membership:
             case QueueDeleted(queue_id):
                 self._topology.apply(change, node_id)
                 self.on_placed(queue_id)
+
+
+def _has_jumped(before: Sequence[NodeRecord], now: Sequence[NodeRecord], passed_s: float) -> bool:
+    """Whether leases have lost more of their time than has passed: the registry's clock was put forward.
+
+    Then they say nothing about their nodes, until these have had the time to renew them.
+    """
+    left_s = {(node.id, node.epoch): node.lease_left_s for node in before if node.is_live}
+    # Who leaves gives up its lease.
+    stayed = [node for node in now if node.state is not NodeState.LEAVING]
+    return any(left_s.get((node.id, node.epoch), 0.0) - node.lease_left_s > passed_s + JUMP_S for node in stayed)
 
 
 _OWN = (QueueCreated, ClientCreated, ClientDeleted, DefinitionPut, DefinitionDeleted)
