@@ -53,6 +53,7 @@ class Ground:
     """Where nodes are, by protocol."""
     clustered: frozenset[str]
     """The queues that are clustered: their order and marks are not looked at."""
+
     def leaves(self, who: str) -> None:
         """A consumer goes: what is on its way to it may come to another one unmarked, and later than it should."""
         self.recorder.upheaval(Kind.DISTURBED, who)

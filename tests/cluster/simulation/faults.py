@@ -1,4 +1,4 @@
-"""What goes wrong in a simulation, and when: planned from its seed alone, so that a plan can be shown and repeated."""
+"""What goes wrong in a simulation, and when: planned from its seed alone, so that it can be shown and repeated."""
 
 from __future__ import annotations
 

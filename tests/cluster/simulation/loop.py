@@ -111,7 +111,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Run what is due. In place of asyncio's own, which would ask the system for the time and for sockets."""
         ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
         while scheduled and scheduled[0]._cancelled:
-            self._timer_cancelled_count -= 1
             heapq.heappop(scheduled)._scheduled = False
         if not ready:
             if not scheduled:
@@ -132,8 +131,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        if handle._scheduled:  # type: ignore[attr-defined]
-            self._timer_cancelled_count += 1
+        """It is passed over when its time has come."""
 
     def _process_events(self, event_list: object) -> None:
         raise AssertionError("there are no sockets here")
@@ -141,7 +139,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         """Nothing else can be waiting in another thread."""
 
-    def run_in_executor(self, executor: object, work: Callable[..., Any], *arguments: Any) -> Any:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: object, work: Callable[..., Any], *arguments: Any
+    ) -> Any:
         """Do at once what would be done in a thread."""
         done = self.create_future()
         done.set_result(work(*arguments))
@@ -181,6 +181,9 @@ def _determined(loop: VirtualLoop, seed: int) -> Iterator[None]:
     async def hash_password(passwords: object, password: str | bytes) -> str:
         return "hash"
 
+    def new_uuid() -> uuid.UUID:
+        return uuid.UUID(int=chance.getrandbits(128), version=4)
+
     def now_ns() -> int:
         return int(loop.time() * 1e9)
 
@@ -190,9 +193,7 @@ def _determined(loop: VirtualLoop, seed: int) -> Iterator[None]:
         for name in ("monotonic_ns", "time_ns", "perf_counter_ns"):
             stack.enter_context(mock.patch.object(time, name, now_ns))
         stack.enter_context(mock.patch.object(secrets, "token_bytes", chance.randbytes))
-        stack.enter_context(
-            mock.patch.object(uuid, "uuid4", lambda: uuid.UUID(int=chance.getrandbits(128), version=4))
-        )
+        stack.enter_context(mock.patch.object(uuid, "uuid4", new_uuid))
         stack.callback(random.setstate, random.getstate())
         random.seed(seed)
         # Sets of connections are walked through, and sessions are called after them.

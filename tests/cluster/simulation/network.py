@@ -207,7 +207,8 @@ class Network:
         assert caller is not None, "only processes connect"
         listener = self.listeners.get(port)
         await asyncio.sleep(self._delay_s())
-        while listener is not None and self._are_cut(caller, listener.process):
+        # Nothing tells when a cut is healed: the system, too, tries again and again.
+        while listener is not None and self._are_cut(caller, listener.process):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         listener = self.listeners.get(port)
         if listener is None or listener.process.is_dead:

@@ -1,4 +1,4 @@
-"""A simulated domain: its nodes, the database and network between them, clients, faults, and what must always hold."""
+"""A simulated domain: nodes, the database and network between them, clients, faults, and what must always hold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from random import Random
 from typing import Any
 
 from flyball.cluster.agent import Agent
-from flyball.cluster.decisions import Move
 from flyball.cluster.domain import cluster_key
 from flyball.cluster.leader import Leader
 from flyball.cluster.node import attached
@@ -20,14 +19,14 @@ from flyball.errors import ClusterError, Fenced, FlyballError
 from flyball.lab.history import Checker, Operation, Recorder, Verdict
 from flyball.lab.history import Kind as Noted
 from flyball.server.node import Node, serving
-from flyball.server.settings import ServeSettings
+from flyball.server.settings import Address, ServeSettings
 from flyball.store.changes import Change, QueueDeleted
 from flyball.store.memory import MemoryDomain
 from flyball.wire import amqp as wire
 from tests.cluster.simulation import clients
 from tests.cluster.simulation.faults import HARMLESS, Fault, Kind, plan
 from tests.cluster.simulation.loop import BEGAN_S, Process, VirtualLoop, run
-from tests.cluster.simulation.network import Network
+from tests.cluster.simulation.network import HOST, Network
 from tests.cluster.simulation.stores import SimulatedStore
 
 LEASE_S = 3.0
@@ -37,13 +36,13 @@ DRAIN_LIMIT_S = 60.0
 STOP_LIMIT_S = 200.0
 LOOK_S = 0.1
 """How often it is seen whether everything holds."""
-STEADY_S = 10.0
-"""At the end nothing may be decided any more for so long."""
 
 CLUSTERED = "clustered"
 PROVISIONER = "simulated"
 
 NAMES = ("a", "b", "c")
+
+ANYWHERE = Address(HOST, 0)
 
 
 @dataclass
@@ -137,10 +136,10 @@ class SimulatedNode:
             data=Path("."),
             trace=False,
             lease_s=LEASE_S,
-            amqp="127.0.0.1:0",
-            telesto="127.0.0.1:0",
-            thorbang="off",
-            link="127.0.0.1:0",
+            amqp=ANYWHERE,
+            telesto=ANYWHERE,
+            thorbang=None,
+            link=ANYWHERE,
             amqp_heartbeat_s=0,
         )
 
@@ -262,11 +261,11 @@ class World:
         self._heal()
         await asyncio.sleep(SETTLE_S)
         self._check_peace()
-        self._dismiss(clients.Producer)
+        self._dismiss(is_producer=True)
         await self.until(self._is_drained, DRAIN_LIMIT_S, "not all messages were consumed")
         if not self._is_drained():
             self._tell_what_is_left()
-        self._dismiss(clients.Consumer)
+        self._dismiss(is_producer=False)
         await asyncio.wait(self._working)
         await asyncio.sleep(2.0)
         self._look_into()
@@ -337,9 +336,9 @@ class World:
             self.workers.append(worker)
             self._working.append(self.user.start(worker.run()))
 
-    def _dismiss(self, kind: type[clients.Worker]) -> None:
+    def _dismiss(self, *, is_producer: bool) -> None:
         for worker in self.workers:
-            if isinstance(worker, kind):
+            if isinstance(worker, clients.Producer) is is_producer:
                 worker.is_over.set()
 
     # Faults
@@ -464,7 +463,9 @@ class World:
                 for consumer in working.consumers.values():
                     held.update(consumer.leases.keys())
                     if len(consumer.leases) > consumer.credit.prefetch:
-                        self.complain(f"I13: a consumer of {working.queue.name} holds {len(consumer.leases)} messages")
+                        self.complain(
+                            f"I13: a consumer of {working.queue.name} holds {len(consumer.leases)} messages"
+                        )
                 for message_id, count in held.items():
                     if count > 1:
                         self.complain(f"I2: message {message_id} is held {count} times")
