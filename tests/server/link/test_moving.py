@@ -474,6 +474,17 @@ async def test_a_producer_is_sent_to_another_member_by_its_home(two: Two) -> Non
 
 
 @with_two_nodes
+async def test_a_consumer_whose_client_has_gone_does_not_begin_when_its_queue_comes_to_the_node(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    await queue.consume(inbox)
+    here = await _member_of(two, two.first)
+    consumer = amqp_consumer(two.first)
+    consumer.channel.is_closing = True
+    await two.first.afar._attach(consumer, here, lambda: None, is_new=True)
+    assert not here.consumers
+
+
+@with_two_nodes
 async def test_a_message_for_a_member_that_is_gone_goes_to_another_one(two: Two) -> None:
     await two.forwarded()
     two.working.queue.member = True

@@ -337,7 +337,14 @@ class Afar:
     ) -> None:
         """Let a consumer be sent what a queue has, here or elsewhere. Raises what its owner says."""
         deliveries = consumer.channel.deliveries
+
+        def is_over() -> bool:
+            """Its client has gone, or has cancelled it, while others were asked."""
+            return consumer.channel.is_closing or not (is_new or consumer.is_running)
+
         if isinstance(target, WorkingQueue):
+            if is_over():
+                return
             self._topology.check_consumer(target, exclusive=consumer.exclusive)
             deliveries.attach(consumer, target, begun)
             self._topology.consumer_added(target, consumer, exclusive=consumer.exclusive)
@@ -345,8 +352,7 @@ class Afar:
         done: asyncio.Future[FlyballError | None] = asyncio.get_running_loop().create_future()
 
         def started(engine_consumer: Consumer) -> None:
-            if consumer.channel.is_closing or not (is_new or consumer.is_running):
-                # Its client has cancelled it while the other node was asked.
+            if is_over():
                 self._broker.cancel(engine_consumer)
             else:
                 deliveries.is_afar = True
