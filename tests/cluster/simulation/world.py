@@ -482,6 +482,11 @@ class World:
             self.complain(f"there are {len(leaders)} leaders at the end")
             return
         self._check_cluster(leaders[0], up)
+        for node in up:
+            assert node.node is not None
+            served = Counter(working.queue.name for working in node.node.hub.broker.engine.queues)
+            if twice := [name for name, count in served.items() if count > 1]:
+                self.complain(f"node {node.name} serves several queues called {twice}")
         for placed in self.domain.queues.values():
             owner = next((node for node in up if node.store and node.store.registry.node_id == placed.owner), None)
             if owner is None or owner.node is None:
