@@ -189,6 +189,21 @@ def test_the_last_id_of_a_queue_is_the_largest_though_newer_messages_have_smalle
     assert working.last_message_id == 1000
 
 
+def test_a_member_that_is_taken_over_beside_another_one_is_its_twin_until_one_of_them_is_gone() -> None:
+    engine = Engine(Snapshot())
+    own = engine.adopt_queue(QueueSummary(Queue(1, "orders", member=True)))
+    twin = engine.adopt_queue(QueueSummary(Queue(2, "orders", member=True)))
+    assert engine.find_queue("orders") is own
+    assert list(engine.twins) == [2]
+    engine.delete_queue(1)
+    assert engine.find_queue("orders") is twin
+    assert not engine.twins
+    engine.adopt_queue(QueueSummary(Queue(3, "orders", member=True)))
+    engine.delete_queue(3)
+    assert engine.find_queue("orders") is twin
+    assert not engine.twins
+
+
 def test_a_message_that_was_refused_elsewhere_burns_an_id() -> None:
     engine, queue_id = an_engine()
     assert put(engine, queue_id).id == 1

@@ -57,6 +57,10 @@ class Exchange:
                 for working in self._members.local():
                     if working.queue.id not in self._busy:
                         self._look(working, tasks)
+                for twin in list(self._node.hub.broker.engine.twins.values()):
+                    if twin.queue.id not in self._busy:
+                        self._busy.add(twin.queue.id)
+                        tasks.create_task(self._merge(twin))
 
     async def give(self, source: int, destination: int, most: int) -> int:
         """Another member asks for messages of one of ours; return how many it gets."""
@@ -104,6 +108,17 @@ class Exchange:
             return
         except FlyballError as error:
             log.warning("messages could not be handed to another member: %s", error)
+
+    async def _merge(self, twin: WorkingQueue) -> None:
+        try:
+            await self._members.merge_twin(twin)
+        except Fenced:
+            # The node finds out by itself, and joins again.
+            return
+        except FlyballError as error:
+            log.warning("two members on this node could not be made one: %s", error)
+        finally:
+            self._busy.discard(twin.queue.id)
 
     async def _hand_over(self, source_id: int, destination_id: int, count: int) -> int:
         self._busy.add(source_id)

@@ -9,7 +9,7 @@ from typing import Any
 from flyball.cluster.domain import cluster_key
 from flyball.engine.queue import WorkingQueue
 from flyball.errors import ClusterError, FlyballError, StoreError
-from flyball.model import Arguments, Message, Queue
+from flyball.model import Arguments, Draft, Message, Queue
 from flyball.server.node import Node
 from flyball.store.interface import Transfer
 
@@ -19,6 +19,9 @@ SETTLE_POLL_S = 0.02
 
 HAND_BYTES = 512 * 1024
 """Of messages that the store does not keep, so much goes over the link at a time."""
+
+MERGED_AT_ONCE = 1000
+"""So many messages of a member that has a twin go over in one transfer."""
 
 Ask = Callable[..., Awaitable[Any]]
 """Lets a node carry out a command: its id, the command's name, and arguments by name."""
@@ -104,6 +107,40 @@ class Members:
                 del self.handing[destination_id]
         self.given[source_id] = self.given.get(source_id, 0) + went
         return went
+
+    async def merge_twin(self, twin: WorkingQueue) -> None:
+        """Let the other member that this node serves have everything of one whose name means that; then delete it.
+
+        What consumers hold stays until they have settled it. Raises FlyballError; then the rest is where it was.
+        """
+        source = twin.queue
+        other = self._engine.find_queue(source.name, source.vhost)
+        if other is None or source.id not in self._engine.twins:
+            return
+        messages = await self._take(source.id, MERGED_AT_ONCE)
+        for message in messages:
+            if not message.persistent:
+                self._put_again(message, other.queue.id)
+        await self._transfer([message for message in messages if message.persistent], source.id, other.queue.id)
+        await self._broker.take_arrivals()
+        if not len(twin) and not twin.out and source.id in self._engine.twins:
+            await outcome(lambda done: self._broker.delete_queue(source.id, done, only_empty=True))
+
+    def _put_again(self, message: Message, queue_id: int) -> None:
+        """Let a message that no store keeps be one of another queue of this node."""
+        self._engine.settle(message)
+        draft = Draft(
+            message.body,
+            message.sender,
+            message.receiver,
+            message.context,
+            message.priority,
+            message.expires_us,
+            message.properties,
+            message.persistent,
+            message.origin,
+        )
+        self._broker.put(draft, [queue_id], lambda messages, error: None)
 
     async def release(self, queue_id: int, owner: int) -> None:
         """Leave an ordinary queue to another node. Who consumes it is served from there. Raises FlyballError."""

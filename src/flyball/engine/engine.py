@@ -88,6 +88,7 @@ class Engine:
         "keeps_messages",
         "resident_bytes",
         "resident_limit_bytes",
+        "twins",
     )
 
     def __init__(
@@ -103,9 +104,11 @@ class Engine:
         self._clients_by_name = {client.name: client for client in snapshot.clients}
         self._expired: list[Message] = []
         self._queues = {summary.queue.id: WorkingQueue(summary, self._expired) for summary in snapshot.queues}
-        self._queues_by_name = {
-            (working.queue.vhost, working.queue.name): working for working in self._queues.values()
-        }
+        self._queues_by_name: dict[tuple[str, str], WorkingQueue] = {}
+        self.twins: dict[int, WorkingQueue] = {}
+        """Members of clustered queues whose name means another one here, since this node has taken them over."""
+        for working in self._queues.values():
+            self._name(working)
         self._next_client_id = snapshot.next_client_id
         self._client_id_end: int | None = None
         """Up to where the ids of clients were granted; None while this engine alone gives them out."""
@@ -256,8 +259,26 @@ class Engine:
         """Serve a queue that another node has served, with what the store has of it."""
         working = WorkingQueue(summary, self._expired)
         self._queues[summary.queue.id] = working
-        self._queues_by_name[summary.queue.vhost, summary.queue.name] = working
+        self._name(working)
         return working
+
+    def _name(self, working: WorkingQueue) -> None:
+        """Let its name mean the queue, unless it means another one."""
+        place = (working.queue.vhost, working.queue.name)
+        if self._queues_by_name.setdefault(place, working) is not working:
+            self.twins[working.queue.id] = working
+
+    def _unname(self, working: WorkingQueue) -> None:
+        """Let its name mean nothing any more, or a twin of the queue."""
+        place = (working.queue.vhost, working.queue.name)
+        if self.twins.pop(working.queue.id, None) is not None:
+            return
+        del self._queues_by_name[place]
+        for twin in list(self.twins.values()):
+            if (twin.queue.vhost, twin.queue.name) == place:
+                del self.twins[twin.queue.id]
+                self._name(twin)
+                return
 
     def delete_queue(self, queue_id: int, *, only_empty: bool = False) -> WorkingQueue:
         """Forget the queue with everything in it; its consumers get nothing more. Return what it was."""
@@ -266,7 +287,7 @@ class Engine:
             raise QueueNotEmpty(working.queue.name, working.queue.vhost)
         del self._queues[queue_id]
         if working.afar is None:
-            del self._queues_by_name[working.queue.vhost, working.queue.name]
+            self._unname(working)
         for message in working.purge():
             self._release(message)
         for message in working.out.values():
