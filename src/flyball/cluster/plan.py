@@ -10,10 +10,11 @@ import difflib
 import enum
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from flyball.cluster.capacity import options_of_model, split_reference
 from flyball.cluster.domain import ClusterOptions
 from flyball.cluster.facts import ClusterFacts, DomainFacts, NodeFacts, TopicFacts
 from flyball.errors import ClusterError
@@ -77,8 +78,15 @@ class DomainFile:
 SECTIONS = ("nodes", "clusters", "topics")
 
 
-def read_domain_file(text: str, source: str = "domain.toml") -> DomainFile:
-    """Read the text of a file. Raises ClusterError, which names the line or the entry, and what to do."""
+def _no_files(name: str) -> str:
+    raise ClusterError(f"{name} cannot be read here")
+
+
+def read_domain_file(text: str, source: str = "domain.toml", read: Callable[[str], str] = _no_files) -> DomainFile:
+    """Read the text of a file. Raises ClusterError, which names the line or the entry, and what to do.
+
+    `read` returns the text of a capacity model that the file names.
+    """
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -88,7 +96,7 @@ def read_domain_file(text: str, source: str = "domain.toml") -> DomainFile:
             raise ClusterError(f"{source}: there is no section {name!r}{_suggestion(name, SECTIONS)}")
     tables = {name: _entries(document[name], name, text, source) for name in SECTIONS if name in document}
     nodes = tuple(_node(entry) for entry in tables["nodes"]) if "nodes" in tables else None
-    clusters = tuple(_cluster(entry) for entry in tables["clusters"]) if "clusters" in tables else None
+    clusters = tuple(_cluster(entry, read) for entry in tables["clusters"]) if "clusters" in tables else None
     topics = tuple(_topic(entry) for entry in tables["topics"]) if "topics" in tables else None
     _refuse_twins((node.name, node.place) for node in nodes or ())
     _refuse_twins((cluster.key, cluster.place) for cluster in clusters or ())
@@ -138,17 +146,28 @@ def _node(entry: _Entry) -> WantedNode:
     return WantedNode(name, provisioner, entry.place)
 
 
-def _cluster(entry: _Entry) -> WantedCluster:
+def _cluster(entry: _Entry, read: Callable[[str], str]) -> WantedCluster:
     name, vhost = entry.take("name"), entry.take("vhost", DEFAULT_VHOST)
     members = entry.values.pop("members", None)
     if members is not None and (
         not isinstance(members, list) or not members or not all(isinstance(member, str) for member in members)
     ):
         raise ClusterError(f"{entry.place}: members: name one node or more, or leave it out and the manager chooses")
-    options = ClusterOptions.from_dict(entry.values, entry.place)
+    model = entry.take("capacity_model") if "capacity_model" in entry.values else None
+    fitted = {} if model is None else _fitted(model, entry.place, read)
+    # What the file says itself wins.
+    options = ClusterOptions.from_dict(fitted | entry.values, entry.place)
     if members is not None and len(members) > options.max_members:
         raise ClusterError(f"{entry.place}: {len(members)} members are more than max_members {options.max_members}")
     return WantedCluster(name, vhost, options, None if members is None else tuple(members), entry.place)
+
+
+def _fitted(reference: str, place: str, read: Callable[[str], str]) -> dict[str, object]:
+    file, experiment = split_reference(reference)
+    try:
+        return options_of_model(read(file), file, experiment)
+    except ClusterError as error:
+        raise ClusterError(f"{place}: capacity_model: {error}") from None
 
 
 def _topic(entry: _Entry) -> WantedTopic:

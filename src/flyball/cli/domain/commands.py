@@ -170,6 +170,14 @@ def create_cluster(
     min_members: Annotated[int | None, typer.Option("--min-members", help="Fewest members.")] = None,
     max_members: Annotated[int | None, typer.Option("--max-members", help="Most members.")] = None,
     capacity: Annotated[float | None, typer.Option("--capacity", help="Load that a member can bear.")] = None,
+    capacity_model: Annotated[
+        str | None,
+        typer.Option(
+            "--capacity-model",
+            metavar="FILE[#EXPERIMENT]",
+            help="capacity.json of `flyball pipeline capacity`: what members can bear, and what clients weigh.",
+        ),
+    ] = None,
     provisioner: Annotated[
         str | None, typer.Option("--provisioner", metavar="NAME", help="Who starts nodes for it; else nobody does.")
     ] = None,
@@ -189,7 +197,11 @@ def create_cluster(
         "provisioner": provisioner,
     }
     options = {key: value for key, value in flags.items() if value is not None} | _options(option)
-    _run(server, as_json, lambda client, out: doing.create_cluster(client, vhost, name, options, member or [], out))
+    _run(
+        server,
+        as_json,
+        lambda client, out: doing.create_cluster(client, vhost, name, options, member or [], capacity_model, out),
+    )
 
 
 @cluster_app.command("change")

@@ -91,9 +91,25 @@ def _state_of(facts: DomainFacts, name: str) -> str | None:
 # Clustered queues
 
 
+def fitted_options(reference: str) -> dict[str, object]:
+    """Read capacity and weights from FILE or FILE#EXPERIMENT."""
+    from flyball.cluster.capacity import options_of_model, split_reference
+
+    file, experiment = split_reference(reference)
+    return options_of_model(_read(file), file, experiment)
+
+
 def create_cluster(
-    client: Client, vhost: str, name: str, options: Mapping[str, object], members: list[str], out: Output
+    client: Client,
+    vhost: str,
+    name: str,
+    options: Mapping[str, object],
+    members: list[str],
+    model: str | None,
+    out: Output,
 ) -> int:
+    fitted = {} if model is None else fitted_options(model)
+    options = {**fitted, **options}
     client.manage("domain.cluster.create", name=name, vhost=vhost, options=options, members=members)
     where = f" on {', '.join(members)}" if members else ""
     out.tell(
@@ -207,7 +223,9 @@ def apply(client: Client, file: str, yes: bool, prune: bool, dry_run: bool, wait
     # Here, not above: other commands do not need it, and it takes time to import.
     from flyball.cluster.plan import plan_of, read_domain_file
 
-    wanted = read_domain_file(_read(file), file)
+    # A model that the file names is found from where the file is.
+    folder = Path() if file == "-" else Path(file).parent
+    wanted = read_domain_file(_read(file), file, lambda name: _read(str(folder / name)))
     plan = plan_of(wanted, facts_from(client), prune=prune)
     _show_plan(plan, out)
     if not plan.steps or dry_run:

@@ -1,0 +1,81 @@
+"""What members can bear and what clients weigh, out of a capacity model that was fitted to traces.
+
+Pure: the text of `capacity.json` in, options of a clustered queue out. Which runs the model comes from, and how, is
+the pipeline's business.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from flyball.errors import ClusterError
+
+VERSION = 1
+
+
+def options_of_model(text: str, source: str, experiment: str = "") -> dict[str, object]:
+    """Return capacity and weights for ClusterOptions. Raises ClusterError, which begins with the source.
+
+    Weights are shares of a node's capacity, so that it is 1. A model without weights gives how many clients a node
+    can bear, each of which weighs 1. `experiment` chooses among several.
+    """
+    targets = [
+        target for target in _targets(text, source) if not experiment or target.get("experiment") == experiment
+    ]
+    if not targets:
+        raise ClusterError(f"{source}: there is no experiment {experiment!r}: see `flyball pipeline capacity`")
+    usable = [(target, found) for target in targets if (found := _options(target)) is not None]
+    if not usable:
+        reasons = sorted({str(target.get(key)) for target in targets for key in _REASONS if target.get(key)})
+        raise ClusterError(
+            f"{source}: neither the knee nor the weights are known ({'; '.join(reasons) or 'no reason is given'}):"
+            " run `flyball pipeline capacity` over runs with more clients, or give capacity and weights as numbers"
+        )
+    if len(usable) > 1 and any(options != usable[0][1] for _, options in usable):
+        names = ", ".join(sorted({str(target.get("experiment")) for target, _ in usable}))
+        raise ClusterError(f"{source}: holds several models: choose one with FILE#EXPERIMENT, out of {names}")
+    return usable[0][1]
+
+
+def split_reference(reference: str) -> tuple[str, str]:
+    """Return the file and the experiment of FILE or FILE#EXPERIMENT."""
+    file, _, experiment = reference.partition("#")
+    return file, experiment
+
+
+_REASONS = ("reason", "weights_reason")
+
+
+def _targets(text: str, source: str) -> list[Mapping[str, Any]]:
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ClusterError(f"{source}: is no JSON: {error}; give the capacity.json of a pipeline") from None
+    if not isinstance(document, dict) or document.get("kind") != "capacity":
+        raise ClusterError(f"{source}: is no capacity model: make one with `flyball pipeline capacity`")
+    if document.get("version") != VERSION:
+        raise ClusterError(
+            f"{source}: has version {document.get('version')}, and {VERSION} is known: make it again with"
+            " `flyball pipeline capacity`"
+        )
+    targets = document.get("targets")
+    if not isinstance(targets, list) or not all(isinstance(target, dict) for target in targets) or not targets:
+        why = document.get("reason") or "it has no targets"
+        raise ClusterError(f"{source}: says nothing of capacity: {why}; give it runs with several numbers of clients")
+    return targets
+
+
+def _options(target: Mapping[str, Any]) -> dict[str, object] | None:
+    producer, consumer = target.get("producer_weight"), target.get("consumer_weight")
+    if _is_positive(producer) and _is_positive(consumer):
+        return {"capacity": 1.0, "producer_weight": producer, "consumer_weight": consumer}
+    knee, nodes = target.get("clients_at_knee"), target.get("nodes", 1)
+    if _is_positive(knee) and _is_positive(nodes):
+        return {"capacity": knee / nodes, "producer_weight": 1.0, "consumer_weight": 1.0}
+    return None
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
