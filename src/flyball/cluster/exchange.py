@@ -142,7 +142,7 @@ class Exchange:
     def _load_of(self, working: WorkingQueue, definition: Mapping[str, Any]) -> MemberLoad:
         queue_id = working.queue.id
         is_marked = queue_id in definition.get("marked", ())
-        return MemberLoad(queue_id, len(working), working.idle_consumers, is_marked, len(working.consumers))
+        return MemberLoad(queue_id, len(working), working.idle_consumers, len(working.consumers), is_marked)
 
     def _others(self, working: WorkingQueue, definition: Mapping[str, Any]) -> list[MemberLoad]:
         """Return what the other members of the same clustered queue, on live nodes, are taken to have."""
@@ -155,7 +155,7 @@ class Exchange:
             if found is not None:
                 queue_id = remote.queue.id
                 ready = found["ready"] + self._given_lately(queue_id)
-                loads.append(MemberLoad(queue_id, ready, found["idle"], queue_id in marked, found["consumers"]))
+                loads.append(MemberLoad(queue_id, ready, found["idle"], found["consumers"], queue_id in marked))
         return loads
 
     def _given_lately(self, queue_id: int) -> int:

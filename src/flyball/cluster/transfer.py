@@ -27,8 +27,8 @@ class MemberLoad:
     ready: int
     idle: int = 0
     """How many of its consumers wait for a message."""
-    is_marked: bool = False
     consumers: int = 0
+    is_marked: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -65,21 +65,22 @@ def surplus(own: MemberLoad, others: Sequence[MemberLoad], may_hold: int) -> lis
 def whom_to_ask(own: MemberLoad, others: Sequence[MemberLoad], *, has_waited: bool = False) -> MemberLoad | None:
     """Return the member that should give some of its messages to this one, whose consumers wait at an empty queue.
 
-    If they have waited for long, or nobody consumes elsewhere, every message is worth asking for.
+    Where nobody consumes, or if ours have waited for long, what is ready is not served there: then every message is
+    worth asking for.
     """
     if own.ready or not own.idle or own.is_marked:
         return None
-
-    def is_worth_it(other: MemberLoad) -> bool:
-        # Where consumers wait too, what is ready there will be gone before it could be here.
-        least = WORTH_ASKING if other.consumers and not has_waited else 1
-        return not other.idle and other.ready >= least
-
-    return max(filter(is_worth_it, others), key=lambda other: other.ready, default=None)
+    # Where consumers wait too, what is ready there will be gone before it could be here.
+    able = [
+        other
+        for other in others
+        if not other.idle and other.ready >= (1 if has_waited or not other.consumers else WORTH_ASKING)
+    ]
+    return max(able, key=lambda other: other.ready, default=None)
 
 
 def share(own: MemberLoad, asked_for: int) -> int:
-    """Return how many messages a member gives to one that asks: half of them, all if nobody takes them there."""
+    """Return how many messages a member gives to one that asks: half of what it has, all if nobody consumes there."""
     available = own.ready if own.is_marked or not own.consumers else (own.ready + 1) // 2
     return min(available, asked_for, MOST_AT_ONCE)
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import asyncpg
 import pytest
+import uvloop
 
+from flyball.store.postgres.embedded import EmbeddedPostgres
 from tests.cluster.ends.site import Site
+
+_numbers = itertools.count(1)
 
 
 @pytest.fixture
@@ -22,3 +28,19 @@ def new_site(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[Callab
             return site
 
         yield start
+
+
+@pytest.fixture(scope="module")
+def site(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Three nodes for all tests of a module, which leave them running, and use names that no other test uses."""
+    name = f"site_{next(_numbers)}"
+
+    async def create() -> None:
+        connection = await asyncpg.connect(postgres.dsn)
+        await connection.execute(f"CREATE DATABASE {name}")
+        await connection.close()
+
+    uvloop.run(create())
+    with Site(tmp_path_factory.mktemp("site"), postgres.dsn.replace("/postgres?", f"/{name}?")) as site:
+        site.start("a", "b", "c")
+        yield site

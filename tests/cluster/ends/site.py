@@ -34,7 +34,7 @@ class Site:
     """Nodes by name, each a process of its own. What a node is asked goes to any that runs."""
 
     def __init__(self, folder: Path, store: str, **flags: object) -> None:
-        self._folder = folder
+        self.folder = folder
         self._flags = {"store": store, "lease_s": LEASE_S, "thorbang": "off", "http": "127.0.0.1:0", **flags}
         self.nodes: dict[str, ServeProcess] = {}
         self._exits = ExitStack()
@@ -49,7 +49,7 @@ class Site:
 
     def start(self, *names: str, **flags: object) -> None:
         """Start nodes, and return when they serve and have joined."""
-        new = {name: ServeProcess(self._folder / name, name=name, **{**self._flags, **flags}) for name in names}
+        new = {name: ServeProcess(self.folder / name, name=name, **{**self._flags, **flags}) for name in names}
         for node in new.values():
             self._exits.callback(node.kill)
         # At once: most of it is the start of the interpreter.
