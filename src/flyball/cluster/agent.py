@@ -58,7 +58,7 @@ class Agent:
         }
         node.peers.commands.update(self.commands)
         node.membership.report = self.report
-        node.membership.on_nodes.append(self._hear_of_nodes)
+        node.membership.on_nodes.append(self._note_nodes)
 
     def report(self) -> Mapping[str, Any]:
         """Return what this node tells the others with every renewal, as JSON can say it."""
@@ -105,17 +105,21 @@ class Agent:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEADERLESS_S):
                 while not self.leads and self.leader is None:
-                    await self._nodes_news.wait()
+                    await self.hear_of_nodes()
         leader_id = self.node.membership.node_id if self.leads else self.leader.id if self.leader else None
         if leader_id is None:
             raise ClusterError("the domain has no leader at present: try again in a few seconds")
         return await self.ask(leader_id, command, time_limit_s=time_limit_s, **arguments)
 
+    async def hear_of_nodes(self) -> None:
+        """Wait until this node has heard of the others again."""
+        await self._nodes_news.wait()
+
     async def run(self) -> None:
         """Let members exchange messages until cancelled."""
         await self.exchange.run()
 
-    def _hear_of_nodes(self, nodes: object) -> None:
+    def _note_nodes(self, nodes: object) -> None:
         self._nodes_news.set()
         self._nodes_news.clear()
 

@@ -104,16 +104,23 @@ class Clusters:
 
     async def remove_member(self, key: str, queue_id: int, node_id: int) -> None:
         """Remove a marked member if it is empty, once nobody can hand it anything any more."""
-        marked_at = self._marked_at_version.get(queue_id, self._first_version)
-        for node in self._overview.nodes:
-            # A node without a valid lease may still go on, and write.
-            if not node.is_gone and (node.seen_version < marked_at or queue_id in node.report.get("handing", ())):
-                return
+        while not self._is_left_alone(queue_id):
+            await self._agent.hear_of_nodes()
         if await self._agent.ask(node_id, "member.remove", queue_id=queue_id):
             await self._remove_from(key, ("marked", "leaving"), queue_id)
             await self._membership.catch_up()
 
     # Inside
+
+    def _is_left_alone(self, queue_id: int) -> bool:
+        """Tell whether all nodes know that a member is marked, and none is handing it anything."""
+        marked_at = self._marked_at_version.get(queue_id, self._first_version)
+        return not any(
+            node.seen_version < marked_at or queue_id in node.report.get("handing", ())
+            for node in self._overview.nodes
+            # One whose lease is over may still go on, and write.
+            if not node.is_gone
+        )
 
     async def _add_to(self, key: str, kind: str, entry: int | str) -> None:
         value = self._overview.clusters.get(key)

@@ -117,8 +117,8 @@ def test_queues_are_rebalanced_while_they_are_used_through_another_node(new_site
     for name in names:
         connection.channel().queue_declare(name, durable=True)
     site.wait_until(lambda facts: owner_of(facts, "q5") == "a", at="c")
-    moves = json.loads(site.run("domain", "rebalance", "--dry-run", "--json", at="c"))
-    assert {move["source"] for move in moves} == {"a"}
+    said = site.run("domain", "rebalance", "--dry-run", "--json", at="c")
+    assert [json.loads(line)["source"] for line in said.splitlines()] == ["a"] * 4
     got: dict[str, list[bytes]] = {name: [] for name in names}
     begun = threading.Barrier(len(names) + 1)
 
@@ -142,4 +142,4 @@ def test_queues_are_rebalanced_while_they_are_used_through_another_node(new_site
         consumer.join()
     assert {name: len(set(bodies)) for name, bodies in got.items()} == dict.fromkeys(names, 300)
     owners = [owner_of(site.facts(), name) for name in names]
-    assert sorted(owners) == ["a", "a", "b", "b", "c", "c"]
+    assert sorted(map(str, owners)) == ["a", "a", "b", "b", "c", "c"]
