@@ -2,56 +2,59 @@
 
 from __future__ import annotations
 
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from flyball.cluster.transfer import MOST_AT_ONCE, WORTH_ASKING, Handover, MemberLoad, share, surplus, whom_to_ask
-
-HUNGRY = MemberLoad(1, ready=0, idle=2, consumers=2)
+from flyball.cluster.transfer import MOST_AT_ONCE, Handover, MemberLoad, share, surplus, whom_to_ask
 
 
 def test_a_member_keeps_what_it_may_hold() -> None:
-    assert surplus(MemberLoad(1, 100), [MemberLoad(2, 0)], may_hold=100) == []
+    assert surplus(MemberLoad(1, 100), [MemberLoad(2, 0, idle=3)], 100) == []
 
 
-def test_the_surplus_goes_to_those_who_have_room_those_first_whose_consumers_wait() -> None:
-    others = [MemberLoad(2, 10), MemberLoad(3, 0, idle=1), MemberLoad(4, 60)]
-    found = surplus(MemberLoad(1, 150), others, may_hold=100)
-    assert found == [Handover(3, 50)]
+def test_the_surplus_goes_first_to_where_consumers_wait_and_evens_out() -> None:
+    others = [MemberLoad(2, 60), MemberLoad(3, 0, idle=1)]
+    assert surplus(MemberLoad(1, 300), others, 100) == [Handover(3, 120), Handover(2, 60)]
 
 
-def test_a_member_that_is_marked_gives_all_it_has_to_those_that_are_not() -> None:
-    others = [MemberLoad(2, 500), MemberLoad(3, 500), MemberLoad(4, 0, is_marked=True)]
-    found = surplus(MemberLoad(1, 11, is_marked=True), others, may_hold=100)
-    assert sorted((handover.destination, handover.count) for handover in found) == [(2, 6), (3, 5)]
+def test_nothing_goes_to_marked_or_full_members() -> None:
+    assert surplus(MemberLoad(1, 300), [MemberLoad(2, 0, is_marked=True), MemberLoad(3, 100)], 100) == []
 
 
-def test_nobody_gets_more_than_fits_into_one_transfer() -> None:
-    assert surplus(MemberLoad(1, 10**6), [MemberLoad(2, 0)], may_hold=100) == [Handover(2, MOST_AT_ONCE)]
+def test_a_marked_member_gives_all_it_has() -> None:
+    own = MemberLoad(1, 5, is_marked=True)
+    assert surplus(own, [MemberLoad(2, 500), MemberLoad(3, 500)], 100) == [Handover(2, 3), Handover(3, 2)]
 
 
-def test_a_member_whose_consumers_wait_asks_the_fullest() -> None:
-    others = [MemberLoad(2, 50, consumers=1), MemberLoad(3, 80, consumers=1), MemberLoad(4, 90, idle=1, consumers=1)]
-    assert whom_to_ask(HUNGRY, others) == others[1]
+@given(st.lists(st.integers(0, 5000), min_size=2, max_size=5), st.integers(1, 1000))
+def test_exchanging_surplus_comes_to_an_end(held: list[int], may_hold: int) -> None:
+    for _ in range(200):
+        before = list(held)
+        for place in range(len(held)):
+            loads = [MemberLoad(number, ready) for number, ready in enumerate(held)]
+            for handover in surplus(loads[place], [load for load in loads if load is not loads[place]], may_hold):
+                held[place] -= handover.count
+                held[handover.destination] += handover.count
+        if held == before:
+            break
+    assert held == before
+    assert min(held) >= 0
 
 
-@pytest.mark.parametrize(
-    "own", [MemberLoad(1, ready=1, idle=1), MemberLoad(1, ready=0), MemberLoad(1, 0, idle=1, is_marked=True)]
-)
-def test_a_member_that_has_messages_or_no_use_for_them_asks_nobody(own: MemberLoad) -> None:
-    assert whom_to_ask(own, [MemberLoad(2, 50)]) is None
+def test_the_fullest_member_is_asked_unless_its_own_consumers_wait() -> None:
+    own = MemberLoad(1, 0, idle=1)
+    busy, fuller, idle = MemberLoad(2, 20, consumers=1), MemberLoad(3, 30, consumers=1), MemberLoad(4, 90, idle=1)
+    assert whom_to_ask(own, [busy, fuller, idle], has_waited=False) is fuller
 
 
-def test_few_messages_are_left_to_the_consumers_that_are_there() -> None:
-    assert whom_to_ask(HUNGRY, [MemberLoad(2, WORTH_ASKING - 1, consumers=1)]) is None
+def test_few_messages_are_asked_for_only_if_nobody_seems_to_take_them() -> None:
+    own, served, lonely = MemberLoad(1, 0, idle=1), MemberLoad(2, 3, consumers=2), MemberLoad(3, 1)
+    assert whom_to_ask(own, [served], has_waited=False) is None
+    assert whom_to_ask(own, [served], has_waited=True) is served
+    assert whom_to_ask(own, [lonely], has_waited=False) is lonely
 
 
-def test_the_last_message_of_a_member_without_consumers_is_not_left_behind() -> None:
-    lonely = MemberLoad(2, ready=1)
-    assert whom_to_ask(HUNGRY, [lonely]) == lonely
-    assert share(lonely, MOST_AT_ONCE) == 1
-
-
-def test_a_member_gives_half_of_what_its_own_consumers_take_too_and_all_if_it_is_marked() -> None:
-    assert share(MemberLoad(2, 50, consumers=1), MOST_AT_ONCE) == 25
-    assert share(MemberLoad(2, 50, is_marked=True, consumers=1), MOST_AT_ONCE) == 50
-    assert share(MemberLoad(2, 10**6, consumers=1), 7) == 7
+def test_half_is_given_where_somebody_consumes_and_all_where_nobody_does() -> None:
+    assert share(MemberLoad(1, 9, consumers=1), MOST_AT_ONCE) == 5
+    assert share(MemberLoad(1, 9), MOST_AT_ONCE) == 9
+    assert share(MemberLoad(1, 5000), MOST_AT_ONCE) == MOST_AT_ONCE

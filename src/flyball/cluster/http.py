@@ -147,6 +147,8 @@ class NodePlaces:
 class _Gone:
     """The connection of a client that is not there any more, or never was."""
 
+    requests = 0
+
     def ask_to_move(self, session_id: str, node: str, address: str, queue_id: int, deadline_s: float) -> None:
         """Nobody hears it."""
 

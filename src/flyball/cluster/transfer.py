@@ -15,8 +15,8 @@ MOST_AT_ONCE = 1000
 WORTH_ASKING = 10
 """A member with fewer ready messages is not asked at once: its own consumers will have had them before."""
 
-ROOM_RATIO = 0.5
-"""Up to this part of what a member may hold it has room for what others cannot hold."""
+WORTH_GIVING_RATIO = 0.1
+"""Less than this part of what a member may hold is not handed over: it may be gone before it could be there."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -42,21 +42,21 @@ class Handover:
 def surplus(own: MemberLoad, others: Sequence[MemberLoad], may_hold: int) -> list[Handover]:
     """Return what a member should hand to others now.
 
-    Below what it may hold it keeps everything. Above, it gives to each that has room, and never so much that the
-    receiver would have more than it: so no message comes straight back.
+    Below what it may hold it keeps everything. Above, it gives to those that hold less than they may, and never so
+    much that the receiver would have more than it: so no message comes straight back.
     """
     takers = [other for other in others if not other.is_marked and other.queue_id != own.queue_id]
     if own.is_marked:
         return _spread(own.ready, takers)
     excess = own.ready - may_hold
-    takers = [other for other in takers if other.ready < ROOM_RATIO * may_hold]
+    takers = [other for other in takers if other.ready < may_hold]
     if excess <= 0 or not takers:
         return []
     mean = (own.ready + sum(taker.ready for taker in takers)) // (1 + len(takers))
     handovers: list[Handover] = []
     for taker in sorted(takers, key=lambda taker: (-taker.idle, taker.ready)):
         count = min(excess, mean - taker.ready, MOST_AT_ONCE)
-        if count > 0:
+        if count > 0 and count >= WORTH_GIVING_RATIO * may_hold:
             handovers.append(Handover(taker.queue_id, count))
             excess -= count
     return handovers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from flyball.client import Client
+from flyball.cluster.facts import DomainFacts
 from tests.cluster.ends.site import Site, drain, state_of
 
 
@@ -15,7 +16,7 @@ def test_a_message_reaches_subscribers_of_the_topic_and_its_ancestors_on_all_nod
     async def use() -> list[bytes]:
         a, b, c = [Client.connect(site.address(name, "telesto"), name=f"news-{name}") for name in "abc"]
         async with a, b, c, a.subscribe("news", durable="archive") as archive, b.subscribe("sport") as fan:
-            # A subscription that was answered is known everywhere.
+            await asyncio.to_thread(site.wait_until, lambda facts: _subscriptions(facts) == 2, at="c")
             assert await c.topic("sport").publish(b"goal") == 2
             assert await a.topic("news").publish(b"rain") == 1
             bodies = []
@@ -64,3 +65,7 @@ def test_amqp_clients_publish_to_topics_and_subscribe_to_them_on_different_nodes
     publisher.basic_publish("weather", "sea", b"fog")
     assert drain(site.amqp("a"), "fog", 1) == [b"fog"]
     assert state_of(site.facts(), "a") == "up"
+
+
+def _subscriptions(facts: DomainFacts) -> int:
+    return sum(len(topic["subscriptions"]) for topic in facts["topics"] if topic["name"] in ("news", "sport"))

@@ -95,6 +95,8 @@ class TelestoSession(RequestConnection):
         self.frame_max = frame_max
         self.is_wide = False
         self.is_over = False
+        self.requests = 0
+        """How many the client has made."""
         self.is_forwarded = False
         """Whether another node passes on here what its client wants."""
         self.relay = Relay(self)
@@ -111,6 +113,7 @@ class TelestoSession(RequestConnection):
         self._decoder = wire.PacketDecoder()
 
     def new_request(self) -> TelestoRequest:
+        self.requests += 1
         return TelestoRequest()
 
     def feed(self, data: bytes) -> None:
