@@ -404,6 +404,18 @@ async def test_messages_stay_where_they_are_if_their_destination_is_gone(domain:
     assert await arrived(second, 3) == [2]
 
 
+async def test_what_a_deleted_member_has_passed_on_before_it_was_taken_in_arrives_once(domain: SharedDomain) -> None:
+    first = await domain.node("a")
+    second = await domain.node("b", first)
+    for node, number in ((first, 1), (second, 2)):
+        await node.commit(Batch([QueueCreated(Queue(number, "orders", member=True))]))
+    await first.commit(Batch(appended=[Message(number, 1, b"body") for number in range(1, 4)]))
+    await first.commit(Batch(transfers=[Transfer([1, 2, 3], 1, 2)]))
+    await second.commit(Batch(transfers=[Transfer([1, 2], 2, 1)]))
+    await second.commit(Batch([QueueDeleted(2)]))
+    assert sorted(await arrived(first, 1)) == [1, 2, 3]
+
+
 async def test_what_is_on_its_way_to_a_member_that_is_deleted_goes_to_another_member(domain: SharedDomain) -> None:
     first = await domain.node("a")
     second = await domain.node("b", first)

@@ -216,11 +216,11 @@ class MemoryDomain:
             return
         for number, (queue_id, message_ids) in self.transfers.items():
             if queue_id == gone.id:
-                self.transfers[number] = (min(heirs), message_ids)
-                for message_id in message_ids:
-                    message = self.messages.get(message_id)
-                    if message is not None and message.queue_id == gone.id:
-                        self.messages[message_id] = replace(message, queue_id=min(heirs))
+                # What has gone elsewhere since, with all else of the member, must not come twice.
+                left = [one for one in message_ids if one in self.messages and self.messages[one].queue_id == gone.id]
+                self.transfers[number] = (min(heirs), left)
+                for message_id in left:
+                    self.messages[message_id] = replace(self.messages[message_id], queue_id=min(heirs))
 
     def move_queue(self, queue_id: int, owner: int) -> None:
         placed = self.queues.get(queue_id)

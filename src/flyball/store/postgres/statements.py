@@ -54,18 +54,23 @@ WITH gone AS (
 )
 SELECT id, vhost, name FROM gone WHERE member"""
 
-# What was on its way to members that are gone goes to another one. To be done after their deletion, which waits for
-# transfers under way: only then are all of these seen.
+# What was on its way to members that are gone goes to another one, but for what went elsewhere since with all else of
+# the member: that must not come twice. To be done after their deletion, which waits for transfers under way: only
+# then are all of these seen.
 REDIRECT_TRANSFERS = """
 WITH heirs AS (
     SELECT gone.id AS member, min(queues.id) AS heir
     FROM unnest($1::integer[], $2::text[], $3::text[]) AS gone (id, vhost, name)
     JOIN queues ON queues.member AND queues.vhost = gone.vhost AND queues.name = gone.name
     GROUP BY gone.id
+), moved AS (
+    UPDATE messages SET queue_id = heir FROM transfers JOIN heirs ON transfers.queue_id = member
+    WHERE messages.id = ANY(transfers.message_ids) AND messages.queue_id = member
+    RETURNING transfers.id AS transfer, heir, messages.id AS message
 ), told AS (
-    UPDATE transfers SET queue_id = heir FROM heirs WHERE queue_id = member RETURNING member, heir, message_ids
+    SELECT transfer, heir, array_agg(message ORDER BY message) AS message_ids FROM moved GROUP BY transfer, heir
 )
-UPDATE messages SET queue_id = heir FROM told WHERE id = ANY(told.message_ids) AND queue_id = member"""
+UPDATE transfers SET queue_id = heir, message_ids = told.message_ids FROM told WHERE transfers.id = transfer"""
 
 MOVE_QUEUES = """
 UPDATE queues SET owner = moved.owner FROM unnest($1::integer[], $2::integer[]) AS moved (id, owner)
