@@ -1,4 +1,4 @@
-"""A domain as a target: its nodes share a clustered queue, its clients are placed, and more nodes come when needed."""
+"""A domain as a target: its nodes share a clustered queue, clients are placed, and more nodes come when needed."""
 
 from __future__ import annotations
 

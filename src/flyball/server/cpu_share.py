@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 PERIOD_S = 0.05
-"""How often the use is looked at while nothing is answered. To look often is work, too: a few milliseconds here would cost
+"""How often the use is looked at while nothing is answered. To look often is work, too: a few milliseconds would cost
 more than an idle node does."""
 
 LEAST_PAUSE_S = 0.0002
