@@ -445,8 +445,11 @@ class World:
     def _speaking(self) -> Iterator[Node]:
         """Yield the nodes whose clients would hear them now."""
         for node in [*self.nodes.values(), *self.past]:
-            if node.is_serving and node.node is not None and node.node.hub.may_speak:
-                yield node.node
+            if node.is_serving and node.node is not None:
+                hub = node.node.hub
+                # One that stops has let its clients go before it leaves its queues to others.
+                if hub.may_speak and (hub.connections or not hub.is_stopping):
+                    yield node.node
 
     def _check_owners(self) -> None:
         """A queue is served by one node at a time (I2, I3)."""
