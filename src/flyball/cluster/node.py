@@ -92,7 +92,6 @@ async def attached(
     agent.on_let_go = stop.set
     placement = DomainPlacement(agent)
     node.hub.placement = placement
-    node.hub.reports["cluster"] = lambda: {"given": agent.members.given}
     async with asyncio.TaskGroup() as tasks:
         leader = Leader(agent, provisioners, tasks)
         commands.install(node.hub, DomainGovernor(agent, leader, placement, provisioners))

@@ -69,48 +69,36 @@ class DomainWatch:
     def __init__(self, target: Target) -> None:
         """Watch through one node, which has to be there all the time."""
         self._address = _address(target, "telesto")
+        self._began_s = time.monotonic()
         self._members: list[tuple[float, int]] = []
-        self._addresses: dict[str, str] = {}
-        """Of all nodes that were ever seen, by name."""
+        self._given: dict[str, int] = {}
+        """Messages that members have given to others, by the names of their nodes."""
 
     async def run(self) -> None:
         """Look again and again until cancelled. Raises LabError."""
-        try:
-            async with Client.connect(self._address) as client:
-                began_s = time.monotonic()
-                while True:
-                    facts = await client.manage("domain.show")
-                    self._note(facts, time.monotonic() - began_s)
-                    await asyncio.sleep(WATCH_S)
-        except FlyballError as error:
-            raise LabError(f"the domain does not tell how it is: {error}") from error
-
-    def _note(self, facts: Mapping[str, Any], at_s: float) -> None:
-        self._members.append((round(at_s, 1), sum(len(cluster["members"]) for cluster in facts["clusters"])))
-        for node in facts["nodes"]:
-            if "telesto" in node["addresses"]:
-                self._addresses[node["name"]] = node["addresses"]["telesto"]
+        while True:
+            await self._look()
+            await asyncio.sleep(WATCH_S)
 
     async def found(self) -> dict[str, Any]:
-        """Return what run.json tells of the domain: the most members, all over time, and messages transferred."""
-        given = await asyncio.gather(*(_given(address) for address in self._addresses.values()))
-        known = [count for count in given if count is not None]
+        """Look once more, and return what run.json tells of the domain. Raises LabError."""
+        await self._look()
         return {
-            "nodes": max((count for _, count in self._members), default=0),
-            "transfers": sum(known) if known else None,
+            "nodes": max(count for _, count in self._members),
+            "transfers": sum(self._given.values()),
             "members_over_time": self._members,
         }
 
-
-async def _given(address: str) -> int | None:
-    """Return how many messages the members of a node have given to others; None if it does not say or is gone."""
-    try:
-        async with Client.connect(address) as client:
-            status = await client.status()
-    except FlyballError:
-        return None
-    given = status.get("cluster", {}).get("given")
-    return given if isinstance(given, int) else None
+    async def _look(self) -> None:
+        try:
+            async with Client.connect(self._address) as client:
+                facts = await client.manage("domain.show")
+        except FlyballError as error:
+            raise LabError(f"the domain does not tell how it is: {error}") from error
+        members = [member for cluster in facts["clusters"] for member in cluster["members"]]
+        self._members.append((round(time.monotonic() - self._began_s, 1), len(members)))
+        for member in members:
+            self._given[member["node"]] = max(member["given"], self._given.get(member["node"], 0))
 
 
 async def _until(client: Client, condition: Callable[[Mapping[str, Any]], bool]) -> None:

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 
 PERIOD_S = 0.05
-"""How often the use is looked at while nothing is answered. To look often is work, too: a few milliseconds would cost
-more than an idle node does."""
+"""How often the use is looked at while nothing is answered. To look is work, too: every few milliseconds it would
+cost more than an idle node does."""
 
 LEAST_PAUSE_S = 0.0002
 """Shorter ones are put off: a thread cannot sleep for just any time."""
