@@ -20,6 +20,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from tests.cluster.simulation.world import Outcome, simulate
 
+TOLD = 100
+"""Where nobody watches, progress is told whenever so many seeds are done."""
+
 
 def main() -> int:
     options = parse()
@@ -77,6 +80,8 @@ def run(seeds: range, jobs: int) -> int:
                 failed.append(seed)
                 print(problem, flush=True)
             progress.update(task, advance=1)
+            if not console.is_terminal and (seed + 1 - seeds.start) % TOLD == 0:
+                print(f"{seed + 1 - seeds.start} of {len(seeds)}, {len(failed)} failed", file=sys.stderr, flush=True)
     print(f"{len(seeds)} seeds, {simulated_s / 3600:.1f} simulated hours in {time.monotonic() - began_s:.0f} s")
     if failed:
         print(f"{len(failed)} failed: {failed}")
