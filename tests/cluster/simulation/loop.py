@@ -27,6 +27,8 @@ Result = TypeVar("Result")
 BEGAN_S = 1_700_000_000.0
 """When every simulation begins, by its clocks."""
 
+MANY_CANCELLED = 100
+
 
 class Process:
     """What can be frozen and killed as a whole."""
@@ -92,6 +94,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._now_s = BEGAN_S
+        self._cancelled_count = 0
         self.outside = contextvars.Context()
         """For what belongs to no process: the network, the database."""
         self.connect: Callable[..., Any] | None = None
@@ -109,8 +112,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """Run what is due. In place of asyncio's own, which would ask the system for the time and for sockets."""
+        self._forget_cancelled_timers()
         ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
         while scheduled and scheduled[0]._cancelled:
+            self._cancelled_count -= 1
             heapq.heappop(scheduled)._scheduled = False
         if not ready:
             if not scheduled:
@@ -119,6 +124,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         while scheduled and scheduled[0]._when <= self._now_s:
             timer = heapq.heappop(scheduled)
             timer._scheduled = False
+            self._cancelled_count -= timer._cancelled
             ready.append(timer)
         for _ in range(len(ready)):
             handle = ready.popleft()
@@ -131,7 +137,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is passed over when its time has come."""
+        """It is passed over when its time has come, or forgotten when there are many."""
+        self._cancelled_count += handle._scheduled  # type: ignore[attr-defined]
+
+    def _forget_cancelled_timers(self) -> None:
+        """Keep the heap small: most timers are limits of what ends long before."""
+        scheduled = self._scheduled  # type: ignore[attr-defined]
+        if self._cancelled_count > MANY_CANCELLED and 2 * self._cancelled_count > len(scheduled):
+            for handle in scheduled:
+                handle._scheduled = not handle._cancelled
+            scheduled[:] = [handle for handle in scheduled if not handle._cancelled]
+            heapq.heapify(scheduled)
+            self._cancelled_count = 0
 
     def _process_events(self, event_list: object) -> None:
         raise AssertionError("there are no sockets here")
