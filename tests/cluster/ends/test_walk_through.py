@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -64,7 +65,9 @@ class Terminals:
     @staticmethod
     def end(process: subprocess.Popen[str]) -> None:
         process.kill()
-        process.communicate()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
 
     def close(self) -> None:
         self._exits.close()
@@ -105,14 +108,16 @@ def test_the_walk_through_works_as_it_is_written(terminals: Terminals) -> None:
             producer.send(b"%d" % number)
     Terminals.end(serving["n2"])
     with factory.connect(role="consumer", queue="orders") as consumer:
-        found = [consumer.receive(wait_s=LIMIT_S) for _ in range(20)]
-        bodies = [delivery.message.body for delivery in found if delivery is not None]
-        assert sorted(bodies) == sorted(b"%d" % number for number in range(20))
-        for delivery in found:
+        bodies = []
+        for _ in range(20):
+            delivery = consumer.receive(wait_s=LIMIT_S)
             assert delivery is not None
+            bodies.append(delivery.message.body)
             delivery.ack()
-    tree = terminals.run(show)
-    assert "n2: dead" in tree
+        assert sorted(bodies) == sorted(b"%d" % number for number in range(20))
+    deadline_s = time.monotonic() + LIMIT_S
+    while "n2: dead" not in terminals.run(show):
+        assert time.monotonic() < deadline_s
     [again] = [command for command in commands(SERVE) if "--name n2" in command]
     terminals.open(again, *HERE)
 
