@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from flyball.cluster.decisions import Placement, SessionReport, TakeOver
+from flyball.cluster.decisions import Mark, Placement, SessionReport, TakeOver, Unmark, Wait
 from flyball.cluster.domain import ClusterOptions, Role
 from flyball.cluster.manager import EXPECTED_S, IDLE_SHARE, Manager
 from flyball.cluster.placement import QueueLoad
@@ -247,3 +247,21 @@ def test_a_second_manager_that_hears_the_same_decides_the_same() -> None:
     new.report()
     before = old.manager.snapshot(ORDERS, 50.0)
     assert new.manager.snapshot(ORDERS, 50.0) == before
+
+
+def test_who_finds_no_room_is_asked_to_wait_for_as_long_as_the_next_member_may_take() -> None:
+    manager = manager_of(1, capacity=1, provisioner="local", wait_s=3.0)
+    placed(manager, PRODUCER)
+    assert manager.waiting_s(ORDERS, 1.0) == 0
+    assert isinstance(manager.join(ORDERS, PRODUCER, 1.0, waited_s=manager.waiting_s(ORDERS, 1.0)), Wait)
+    assert isinstance(manager.join(ORDERS, PRODUCER, 3.5, waited_s=manager.waiting_s(ORDERS, 3.5)), Wait)
+    assert isinstance(manager.join(ORDERS, PRODUCER, 4.0, waited_s=manager.waiting_s(ORDERS, 4.0)), Placement)
+
+
+def test_a_member_that_somebody_wants_is_marked_no_more() -> None:
+    manager = manager_of()
+    manager.mark(ORDERS, 12, 1.0)
+    manager.member_added(ORDERS, 12, 2, 2.0, is_fixed=True)
+    assert [type(decision) for decision in manager.take_decisions()] == [Mark, Unmark]
+    manager.tick(3.0)
+    assert manager.take_decisions() == []

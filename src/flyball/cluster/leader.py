@@ -118,7 +118,9 @@ class Leader:
         wanted = self._role_of(role, cluster)
         known_as = session_id or (new_session_id(wanted, cluster) if arrives else None)
         avoided = next((node.id for node in self.overview.nodes if node.name == avoid), None)
-        answer = self.manager.join(cluster, wanted, now_s, session=known_as, avoid=avoided)
+        # Whoever asks again waits as long as the member has been coming: nobody tells who asks again.
+        waited_s = self.manager.waiting_s(cluster, now_s)
+        answer = self.manager.join(cluster, wanted, now_s, session=known_as, waited_s=waited_s, avoid=avoided)
         decisions = self.manager.take_decisions()
         if decisions:
             self._errands.spawn(("decided", next(_numbers)), partial(self._executor.carry_out, decisions))

@@ -777,6 +777,11 @@ class Manager:
         del self._members[member.id]
         del self._on_node[member.node][member.id]
 
+    def waiting_s(self, cluster: str, now: float) -> float:
+        """Return for how long a clustered queue has been waiting for a further member, 0 if it is not."""
+        coming = self._cluster(cluster).provisioning.coming.values()
+        return max((now - since for since, _ in coming), default=0.0)
+
     def member_of(self, session: str) -> int | None:
         """Return the member that a session counts at, None if it is not known."""
         known = self._sessions.get(session)
