@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,10 @@ def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(tmp_pat
     with pytest.raises(ClusterError, match=r"has not ended after 0\.5 s"):
         uvloop.run(provisioner.start("n2"))
     stat = Path(f"/proc/{pid_file.read_text().strip()}/stat")
-    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    # It was killed, and ends when the system gets to it.
+    deadline_s = time.monotonic() + 10
+    while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline_s
 
 
 def test_what_runs_on_in_the_background_does_not_hold_the_command_up(tmp_path: Path) -> None:
