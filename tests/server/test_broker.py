@@ -132,3 +132,13 @@ async def test_what_has_arrived_is_taken_in_once_though_two_look_at_the_same_tim
         await giver.commit(Batch(transfers=[Transfer([7], 1, 2)]))
         await asyncio.gather(broker.take_arrivals(), broker.take_arrivals())
         assert [(message.id, message.stored) for message in working.oldest(0, 10)] == [(7, True)]
+
+
+@in_a_loop
+async def test_a_timer_that_outlives_the_tasks_of_its_node_begins_nothing() -> None:
+    async with running(MemoryStore()) as broker:
+        queue_id = broker.engine.create_queue("orders").id
+        await put(broker, queue_id, b"body")
+    # As when the queue of a node that was fenced expires, in a process where it has joined again.
+    broker.delete_queue(queue_id, lambda error: None)
+    assert not broker.engine.has_queue(queue_id)

@@ -722,7 +722,12 @@ class Broker:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Start what takes longer. It ends with the broker, however long the store keeps it waiting."""
-        task = self._tasks.create_task(work)
+        try:
+            task = self._tasks.create_task(work)
+        except RuntimeError:
+            # The group of tasks has ended, or is about to. A timer may still run: what it wants is not this node's.
+            work.close()
+            return
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
