@@ -69,6 +69,8 @@ async def running(store: MemoryStore) -> AsyncIterator[Broker]:
         )
         await broker.start()
         tasks.create_task(broker.journal.run())
+        # What has not begun cannot be stopped.
+        await asyncio.sleep(0)
         yield broker
         await broker.journal.stop()
         await broker.stop()
@@ -138,7 +140,6 @@ async def test_what_has_arrived_is_taken_in_once_though_two_look_at_the_same_tim
 async def test_a_timer_that_outlives_the_tasks_of_its_node_begins_nothing() -> None:
     async with running(MemoryStore()) as broker:
         queue_id = broker.engine.create_queue("orders").id
-        await put(broker, queue_id, b"body")
     # As when the queue of a node that was fenced expires, in a process where it has joined again.
     broker.delete_queue(queue_id, lambda error: None)
     assert not broker.engine.has_queue(queue_id)

@@ -7,7 +7,9 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from unittest import mock
 
+from flyball.server import clock
 from flyball.server.authority import Authority
 from flyball.server.broker import Broker
 from flyball.server.connection import Hub
@@ -81,10 +83,22 @@ async def test_a_lease_that_becomes_shorter_counts_from_before_the_registry_is_t
             return await renew(lease_s, **told)
 
         store.registry.renew = watched  # type: ignore[method-assign]
-        assert membership._hub.speaks_until > time.monotonic() + ALONE_LEASE_S / 2
+        assert membership._hub.speaks_until > clock.lease_time_s() + ALONE_LEASE_S / 2
         async with joining(MemoryStore(domain=domain, node="two")):
             await membership.start()
-        assert silent_from[-1] <= time.monotonic() + LEASE_S
+        assert silent_from[-1] <= clock.lease_time_s() + LEASE_S
+
+
+@in_a_loop
+async def test_a_node_whose_machine_was_suspended_for_a_lease_says_nothing() -> None:
+    async with member(MemoryStore()) as (membership, _):
+        assert membership._hub.may_speak
+        clocks = {time.CLOCK_MONOTONIC: time.monotonic(), time.CLOCK_BOOTTIME: clock.lease_time_s() + ALONE_LEASE_S}
+        with mock.patch.object(time, "clock_gettime", clocks.__getitem__):
+            assert not membership._hub.may_speak
+            await membership.start()
+            assert membership._hub.may_speak
+            assert not membership.may_judge
 
 
 @in_a_loop

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, cast
 
 from flyball.errors import FlyballError, ProtocolError, RequestError, StoreError
 from flyball.model import Message
+from flyball.server import clock
 from flyball.server.authority import Authority
 from flyball.server.broker import Broker
 from flyball.server.company import Company
@@ -76,7 +77,7 @@ class Hub:
         """Called before answers go out: they may have to wait for what they have cost."""
         self.is_stopping = False
         self.speaks_until = math.inf
-        """Until then, by the monotonic clock, nobody else serves what is this node's: later it says nothing."""
+        """Until then, by the clock of leases, nobody else serves what is this node's: later it says nothing."""
         self._tasks = tasks
         self._under_way: set[asyncio.Task[None]] = set()
         self._dirty: list[Connection] = []
@@ -132,7 +133,7 @@ class Hub:
     @property
     def may_speak(self) -> bool:
         """Whether the node has its lease: without it, what it says may not be true any more."""
-        return time.monotonic() < self.speaks_until
+        return clock.lease_time_s() < self.speaks_until
 
     def speak_until(self, end_s: float) -> None:
         """The node's lease lasts until then: what was held back since it ended goes out."""

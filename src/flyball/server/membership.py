@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flyball.errors import Fenced, StoreUnavailable
+from flyball.server import clock
 from flyball.server.authority import Authority
 from flyball.server.connection import Hub
 from flyball.server.definitions import Definitions
@@ -112,7 +112,7 @@ class Membership:
     def may_judge(self) -> bool:
         """Whether this node has watched the others long enough to say that one is dead."""
         since_s = self._gapless_since_s
-        return since_s is not None and time.monotonic() - since_s >= self.lease_s
+        return since_s is not None and clock.lease_time_s() - since_s >= self.lease_s
 
     async def start(self) -> None:
         """Renew for the first time, and behave as one of several if it is. Raises StoreError."""
@@ -216,7 +216,7 @@ class Membership:
                 self._news.set()
 
     async def _renew(self) -> None:
-        began_s = time.monotonic()
+        began_s = clock.lease_time_s()
         lease_s = self.lease_s if self._broker.in_company else ALONE_LEASE_S
         # The registry may have done it long before this node hears of that: a shorter lease counts from now on.
         self._hub.speaks_until = min(self._hub.speaks_until, began_s + lease_s)
@@ -230,7 +230,7 @@ class Membership:
             state=self.state,
         )
         self._hub.speak_until(began_s + lease_s)
-        has_jumped = _has_jumped(before, self.nodes, time.monotonic() - self._renewed_s)
+        has_jumped = _has_jumped(before, self.nodes, clock.lease_time_s() - self._renewed_s)
         if has_jumped or began_s - self._renewed_s > self.lease_s or self._gapless_since_s is None:
             self._gapless_since_s = began_s
         self._renewed_s = began_s

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from flyball.cluster import sessions
+from flyball.server import clock
 from flyball.server.connection import Connection
 from flyball.server.passwords import Passwords
 
@@ -209,6 +210,7 @@ def _determined(loop: VirtualLoop, seed: int) -> Iterator[None]:
             stack.enter_context(mock.patch.object(time, name, loop.time))
         for name in ("monotonic_ns", "time_ns", "perf_counter_ns"):
             stack.enter_context(mock.patch.object(time, name, now_ns))
+        stack.enter_context(mock.patch.object(clock, "lease_time_s", loop.time))
         stack.enter_context(mock.patch.object(secrets, "token_bytes", chance.randbytes))
         stack.enter_context(mock.patch.object(uuid, "uuid4", new_uuid))
         stack.callback(random.setstate, random.getstate())
