@@ -11,6 +11,7 @@ from typing import Any
 import pika
 import pytest
 
+from flyball.server.management import manage
 from flyball.store.registry import NodeState
 from tests.nodes import ANSWER_LIMIT_S, RunningNode, ServeProcess
 from tests.server.amqp.conftest import connect as connect
@@ -91,6 +92,37 @@ def test_bindings_made_at_one_node_lead_messages_of_the_other(pair: Pair) -> Non
     pair.here.confirm_delivery()
     pair.here.basic_publish("news", "sport.chess", b"1", PERSISTENT, mandatory=True)
     assert bodies_of(pair.here, "all", 1) == bodies_of(pair.here, "mine", 1) == [b"1"]
+
+
+def test_what_one_node_has_answered_holds_at_the_other_at_once(pair: Pair) -> None:
+    follow_only_when_asked(pair.first)
+    pair.there.exchange_declare("news", "topic")
+    pair.there.queue_declare("all")
+    pair.there.queue_bind("all", "news", "#")
+    pair.here.confirm_delivery()
+    pair.here.basic_publish("news", "sport", b"1", mandatory=True)
+    assert bodies_of(pair.there, "all", 1) == [b"1"]
+    pair.there.queue_unbind("all", "news", "#")
+    with pytest.raises(pika.exceptions.UnroutableError):
+        pair.here.basic_publish("news", "sport", b"2", mandatory=True)
+    pair.there.exchange_delete("news")
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="no exchange 'news'"):
+        pair.here.basic_publish("news", "sport", b"3", mandatory=True)
+
+
+def test_a_user_that_was_added_at_one_node_can_log_in_at_the_other_at_once(pair: Pair) -> None:
+    follow_only_when_asked(pair.first)
+
+    async def add() -> None:
+        await manage(pair.second.node.hub, "user.add", {"name": "alice", "password": "secret"})
+
+    asyncio.run_coroutine_threadsafe(add(), pair.second._loop).result(ANSWER_LIMIT_S)
+    assert pair.first.call(lambda node: node.hub.authority.access.find_user("alice")) is not None
+
+
+def follow_only_when_asked(node: RunningNode) -> None:
+    """Let the node not follow what others change by itself."""
+    node.call(lambda node: setattr(node.membership._news, "set", lambda: None))
 
 
 def test_what_is_given_back_or_rejected_goes_where_the_owner_says(pair: Pair) -> None:

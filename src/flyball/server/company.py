@@ -67,6 +67,8 @@ class Company:
     """Whether a new queue of that virtual host and name may be made here. Raises StoreError."""
     catch_up: Callable[[], Awaitable[None]] = _nothing_new
     """Follows what the others have changed up to now. Raises StoreError."""
+    followed: Callable[[], Awaitable[None]] = _nothing_new
+    """Returns when the others know what was changed and is durable, as far as they can be reached soon."""
     put: Callable[[Sequence[RemoteQueue], Content, Callable[[int, int], None], int], None] = _refuse
     """Puts a message into queues of other nodes, and calls back with the token and an Outcome."""
     read: Read = _find_nothing

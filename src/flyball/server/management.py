@@ -216,15 +216,20 @@ async def manage(hub: Hub, command: str, arguments: Mapping[str, Any]) -> Any:
     """Carry out a command of the table, or of another part of the node. Raises their errors, and InvalidArgument."""
     try:
         if command in COMMANDS:
-            return await COMMANDS[command](hub, **arguments)
-        if command in hub.commands:
-            return await hub.commands[command](**arguments)
+            found = await COMMANDS[command](hub, **arguments)
+        elif command in hub.commands:
+            found = await hub.commands[command](**arguments)
+        else:
+            raise InvalidArgument(f"there is no command {command!r}")
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         # The value stays out of it: it may be a password.
         place = ".".join(str(part) for part in first["loc"])
         raise InvalidArgument(f"{command}: {place}: {first['msg']}") from None
-    raise InvalidArgument(f"there is no command {command!r}")
+    if found is None:
+        # It has nothing to tell, so it has changed something, which is to hold wherever one looks next.
+        await hub.company.followed()
+    return found
 
 
 def read_command(document: bytes) -> tuple[str, dict[str, Any]]:

@@ -29,6 +29,7 @@ from flyball.server.cpu_share import CpuShare
 from flyball.server.definitions import Definitions
 from flyball.server.directory import Directory
 from flyball.server.link import LinkSession, Peers
+from flyball.server.link.followers import CATCH_UP, Followers
 from flyball.server.link.ownership import Ownership
 from flyball.server.logs import configure_logging
 from flyball.server.membership import Membership
@@ -172,6 +173,7 @@ async def serving(
         registry = store.registry
         peers = Peers(hub, registry.node_id, registry.epoch, registry.secret)
         peers.commands.update(Ownership(topology).commands)
+        peers.commands[CATCH_UP] = membership.catch_up
         remotes = Remotes(broker, directory, peers)
         remotes.catch_up = membership.catch_up
         topics.claim = membership.may_create
@@ -179,6 +181,7 @@ async def serving(
             membership.address_of,
             membership.may_create,
             membership.catch_up,
+            Followers(peers, lambda: [other.id for other in membership.others]).followed,
             remotes.put,
             remotes.read,
             remotes.delete_empty,

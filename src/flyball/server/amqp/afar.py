@@ -270,6 +270,7 @@ class Afar:
             except QueueNotFound:
                 count = 0
             await self.remotes.catch_up()
+            await self._hub.company.followed()
             return lambda: channel.reply(amqp.QueueDeleteOk(channel.number, count), unless=method.no_wait)
 
         session.wait_for(channel.number, _ids(method), work())

@@ -118,6 +118,34 @@ class Channel:
         if not unless:
             self.session.send(method.encode())
 
+    def change(
+        self, method: Method, answer: Callable[[], Method], operation: Callable[[Callable[..., None]], object]
+    ) -> None:
+        """Change what all nodes use: it is answered when it is in the store and the others know it.
+
+        Whoever has the answer may go to another node and find it so there.
+        """
+        hub = self.session.hub
+
+        async def follow(done: Callable[..., None]) -> None:
+            await hub.company.followed()
+            done()
+
+        def begin(done: Callable[..., None]) -> None:
+            is_new = False
+
+            def stored(error: FlyballError | None = None) -> None:
+                # What is done at once has changed nothing that others use.
+                if error is not None or not is_new or not self.session.broker.in_company:
+                    done(error)
+                else:
+                    hub.spawn(follow(done))
+
+            operation(stored)
+            is_new = True
+
+        self.carry_out(method, answer, begin)
+
     def carry_out(
         self, method: Method, answer: Callable[[], Method], operation: Callable[[Callable[..., None]], object]
     ) -> None:
@@ -186,7 +214,7 @@ def exchange_declare(channel: Channel, method: amqp.ExchangeDeclare) -> None:
     if isinstance(alternate, str) and topology.router(session.vhost).find(name) is None:
         session.check(Action.READ, name, f"exchange '{name}'")
         session.check(Action.WRITE, alternate, f"exchange '{alternate}'")
-    channel.carry_out(method, lambda: answer, lambda done: topology.declare_exchange(exchange, done))
+    channel.change(method, lambda: answer, lambda done: topology.declare_exchange(exchange, done))
 
 
 def exchange_delete(channel: Channel, method: amqp.ExchangeDelete) -> None:
@@ -196,7 +224,7 @@ def exchange_delete(channel: Channel, method: amqp.ExchangeDelete) -> None:
         raise ReservedName("operation not permitted on the default exchange")
     session.check(Action.CONFIGURE, name, f"exchange '{name}'")
     topology = session.context.topology
-    channel.carry_out(
+    channel.change(
         method,
         lambda: amqp.ExchangeDeleteOk(channel.number),
         lambda done: topology.delete_exchange(session.vhost, name, done, if_unused=method.if_unused),
@@ -206,15 +234,13 @@ def exchange_delete(channel: Channel, method: amqp.ExchangeDelete) -> None:
 def exchange_bind(channel: Channel, method: amqp.ExchangeBind) -> None:
     binding = _exchange_binding(channel, method)
     topology = channel.session.context.topology
-    channel.carry_out(method, lambda: amqp.ExchangeBindOk(channel.number), lambda done: topology.bind(binding, done))
+    channel.change(method, lambda: amqp.ExchangeBindOk(channel.number), lambda done: topology.bind(binding, done))
 
 
 def exchange_unbind(channel: Channel, method: amqp.ExchangeUnbind) -> None:
     binding = _exchange_binding(channel, method)
     topology = channel.session.context.topology
-    channel.carry_out(
-        method, lambda: amqp.ExchangeUnbindOk(channel.number), lambda done: topology.unbind(binding, done)
-    )
+    channel.change(method, lambda: amqp.ExchangeUnbindOk(channel.number), lambda done: topology.unbind(binding, done))
 
 
 def _exchange_binding(channel: Channel, method: amqp.ExchangeBind | amqp.ExchangeUnbind) -> Binding:
@@ -262,7 +288,7 @@ def queue_declare(channel: Channel, method: amqp.QueueDeclare) -> None:
         session.check(Action.READ, name, f"queue '{name}'")
         session.check(Action.WRITE, dead_letter_exchange, f"exchange '{dead_letter_exchange or 'amq.default'}'")
     declared = Queue(0, name, session.vhost, method.durable, method.exclusive, method.auto_delete, method.arguments)
-    channel.carry_out(method, answer, lambda done: topology.declare_queue(declared, session, done))
+    channel.change(method, answer, lambda done: topology.declare_queue(declared, session, done))
     channel.last_queue = name
 
 
@@ -279,13 +305,13 @@ def queue_bind(channel: Channel, method: amqp.QueueBind) -> None:
     topology = session.context.topology
     topology.router(session.vhost).get(binding.source)
     channel.check_queue(binding.destination)
-    channel.carry_out(method, lambda: amqp.QueueBindOk(channel.number), lambda done: topology.bind(binding, done))
+    channel.change(method, lambda: amqp.QueueBindOk(channel.number), lambda done: topology.bind(binding, done))
 
 
 def queue_unbind(channel: Channel, method: amqp.QueueUnbind) -> None:
     binding = _queue_binding(channel, method)
     topology = channel.session.context.topology
-    channel.carry_out(method, lambda: amqp.QueueUnbindOk(channel.number), lambda done: topology.unbind(binding, done))
+    channel.change(method, lambda: amqp.QueueUnbindOk(channel.number), lambda done: topology.unbind(binding, done))
 
 
 def _queue_binding(channel: Channel, method: amqp.QueueBind | amqp.QueueUnbind) -> Binding:
@@ -332,7 +358,7 @@ def queue_delete(channel: Channel, method: amqp.QueueDelete) -> None:
         )
     count = len(working)
     topology = session.context.topology
-    channel.carry_out(
+    channel.change(
         method,
         lambda: amqp.QueueDeleteOk(channel.number, count),
         lambda done: topology.delete_queue(working, done, if_unused=method.if_unused, if_empty=method.if_empty),
