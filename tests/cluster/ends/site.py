@@ -50,7 +50,8 @@ class Site:
         # Nodes that the domain itself has started do not end with those that started them.
         for process in psutil.process_iter(["cmdline"]):
             if any(str(self.folder) in word for word in process.info["cmdline"] or ()):
-                process.kill()
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
 
     def start(self, *names: str, **flags: object) -> None:
         """Start nodes, and return when they serve and have joined."""
