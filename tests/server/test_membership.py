@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 from unittest import mock
 
+import pytest
+
+from flyball.model import Definition
 from flyball.server import clock
 from flyball.server.authority import Authority
 from flyball.server.broker import Broker
@@ -17,7 +20,9 @@ from flyball.server.definitions import Definitions
 from flyball.server.membership import ALONE_LEASE_S, Membership
 from flyball.server.topics import Topics
 from flyball.server.topology import Topology
+from flyball.store.changes import DefinitionDeleted
 from flyball.store.memory import MemoryDomain, MemoryStore
+from tests.server.link.domains import run
 from tests.server.test_broker import in_a_loop, running
 
 LEASE_S = 5.0
@@ -148,3 +153,82 @@ async def test_one_that_leaves_can_be_judged_at_once() -> None:
         await membership.start()
         assert not membership.others
         assert membership.may_judge
+
+
+@contextlib.asynccontextmanager
+async def two_members() -> AsyncIterator[tuple[Membership, Membership]]:
+    """Run two nodes that follow each other when they are told to."""
+    domain = MemoryDomain()
+    first, second = (MemoryStore(domain=domain, node=name) for name in ("one", "two"))
+    async with member(first) as (one, _):
+        async with joining(second):
+            await one.start()
+        async with member(second) as (two, _):
+            await one.start()
+            await two.start()
+            await one.catch_up()
+            await two.catch_up()
+            yield one, two
+
+
+def define(membership: Membership, value: str | None) -> None:
+    """Put another value into the place of the one definition, or delete it."""
+    if value is None:
+        membership._definitions.delete("topic", "news", lambda error: None)
+    else:
+        membership._definitions.put(Definition("topic", "news", {"value": value}), lambda error: None)
+
+
+def defined(membership: Membership) -> Any:
+    return membership._definitions.of("topic").get("news")
+
+
+@pytest.mark.parametrize("last", [["mine"], ["earlier", "mine"], ["earlier", None]])
+def test_nodes_that_change_the_same_at_the_same_time_agree_on_the_last_change(last: list[str | None]) -> None:
+    async def test() -> None:
+        async with two_members() as (one, two):
+            define(two, "theirs")
+            await two._broker.journal.flush()
+            # By the order of all it is the later one, though this node hears of the other one only now.
+            for value in last:
+                define(one, value)
+            await one.catch_up()
+            await one._broker.journal.flush()
+            await asyncio.gather(one.catch_up(), two.catch_up())
+            assert defined(one) == defined(two) == (None if last[-1] is None else {"value": "mine"})
+
+    run(test())
+
+
+@in_a_loop
+async def test_a_change_that_was_followed_by_another_is_not_made_again() -> None:
+    async with two_members() as (one, two):
+        define(one, "first")
+        await one._broker.journal.flush()
+        define(two, "theirs")
+        await two._broker.journal.flush()
+        define(one, "last")
+        seen: list[Any] = []
+        one._definitions.on_changed["topic"] = lambda key: seen.append(defined(one))
+        await one.catch_up()
+        await one._broker.journal.flush()
+        await one.catch_up()
+        await two.catch_up()
+        assert {"value": "first"} not in seen
+        assert defined(one) == defined(two) == {"value": "last"}
+
+
+@in_a_loop
+async def test_nothing_is_remembered_of_changes_that_everybody_knows() -> None:
+    async with two_members() as (one, two):
+        define(two, "theirs")
+        define(one, "mine")
+        await asyncio.gather(one._broker.journal.flush(), two._broker.journal.flush())
+        # One that the store has refused will not come back.
+        one._changed_here(DefinitionDeleted("topic", "refused"))
+        await one.catch_up()
+        define(two, "again")
+        await two._broker.journal.flush()
+        await one.catch_up()
+        assert not one._unseen._under_way
+        assert not one._unseen._again

@@ -17,6 +17,7 @@ from flyball.server.authority import Authority
 from flyball.server.connection import Hub
 from flyball.server.definitions import Definitions
 from flyball.server.topology import Topology
+from flyball.server.unseen import Unseen
 from flyball.store.changes import (
     Change,
     ClientCreated,
@@ -27,7 +28,7 @@ from flyball.store.changes import (
     QueueDeleted,
     QueueMoved,
 )
-from flyball.store.registry import NodeRecord, NodeState, Registry
+from flyball.store.registry import NodeRecord, NodeState, Registry, VersionedChange
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,9 @@ class Membership:
         self._renewed_s = 0.0
         self._gapless_since_s: float | None = None
         self._renewal_due = asyncio.Event()
+        self._unseen = Unseen()
         self.registry.on_news = self._look_again
+        self._broker.journal.on_change = self._changed_here
 
     @property
     def node_id(self) -> int:
@@ -167,6 +170,7 @@ class Membership:
         if not self._broker.in_company:
             return
         async with self._following:
+            settled = self._unseen.count if self._broker.journal.pending_count == 0 else None
             while True:
                 news = await self.registry.changes(self._version)
                 if not news:
@@ -175,13 +179,27 @@ class Membership:
                 for item in news:
                     if isinstance(item.change, QueueMoved):
                         moved.append(self._move(item.change))
-                    elif item.node_id != self.node_id or not isinstance(item.change, _OWN):
+                    elif self._is_news(item):
                         self._apply(item.change, item.node_id)
                 await self._adopt([queue_id for queue_id in moved if queue_id])
                 self._version = news[-1].version
+            if settled == self._unseen.count:
+                self._unseen.clear()
             await self._broker.take_arrivals()
 
     # Inside
+
+    def _changed_here(self, change: Change) -> None:
+        # While a node is alone its changes are told to nobody, and come back from nobody.
+        if self._broker.in_company:
+            self._unseen.add(change)
+
+    def _is_news(self, item: VersionedChange) -> bool:
+        """Whether a change has to be made here: it is another node's, or was undone by one of another node's."""
+        if item.node_id != self.node_id:
+            self._unseen.others_changed()
+            return True
+        return self._unseen.meet(item.change) or not isinstance(item.change, _OWN)
 
     def _look_again(self) -> None:
         self._news.set()

@@ -224,6 +224,8 @@ class GroupCommit:
         self._tick_s = time_limit_s / 20
         self._on_flushed = on_flushed
         self._on_fenced = on_fenced
+        self.on_change: Callable[[Change], None] = lambda change: None
+        """Called with every change that is submitted."""
         self._fenced: Fenced | None = None
         self._open: _Gathering | None = None
         self._waiting: deque[_Gathering] = deque()
@@ -295,6 +297,7 @@ class GroupCommit:
         gathering.cost_bytes += OPERATION_BYTES
         if gathering.cost_bytes > MAX_BATCH_BYTES:
             self._seal()
+        self.on_change(change)
 
     def transfer(self, transfer: Transfer, waiter: Waiter | None) -> None:
         """Move stored messages to another queue, after everything that was submitted before.

@@ -1,0 +1,60 @@
+"""What this node has changed and not met yet among the changes of the domain, whose order is the same for all.
+
+A node makes its own changes at once. What others have changed before them it hears later, and so has to make those
+again that count by the order of all. What a definition says is not known here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from flyball.store.changes import Change, DefinitionDeleted, DefinitionPut
+
+Place = tuple[str, str]
+
+
+class Unseen:
+    """The definitions whose changes by this node are under way."""
+
+    def __init__(self) -> None:
+        self._under_way: Counter[Place] = Counter()
+        self._again: set[Place] = set()
+        self.count = 0
+        """How many changes there have ever been."""
+
+    def add(self, change: Change) -> None:
+        """This node has made a change, which is not durable yet."""
+        if isinstance(change, DefinitionPut | DefinitionDeleted):
+            self._under_way[_place_of(change)] += 1
+            self.count += 1
+
+    def others_changed(self) -> None:
+        """A change of another node was made, which may have undone what is under way, or what that hangs on."""
+        self._again.update(self._under_way)
+
+    def meet(self, change: Change) -> bool:
+        """A change of this node has its place among all: return whether it has to be made again.
+
+        One that was followed by another to the same definition has not: that one is still to come.
+        """
+        if not isinstance(change, DefinitionPut | DefinitionDeleted):
+            return False
+        place = _place_of(change)
+        if self._under_way[place] > 1:
+            self._under_way[place] -= 1
+            return False
+        del self._under_way[place]
+        is_undone = place in self._again
+        self._again.discard(place)
+        return is_undone
+
+    def clear(self) -> None:
+        """Nothing is under way any more: what was not met has failed."""
+        self._under_way.clear()
+        self._again.clear()
+
+
+def _place_of(change: DefinitionPut | DefinitionDeleted) -> Place:
+    if isinstance(change, DefinitionPut):
+        return change.definition.kind, change.definition.key
+    return change.kind, change.key
