@@ -107,6 +107,31 @@ async def test_a_node_whose_machine_was_suspended_for_a_lease_says_nothing() -> 
 
 
 @in_a_loop
+async def test_a_node_that_holds_its_lease_again_hears_that_before_it_says_anything() -> None:
+    async with member(MemoryStore(domain=MemoryDomain(), node="one")) as (membership, _):
+        could_speak: list[bool] = []
+        membership.on_lapsed = lambda: could_speak.append(membership._hub.may_speak)
+        await membership.start()
+        assert not could_speak
+        membership._hub.speaks_until = 0.0
+        await membership.start()
+        assert could_speak == [False]
+        assert membership._hub.may_speak
+
+
+@in_a_loop
+async def test_a_node_turns_to_one_that_joins_before_that_is_let_in() -> None:
+    domain = MemoryDomain()
+    async with member(MemoryStore(domain=domain, node="one")) as (membership, _):
+        told: list[tuple[int, int]] = []
+        membership.on_nodes.append(lambda nodes: told.append((len(nodes), nodes[0].known_generation)))
+        async with joining(MemoryStore(domain=domain, node="two")):
+            await membership.start()
+        assert told[0] == (2, 1)
+        assert told[-1] == (2, 2)
+
+
+@in_a_loop
 async def test_a_name_is_claimed_after_the_deletion_that_gives_it_back() -> None:
     domain = MemoryDomain()
     store, other = MemoryStore(domain=domain, node="one"), MemoryStore(domain=domain, node="two")

@@ -70,6 +70,8 @@ class Membership:
         """Called at every renewal: what the node tells the others of itself."""
         self.on_nodes: list[NodesChanged] = []
         """Called with all nodes after every renewal."""
+        self.on_lapsed: Callable[[], None] = lambda: None
+        """Called when the lease is held again after it had run out, before anybody hears of this node."""
         self.on_placed: Callable[[int], None] = lambda queue_id: None
         """Called with a queue that another node serves now, or this one instead of another, or nobody any more."""
         self._hub = hub
@@ -247,6 +249,8 @@ class Membership:
             seen_version=self._version,
             state=self.state,
         )
+        if not self._hub.may_speak:
+            self.on_lapsed()
         self._hub.speak_until(began_s + lease_s)
         has_jumped = _has_jumped(before, self.nodes, clock.lease_time_s() - self._renewed_s)
         if has_jumped or began_s - self._renewed_s > self.lease_s or self._gapless_since_s is None:
@@ -256,13 +260,17 @@ class Membership:
         if (self.others or self.registry.in_company) and not self._is_in_company:
             await self._enter_company()
         if newest > self._known_generation:
-            # The one that has just joined waits for this.
+            # The one that has just joined waits for this: what its earlier life has sent is not passed on any more.
+            self._tell_nodes()
             self._known_generation = newest
             await self._renew()
             return
         await self._top_up_ids()
         # Should a notice have been lost, nothing is more than a renewal late.
         self._news.set()
+        self._tell_nodes()
+
+    def _tell_nodes(self) -> None:
         for tell in self.on_nodes:
             tell(self.nodes)
 

@@ -191,6 +191,7 @@ async def serving(
             membership.name_of,
         )
         membership.on_nodes.append(peers.update)
+        membership.on_lapsed = peers.drop_links
         membership.on_placed = remotes.placed
         if registry.is_shared:
             afar = amqp_context.afar = Afar(amqp_context, remotes, hub)

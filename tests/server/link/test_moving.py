@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import aio_pika
@@ -63,6 +64,20 @@ def test_an_auto_delete_queue_goes_if_nobody_returns_over_another_link(monkeypat
             await until(lambda: two.second.broker.engine.find_queue("orders") is None)
 
     run(test())
+
+
+@with_two_nodes
+async def test_what_comes_over_a_link_while_the_node_has_no_lease_is_not_passed_on(two: Two) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    await queue.consume(inbox)
+    link = two.first.peers.link(2)
+    assert link is not None
+    two.first.hub.speaks_until = 0.0
+    await two.publish(b"1", channel=two.there)
+    await until(lambda: link.is_lost)
+    two.first.hub.speak_until(math.inf)
+    (again,) = await inbox.take(1)
+    assert (again.body, again.redelivered) == (b"1", True)
 
 
 @with_two_nodes

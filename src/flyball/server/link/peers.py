@@ -231,7 +231,10 @@ class Link(Connection):
     # Reading
 
     def feed(self, data: bytes) -> None:
-        self._decoder.feed(data)
+        if self.hub.may_speak:
+            self._decoder.feed(data)
+        else:
+            self.give_up("speaks while this node has no lease")
 
     def pump(self, mark_ns: int) -> None:
         next_frame = self._decoder.next_frame
@@ -366,6 +369,14 @@ class Peers:
         session = self.sessions.get(node_id)
         if session is not None:
             session.abort()
+
+    def drop_links(self) -> None:
+        """End all links from this node: it had no lease, and what they have brought since may be true no more.
+
+        Whoever sent it may have died meanwhile, and others have what it delivered.
+        """
+        for link in self.links:
+            link.give_up("was not heard while this node had no lease")
 
     def stop(self) -> None:
         """End all links and open none any more."""
