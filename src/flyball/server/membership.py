@@ -208,13 +208,17 @@ class Membership:
         self._renewal_due.set()
 
     async def _keep_renewing(self) -> None:
+        is_failing = False
         while True:
             try:
                 await self._renew()
             except StoreUnavailable as error:
-                log.warning("the lease could not be renewed: %s", error)
+                if not is_failing:
+                    log.warning("the lease cannot be renewed: %s", error)
+                is_failing = True
                 await asyncio.sleep(RETRY_S)
                 continue
+            is_failing = False
             await self._until_due()
 
     async def _until_due(self) -> None:
