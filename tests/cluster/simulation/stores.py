@@ -91,6 +91,12 @@ class Line:
                     call.fail()
         self._under_way.clear()
 
+    def close(self) -> None:
+        """The simulation is over: nothing that is still under way will be done."""
+        for call in self._under_way:
+            if not call.is_done:
+                call.work.close()
+
     def _arrive(self, call: _Call) -> None:
         if call.is_done:
             return

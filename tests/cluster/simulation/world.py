@@ -27,7 +27,7 @@ from tests.cluster.simulation import clients
 from tests.cluster.simulation.faults import HARMLESS, Fault, Kind, plan
 from tests.cluster.simulation.loop import BEGAN_S, Process, VirtualLoop, run
 from tests.cluster.simulation.network import HOST, Network
-from tests.cluster.simulation.stores import SimulatedStore
+from tests.cluster.simulation.stores import Line, SimulatedStore
 
 LEASE_S = 3.0
 FAULTS_FOR_S = 25.0
@@ -112,6 +112,7 @@ class SimulatedNode:
             self.store = SimulatedStore(
                 self.world.domain, self.name, self.world.loop, self.process, Random(self.chance.random())
             )
+            self.world.lines.append(self.store.line)
             if self.is_cut_off:
                 self.store.cut_off()
             try:
@@ -174,6 +175,8 @@ class World:
         self.domain = WatchedDomain(loop.time, self.complain)
         self.nodes: dict[str, SimulatedNode] = {}
         self.past: list[SimulatedNode] = []
+        self.lines: list[Line] = []
+        """All ways to the database that there ever were."""
         self.checker = Checker()
         self.recorder = Recorder(self._note, loop.time)
         self.user = Process(loop, "clients")
@@ -571,6 +574,8 @@ class World:
             node.stop.set()
             node.task.cancel()
             await asyncio.wait([node.task])
+        for line in self.lines:
+            line.close()
         # What the dead do when they are let go is nobody's business.
         del self.violations[told[0] :], self.loop.failures[told[1] :]
 
