@@ -18,6 +18,9 @@ from flyball.errors import ClusterError
 from flyball.server.node import Node
 from flyball.store.registry import NodeRecord
 
+ADDRESS_S = 3.0
+"""So long somebody who needs another node waits until its address is known."""
+
 LEADERLESS_S = 10.0
 """So long somebody who needs the leader waits until there is one."""
 
@@ -98,6 +101,11 @@ class Agent:
         """Let a node, which may be this one, carry out a command of the table. Raises FlyballError."""
         if node_id == self.node.membership.node_id:
             return await self.node.peers.commands[command](**arguments)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ADDRESS_S):
+                # One that has just joined has told its address, but this node may not have heard of it yet.
+                while not self.node.peers.can_reach(node_id):
+                    await self.hear_of_nodes()
         return await self.node.peers.request(node_id, command, arguments, time_limit_s)
 
     async def ask_leader(self, command: str, *, time_limit_s: float = ANSWER_S, **arguments: Any) -> Any:

@@ -20,7 +20,7 @@ KINDS = [
     *("ping", "register", "identify", "put", "take", "peek", "list", "consume", "deliver", "settle", "create_queue"),
     *("delete_queue", "look_up", "purge", "status", "other", "small", "large"),
 ]
-PROTOCOLS = ["telesto", "thorbang", "amqp", "http"]
+PROTOCOLS = ["telesto", "thorbang", "amqp", "http", "link"]
 RESULTS = ["ok", "empty", "refused", "failed"]
 OUTCOMES = ["served", "failed", "refused", "left"]
 

@@ -153,7 +153,7 @@ def test_a_workload_follows_a_recorded_rate_that_its_workers_need_not_read(
 @pytest.mark.parametrize(
     ("parameters", "complaint"),
     [
-        ({"kind": "sing"}, "there is no workload 'sing': use one of adaptive, auction, push_peek_pop"),
+        ({"kind": "sing"}, "there is no workload 'sing': use one of adaptive, auction, clustered, push_peek_pop"),
         ({"kind": "send_and_pop", "clints": 3}, "workload.clints of send_and_pop is wrong"),
         ({"kind": "stream", "protocol": "telesto"}, "it can be run over amqp"),
         ({"kind": "push_peek_pop", "protocol": "amqp"}, "amqp cannot peek: use thorbang"),

@@ -128,10 +128,16 @@ class TelestoSession(RequestConnection):
         handler = self._table.get(type(parsed))
         if handler is None:
             raise NotIdentified(f"packet {type(parsed).__name__} is not allowed now")
-        _check_queues(parsed)
+        self._check_queues(parsed)
         if self.asks_others and self.relay.takes(parsed, request):
             return
         handler(self, parsed, request)
+
+    def _check_queues(self, packet: wire.Packet) -> None:
+        """Raise QueueNotFound for the engine's shadows, which have ids below zero: nobody may reach into them."""
+        for queue_id in (getattr(packet, "queue_id", 0), *getattr(packet, "queue_ids", ())):
+            if queue_id < 0 and self.broker.engine.has_queue(queue_id):
+                raise QueueNotFound(queue_id)
 
     def handle_here(self, packet: wire.Packet, request: TelestoRequest) -> None:
         """Carry out a request that was to be passed on, and is this node's now."""
@@ -325,10 +331,3 @@ def record_of(message: Message) -> wire.Record:
 def wire_id(number: int | None) -> int:
     """Fit an id into 32 bits: 0 for none, the low bits of a larger one."""
     return 0 if number is None else number if -_LOW_31_BITS <= number <= _LOW_31_BITS else number & _LOW_31_BITS
-
-
-def _check_queues(packet: wire.Packet) -> None:
-    """Raise QueueNotFound for ids below zero: the engine's shadows have those, and nobody may reach into them."""
-    for queue_id in (getattr(packet, "queue_id", 0), *getattr(packet, "queue_ids", ())):
-        if queue_id < 0:
-            raise QueueNotFound(queue_id)
