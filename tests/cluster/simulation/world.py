@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -34,6 +34,7 @@ FAULTS_FOR_S = 25.0
 SETTLE_S = 20.0
 DRAIN_LIMIT_S = 60.0
 STOP_LIMIT_S = 200.0
+ASKING_LIMIT_S = 60.0
 LOOK_S = 0.1
 """How often it is seen whether everything holds."""
 
@@ -186,6 +187,7 @@ class World:
         self.operations: list[Operation] = []
         self._working: list[asyncio.Task[None]] = []
         self._under_way: list[asyncio.Task[None]] = []
+        self._asked: list[asyncio.Task[None]] = []
 
     def tell(self, text: str) -> None:
         self.events.append(f"{self.loop.time() - BEGAN_S:8.3f} {text}")
@@ -426,8 +428,10 @@ class World:
     async def _rebalance(self, node: SimulatedNode) -> None:
         agent = node.agent
         if agent is not None:
-            with contextlib.suppress(FlyballError):
-                await node.process.start(agent.ask_leader("govern.rebalance", dry_run=False))
+            asking = node.process.start(_suppressed(agent.ask_leader("govern.rebalance", dry_run=False)))
+            self._asked.append(asking)
+            # A node that is killed meanwhile never answers.
+            await asyncio.wait([asking], timeout=ASKING_LIMIT_S)
 
     def _heal(self) -> None:
         """Whoever has ended starts again."""
@@ -574,10 +578,18 @@ class World:
             node.stop.set()
             node.task.cancel()
             await asyncio.wait([node.task])
+        for asking in self._asked:
+            asking.cancel()
+            await asyncio.wait([asking])
         for line in self.lines:
             line.close()
         # What the dead do when they are let go is nobody's business.
         del self.violations[told[0] :], self.loop.failures[told[1] :]
+
+
+async def _suppressed(asking: Awaitable[object]) -> None:
+    with contextlib.suppress(FlyballError):
+        await asking
 
 
 def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
