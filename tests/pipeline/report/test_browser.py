@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from flyball.pipeline.analysis import Analysis
 from flyball.pipeline.manifest import View
 from flyball.pipeline.report import write_comparison, write_report
+from flyball.pipeline.report.chapters import COLUMNS
 from flyball.pipeline.report.views import KINDS
 from tests.pipeline.report import made, made_loops, made_policies
 
@@ -45,7 +46,11 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     views = [View(kind) for kind in KINDS]
     experiments = [made.experiment("s/kinds", "Every kind", factors, views), made.experiment("s/a", "<b>A</b>")]
     experiments.append(made.experiment("s/long", "Long", {}, repetitions=1))
-    write_report(made.analysis(*experiments), path)
+    analysis = made.analysis(*experiments)
+    seconds = [(run.run, second, 100, 90, 10 * second) for run in analysis.runs for second in range(20)]
+    over_time = pd.DataFrame(seconds, columns=list(COLUMNS["queue_over_time"]))
+    tables = {**analysis.tables, "queue_over_time": over_time}
+    write_report(Analysis(analysis.experiments, analysis.runs, tables, analysis.models), path)
     return path
 
 
