@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by run and test: makes .venv and installs Flyball into it, or does nothing if that is done already.
+# Sourced by run, demo and test: makes .venv and installs Flyball into it, or does nothing if that is done already.
 # With FLYBALL_COMPILE=1 the hot modules are compiled.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -134,12 +134,12 @@ install_compiled() {
     pip_install --no-build-isolation --no-deps --editable "$root"
 }
 
-# prepare [dev]: install Flyball, with what its checks need if asked for.
+# prepare [EXTRAS]: install Flyball, with what its demo or its checks (dev) need if asked for.
 prepare() {
     local extra=${1:-} wanted
     wanted=$(fingerprint)
-    # An installation for the checks also serves for running.
-    if grep -qsx -e "$wanted $extra" -e "$wanted dev" "$stamp" && "$venv/bin/python" -c 'import flyball' 2>/dev/null; then
+    # Any installation also serves for running, and that for the checks for all.
+    if grep -qsx -e "$wanted $extra.*" -e "$wanted dev" "$stamp" && "$venv/bin/python" -c 'import flyball' 2>/dev/null; then
         return
     fi
     venv_is_usable || make_venv
