@@ -45,7 +45,7 @@ from flyball.pipeline.policies import (
     response_over_time,
 )
 from flyball.pipeline.profile import profile, profile_of_admissions
-from flyball.pipeline.queues import placement, provisioning, queue_over_time, queue_runs
+from flyball.pipeline.queues import placement, provisioning, queue_over_time, queue_runs, scaling
 from flyball.pipeline.spark_errors import one_line_errors
 from flyball.pipeline.store import Quarantined, Store
 from flyball.pipeline.throughput import measured, seconds, series, throughput
@@ -64,8 +64,8 @@ ONLY_OF_LOOPS = ("loops", "closed_loops")
 ONLY_OF_POLICIES = ("policies", "policy_runs", "load_cdf", "response_over_time")
 """Tables that are there only if policies of admission were compared."""
 
-ONLY_OF_QUEUES = ("queue_over_time", "placement", "provisioning")
-"""Tables that are there only if clients shared a queue, the last two only if policies of those were compared."""
+ONLY_OF_QUEUES = ("queue_over_time", "placement", "provisioning", "scaling")
+"""Tables that are there only if clients shared a queue, the others than the first only if that was varied."""
 
 _ENOUGH_ROWS = 10_000_000
 """Of more rows than these, the profile and the spread of times other than the response are made from a part."""
@@ -265,9 +265,11 @@ def _add_queues(tables: dict[str, pd.DataFrame], opened: _Opened) -> None:
     if not queue_runs(opened.runs):
         return
     over_time = queue_over_time(tables["throughput"], opened.runs)
-    compared = {"placement": placement(over_time, opened.runs), "provisioning": provisioning(over_time, opened.runs)}
     tables["queue_over_time"] = over_time
-    tables.update({name: table for name, table in compared.items() if len(table)})
+    for name, compare in (("placement", placement), ("provisioning", provisioning), ("scaling", scaling)):
+        compared = compare(over_time, opened.runs)
+        if len(compared):
+            tables[name] = compared
 
 
 def _left_out(opened: _Opened) -> list[Quarantined]:

@@ -17,14 +17,17 @@ from flyball.pipeline.measures import RECEIVED
 WORKLOAD = "clustered"
 PLACEMENT, PROVISIONING = "placement", "provisioning"
 """The factors that tell which policy a run had; each has a table of its name."""
+NODES = "nodes"
+"""The factor that tells how many nodes a run had."""
 
 OVER_TIME_COLUMNS = ("run", "second", "produced", "consumed", "waiting")
 """Messages that came into the queue and went out in each second, and how many waited at its end."""
 
 PLACEMENT_COLUMNS = ("policy", "throughput", "transfers", "experiment", "run", "repetition")
 PROVISIONING_COLUMNS = ("policy", "nodes", "throughput", "experiment", "run", "repetition")
+SCALING_COLUMNS = ("nodes", "throughput", "experiment", "run", "repetition")
 """Throughput is in messages/s, of the stable part; transfers are messages that members gave each other, null if
-nobody counted them; nodes are those that served the queue in the end."""
+nobody counted them; nodes are the most that served the queue at a time."""
 
 EDGE_S = 5
 """So many seconds at both ends of a run do not count, as in seed 000, but at most EDGE_RATIO of it."""
@@ -81,9 +84,14 @@ def provisioning(over_time: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
     return _compared(over_time, runs, PROVISIONING, PROVISIONING_COLUMNS)
 
 
+def scaling(over_time: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
+    """Compare numbers of nodes: a row for each run of an experiment that varied them."""
+    return _compared(over_time, runs, NODES, SCALING_COLUMNS)
+
+
 def _compared(over_time: pd.DataFrame, runs: Sequence[Run], factor: str, columns: Sequence[str]) -> pd.DataFrame:
     rows = [_row(over_time, run, factor) for run in queue_runs(runs) if factor in run.factors]
-    found = pd.DataFrame(rows, columns=list(columns)).sort_values(["policy", "experiment", "repetition"])
+    found = pd.DataFrame(rows, columns=list(columns)).sort_values([columns[0], "experiment", "repetition"])
     return found.reset_index(drop=True)
 
 
@@ -92,7 +100,7 @@ def _row(over_time: pd.DataFrame, run: Run, factor: str) -> Mapping[str, Any]:
         "policy": str(run.factors[factor]),
         "throughput": stable_throughput(over_time[over_time["run"] == run.run]),
         "transfers": run.domain.get("transfers"),
-        "nodes": run.domain.get("nodes", len(run.nodes)),
+        "nodes": int(run.factors[NODES]) if factor == NODES else run.domain.get("nodes", len(run.nodes)),
         "experiment": run.experiment,
         "run": run.run,
         "repetition": run.repetition,

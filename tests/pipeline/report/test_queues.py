@@ -13,7 +13,7 @@ from flyball.pipeline.manifest import Experiment, Measured, Run, View
 from flyball.pipeline.report import write_report
 from flyball.pipeline.report.chapters import COLUMNS, Chapter, chapters_of
 from flyball.pipeline.report.figures import Figure
-from flyball.pipeline.report.queues import placement_words, provisioning_words
+from flyball.pipeline.report.queues import placement_words, provisioning_words, scaling_words
 from flyball.pipeline.report.views import figures_of
 from tests.pipeline.report.pages import Page
 
@@ -39,6 +39,7 @@ def compared(factor: str, rates: dict[str, float]) -> Analysis:
     tables = {"queue_over_time": over_time}
     tables["placement"] = queues.placement(over_time, runs)
     tables["provisioning"] = queues.provisioning(over_time, runs)
+    tables["scaling"] = queues.scaling(over_time, runs)
     return Analysis([experiment], runs, tables)
 
 
@@ -63,6 +64,7 @@ def test_a_report_reads_the_columns_that_the_stage_writes() -> None:
     assert COLUMNS["queue_over_time"] == queues.OVER_TIME_COLUMNS
     assert COLUMNS["placement"] == queues.PLACEMENT_COLUMNS
     assert COLUMNS["provisioning"] == queues.PROVISIONING_COLUMNS
+    assert COLUMNS["scaling"] == queues.SCALING_COLUMNS
 
 
 def test_rates_and_waiting_messages_are_drawn_over_time_for_each_cell() -> None:
@@ -106,6 +108,17 @@ def test_the_page_says_what_provisioning_brought(tmp_path: Path) -> None:
     assert words in Page(tmp_path / "report.html").text
 
 
+def test_the_page_says_whether_more_nodes_reached_their_goals(tmp_path: Path) -> None:
+    analysis = compared("nodes", {"1": 10.0, "2": 19.5, "4": 36.0, "8": 70.0})
+    words = scaling_words(analysis.tables["scaling"])
+    assert "2 nodes bring 1.95 times the throughput of one (the goal of 1.9 is reached)" in words
+    assert "4 nodes bring 3.60 times the throughput of one (the goal of 3.7 is not reached)" in words
+    assert words.endswith("8 nodes bring 7.00 times the throughput of one.")
+    write_report(analysis, tmp_path / "report.html")
+    assert words in Page(tmp_path / "report.html").text
+
+
 def test_one_policy_alone_is_compared_with_nothing() -> None:
     assert "nothing to compare" in placement_words(compared("placement", {"standard": 10}).tables["placement"])
     assert "nothing to compare" in provisioning_words(compared("provisioning", {"static": 1}).tables["provisioning"])
+    assert "nothing to compare" in scaling_words(compared("nodes", {"2": 1}).tables["scaling"])

@@ -29,7 +29,7 @@ ADMISSION = "admission"
 _BY_RUN = (
     *("throughput", "series", "histogram", "phases", "measures", "laws", "loops", "closed_loops"),
     *("policy_runs", "load_cdf", "response_over_time"),
-    *("queue_over_time", "placement", "provisioning"),
+    *("queue_over_time", "placement", "provisioning", "scaling"),
 )
 _BY_EXPERIMENT = ("cells", "effects", "references")
 
@@ -233,6 +233,7 @@ COLUMNS = {
     "queue_over_time": ("run", "second", "produced", "consumed", "waiting"),
     "placement": ("policy", "throughput", "transfers", "experiment", "run", "repetition"),
     "provisioning": ("policy", "nodes", "throughput", "experiment", "run", "repetition"),
+    "scaling": ("nodes", "throughput", "experiment", "run", "repetition"),
     "cells": (
         *("experiment", "cell", "source", "metric", "kind", "unit", "repetitions"),
         *("mean", "half_width", "low", "high"),

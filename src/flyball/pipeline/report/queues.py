@@ -1,6 +1,7 @@
-"""Which policy of placing clients, or of providing nodes, did better on a clustered queue: in numbers and words.
+"""What policies of placing clients and of providing nodes, and more nodes, brought a clustered queue.
 
-It reads the tables of placement and provisioning; how their figures are found is written with the stage.
+In numbers and words, from the tables of placement, provisioning and scaling. How their figures are found is written
+with the stage.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ WANTED_GAIN = 1.17
 """Seed 000: 0.35 against 0.3 messages/ms."""
 SEED_GROWTH = 3.7 / 1.9
 """Seed 000: what a second queue brought."""
+WANTED_GROWTH = {2: 1.9, 4: 3.7}
+"""So many times the throughput of one node the nodes shall have."""
 
 
 def queue_policies_table(chapter: Chapter) -> Html:
@@ -28,8 +31,11 @@ def queue_policies_table(chapter: Chapter) -> Html:
         shown.append(_table("Policies of placement", placed, "transfers", "Transfers"))
         shown.append(element("p", placement_words(placed)))
     if len(provided):
-        shown.append(_table("Policies of provisioning", provided, "nodes", "Nodes in the end"))
+        shown.append(_table("Policies of provisioning", provided, "nodes", "Most nodes at a time"))
         shown.append(element("p", provisioning_words(provided)))
+    scaled = chapter.tables["scaling"]
+    if len(scaled):
+        shown.append(element("p", scaling_words(scaled)))
     return markup(shown) if shown else Html("")
 
 
@@ -38,12 +44,11 @@ def placement_words(rows: pd.DataFrame) -> str:
     gain = _ratio(rows, OPTIMISED, STANDARD)
     if gain is None:
         return "Only one policy was tried: there is nothing to compare."
-    verdict = "reached" if gain >= WANTED_GAIN else "not reached"
     transfers = _mean(rows, OPTIMISED, "transfers")
     moved = "were not counted" if transfers is None else f"were {amount(transfers)} of a run"
     return (
         f"Optimised placement brings {gain:.2f} times the throughput of the standard one (seed 000: {WANTED_GAIN});"
-        f" the goal of {WANTED_GAIN} is {verdict}. Its transfers between members {moved}."
+        f" the goal of {WANTED_GAIN} is {_verdict(gain, WANTED_GAIN)}. Its transfers between members {moved}."
     )
 
 
@@ -56,6 +61,24 @@ def provisioning_words(rows: pd.DataFrame) -> str:
         f"Dynamic provisioning brings {gain:.2f} times the throughput of the static one over the whole run, in which"
         f" clients come one by one. In seed 000 the rate grew by {SEED_GROWTH:.2f} when the second queue was there."
     )
+
+
+def scaling_words(rows: pd.DataFrame) -> str:
+    """Say how many times the throughput of one node more of them have."""
+    rates = {int(str(nodes)): float(own["throughput"].mean()) for nodes, own in rows.groupby("nodes")}
+    alone = rates.pop(1, 0.0)
+    if not alone or not rates:
+        return "Only one number of nodes was tried: there is nothing to compare."
+    parts = []
+    for nodes, rate in sorted(rates.items()):
+        wanted = WANTED_GROWTH.get(nodes)
+        reached = "" if wanted is None else f" (the goal of {wanted} is {_verdict(rate / alone, wanted)})"
+        parts.append(f"{nodes} nodes bring {rate / alone:.2f} times the throughput of one{reached}")
+    return "; ".join(parts) + "."
+
+
+def _verdict(found: float, wanted: float) -> str:
+    return "reached" if found >= wanted else "not reached"
 
 
 def _table(caption: str, rows: pd.DataFrame, column: str, name: str) -> Html:
