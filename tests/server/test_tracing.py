@@ -121,7 +121,7 @@ def test_requests_of_telesto_and_deliveries_are_traced_with_their_client(node: R
 def test_a_take_counts_its_waiting_in_no_phase(node: RunningNode, tmp_path: Path) -> None:
     reader, writer = wide(node, "reader"), wide(node, "writer")
     queue_id, other_id = writer.create_queue("queue"), writer.create_queue("other")
-    wait_ms = 150
+    wait_ms = 600
     watch = Stopwatch()
     reader.send(wire.Take(1, queue_id, WireSelector(), 1, 60_000))
     node.wait_until(lambda node: len(node.hub.broker.engine.queue(queue_id).consumers) == 1)
@@ -132,7 +132,7 @@ def test_a_take_counts_its_waiting_in_no_phase(node: RunningNode, tmp_path: Path
     assert watch.took_ns[0] >= wait_ms * 1_000_000
     takes = [row for row in rows(node, tmp_path) if row["kind"] == "take"]
     assert [row["result"] for row in takes] == ["empty", "ok"]
-    assert all(phases_ns(row) < wait_ms * 1_000_000 / 2 for row in takes)
+    assert all(phases_ns(row) < wait_ms * 1_000_000 for row in takes)
 
 
 def test_a_request_behind_one_that_waits_for_the_store_does_not_wait_for_it_itself(

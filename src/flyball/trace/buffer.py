@@ -101,7 +101,8 @@ class TraceBuffer(RecordBuffer):
         numbers = dict(zip(WORD_COLUMNS, by_column[1:], strict=True))
         columns = {
             **numbers,
-            **_phases(numbers, epoch_ns),
+            **phases_of(numbers),
+            "received_us": (numbers["received_ns"] + epoch_ns) // 1000,
             "kind": coded(codes[:, 0], _KINDS),
             "protocol": coded(codes[:, 1], _PROTOCOLS),
             "result": coded(codes[:, 2], _RESULTS),
@@ -111,11 +112,10 @@ class TraceBuffer(RecordBuffer):
         return pa.RecordBatch.from_arrays([pa.array(columns[name]) for name in SCHEMA.names], schema=SCHEMA)
 
 
-def _phases(at: dict[str, Numbers], epoch_ns: int) -> dict[str, Numbers]:
-    """Return how long each phase took, and when the bytes were read."""
+def phases_of(at: dict[str, Numbers]) -> dict[str, Numbers]:
+    """Return how long each phase took."""
     submitted = np.where(at["submitted_ns"] == 0, at["answered_ns"], at["submitted_ns"])
     return {
-        "received_us": (at["received_ns"] + epoch_ns) // 1000,
         "wait_ns": at["started_ns"] - at["received_ns"],
         "parse_ns": at["parsed_ns"] - at["started_ns"],
         "engine_ns": submitted - at["parsed_ns"],

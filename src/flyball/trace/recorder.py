@@ -11,6 +11,7 @@ from pathlib import Path
 
 from flyball.trace.buffer import RECORD, TraceBuffer
 from flyball.trace.files import TraceFiles
+from flyball.trace.latencies import Latencies
 from flyball.trace.span import Span
 from flyball.trace.writer import RecordWriter
 
@@ -33,6 +34,8 @@ class Recorder(RecordWriter):
     """
 
     __slots__ = (
+        "_counted_bytes",
+        "_latencies",
         "_left",
         "_most_per_s",
         "_random",
@@ -63,6 +66,9 @@ class Recorder(RecordWriter):
             raise ValueError(f"sample_ratio {sample_ratio} is not between 0 and 1")
         files = files or TraceFiles(folder, node, sample_ratio, rotate_bytes, keep_bytes)
         super().__init__(files, node, lambda: TraceBuffer(buffer_records), rotate_s, max_buffers)
+        self._latencies = Latencies()
+        self._counted_bytes = 0
+        """So much of the present buffer is in the latencies."""
         self._sample_ratio = sample_ratio
         self._takes_all = sample_ratio >= 1.0
         self._most_per_s = most_per_s
@@ -77,6 +83,22 @@ class Recorder(RecordWriter):
     def sample_ratio(self) -> float:
         """The part of all requests that is recorded, 0 to 1."""
         return self._sample_ratio
+
+    @property
+    def latencies(self) -> Latencies:
+        """How long all that was recorded so far took. It belongs to the thread that records."""
+        used_bytes = self._buffer.used_bytes
+        self._latencies.count(self._buffer, self._counted_bytes, used_bytes)
+        self._counted_bytes = used_bytes
+        return self._latencies
+
+    def _change_buffer(self) -> bool:
+        self._latencies.count(self._buffer, self._counted_bytes, self._buffer_bytes)
+        self._counted_bytes = self._buffer_bytes
+        has_changed = super()._change_buffer()
+        if has_changed:
+            self._counted_bytes = 0
+        return has_changed
 
     def weigh(self, now_ns: int) -> int:
         """Return for how many requests the next one stands in the trace; 0 if it is not in the sample.
