@@ -99,6 +99,53 @@ def test_in_shadow_mode_a_loop_computes_and_does_not_act() -> None:
     assert [sample.action for sample in samples] == [15.0, 25.0, 35.0, 45.0]
 
 
+def test_a_loop_that_leaves_shadow_mode_acts_at_once_from_where_it_was_applied_last() -> None:
+    plant, samples = Plant(), list[Sample]()
+    loop = loop_of(plant, samples)
+
+    async def scenario() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(loop.run())
+            await asyncio.sleep(0.7)
+            assert plant.applied == [5.0, 12.5]
+            loop.set_shadow(True)
+            await asyncio.sleep(2)
+            assert plant.applied == [5.0, 12.5], "what was applied last stays"
+            assert samples[-1].action > 20, "what it computes meanwhile has run away"
+            loop.set_shadow(False)
+            await asyncio.sleep(0.01)
+            assert plant.applied == [5.0, 12.5, 12.5], "at once, and without a bump"
+            await asyncio.sleep(0.5)
+            loop.stop()
+
+    run_leaping(scenario())
+    assert plant.applied == [5.0, 12.5, 12.5, 16.25]
+
+
+def test_a_loop_that_began_in_shadow_mode_begins_to_act_with_its_first_action() -> None:
+    plant = Plant()
+    loop = loop_of(plant, [], is_shadow=True)
+
+    async def scenario() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(loop.run())
+            await asyncio.sleep(2.2)
+            loop.set_shadow(False)
+            await asyncio.sleep(0.01)
+            loop.stop()
+
+    run_leaping(scenario())
+    assert plant.applied == [5.0]
+
+
+@pytest.mark.parametrize("certificate", [None, certificate_of(LAW, gain_margin=1.3)])
+def test_a_loop_without_a_sound_certificate_stays_in_shadow_mode(certificate: Certificate | None) -> None:
+    loop = loop_of(Plant(), [], is_shadow=True, certificate=certificate)
+    with pytest.raises(ControlError, match="does not start"):
+        loop.set_shadow(False)
+    assert loop.is_shadow
+
+
 def test_while_the_loop_is_open_the_action_does_not_grow() -> None:
     plant, samples = Plant(), list[Sample]()
     plant.can_rise = False

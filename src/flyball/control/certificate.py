@@ -125,6 +125,24 @@ def certificate_to_json(certificate: Certificate) -> dict[str, Any]:
     }
 
 
+def certificate_summary(certificate: Certificate) -> dict[str, Any]:
+    """Return what is shown of a certificate beside its loop; a margin without a bound is null."""
+    gain, delay_samples = _finite(certificate.gain_margin), _finite(certificate.delay_margin_samples)
+    times = "any gain" if gain is None else f"{gain:.3g} times the gain"
+    later = "any delay" if delay_samples is None else f"{delay_samples:.3g} samples of delay"
+    return {
+        "is_sound": certificate.is_sound,
+        "kind": "model free" if certificate.sample_time_s is None else "model",
+        "margins": {
+            "gain": gain,
+            "delay_samples": delay_samples,
+            "largest_pole": certificate.largest_pole if math.isfinite(certificate.largest_pole) else None,
+        },
+        "reasons": [] if certificate.reason is None else [certificate.reason],
+        "text": f"On {certificate.plant} the loop bears {times} and {later} before it swings.",
+    }
+
+
 def certificate_from_json(document: object) -> Certificate:
     """Return the certificate of a document. Raises ControlError if it is none."""
     if not isinstance(document, Mapping):

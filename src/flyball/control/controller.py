@@ -44,6 +44,7 @@ class Controller:
         self.setpoint = setpoint
         self._law = law
         self._action = limits.clamp(start if math.isfinite(start) else limits.lowest)
+        self._start = self._action
         self._state: Any = law.begin(self._action, None)
         self._smoothing = smoothing
         self._smoothed: float | None = None
@@ -96,6 +97,11 @@ class Controller:
         self._state = state if action == wanted else self._law.settle(state, action)
         self._action = action
         return action
+
+    def begin_again(self, action: float | None) -> None:
+        """Go on from this action, or from the one that it began with: what was chosen meanwhile was not taken."""
+        self._action = self._start if action is None else self.limits.clamp(action)
+        self._state = self._law.begin(self._action, self._reading)
 
     def change(self, law: Law[Any]) -> None:
         """Go on with another law, or the same with other gains, from the action as it is now, without a bump."""

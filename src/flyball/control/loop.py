@@ -57,8 +57,8 @@ class Loop:
     """One loop. `run` it until it is cancelled, or `stop` it.
 
     The first action is the controller's start, the first measurement comes a sample time later. In shadow mode the
-    loop computes and records, and acts on nothing. Without a sound certificate for its law it does not start, unless
-    `allow_uncertified` says that this is known.
+    loop computes and records, and acts on nothing: what was applied last stays. Without a sound certificate for its
+    law it does not start, unless `allow_uncertified` says that this is known, and never leaves shadow mode.
     """
 
     def __init__(
@@ -86,17 +86,43 @@ class Loop:
         self.name = name
         self.controller = controller
         self.sample_time_s = sample_time_s
-        self.is_shadow = is_shadow
+        self.certificate = certificate
         self.late_ticks = 0
         """So many samples were left out because the event loop, the sensor or the actuator took too long."""
         self._sensor = sensor
         self._actuator = actuator
         self._record = record
-        self._stopping = asyncio.Event()
+        self._is_shadow = is_shadow
+        self._applied: float | None = None
+        """The action that was applied last; None if none was."""
+        self._is_stopping = False
+        self._news = asyncio.Event()
+
+    @property
+    def is_shadow(self) -> bool:
+        """Whether it only computes."""
+        return self._is_shadow
+
+    def set_shadow(self, is_shadow: bool) -> None:
+        """Only compute from now on; or act, at once, and go on from the action that was applied last.
+
+        Raises ControlError if it should act and its law has no sound certificate.
+        """
+        if is_shadow == self._is_shadow:
+            return
+        controller = self.controller
+        if not is_shadow:
+            share = controller.smoothing_share
+            check(self.certificate, controller.law, sample_time_s=self.sample_time_s, smoothing_share=share)
+            # What it computed meanwhile had no effect: an integral has run away from what is.
+            controller.begin_again(self._applied)
+            self._news.set()
+        self._is_shadow = is_shadow
 
     def stop(self) -> None:
         """End `run` at once, between two samples. May be called at any time."""
-        self._stopping.set()
+        self._is_stopping = True
+        self._news.set()
 
     async def run(self) -> None:
         """Run the loop. An error of the sensor or the actuator ends it."""
@@ -118,12 +144,16 @@ class Loop:
             await self._step(sequence, clock())
 
     async def _stops_before(self, at_s: float) -> bool:
-        """Wait until then; return whether the loop is to stop."""
-        try:
-            async with asyncio.timeout_at(at_s):
-                await self._stopping.wait()
-        except TimeoutError:
-            return False
+        """Wait until then; return whether the loop is to stop. If it has to act meanwhile, it does so at once."""
+        while not self._is_stopping:
+            try:
+                async with asyncio.timeout_at(at_s):
+                    await self._news.wait()
+            except TimeoutError:
+                return False
+            self._news.clear()
+            if not self._is_stopping:
+                await self._act(self.controller.action)
         return True
 
     async def _step(self, sequence: int, now_s: float) -> None:
@@ -135,4 +165,7 @@ class Loop:
             self._record(Sample(self.name, now_s, self.sample_time_s, setpoint, measured.value, action, sequence))
 
     async def _act(self, action: float) -> float:
-        return action if self.is_shadow else await self._actuator.apply(action)
+        if self._is_shadow:
+            return action
+        self._applied = action
+        return await self._actuator.apply(action)
