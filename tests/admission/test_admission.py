@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from flyball.admission.classes import CostClass
 from flyball.admission.classifier import Classifier
 from flyball.admission.meter import Hold
 from flyball.admission.profile import KeyProfile, Profile
+from flyball.admission.state import loop_facts_of
 from flyball.control.loop import Sample
 from flyball.errors import AdmissionError, NotAdmitted
 from tests.control.clock import run_leaping
@@ -52,7 +54,7 @@ class Pool:
 
 
 def new_admission(pool: Pool | None = None, **options: Any) -> Admission:
-    options = {"reference": 1000.0, "classifier": Classifier(PROFILE), **options}
+    options = {"reference": 1000.0, "classifier": Classifier(PROFILE), "random": Random(1), **options}
     return Admission(pool or Pool(), **options)
 
 
@@ -586,3 +588,46 @@ async def _go_through(actions: list[tuple[str, Any]], scheduler: str) -> None:
         assert counts.arrived == counts.admitted + counts.refused + counts.left
         assert counts.admitted == counts.served + counts.failed == sum(counts.waits)
     admission.stop()
+
+
+# Shadow
+
+
+@leaping
+async def test_in_shadow_everybody_begins_at_once_and_the_budget_is_still_decided() -> None:
+    samples: list[Sample] = []
+    admission = new_admission(record=samples.append)
+    admission.set_shadow(True)
+    begun = [await admission.admit(LARGE) for _ in range(50)]
+    assert admission.in_flight == 50
+    assert admission.state()["is_shadow"]
+    await asyncio.sleep(1)
+    assert len(samples) >= 3
+    for admitted in begun:
+        admitted.end()
+    admission.stop()
+
+
+@leaping
+async def test_whoever_waits_begins_when_admission_goes_into_shadow_and_others_wait_again_after_it() -> None:
+    admission = new_admission()
+    await spend_budget(admission)
+    waiting = admission.ask(LARGE)
+    assert isinstance(waiting, Waiting)
+    admission.set_shadow(True)
+    (await waiting.wait()).end()
+    assert sum(admission.gate.waiting) == 0
+    admission.set_shadow(False)
+    last = [admission.ask(LARGE) for _ in range(5)][-1]
+    assert isinstance(last, Waiting)
+    admission.stop()
+    with suppress(NotAdmitted):
+        await last.wait()
+
+
+@leaping
+async def test_the_loop_of_admission_has_a_sound_certificate_for_gains_that_do_not_swing() -> None:
+    assert loop_facts_of(new_admission())["certificate"]["is_sound"]
+    shaky = loop_facts_of(new_admission(gain=1.5))["certificate"]
+    assert not shaky["is_sound"]
+    assert "gain margin" in shaky["reasons"][0]

@@ -10,6 +10,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from random import Random
 from typing import Any, Protocol
 
 from flyball.admission.budget import GAIN, BudgetController, BusyLimit
@@ -130,8 +131,9 @@ class Admission:
     """Admission control for one application.
 
     `reference` is the load to hold, in cost per second; None lets it be found by slow start. `record` is told what
-    every period came to, `note` what became of every request. It begins with the first request; when it is used on
-    another event loop it begins anew there.
+    every period came to, `note` what became of every request. `random` draws whom the scheduler's odds let pass: with
+    a seeded one the same run comes again. It begins with the first request; when it is used on another event loop it
+    begins anew there.
     """
 
     def __init__(
@@ -153,6 +155,7 @@ class Admission:
         record: Callable[[Sample], None] | None = None,
         note: Callable[[Served], None] | None = None,
         name: str = "admission",
+        random: Random | None = None,
     ) -> None:
         _check_above_0(
             period_s=period_s,
@@ -174,14 +177,19 @@ class Admission:
         self.stream_after_s = stream_after_s
         self.counts: list[ClassCounts] = []
         self.blocking = Blocking()
+        self.is_shadow = False
+        """Whether it only measures and computes: everybody begins at once."""
         self.load_per_s = 0.0
         """The cost that was measured in the last period, per second."""
         self._meter = _meter_of(sensor)
         self._record = record
         self._note = note
+        self.gain = gain
         self._budget = BudgetController(self.reference.value, gain)
         self._busy_limit = BusyLimit(self.reference.value)
-        self._gate = Gate(self.scheduler, self._class_costs(), queue_limit=queue_limit, burst_s=burst_s)
+        self._gate = Gate(
+            self.scheduler, self._class_costs(), queue_limit=queue_limit, burst_s=burst_s, random=random
+        )
         self._room = Room(self._meter, full_ratio, self._find_most_busy())
         self._finished = Finished()
         self._waiters: dict[Ticket, Waiting] = {}
@@ -226,6 +234,11 @@ class Admission:
         return len(self._running)
 
     @property
+    def is_running(self) -> bool:
+        """Whether it controls: from the first request on, until it is stopped."""
+        return self._loop is not None
+
+    @property
     def streams(self) -> int:
         """How many WebSockets and other requests that last there are."""
         return len(self._streams)
@@ -257,6 +270,12 @@ class Admission:
         self._gate.set_rate(self._budget.value, now_s)
         self._period_timer = loop.call_at(now_s + self.period_s, self._tick)
         return loop
+
+    def set_shadow(self, is_shadow: bool) -> None:
+        """Only measure and compute from now on, and let everybody in who waits; or act again."""
+        self.is_shadow = is_shadow
+        if is_shadow and self._loop is not None:
+            self._let_in(self._gate.admit_all(self._loop.time()))
 
     def stop(self) -> None:
         """Stop controlling: whoever waits is refused. Those who were admitted go on. Twice is once."""
@@ -292,6 +311,9 @@ class Admission:
             return self._begin(key, number, cost, now_s, now_s)
         room = self._look_at_pool(now_s)
         if self._gate.passes(number, cost, now_s):
+            return self._begin(key, number, cost, now_s, now_s)
+        if self.is_shadow:
+            self._gate.pass_by(number, cost)
             return self._begin(key, number, cost, now_s, now_s)
         return self._queue(Ticket(key, number, cost, now_s), room, loop)
 

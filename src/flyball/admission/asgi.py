@@ -13,7 +13,7 @@ import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -25,6 +25,7 @@ from flyball.admission.meter import current_use
 from flyball.admission.metrics import AdmissionCollector
 from flyball.admission.profile import load_profile
 from flyball.admission.recording import Recording
+from flyball.admission.state import loop_facts_of
 from flyball.errors import AdmissionError, NotAdmitted
 
 Message = MutableMapping[str, Any]
@@ -39,11 +40,29 @@ KEPT_BYTES = 64 * 2**10
 MESSAGE_BYTES = 256
 """What a message takes besides its body: a body may come in parts of a byte, or of none."""
 
-OWN_OPTIONS = ("profile", "traces", "exempt", "key", "state_path", "metrics_path")
+OWN_OPTIONS = ("profile", "traces", "exempt", "key", "state_path", "metrics_path", "reporter")
 """Of the middleware; all others are those of Admission."""
 
 TRY_AGAIN_LATER = 1013
 """The code with which a WebSocket is closed where the server cannot answer the handshake with a status."""
+
+
+class Reporter(Protocol):
+    """Tells somebody else how admission control stands; whoever runs the application waits for none of it."""
+
+    def watch_admission(
+        self,
+        name: str,
+        state: Callable[[], dict[str, Any]],
+        facts: dict[str, Any],
+        set_shadow: Callable[[bool], None],
+    ) -> object:
+        """Tell of it again and again; return what `forget` takes."""
+        ...
+
+    async def forget(self, reported: Any) -> None:
+        """Tell no more."""
+        ...
 
 
 class AdmissionMiddleware:
@@ -67,6 +86,7 @@ class AdmissionMiddleware:
         key: Key | None = None,
         state_path: str | None = None,
         metrics_path: str | None = None,
+        reporter: Reporter | None = None,
         **options: Any,
     ) -> None:
         """Wrap `app`. `sensor` watches the pool; `options` are those of Admission. Or give a whole `admission`.
@@ -74,7 +94,8 @@ class AdmissionMiddleware:
         `profile` is a file of `flyball pipeline profile`; to `traces`, a folder, goes what that is made of. Paths
         that are `exempt` never wait: "/static" with all below it, "/items/*/picture" with anything for the star.
         `key` says what kind of request one is, by the application's routes if it is not given. At `state_path` and
-        `metrics_path` the state is shown, as JSON and for Prometheus; nowhere if they are not given.
+        `metrics_path` the state is shown, as JSON and for Prometheus; nowhere if they are not given. A `reporter`
+        tells the console of a Flyball node: `flyball.client.reporting.LoopReporter`.
         """
         self._app = app
         self._recording = None if traces is None else Recording(Path(traces), options.get("name", "admission"))
@@ -90,6 +111,8 @@ class AdmissionMiddleware:
             self._registry = CollectorRegistry()
             self._registry.register(AdmissionCollector(self.admission))
             self._pages[metrics_path] = self._metrics_page
+        self._reporter = reporter
+        self._reported: object | None = None
         self._has_own_paths = bool(self._pages) or self._exempt is not None
         self._is_started = False
 
@@ -164,6 +187,11 @@ class AdmissionMiddleware:
         if self._recording is not None:
             self._recording.start()
         self.admission.start()
+        if self._reporter is not None:
+            admission = self.admission
+            self._reported = self._reporter.watch_admission(
+                admission.name, admission.state, loop_facts_of(admission), admission.set_shadow
+            )
         self._is_started = True
 
     async def stop(self) -> None:
@@ -171,6 +199,8 @@ class AdmissionMiddleware:
         if self._is_started:
             self._is_started = False
             self.admission.stop()
+            if self._reporter is not None:
+                await self._reporter.forget(self._reported)
             if self._recording is not None:
                 await asyncio.to_thread(self._recording.stop)
 

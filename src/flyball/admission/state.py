@@ -1,4 +1,4 @@
-"""How admission control stands, as one JSON document: for the state page, for programs and for people.
+"""How admission control stands, and what its loop is, as JSON: for the state page, for programs and for people.
 
 Only reads; all of it is known elsewhere.
 """
@@ -7,8 +7,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flyball.admission.use import Unit
+from flyball.control.certificate import certificate_summary
+from flyball.control.laws import Integral
+from flyball.control.model_free import certify_integral
+
 if TYPE_CHECKING:
     from flyball.admission.admission import Admission
+
+UNITS = {Unit.BUSY_MS: "busy ms/s", Unit.CONNECTIONS: "connections/s"}
+
+
+def loop_facts_of(admission: Admission) -> dict[str, Any]:
+    """Return what there is to say of the loop that decides the budget, with the proof that it does not swing."""
+    law = Integral(admission.gain)
+    # Cost is predicted cost: what is admitted is what is measured, or less where requests wait for something else.
+    certificate = certify_integral(law, highest_slope=1.0)
+    unit = UNITS[admission.unit]
+    return {
+        "title": f"admission of {admission.name}",
+        "about": "Lets requests begin as fast as what is behind them can bear; the others wait their turn.",
+        "measures": {"what": "load of what is behind the requests", "unit": unit},
+        "acts": {"what": "cost of the requests that may begin", "unit": unit},
+        "law": law.kind,
+        "gains": {"ki": admission.gain},
+        "limits": {"lowest": 0.0, "highest": None},
+        "sample_time_s": admission.period_s,
+        "certificate": certificate_summary(certificate),
+    }
 
 
 def state_of(admission: Admission) -> dict[str, Any]:
@@ -25,6 +51,7 @@ def state_of(admission: Admission) -> dict[str, Any]:
         "in_flight": admission.in_flight,
         "streams": admission.streams,
         "is_held": admission.is_held,
+        "is_shadow": admission.is_shadow,
         "pool": {
             "size": usage.size,
             "busy": usage.busy,
