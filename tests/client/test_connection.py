@@ -140,6 +140,26 @@ async def test_requests_beyond_the_limit_wait_for_their_turn_in_order() -> None:
         await connection.close()
 
 
+async def test_whoever_waits_for_room_is_not_overtaken_by_who_comes_later() -> None:
+    seen: list[int] = []
+
+    def answer(packet: wire.Packet) -> list[wire.Packet | bytes]:
+        if isinstance(packet, wire.Purge):
+            seen.append(packet.queue_id)
+            return [wire.Count(packet.packet_id, 0)]
+        return [*welcome(packet)]
+
+    async with scripted(answer) as address:
+        connection = await connect(address, max_pending=2)
+        requests = []
+        for number in range(300):
+            requests.append(asyncio.ensure_future(connection.request(wire.Purge(0, number), "purge")))
+            await asyncio.sleep(0)
+        await asyncio.gather(*requests)
+        assert seen == list(range(300))
+        await connection.close()
+
+
 async def test_a_lost_connection_fails_what_is_under_way_and_what_waits() -> None:
     asked = asyncio.Event()
 

@@ -23,6 +23,8 @@ from flyball.client import (
     RequestTimeout,
     sync,
 )
+from flyball.client.consumer import Consumer
+from flyball.client.placed import Seat
 from flyball.errors import QueueNotFound
 from flyball.server.placement import Movable, NoPlaceYet, Place, PlaceRequest, Role
 from tests.client.servers import proxy
@@ -317,6 +319,39 @@ async def test_a_consumer_that_stays_after_all_consumes_on(sites: tuple[Site, Si
         one = await consumer.receive()
         assert one is not None
         assert one.message.text == "one"
+        await one.ack()
+        assert (consumer.node, consumer.moves) == ("a", 0)
+
+
+async def test_a_consumer_that_cannot_say_that_it_goes_subscribes_again(
+    sites: tuple[Site, Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = sites
+    close, sit = Consumer.close, QueueConsumer._sit
+    refused = asyncio.Event()
+    looks = 0
+
+    async def refuse_once(consumer: Consumer) -> None:
+        await close(consumer)
+        if not refused.is_set():
+            refused.set()
+            raise RequestTimeout("close", 1.0)
+
+    async def counted(consumer: QueueConsumer) -> Seat:
+        nonlocal looks
+        looks += 1
+        assert looks < 100, "it goes round and round"
+        return await sit(consumer)
+
+    monkeypatch.setattr(Consumer, "close", refuse_once)
+    monkeypatch.setattr(QueueConsumer, "_sit", counted)
+    async with await factory(first).connect("consumer", "orders") as consumer:
+        receiving = asyncio.ensure_future(consumer.receive())
+        first.ask_to_move(second)
+        await refused.wait()
+        await asyncio.to_thread(first.put, "one")
+        one = await receiving
+        assert one is not None
         await one.ack()
         assert (consumer.node, consumer.moves) == ("a", 0)
 

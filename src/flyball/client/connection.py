@@ -210,26 +210,26 @@ class Connection(asyncio.Protocol):
         )
 
     async def _queue_up(self, line: deque[asyncio.Future[None]], waits: bool) -> None:
-        while self._loss is None:
-            place = self._loop.create_future()
-            line.append(place)
-            try:
+        """Return when there is room and nobody is before this one, who stays in line until then."""
+        place = self._loop.create_future()
+        line.append(place)
+        try:
+            await place
+            while self._loss is None and not self._has_room(waits):
+                # Only the first one is woken.
+                place = line[0] = self._loop.create_future()
                 await place
-            except asyncio.CancelledError:
-                if place.cancelled():
-                    line.remove(place)
-                else:
-                    # It was this one's turn: let the next one have it.
-                    self._wake()
-                raise
-            if self._has_room(waits):
-                return
+        except asyncio.CancelledError:
+            line.remove(place)
+            self._wake()
+            raise
+        line.remove(place)
 
     def _wake(self) -> None:
         """Let the next ones in line try, if there is room."""
         for line, waits in ((self._line, False), (self._patient_line, True)):
-            if line and self._has_room(waits):
-                line.popleft().set_result(None)
+            if line and not line[0].done() and self._has_room(waits):
+                line[0].set_result(None)
 
     # What the transport calls
 
@@ -327,8 +327,9 @@ class Connection(asyncio.Protocol):
             if not answer.done():
                 answer.set_exception(ConnectionLost(operation, reason))
         for line in (self._line, self._patient_line):
-            while line:
-                line.popleft().set_result(None)
+            for place in line:
+                if not place.done():
+                    place.set_result(None)
         sinks = [*self._sinks.values(), *self._subscribing.values()]
         self._sinks.clear()
         self._subscribing.clear()

@@ -264,11 +264,11 @@ class QueueConsumer(Placed):
         consumer = seat.consumer
         if consumer is None:
             return True
+        # If it stays after all, even since it cannot say here that it goes, it subscribes again.
+        seat.consumer = None
         with contextlib.suppress(TimeoutError, RequestError, *GONE):
             async with asyncio.timeout_at(deadline_at):
                 await consumer.stop()
                 await consumer.wait_settled()
         await consumer.close()
-        # If it stays after all, it subscribes again.
-        seat.consumer = None
         return True
