@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball.errors import LabError
@@ -199,6 +199,7 @@ FAULTS: dict[Callable[[Model], None], Fault] = {
 }
 
 
+@settings(deadline=None)
 @given(seed=st.integers(0, 2**32), steps=st.integers(0, 300))
 def test_a_history_of_a_broker_without_faults_is_clean(seed: int, steps: int) -> None:
     model = Model(random.Random(seed))
@@ -208,6 +209,7 @@ def test_a_history_of_a_broker_without_faults_is_clean(seed: int, steps: int) ->
 
 
 @pytest.mark.parametrize("inject", FAULTS, ids=lambda inject: inject.__name__)
+@settings(deadline=None)
 @given(seed=st.integers(0, 2**32), before=st.integers(0, 100), after=st.integers(0, 100))
 def test_each_fault_is_found_once_wherever_it_happens(
     inject: Callable[[Model], None], seed: int, before: int, after: int
@@ -220,6 +222,7 @@ def test_each_fault_is_found_once_wherever_it_happens(
     assert verdict.faults == {FAULTS[inject]: 1}, str(verdict)
 
 
+@settings(deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_a_file_of_a_history_gives_the_operations_back(seed: int) -> None:
     model = Model(random.Random(seed))
@@ -280,6 +283,53 @@ def test_members_of_a_clustered_queue_have_an_order_each() -> None:
         model.recorder.note(Kind.DELIVERED, *message, who="a", queue=member, is_redelivered=False)
         model.recorder.note(Kind.FOUND, *message)
     assert check(model.end()).is_clean
+
+
+def test_what_was_on_its_way_during_a_fault_may_be_overtaken() -> None:
+    model = Model(random.Random(1))
+    model.recorder.upheaval(Kind.DISTURBED, "node")
+    first = model.confirm_one()
+    model.recorder.upheaval(Kind.CALM, "node")
+    second, third = model.confirm_one(), model.confirm_one()
+    for message in (third, first, second):
+        model.recorder.note(Kind.DELIVERED, *message, who="a", queue=QUEUE, is_redelivered=False)
+        model.recorder.note(Kind.FOUND, *message)
+    (violation,) = check(model.end()).violations
+    assert [operation.number for operation in violation.operations] == [third[1], second[1]]
+
+
+def test_what_was_handed_over_may_come_late_and_nothing_is_late_because_of_it() -> None:
+    model = Model(random.Random(1))
+    late, early, between, last = (model.confirm_one() for _ in range(4))
+    for message in (late, last):
+        model.recorder.note(Kind.HANDED_OVER, *message)
+    for message in (last, early, late, between):
+        model.recorder.note(Kind.DELIVERED, *message, who="a", queue=QUEUE, is_redelivered=False)
+        model.recorder.note(Kind.FOUND, *message)
+    assert check(model.end()).is_clean
+
+
+def test_what_was_handed_over_is_marked_when_it_comes_again() -> None:
+    model = Model(random.Random(1))
+    message = model.confirm_one()
+    for consumer in ("a", "b"):
+        model.recorder.note(Kind.DELIVERED, *message, who=consumer, queue=QUEUE, is_redelivered=False)
+        model.recorder.note(Kind.HANDED_OVER, *message)
+    model.recorder.note(Kind.FOUND, *message)
+    assert check(model.end()).faults == {Fault.DOUBLED: 1}
+
+
+@pytest.mark.parametrize(("disturbed", "faults"), [(QUEUE, {}), ("another", {Fault.REORDERED: 1})])
+def test_a_disturbance_of_one_queue_excuses_nothing_in_another(disturbed: str, faults: dict[Fault, int]) -> None:
+    model = Model(random.Random(1))
+    first, second = model.confirm_one(), model.confirm_one()
+    model.recorder.note(Kind.DELIVERED, *second, who="a", queue=QUEUE, is_redelivered=False)
+    model.recorder.upheaval(Kind.DISTURBED, "move", disturbed)
+    model.recorder.upheaval(Kind.CALM, "move", disturbed)
+    model.recorder.note(Kind.DELIVERED, *first, who="a", queue=QUEUE, is_redelivered=False)
+    for message in (first, second):
+        model.recorder.note(Kind.FOUND, *message)
+    assert check(model.end()).faults == faults
 
 
 def test_violations_beyond_the_first_are_counted_but_not_kept() -> None:

@@ -44,10 +44,13 @@ class Kind(StrEnum):
     """The broker has answered that it is."""
     ACK_REFUSED = "ack refused"
     """The broker has answered that the message is not the consumer's any more."""
+    HANDED_OVER = "handed over"
+    """Another member of its clustered queue has it now, or was to have it: it comes when it comes."""
     FOUND = "found"
     """The message was seen in its queue when all was over."""
     DISTURBED = "disturbed"
-    """From here on a node or its store is out of order, and may forget to whom it has delivered what."""
+    """From here on a node or its store is out of order, and may forget to whom it has delivered what. If a queue is
+    named, it is about that one only."""
     CALM = "calm"
     """That is over."""
 
@@ -70,7 +73,8 @@ class Operation(NamedTuple):
 
     def __str__(self) -> str:
         if self.producer == UPHEAVAL:
-            return f"#{self.position} {self.at_s:.3f} s: {self.kind} {self.who}"
+            place = f", queue {self.queue}" if self.queue else ""
+            return f"#{self.position} {self.at_s:.3f} s: {self.kind} {self.who}{place}"
         text = f"#{self.position} {self.at_s:.3f} s: {self.kind} {self.producer}/{self.number}"
         if self.who:
             text += f", consumer {self.who}"
@@ -89,7 +93,7 @@ class Fault(StrEnum):
     DOUBLED = "doubled"
     """Delivered again after its removal was answered, removed twice, or delivered again without a mark."""
     REORDERED = "reordered"
-    """Delivered after a later message of its producer, although it was no redelivery."""
+    """Delivered after a later message of its producer, although it was neither a redelivery nor handed over."""
     PHANTOM = "phantom"
     """Delivered or answered although nobody has published it."""
 
@@ -139,8 +143,10 @@ class Checker:
         self._counts: Counter[Kind] = Counter()
         self._faults: Counter[Fault] = Counter()
         self._violations: list[Violation] = []
-        self._disturbances: Counter[str] = Counter()
-        self._calm_since = -1
+        self._disturbances: Counter[tuple[str, str]] = Counter()
+        """By what they are and the queue that they are about, "" for all."""
+        self._calm_since: dict[str, int] = {}
+        """By queue, "" for all: where the last of its disturbances has ended."""
 
     def note(self, operation: Operation) -> None:
         """Take the next operation. Raises LabError if the record itself makes no sense."""
@@ -165,13 +171,16 @@ class Checker:
         return Verdict(dict(self._counts), dict(self._faults), tuple(self._violations))
 
     def _note_upheaval(self, operation: Operation) -> None:
+        key = operation.who, operation.queue
         if operation.kind is Kind.DISTURBED:
-            self._disturbances[operation.who] += 1
+            self._disturbances[key] += 1
             return
-        if not self._disturbances[operation.who]:
+        if not self._disturbances[key]:
             raise LabError(f"the history calms {operation.who!r}, which was not disturbed: {operation}")
-        self._disturbances[operation.who] -= 1
-        self._calm_since = operation.position
+        self._disturbances[key] -= 1
+        if not self._disturbances[key]:
+            del self._disturbances[key]
+        self._calm_since[operation.queue] = operation.position
 
     def _note_publish(self, operation: Operation) -> None:
         producer = self._producers.get(operation.producer)
@@ -204,23 +213,27 @@ class Checker:
             return
         earlier = producer.latest_delivery(operation.number)
         if earlier is None:
-            self._check_order(operation)
+            if not producer.was_handed_over(operation.number):
+                self._check_order(operation, producer.open[operation.number][0])
         elif operation.is_redelivered is False and not self._was_disturbed_since(earlier):
             self._report(Fault.DOUBLED, "it was delivered again without a mark", earlier, operation)
 
-    def _check_order(self, operation: Operation) -> None:
+    def _check_order(self, operation: Operation, published: Operation) -> None:
         if operation.is_redelivered is not False:
             return
         key = (operation.producer, operation.queue, operation.who)
         latest = self._last.get(key)
         if latest is None or operation.number > latest.number:
             self._last[key] = operation
-        elif not self._was_disturbed_since(latest):
+        elif not self._was_disturbed_since(latest) and not self._was_disturbed_since(published):
             self._report(Fault.REORDERED, "a later message of the same producer came first", latest, operation)
 
     def _was_disturbed_since(self, operation: Operation) -> bool:
-        """Return whether the broker may have forgotten that it made this delivery."""
-        return self._calm_since > operation.position or any(self._disturbances.values())
+        """Return whether the broker may have forgotten this delivery, or let this message be overtaken on its way."""
+        concerned = "", operation.queue
+        return any(self._calm_since.get(queue, -1) > operation.position for queue in concerned) or any(
+            queue in concerned for _, queue in self._disturbances
+        )
 
     def _report(self, fault: Fault, says: str, *operations: Operation) -> None:
         self._faults[fault] += 1
@@ -259,6 +272,9 @@ class _Producer:
             if operation.kind is Kind.DELIVERED:
                 return operation
         return None
+
+    def was_handed_over(self, number: int) -> bool:
+        return any(operation.kind is Kind.HANDED_OVER for operation in self.open[number])
 
     def remove(self, operation: Operation) -> None:
         number = operation.number
@@ -329,10 +345,10 @@ class Recorder:
         with self._lock:
             self._note(kind, producer, number, who, queue, is_redelivered)
 
-    def upheaval(self, kind: Kind, what: str) -> None:
-        """Note that a fault begins (DISTURBED) or is over (CALM)."""
+    def upheaval(self, kind: Kind, what: str, queue: str = "") -> None:
+        """Note that a fault begins (DISTURBED) or is over (CALM), of one queue or of all."""
         with self._lock:
-            self._note(kind, UPHEAVAL, 0, what)
+            self._note(kind, UPHEAVAL, 0, what, queue)
 
     def _note(
         self,
