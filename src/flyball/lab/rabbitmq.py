@@ -14,12 +14,14 @@ import re
 import secrets
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from flyball.server.settings import Address
 
 # Debian's rabbitmq-server on the PATH insists on a system user; this one runs as whoever calls it.
 PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
@@ -40,14 +42,15 @@ class RabbitMq:
     def __init__(self, process: psutil.Process, port: int, api_port: int) -> None:
         self.process = process
         self.port = port
-        self._api_port = api_port
+        self.api_address = Address(HOST, api_port)
+        """Where its HTTP API of administration is."""
         self.version: str = self.api("GET", "/overview")["rabbitmq_version"]
 
     def api(self, method: str, path: str, body: object = None) -> Any:
         """Ask the HTTP API of administration; `path` comes after /api. Raises RabbitMqFailed with its complaint."""
         credentials = base64.b64encode(f"{ADMINISTRATOR}:{ADMINISTRATOR}".encode()).decode()
         headers = {"Authorization": f"Basic {credentials}", "Content-Type": "application/json"}
-        connection = http.client.HTTPConnection(HOST, self._api_port, timeout=API_LIMIT_S)
+        connection = http.client.HTTPConnection(*self.api_address, timeout=API_LIMIT_S)
         try:
             connection.request(method, "/api" + path, None if body is None else json.dumps(body), headers)
             answer = connection.getresponse()
@@ -60,13 +63,16 @@ class RabbitMq:
 
 
 @contextmanager
-def rabbitmq(folder: Path, settings: str = "") -> Iterator[RabbitMq]:
-    """Run a node that keeps its files in the folder; `settings` are further lines of its rabbitmq.conf."""
+def rabbitmq(folder: Path, settings: str = "", plugins: Sequence[str] = ()) -> Iterator[RabbitMq]:
+    """Run a node that keeps its files in the folder; `settings` are further lines of its rabbitmq.conf.
+
+    It has the API of administration, and further plugins.
+    """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    port, api_port, dist_port, mapper_port = _free_ports(4)
+    port, api_port, dist_port, mapper_port = free_ports(4)
     (folder / "empty").touch()
-    (folder / "plugins").write_text("[rabbitmq_management].\n")
+    (folder / "plugins").write_text(f"[{','.join(['rabbitmq_management', *plugins])}].\n")
     # Statistics would cost what is measured; without the collector a node works as one without the API.
     (folder / "rabbitmq.conf").write_text(
         f"listeners.tcp.1 = {HOST}:{port}\n"
@@ -157,7 +163,7 @@ def _is_served(port: int) -> bool:
     return True
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Return ports that nobody uses, below those that the system gives to outgoing connections."""
     ports: list[int] = []
     while len(ports) < count:
