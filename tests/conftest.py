@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
@@ -45,7 +45,7 @@ def rabbitmq_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield broker
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def new_database(postgres: EmbeddedPostgres) -> Callable[[], str]:
     """Make an empty database and return its address."""
 
@@ -68,7 +68,7 @@ def start_node(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[Call
     """Start a node, on a fresh PostgreSQL database unless told otherwise; it is stopped after the test."""
     with ExitStack() as nodes:
 
-        def start(**flags: object) -> RunningNode:
+        def start(**flags: Any) -> RunningNode:
             if "store" not in flags:
                 flags["store"] = new_database()
             return nodes.enter_context(RunningNode(tmp_path / "data", **flags))
@@ -81,7 +81,7 @@ def start_memory_node(tmp_path: Path) -> Iterator[Callable[..., RunningNode]]:
     """Start a node that keeps its messages in memory; it is stopped after the test."""
     with ExitStack() as nodes:
 
-        def start(**flags: object) -> RunningNode:
+        def start(**flags: Any) -> RunningNode:
             return nodes.enter_context(RunningNode(tmp_path / "data", **{"store": "memory", **flags}))
 
         yield start

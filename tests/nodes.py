@@ -9,15 +9,15 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import pytest
 import uvloop
 
-from flyball.server.node import Node, running
+from flyball.server.node import Node, Part, running
 from flyball.server.settings import Address, ServeSettings, load_settings
 from flyball.store.interface import Batch
 from flyball.store.memory import MemoryStore
@@ -26,16 +26,17 @@ T = TypeVar("T")
 
 ANSWER_LIMIT_S = 20.0
 
-EPHEMERAL = dict.fromkeys(("amqp", "telesto", "thorbang"), "127.0.0.1:0")
-"""Every listener on a port that the system chooses."""
+EPHEMERAL = {**dict.fromkeys(("amqp", "telesto", "thorbang"), "127.0.0.1:0"), "http": "off"}
+"""Every listener of messages on a port that the system chooses, and no console."""
 
 
 class RunningNode:
-    """A node on free ports of the loopback address."""
+    """A node on free ports of the loopback address, with further parts beside it."""
 
-    def __init__(self, data: Path, **flags: object) -> None:
+    def __init__(self, data: Path, *, parts: Sequence[Part] = (), **flags: object) -> None:
         defaults = {"data": str(data), **EPHEMERAL, "trace": "off"}
         self._settings: ServeSettings = load_settings({**defaults, **flags}, {})
+        self._parts = parts
         self._thread = threading.Thread(target=self._main, name="node")
         self._started = threading.Event()
         self._connections: list[socket.socket] = []
@@ -74,6 +75,10 @@ class RunningNode:
             return function(self.node)
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(ANSWER_LIMIT_S)
+
+    def run(self, function: Callable[[Node], Coroutine[Any, Any, T]]) -> T:
+        """Run what a function of the node begins in its thread, and return what comes of it."""
+        return asyncio.run_coroutine_threadsafe(function(self.node), self._loop).result(ANSWER_LIMIT_S)
 
     def wait_until(self, condition: Callable[[Node], bool]) -> None:
         """Return when the condition holds; it is looked at after every turn of the node's loop."""
@@ -114,7 +119,7 @@ class RunningNode:
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        async with running(self._settings) as self.node:
+        async with running(self._settings, self._parts) as self.node:
             self._started.set()
             await self._stop.wait()
 

@@ -1,6 +1,7 @@
 """Let a site of several nodes live through kills, pauses, restarts of PostgreSQL and cut connections, under load.
 
     python -m bench.chaos --minutes 5 --seed 7
+    python -m bench.chaos --rounds 1 --only "kill -9" --only "cut a node off from PostgreSQL"
     python -m bench.chaos --minutes 1 --nodes 1 --json result.json --keep folder
 
 Ends with exit code 1 if a confirmed message was lost, an acknowledged one came again, or something was not served
@@ -44,6 +45,7 @@ def main() -> int:
                 options.nodes,
                 options.lease_s,
                 tuple(kind for kind in KINDS if options.only is None or kind.name in options.only),
+                options.rounds,
                 history=history,
             ),
             lambda text, share: progress.update(task, description=text, completed=share),
@@ -58,9 +60,10 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--rounds", type=int, help="every fault so many times, instead of some minutes")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--lease-s", type=float, default=5.0)
+    parser.add_argument("--lease-s", type=float, default=4.0)
     parser.add_argument("--only", action="append", choices=[kind.name for kind in KINDS], help="these faults only")
     parser.add_argument("--json", type=Path, help="write the result there")
     parser.add_argument("--keep", type=Path, help="a folder for data, logs and the history, which are kept")

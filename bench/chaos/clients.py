@@ -61,7 +61,8 @@ class Ground:
     addresses: Callable[[str], Sequence[str]]
     """Where nodes are, by protocol."""
     is_marked: Callable[[str], bool]
-    """Whether redeliveries and the order of a queue are looked at."""
+    """Whether redeliveries and the order of a queue are looked at: of a clustered one nobody here sees its members,
+    nor what they hand to each other."""
 
     def acked(self, producer: str, number: int, who: str) -> None:
         """Note an answered acknowledgement, when everything that came before it was read."""
@@ -143,7 +144,7 @@ class Producer(Worker):
 class Consumer(Worker):
     """Acknowledges some messages at a time and waits for the answer."""
 
-    def delivered(self, body: bytes, is_redelivered: bool | None) -> tuple[str, int]:
+    def delivered(self, body: bytes, is_redelivered: bool) -> tuple[str, int]:
         """Note a delivery; return the message."""
         producer, number = body.decode().split(" ")
         mark = is_redelivered if self.ground.is_marked(self.queue) else None
@@ -154,7 +155,7 @@ class Consumer(Worker):
 
     async def acknowledge(self, delivery: Delivery) -> None:
         """Note a delivery, have it removed and note the answer."""
-        key = self.delivered(delivery.message.body, None)
+        key = self.delivered(delivery.message.body, delivery.message.redelivered)
         self.ground.recorder.note(Kind.ACK, *key, who=self.session)
         try:
             await delivery.ack()
@@ -207,7 +208,7 @@ class AmqpConsumer(Consumer):
                 arrived: asyncio.Queue[tuple[AbstractIncomingMessage, tuple[str, int]] | None] = asyncio.Queue()
 
                 async def take(message: AbstractIncomingMessage) -> None:
-                    arrived.put_nowait((message, self.delivered(message.body, message.redelivered)))
+                    arrived.put_nowait((message, self.delivered(message.body, bool(message.redelivered))))
 
                 await queue.consume(take)
             for closable in (connection, channel):

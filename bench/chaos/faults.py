@@ -154,6 +154,11 @@ class Plan:
         self._kinds = [kind for kind in kinds if len(nodes) > 1 or not kind.needs_others]
         self._bag: list[FaultKind] = []
 
+    @property
+    def kinds(self) -> int:
+        """How many kinds of faults there are."""
+        return len(self._kinds)
+
     def next(self) -> Planned:
         """Return the next fault. Every kind comes before one comes again."""
         chance = self._chance

@@ -34,6 +34,7 @@ class NodeProcess:
             "data": folder / name,
             "name": name,
             "thorbang": "off",
+            "http": "off",
             "trace": "off",
             **flags,
         }

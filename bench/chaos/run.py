@@ -66,8 +66,10 @@ class Settings:
     seed: int
     duration_s: float
     nodes: int = 3
-    lease_s: float = 5.0
+    lease_s: float = 4.0
     kinds: tuple[FaultKind, ...] = KINDS
+    rounds: int | None = None
+    """Every kind of fault so many times, however long that takes; None for as long as the run lasts."""
     flags: Mapping[str, object] = field(default_factory=dict)
     """Further settings of each node."""
     history: TextIO | None = None
@@ -217,7 +219,7 @@ class Chaos:
             await self._set_up()
             async with asyncio.TaskGroup() as clients:
                 self._hire(clients)
-                await self._inflict_for(self._settings.duration_s)
+                await self._inflict_all()
                 self._dismiss(is_producer=True)
                 undrained = await self._drain()
                 self._dismiss(is_producer=False)
@@ -267,19 +269,25 @@ class Chaos:
 
     # Faults
 
-    async def _inflict_for(self, duration_s: float) -> None:
+    async def _inflict_all(self) -> None:
         began_s = time.monotonic()
         kinds = tuple(kind for kind in self._settings.kinds if kind is not CUT_LINK or self._site.link_wires)
         plan = Plan(self._settings.seed, self._names, self._settings.lease_s, kinds)
         self._service.begin()
         async with asyncio.timeout(DRAIN_LIMIT_S):
             await self._service.is_back.wait()
-        while (elapsed_s := time.monotonic() - began_s) < duration_s:
+        while (share := self._share_done(time.monotonic() - began_s, plan)) < 1:
             fault = plan.next()
-            self._tell(f"{fault.kind.name} ({fault.node})", elapsed_s / duration_s)
+            self._tell(f"{fault.kind.name} ({fault.node})", share)
             await asyncio.sleep(fault.calm_s)
             await self._inflict(fault, time.monotonic() - began_s)
         self._tell("draining", 1.0)
+
+    def _share_done(self, elapsed_s: float, plan: Plan) -> float:
+        rounds = self._settings.rounds
+        if rounds is None:
+            return elapsed_s / self._settings.duration_s
+        return len(self._inflicted) / (rounds * plan.kinds)
 
     async def _inflict(self, fault: Planned, at_s: float) -> None:
         inflicted = Inflicted(fault.kind.name, fault.node, round(at_s, 3))

@@ -30,6 +30,9 @@ FlyballError
 │   ├── LeaseNotFound
 │   ├── InvalidName
 │   ├── InvalidBody
+│   ├── LoopNotFound
+│   ├── NotSwitchable          a loop cannot be in the mode that somebody wants
+│   ├── TooManyLoops
 │   ├── NotPermitted
 │   └── NotIdentified
 ├── ProtocolError              the peer broke the rules of its protocol; the connection ends
@@ -270,6 +273,30 @@ class InvalidName(RequestError):
 
 class InvalidBody(RequestError):
     """A message's content is too long or not what its protocol allows."""
+
+
+class LoopNotFound(RequestError):
+    """An operation named a control loop that the node does not know."""
+
+    def __init__(self, loop_name: str) -> None:
+        super().__init__(f"no loop {loop_name!r}")
+        self.loop_name = loop_name
+
+
+class NotSwitchable(RequestError):
+    """A control loop cannot be put into the mode that somebody wants."""
+
+    def __init__(self, loop_name: str, reason: str) -> None:
+        super().__init__(f"the loop {loop_name!r} cannot be switched: {reason}")
+        self.loop_name = loop_name
+
+
+class TooManyLoops(RequestError):
+    """A node that knows as many loops as it may was told of another one."""
+
+    def __init__(self, most: int, user: str = "") -> None:
+        whose = f" of user '{user}'" if user else ""
+        super().__init__(f"{most} loops{whose} are reported already: more are not kept")
 
 
 class NotPermitted(RequestError):

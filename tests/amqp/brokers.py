@@ -168,7 +168,8 @@ def flyball_broker(folder: Path, *options: str) -> Iterator[Broker]:
     """Run a Flyball node on its embedded PostgreSQL, with further options of `flyball serve`."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "flyball", "serve", "--store", "embedded", "--data", str(folder / "data")]
-    command += ["--amqp", "127.0.0.1:0", "--telesto", "127.0.0.1:0", "--thorbang", "off", "--trace", "off", *options]
+    command += ["--amqp", "127.0.0.1:0", "--telesto", "127.0.0.1:0", "--thorbang", "off", "--http", "off"]
+    command += ["--trace", "off", *options]
     # A file, since nobody reads a pipe during the tests and a full one would stop the node.
     log = folder / "log"
     with log.open("w") as complaints:

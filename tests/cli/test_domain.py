@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from typer.testing import CliRunner, Result
 
 from flyball.cli.domain import doing
 from flyball.cli.main import app
-from flyball.cluster.commands import install
+from flyball.cluster.commands import carry_out, install
 from flyball.cluster.domain import ConnectionFactory, Queue, Topic, cluster_key
-from flyball.cluster.facts import View
+from flyball.cluster.facts import MoveFacts, View
 
 Flyball = Callable[..., Result]
 BIN = Path(sys.executable).parent
@@ -65,7 +66,7 @@ def governor() -> SlowGovernor:
 @pytest.fixture
 def node(governor: SlowGovernor, tmp_path: Path) -> Iterator[RunningNode]:
     with RunningNode(tmp_path / "data", store="memory", thorbang="off", amqp="off") as node:
-        node.call(lambda running: install(running.hub, governor))
+        node.call(lambda running: install(running.hub, partial(carry_out, governor)))
         yield node
 
 
@@ -106,15 +107,22 @@ def error(result: Result) -> str:
 # Showing
 
 
+def test_show_says_what_it_does_not_know(flyball: Flyball, governor: SlowGovernor) -> None:
+    governor.domain.queues[99] = Queue(99, "mail", governor.domain.node_named("n2").id, is_counted=False)
+    shown = [line for line in lines(flyball("domain", "show")) if "mail" in line]
+    assert [line.strip("│├└─ ") for line in shown] == ["queue mail: ? ready, ? unacknowledged, ? consumers"]
+
+
 def test_show_is_a_tree_of_everything(flyball: Flyball, governor: SlowGovernor) -> None:
     flyball("domain", "cluster", "create", "orders", "--member", "n1", "--capacity", "10")
     flyball("domain", "cluster", "add", "orders", "n2")
     first, second = governor.domain.members_of(cluster_key("/", "orders"))
     first.producers, first.consumers, first.ready = 3, 2, 17
     second.producers, second.is_marked = 1, True
-    governor.domain.add_queue(Queue(99, "mail", governor.domain.node_named("n2").id, "shop", ready=5, consumers=1))
-    governor.domain.add_topic(Topic("news", subscriptions=("paper",)))
-    governor.domain.add_topic(Topic("news.sport", parent="news"))
+    mail = Queue(99, "mail", governor.domain.node_named("n2").id, "shop", ready=5, consumers=1)
+    governor.domain.queues[99] = mail
+    for topic in (Topic("news", subscriptions=("paper",)), Topic("news.sport", parent="news")):
+        governor.domain.topics[topic.key] = topic
     governor.domain.factories["first"] = ConnectionFactory("first", governor.domain.node_named("n1").id)
     assert lines(flyball("domain", "show")) == [
         "domain of 2 nodes, led by n1",
@@ -146,7 +154,7 @@ def test_show_gives_machines_the_same_facts(flyball: Flyball) -> None:
     assert [(node["name"], node["provisioner"]) for node in facts["nodes"]] == [("n1", None), ("n2", "local")]
 
 
-def test_topics_are_created_below_their_parents_listed_and_deleted(flyball: Flyball) -> None:
+def test_topics_are_created_below_their_parents_listed_moved_and_deleted(flyball: Flyball) -> None:
     flyball("domain", "topic", "create", "a")
     flyball("domain", "topic", "create", "b", "--parent", "a")
     assert documents(flyball("domain", "topic", "list", "--json")) == [
@@ -154,6 +162,11 @@ def test_topics_are_created_below_their_parents_listed_and_deleted(flyball: Flyb
         {"name": "b", "vhost": "/", "parent": "a"},
     ]
     assert lines(flyball("domain", "topic", "list")) == ["name  vhost  parent", "a     /", "b     /      a"]
+    assert lines(flyball("domain", "topic", "move", "b")) == ["topic b is at the top"]
+    assert lines(flyball("domain", "topic", "list")) == ["name  vhost  parent", "a     /", "b     /"]
+    assert documents(flyball("domain", "topic", "move", "b", "--parent", "a", "--json")) == [
+        {"name": "b", "vhost": "/", "parent": "a"}
+    ]
     assert lines(flyball("domain", "topic", "delete", "b")) == ["deleted topic b"]
 
 
@@ -194,20 +207,44 @@ def test_a_node_is_added_and_removed_and_waited_for(flyball: Flyball, governor: 
     assert lines(flyball("domain", "node", "remove", "n3")) == ["node n3 is gone"]
 
 
-def test_the_node_that_is_asked_can_be_removed_itself(
-    flyball: Flyball, governor: SlowGovernor, node: RunningNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def removal_stops_it(
+    governor: SlowGovernor, node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[threading.Thread]:
+    """Whichever node is removed, the one that is asked stops; so it does not say that anything is done."""
     governor.is_stuck = True
     monkeypatch.setattr(doing, "LAST_ANSWER_S", 0.5)
-    governor.domain.node_named("n1").addresses = {"telesto": str(node.address("telesto"))}
     stopping = threading.Thread(target=node.stop)
 
     async def remove_node(name: str, *, force: bool) -> None:
         stopping.start()
 
     monkeypatch.setattr(governor, "remove_node", remove_node)
-    assert lines(flyball("domain", "node", "remove", "n1")) == ["node n1 is gone"]
+    yield stopping
     stopping.join()
+
+
+@pytest.mark.usefixtures("removal_stops_it")
+def test_the_node_that_is_asked_can_be_removed_itself(flyball: Flyball, governor: SlowGovernor) -> None:
+    governor.asked = "n1"
+    assert lines(flyball("domain", "node", "remove", "n1")) == ["node n1 is gone"]
+
+
+@pytest.mark.usefixtures("removal_stops_it")
+def test_a_node_is_not_taken_for_the_one_that_is_asked_because_it_has_the_same_port(
+    flyball: Flyball, governor: SlowGovernor, address: str
+) -> None:
+    governor.asked = "n1"
+    governor.domain.node_named("n2").addresses = {"telesto": f"elsewhere:{address.rpartition(':')[2]}"}
+    assert "n2" not in error(flyball("domain", "node", "remove", "n2"))
+
+
+@pytest.mark.usefixtures("removal_stops_it")
+def test_apply_may_remove_the_node_that_is_asked(flyball: Flyball, governor: SlowGovernor) -> None:
+    governor.asked = "n1"
+    step = "- node n1, once it is drained"
+    said = lines(flyball("domain", "apply", "-", "--yes", "--prune", stdin='[[nodes]]\nname = "n2"\n'))
+    assert said == [step, f"[1/1] {step}"]
 
 
 def test_nobody_has_to_wait(flyball: Flyball, governor: SlowGovernor) -> None:
@@ -227,6 +264,20 @@ def test_a_dead_node_needs_force(flyball: Flyball, governor: SlowGovernor) -> No
     governor.node("n3", "local", state="dead")
     assert "is dead and cannot be drained: give --force" in error(flyball("domain", "node", "remove", "n3"))
     assert lines(flyball("domain", "node", "remove", "n3", "--force")) == ["node n3 is gone"]
+
+
+def test_a_clustered_queue_has_capacity_and_weights_of_a_fitted_model_but_for_what_is_said(
+    flyball: Flyball, tmp_path: Path
+) -> None:
+    file = tmp_path / "capacity.json"
+    fitted = {"experiment": "amqp", "nodes": 1, "producer_weight": 0.1, "consumer_weight": 0.05}
+    file.write_text(json.dumps({"version": 1, "kind": "capacity", "reason": None, "targets": [fitted]}))
+    create = ("domain", "cluster", "create", "orders", "--capacity-model")
+    flyball(*create, f"{file}#amqp", "--option", "consumer_weight=0.2")
+    (facts,) = documents(flyball("domain", "cluster", "show", "orders", "--json"))
+    found = [facts["options"][name] for name in ("capacity", "producer_weight", "consumer_weight")]
+    assert found == [1.0, 0.1, 0.2]
+    assert "cannot read" in error(flyball(*create, str(tmp_path / "none.json")))
 
 
 def test_a_clustered_queue_is_created_changed_and_deleted(flyball: Flyball) -> None:
@@ -285,6 +336,32 @@ def test_rebalance_shows_what_moves(flyball: Flyball, governor: SlowGovernor) ->
     (move,) = documents(flyball("domain", "rebalance", "--json"))
     assert move["destination"] == "n2"
     assert lines(flyball("domain", "rebalance")) == ["nothing to move: the nodes bear alike"]
+
+
+def test_rebalance_waits_until_the_queues_have_moved(flyball: Flyball, governor: SlowGovernor) -> None:
+    n1, n2 = governor.domain.node_named("n1"), governor.domain.node_named("n2")
+    mail = Queue(99, "mail", n1.id)
+    governor.domain.queues[mail.id] = mail
+
+    async def settle() -> None:
+        mail.node = n2.id
+
+    governor.settle = settle  # type: ignore[method-assign]
+    move: MoveFacts = {
+        "what": "queue",
+        "vhost": "/",
+        "name": "mail",
+        "source": "n1",
+        "destination": "n2",
+        "reason": "n2 bears less",
+    }
+    governor.moves = [move]
+    assert documents(flyball("domain", "rebalance", "--json")) == [move]
+    assert (governor.looks, mail.node) == (3, n2.id)
+    governor.is_stuck, governor.moves, mail.node = True, [move], n1.id
+    assert "after 0.01 s it is still not done: 1 queue moves." in error(
+        flyball("domain", "rebalance", "--wait", "0.01")
+    )
 
 
 def test_place_prints_an_address(flyball: Flyball, governor: SlowGovernor) -> None:

@@ -103,7 +103,9 @@ def test_a_folder_in_use_is_one_line_that_says_so(tmp_path: Path) -> None:
 
 def test_a_node_works_with_the_store(tmp_path: Path) -> None:
     with running_store(tmp_path / "store") as store:
-        listeners = [flag for name in ("amqp", "telesto", "thorbang") for flag in (f"--{name}", "127.0.0.1:0")]
+        listeners = [
+            flag for name in ("amqp", "telesto", "thorbang", "http") for flag in (f"--{name}", "127.0.0.1:0")
+        ]
         command = [BIN / "flyball", "serve", "--store", store.url, "--data", str(tmp_path / "node"), *listeners]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
             assert node.stdout is not None

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flyball.cluster.commands import COMMANDS, MoveFacts, PlaceFacts
-from flyball.cluster.domain import (
-    ClusteredQueue,
-    ClusterOptions,
-    Domain,
-    Node,
-    Queue,
-    Role,
-    Topic,
-    cluster_key,
-)
-from flyball.cluster.facts import DecisionFacts, DomainFacts, View, facts_of
+from flyball.cluster.commands import PlaceFacts, carry_out
+from flyball.cluster.domain import ClusteredQueue, Domain, Node, Queue, Topic, cluster_key
+from flyball.cluster.facts import DecisionFacts, DomainFacts, MoveFacts, View, facts_of
+from flyball.cluster.options import ClusterOptions, Role
 from flyball.errors import ClusterError
 
 
@@ -33,11 +24,14 @@ class ModelGovernor:
         self.moves: list[MoveFacts] = []
         self.arrives_later = False
         """Whether nodes take their time to join and to leave."""
+        self.asked = ""
+        """The name of the node that is asked, if it is one of them."""
         self._last_id = 0
 
     async def view(self) -> View:
         leases_s = {node.id: 4.5 for node in self.domain.nodes.values() if node.state == "up"}
-        return View(self.domain, leases_s, frozenset(self.managed), {}, self.provisioners, self.decisions)
+        asked = next((node.id for node in self.domain.nodes.values() if node.name == self.asked), None)
+        return View(self.domain, leases_s, frozenset(self.managed), {}, self.provisioners, self.decisions, asked)
 
     def facts(self) -> DomainFacts:
         return facts_of(asyncio.run(self.view()))
@@ -73,7 +67,7 @@ class ModelGovernor:
             del self.domain.queues[queue.id]
         for cluster in self.domain.clusters.values():
             cluster.fixed_nodes -= {node.id}
-        self.domain.remove_node(node.id)
+        del self.domain.nodes[node.id]
         self.managed.discard(node.id)
 
     async def settle(self) -> None:
@@ -99,11 +93,12 @@ class ModelGovernor:
         """Add a member as the manager would."""
         key = cluster_key(vhost, name)
         queue = Queue(self.next_id(), name, self.domain.node_named(node).id, vhost, cluster=key)
-        self.domain.add_queue(queue)
+        self.domain.queues[queue.id] = queue
         return queue
 
-    async def change_cluster(self, vhost: str, name: str, options: ClusterOptions) -> None:
-        self.domain.cluster(cluster_key(vhost, name)).options = options
+    async def change_cluster(self, vhost: str, name: str, changes: Mapping[str, Any]) -> None:
+        cluster = self.domain.cluster(cluster_key(vhost, name))
+        cluster.options = ClusterOptions.from_dict({**cluster.options.to_dict(), **changes})
 
     async def delete_cluster(self, vhost: str, name: str) -> None:
         key = cluster_key(vhost, name)
@@ -132,6 +127,9 @@ class ModelGovernor:
             self.moves.clear()
         return moves
 
+    async def decided(self, since: int, term: str) -> dict[str, Any]:
+        return {"leader": None, "term": None, "last": 0, "decisions": []}
+
     async def place(self, vhost: str, name: str, role: Role) -> PlaceFacts:
         members = [m for m in self.domain.members_of(cluster_key(vhost, name)) if not m.is_marked]
         if not members:
@@ -146,10 +144,10 @@ class ModelGovernor:
         topic = Topic(name, vhost, parent)
         if topic.key in self.domain.topics:
             raise ClusterError(f"there is a topic {name!r} already")
-        self.domain.add_topic(topic)
+        self.domain.topics[topic.key] = topic
 
     async def set_parent(self, name: str, parent: str | None = None, vhost: str = "/") -> None:
-        self.domain.add_topic(dataclasses.replace(self.domain.topics[cluster_key(vhost, name)], parent=parent))
+        self.domain.topics[cluster_key(vhost, name)].parent = parent
 
     async def delete_topic(self, name: str, vhost: str = "/") -> None:
         if any(topic.vhost == vhost and topic.parent == name for topic in self.domain.topics.values()):
@@ -176,4 +174,4 @@ class ModelGovernor:
         """Carry out a command as a node would."""
         if command in self.topic_commands:
             return asyncio.run(self.topic_commands[command](**arguments))
-        return asyncio.run(COMMANDS[command](self, **arguments))
+        return asyncio.run(carry_out(self, command, arguments))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flyball.cluster.capacity import options_of_model, split_reference
-from flyball.cluster.plan import read_domain_file
+from flyball.cluster.domain_file import read_domain_file
 from flyball.errors import ClusterError
 
 WEIGHED = {"experiment": "amqp", "nodes": 1, "producer_weight": 0.1, "consumer_weight": 0.05, "clients_at_knee": 10.0}

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from flyball.cluster.domain import ClusterOptions
-from flyball.cluster.plan import plan_of, read_domain_file
+from flyball.cluster.domain_file import read_domain_file
+from flyball.cluster.options import ClusterOptions
+from flyball.cluster.plan import plan_of
 from flyball.cluster.provisioners import Surroundings, load_provisioners
 from tests.cluster.models import ModelGovernor
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flyball.cluster.domain import (
     ClusteredConnectionFactory,
     ClusteredQueue,
-    ClusterOptions,
+    ClusteredTopic,
     ConnectionFactory,
     Domain,
     Node,
@@ -19,6 +19,7 @@ from flyball.cluster.domain import (
     Topic,
 )
 from flyball.cluster.facts import View, facts_of
+from flyball.cluster.options import ClusterOptions
 
 
 def domain_of(*clients: tuple[int, int], **options: float) -> Domain:
@@ -28,8 +29,8 @@ def domain_of(*clients: tuple[int, int], **options: float) -> Domain:
     domain.clusters[cluster.key] = cluster
     for number, (producers, consumers) in enumerate(clients, 1):
         domain.add_node(Node(number, f"n{number}"))
-        domain.add_queue(
-            Queue(number, "orders", number, cluster=cluster.key, producers=producers, consumers=consumers)
+        domain.queues[number] = Queue(
+            number, "orders", number, cluster=cluster.key, producers=producers, consumers=consumers
         )
     return domain
 
@@ -70,9 +71,10 @@ def test_shares_add_up_to_one_or_to_nothing(clients: list[tuple[int, int]]) -> N
 def test_everything_is_there_and_can_be_said_in_json() -> None:
     domain = domain_of((1, 1), (0, 0))
     domain.clusters[next(iter(domain.clusters))].fixed_nodes = frozenset({2})
-    domain.add_queue(Queue(7, "plain", 1, ready=3, unacked=1, consumers=2))
-    domain.add_topic(Topic("news", subscriptions=("b", "a")))
-    domain.add_topic(Topic("news.sport", parent="news"))
+    domain.queues[7] = Queue(7, "plain", 1, ready=3, unacked=1, consumers=2)
+    for topic in (Topic("news", subscriptions=("b", "a")), Topic("news.sport", parent="news")):
+        domain.topics[topic.key] = topic
+    domain.clustered_topics["news"] = ClusteredTopic("news", nodes=frozenset({2, 1}))
     domain.factories["f1"] = ConnectionFactory("f1", 1)
     domain.factories["gone"] = ConnectionFactory("gone", 99)
     domain.clustered_factories["all"] = ClusteredConnectionFactory("all", ("f1", "gone"))
@@ -92,8 +94,18 @@ def test_everything_is_there_and_can_be_said_in_json() -> None:
         {"vhost": "/", "name": "news", "parent": None, "subscriptions": ["a", "b"]},
         {"vhost": "/", "name": "news.sport", "parent": "news", "subscriptions": []},
     ]
+    assert facts["clustered_topics"] == [{"vhost": "/", "name": "news", "nodes": ["n1", "n2"]}]
     assert facts["factories"] == [
         {"name": "f1", "clustered": False, "nodes": ["n1"]},
         {"name": "gone", "clustered": False, "nodes": []},
         {"name": "all", "clustered": True, "nodes": ["n1"]},
+    ]
+
+
+def test_of_a_queue_that_its_node_does_not_tell_of_nothing_is_known() -> None:
+    domain = domain_of((1, 1))
+    domain.queues[7] = Queue(7, "plain", 1, is_counted=False)
+    (node,) = facts_of(View(domain))["nodes"]
+    assert [(queue["name"], queue["ready"], queue["consumers"]) for queue in node["queues"]] == [
+        ("plain", None, None)
     ]

@@ -16,7 +16,9 @@ from typing import Any, Self
 import pika
 import pytest
 import uvloop
+from typer.testing import CliRunner
 
+from flyball.cli.main import app
 from flyball.cluster import gateway
 from flyball.cluster.gateway import Gateway, GatewaySettings, Placement, Wish
 from flyball.errors import ClusterError, QueueNotFound
@@ -35,7 +37,6 @@ class FakePlacer:
         self.wishes: list[Wish] = []
         self.lost: list[Placement | None] = []
         self.ends: list[Placement] = []
-        self.has_ended = threading.Event()
 
     async def place(self, wish: Wish, lost: Placement | None = None) -> Placement:
         self.wishes.append(wish)
@@ -47,7 +48,6 @@ class FakePlacer:
 
     async def ended(self, wish: Wish, placement: Placement) -> None:
         self.ends.append(placement)
-        self.has_ended.set()
 
 
 class RunningGateway:
@@ -163,30 +163,27 @@ def test_what_a_client_tells_of_itself_wins_over_the_options(
     assert (wish.user, wish.password) == ("guest", b"guest")
 
 
-def test_the_node_is_told_what_was_wished_for_and_under_which_session(
-    memory_node: RunningNode, front: Callable[..., RunningGateway], monkeypatch: pytest.MonkeyPatch
+def test_the_node_is_told_what_the_client_tells_of_itself(
+    memory_node: RunningNode, front: Callable[..., RunningGateway]
 ) -> None:
-    seen: list[dict[str, Any]] = []
-    encode = amqp.ConnectionStartOk.encode
+    properties = {"app": "till", "flyball-role": "consumer"}
+    running = front(of(memory_node, "s-1"))
+    running.connect(client_properties=properties)
 
-    def note(start_ok: amqp.ConnectionStartOk) -> bytes:
-        seen.append(dict(start_ok.client_properties))
-        return encode(start_ok)
+    def told(node: Any) -> dict[str, Any]:
+        [session] = node.hub.connections
+        return dict(session.client_properties)
 
-    monkeypatch.setattr(amqp.ConnectionStartOk, "encode", note)
-    front(of(memory_node, "s-1"), role="consumer").connect(client_properties={"app": "till"}).close()
-    [properties] = seen
-    assert properties["app"] == "till"
-    assert properties[gateway.ROLE] == "consumer"
-    assert properties[gateway.QUEUE] == "orders"
-    assert properties[gateway.SESSION] == "s-1"
+    assert properties.items() <= memory_node.call(told).items()
 
 
-def test_the_end_of_a_connection_is_reported(memory_node: RunningNode, front: Callable[..., RunningGateway]) -> None:
+def test_the_end_of_a_client_that_its_node_knows_is_the_nodes_business(
+    memory_node: RunningNode, front: Callable[..., RunningGateway]
+) -> None:
     running = front(of(memory_node, "s-1"))
     running.connect().close()
-    assert running.placer.has_ended.wait(ANSWER_LIMIT_S)
-    assert [placement.session for placement in running.placer.ends] == ["s-1"]
+    memory_node.wait_until(lambda node: not node.hub.connections)
+    assert running.placer.ends == []
 
 
 def test_a_client_that_breaks_off_ends_its_connection_to_the_node(
@@ -200,7 +197,6 @@ def test_a_client_that_breaks_off_ends_its_connection_to_the_node(
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
     memory_node.wait_until(lambda node: not node.hub.connections)
-    assert running.placer.has_ended.wait(ANSWER_LIMIT_S)
 
 
 def test_a_node_that_ends_takes_its_clients_with_it(
@@ -271,6 +267,25 @@ def test_users_of_the_machine_itself_are_refused_from_elsewhere(
     with pytest.raises(pika.exceptions.ProbableAuthenticationError):
         running.connect()
     assert running.placer.wishes == []
+    front(of(memory_node), loopback_users=("admin",)).connect()
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"), [((), ("guest",)), (("admin,guest",), ("admin", "guest")), (("none",), ())]
+)
+def test_the_gateway_can_be_told_who_may_come_from_its_machine_only(
+    given: tuple[str, ...], refused: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[GatewaySettings] = []
+
+    async def note(placer: object, settings: GatewaySettings, *others: object) -> None:
+        taken.append(settings)
+
+    monkeypatch.setattr(gateway, "serve", note)
+    flags = [word for names in given for word in ("--loopback-users", names)]
+    result = CliRunner().invoke(app, ["gateway", "--queue", "orders", "--node", "127.0.0.1:1", *flags])
+    assert result.exit_code == 0, result.output
+    assert taken[0].loopback_users == refused
 
 
 def test_another_protocol_is_answered_with_the_header_of_ours(front: Callable[..., RunningGateway]) -> None:

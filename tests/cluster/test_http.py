@@ -9,16 +9,14 @@ from typing import Any
 import httpx
 import pytest
 import uvloop
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from flyball.cluster.asking import HttpPlacer
 from flyball.cluster.gateway import Wish
-from flyball.cluster.http import PlaceAnswer, PlaceQuery, make_app, serving
+from flyball.cluster.http import PlaceAnswer, PlaceQuery, placement_routes
 from flyball.errors import ClusterError, NotPermitted, QueueNotFound, RequestError
 from flyball.model import Permission
 from flyball.server.authority import Authority
+from flyball.server.http import Login, make_app, serving
 from flyball.server.settings import Address
 from flyball.store.group_commit import GroupCommit
 from flyball.store.memory import MemoryStore
@@ -52,10 +50,6 @@ Ask = Callable[[httpx.AsyncClient], Awaitable[httpx.Response]]
 Use = Callable[[Authority, Address], Awaitable[None]]
 
 
-async def hello(request: Request) -> Response:
-    return JSONResponse("hello")
-
-
 def with_server(places: FakePlaces, use: Use) -> None:
     """Let a test use the application at the address where it is served."""
 
@@ -67,8 +61,8 @@ def with_server(places: FakePlaces, use: Use) -> None:
             tasks.create_task(journal.run())
             authority = Authority(journal, ())
             await authority.start()
-            app = make_app(authority, places, [Route("/api/hello", hello)])
-            async with serving(app, Address("127.0.0.1", 0)) as address:
+            app = make_app(placement_routes(Login(authority), places))
+            async with serving(app, Address("127.0.0.1", 0), 10) as address:
                 await use(authority, address)
             await journal.stop()
 
@@ -126,11 +120,11 @@ def test_without_name_and_password_nobody_is_let_in(header: str | None) -> None:
     answer = asked(FakePlaces(ANSWER), lambda client: client.get("/api/place?queue=orders", headers=headers))
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"].startswith("Basic ")
-    assert set(answer.json()) == {"error", "advice"}
+    assert set(answer.json()) == {"error", "reason", "advice"}
 
 
 async def add_reader(authority: Authority) -> None:
-    await authority.add_user("reader", "secret")
+    await authority.add_user("reader", "secret", ["management"])
     await authority.set_permission(Permission("reader", "/", "", "", "^orders$"))
 
 
@@ -170,10 +164,6 @@ def test_an_error_is_told_as_json_with_what_to_do(target: str, error: Exception 
 def test_an_administrator_sees_the_domain() -> None:
     answer = asked(FakePlaces(ANSWER), lambda client: client.get("/api/domain", auth=GUEST))
     assert answer.json() == {"leader": "north", "nodes": []}
-
-
-def test_others_can_add_their_routes() -> None:
-    assert asked(FakePlaces(ANSWER), lambda client: client.get("/api/hello")).json() == "hello"
 
 
 # Those who ask
@@ -218,6 +208,15 @@ def test_a_placer_raises_what_the_node_says(
             await HttpPlacer([address]).place(wish(password=password))
 
     with_server(FakePlaces(answer), use)
+
+
+def test_requests_that_fail_together_leave_the_node_that_answers_in_front() -> None:
+    async def use(authority: Authority, address: Address) -> None:
+        placer = HttpPlacer([Address("127.0.0.1", 1), address])
+        await asyncio.gather(*(placer.place(wish()) for _ in range(2)))
+        assert placer._nodes == [address, Address("127.0.0.1", 1)]
+
+    with_server(FakePlaces(ANSWER), use)
 
 
 def test_a_placer_says_whom_it_has_asked_in_vain() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from flyball.cluster.decisions import Mark, Placement, SessionReport, TakeOver, Unmark, Wait
-from flyball.cluster.domain import ClusterOptions, Role
-from flyball.cluster.manager import EXPECTED_S, IDLE_SHARE, Manager
+from flyball.cluster.books import EXPECTED_S, IDLE_SHARE
+from flyball.cluster.decisions import AddMember, Mark, Placement, Provision, SessionReport, TakeOver, Unmark, Wait
+from flyball.cluster.manager import Manager
+from flyball.cluster.options import ClusterOptions, Role
 from flyball.cluster.placement import QueueLoad
 from flyball.errors import ClusterError
 from tests.cluster.world import ORDERS, World
@@ -75,6 +74,16 @@ def test_a_reported_session_takes_the_place_of_one_that_was_expected_without_a_n
     manager.report(answer.member, 1.0, ready=0, unacked=0, sessions=reports)
     assert counts(manager) == [1, 0]
     assert counts(manager, CONSUMER) == [1, 0]
+
+
+def test_a_client_that_was_placed_twice_before_it_came_under_another_name_counts_once() -> None:
+    manager = manager_of()
+    first = manager.join(ORDERS, PRODUCER, 0.0, arrives=False)
+    assert isinstance(first, Placement)
+    again = manager.join(ORDERS, PRODUCER, 1.0, session=first.session, arrives=False)
+    assert isinstance(again, Placement)
+    manager.report(again.member, 2.0, ready=0, unacked=0, sessions=[SessionReport("tcp-1", PRODUCER)])
+    assert sum(counts(manager)) == 1
 
 
 def test_a_session_that_a_member_does_not_report_any_more_is_gone_but_not_one_that_is_expected() -> None:
@@ -162,9 +171,10 @@ def test_where_nothing_is_measured_weights_count() -> None:
     assert loads(manager) == [3.0]
 
 
-def test_a_member_may_say_another_capacity() -> None:
+def test_a_member_can_bear_as_much_as_its_node() -> None:
     manager = manager_of(2)
-    manager.report(11, 0.0, ready=0, unacked=0, capacity=300.0)
+    manager.node_up(1, 0.0, epoch=1, capacity=3.0)
+    manager.member_added(ORDERS, 11, 1, 0.0)
     for _ in range(8):
         placed(manager, PRODUCER)
     assert counts(manager) == [6, 2]
@@ -193,10 +203,9 @@ def test_what_is_told_twice_counts_once() -> None:
 
 def test_other_options_hold_for_members_and_sessions_that_are_there() -> None:
     manager = manager_of(2)
-    manager.report(12, 0.0, ready=0, unacked=0, capacity=70.0)
     placed(manager, PRODUCER)
     manager.set_cluster(ORDERS, ClusterOptions(capacity=50.0, producer_weight=3.0), 1.0)
-    assert manager.snapshot(ORDERS, 1.0)["usable_capacity"] == 120.0
+    assert manager.snapshot(ORDERS, 1.0)["usable_capacity"] == 100.0
     assert manager.snapshot(ORDERS, 1.0)["load"] == 3.0
 
 
@@ -204,7 +213,6 @@ def test_the_clients_of_a_node_that_was_restarted_before_anybody_missed_it_are_g
     manager = manager_of(2)
     placed(manager, PRODUCER, session="s")
     manager.arrived("s", 0.0)
-    manager.node_health(1, False, 0.5)
     manager.node_up(1, 1.0, epoch=2)
     assert counts(manager) == [0, 0]
     assert manager.snapshot(ORDERS, 1.0)["usable_capacity"] == 200.0
@@ -227,7 +235,7 @@ def test_the_history_keeps_the_last_decisions_with_their_reasons() -> None:
         world.join(PRODUCER)
     history = world.manager.history
     assert len(history) == 4
-    assert json.loads(json.dumps(history[-1].decision.to_dict()))["what"] == "AddMember"
+    assert isinstance(history[-1].decision, AddMember)
     assert "would be" in history[-2].decision.reason
 
 
@@ -265,3 +273,18 @@ def test_a_member_that_somebody_wants_is_marked_no_more() -> None:
     assert [type(decision) for decision in manager.take_decisions()] == [Mark, Unmark]
     manager.tick(3.0)
     assert manager.take_decisions() == []
+
+
+@pytest.mark.parametrize("are_moved", [False, True])
+def test_a_node_that_was_started_for_clients_is_replaced_under_its_name_wherever_they_are(are_moved: bool) -> None:
+    manager = Manager()
+    manager.set_cluster(ORDERS, ClusterOptions.from_dict({"capacity": 2, "provisioner": "local"}), 0.0)
+    for node in (1, 2):
+        manager.node_up(node, 0.0, epoch=1, provisioned_for=ORDERS if node == 2 else None)
+        manager.member_added(ORDERS, 10 + node, node, 0.0)
+    sessions = [SessionReport(f"c{number}", CONSUMER, entry=1) for number in range(3)]
+    manager.report(11, 1.0, ready=0, unacked=0, sessions=sessions[are_moved:])
+    manager.report(12, 1.0, ready=0, unacked=0, sessions=sessions[:are_moved])
+    manager.node_gone(2, 2.0)
+    [started] = [decision for decision in manager.take_decisions() if isinstance(decision, Provision)]
+    assert started.replaces == 2

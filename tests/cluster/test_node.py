@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 import uvloop
 
 from flyball.cluster import node
 from flyball.errors import Fenced, StoreUnavailable
+from flyball.server.node import Part
 from flyball.server.settings import ServeSettings, load_settings
 
 
@@ -20,7 +22,7 @@ class Lives:
         # It changes the whole process: this one has other tests to run.
         monkeypatch.setattr("flyball.server.node.prepare_process", lambda settings: None)
 
-    async def _serve(self, settings: ServeSettings, stop: asyncio.Event) -> None:
+    async def _serve(self, settings: ServeSettings, stop: asyncio.Event, parts: Sequence[Part]) -> None:
         fate = self.left.pop(0)
         if fate is not None:
             raise ExceptionGroup("tasks", [fate])

@@ -12,7 +12,7 @@ import pytest
 from bench.placement import least_potential, simulate
 from hypothesis import given, settings
 
-from flyball.cluster.domain import ClusterOptions, Role
+from flyball.cluster.options import ClusterOptions, Role
 from flyball.cluster.placement import NodeLoad, QueueLoad, assign, elect, potential
 from flyball.cluster.roster import Member, Roster, Session
 from flyball.errors import ClusterError
@@ -78,10 +78,10 @@ def test_where_nobody_has_room_the_potential_decides() -> None:
     assert sorted(place(roster, PRODUCER, 6)) == [1, 1, 1, 2, 2, 2]
 
 
-def test_nobody_is_sent_to_a_marked_or_an_ailing_member() -> None:
+def test_nobody_is_sent_to_a_marked_member_or_to_one_whose_node_is_gone() -> None:
     roster = roster_of(10, 10, 10)
     roster.set_state(roster.members[1], is_marked=True)
-    roster.set_state(roster.members[2], is_healthy=False)
+    roster.set_state(roster.members[2], is_served=False)
     assert set(place(roster, PRODUCER, 20)) == {3}
     roster.set_state(roster.members[3], is_marked=True)
     assert elect(roster, PRODUCER) is None

@@ -5,20 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball.cluster.domain import ClusterOptions, cluster_key
+from flyball.cluster.domain import cluster_key
+from flyball.cluster.domain_file import DomainFile, WantedCluster, WantedNode, WantedTopic, read_domain_file
 from flyball.cluster.facts import DomainFacts
-from flyball.cluster.plan import (
-    DomainFile,
-    Plan,
-    WantedCluster,
-    WantedNode,
-    WantedTopic,
-    plan_of,
-    read_domain_file,
-)
+from flyball.cluster.options import ClusterOptions
+from flyball.cluster.plan import Plan, plan_of
 from flyball.errors import ClusterError
 from tests.cluster.models import ModelGovernor
 
@@ -117,6 +111,15 @@ def test_only_pruning_removes_and_what_serves_goes_last(governor: ModelGovernor)
     ]
     do(governor, plan)
     assert plan_of(empty, governor.facts(), prune=True) == Plan()
+
+
+def test_of_the_nodes_that_are_removed_the_one_that_is_asked_goes_last() -> None:
+    governor = ModelGovernor()
+    for name in ("n1", "n2", "n3"):
+        governor.node(name)
+    governor.asked = "n1"
+    plan = plan_of(DomainFile(nodes=(WantedNode("n3"),)), governor.facts(), prune=True)
+    assert [step.arguments["name"] for step in plan.steps] == ["n2", "n1"]
 
 
 def test_a_section_that_is_not_there_is_left_alone(governor: ModelGovernor) -> None:
@@ -294,6 +297,7 @@ def check_nothing_else_is_there(wanted: DomainFile, facts: DomainFacts) -> None:
         assert named is None or fixed == {*named}
 
 
+@settings(deadline=None)
 @given(domain_files(), domain_files(), st.booleans())
 def test_a_plan_makes_of_any_domain_what_any_file_says_and_a_second_plan_is_empty(
     before: DomainFile, after: DomainFile, prune: bool

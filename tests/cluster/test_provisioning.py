@@ -23,7 +23,7 @@ from flyball.cluster.decisions import (
     Unmark,
     Wait,
 )
-from flyball.cluster.domain import ClusterOptions, Role
+from flyball.cluster.options import ClusterOptions, Role
 from flyball.errors import ClusterError
 from tests.cluster.world import ORDERS, World
 
@@ -285,15 +285,6 @@ def test_a_node_that_nobody_provisioned_is_not_replaced() -> None:
     world = World(small()).with_nodes(1.0, 1.0)
     world.crash(2)
     assert world.count(Provision) == 0
-
-
-def test_a_node_that_a_person_had_started_is_replaced_by_the_same_provisioner() -> None:
-    world = World(small()).with_nodes(1.0)
-    world.manager.node_up(77, world.now, epoch=1, provisioned_for="", provisioner="cloud")
-    world.manager.node_gone(77, world.now)
-    (decision,) = world.manager.take_decisions()
-    assert isinstance(decision, Provision)
-    assert (decision.cluster, decision.provisioner, decision.replaces) == ("", "cloud", 77)
 
 
 def test_the_messages_of_a_dead_member_go_to_another_and_its_clients_may_come_again() -> None:

@@ -1,7 +1,18 @@
 from __future__ import annotations
 
-from flyball.cluster.domain import Role, cluster_key
-from flyball.cluster.sessions import Rates, new_session_id, read_session_id
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from flyball.cluster import sessions as module
+from flyball.cluster.domain import cluster_key
+from flyball.cluster.options import Role
+from flyball.cluster.sessions import Names, Rates, Sessions, new_session_id, read_session_id
+from flyball.model import Queue
+from flyball.server.amqp.session import AmqpSession
 
 
 def test_a_session_id_tells_its_role_and_its_clustered_queue() -> None:
@@ -20,3 +31,68 @@ def test_a_rate_is_what_a_counter_gained_since_it_was_looked_at() -> None:
     assert rates.of("p", 1000) == 100, "too early to say"
     rates.keep([])
     assert rates.of("p", 300) is None
+
+
+class Client:
+    """Somebody who arrives, and cannot be moved."""
+
+    requests = 0
+
+    def ask_to_move(self, session_id: str, node: str, address: str, queue_id: int, deadline_s: float) -> None:
+        raise AssertionError("nobody asks it")
+
+
+def node_with_a_member(name: str) -> Any:
+    working = SimpleNamespace(queue=Queue(7, name, member=True))
+    found = {("/", name): working}
+    engine = SimpleNamespace(find_queue=lambda name, vhost: found.get((vhost, name)))
+    definitions = {"cluster": {cluster_key("/", name): {"vhost": "/", "name": name}}}
+    hub = SimpleNamespace(broker=SimpleNamespace(engine=engine), connections=[])
+    return SimpleNamespace(hub=hub, definitions=SimpleNamespace(of=definitions.__getitem__), afar=None)
+
+
+def test_whatever_clients_call_themselves_others_are_told_of() -> None:
+    sessions = Sessions(node_with_a_member("orders"))
+    known = new_session_id(Role.PRODUCER, cluster_key("/", "orders"))
+    strange = ["producer.x.garbage", "producer.x.[[],1]", "producer.x.5", "consumer..", "producer.x." + "[" * 100_000]
+    for session_id in [*strange, known]:
+        sessions.arrived(session_id, Client())
+    assert [(session.id, session.role, session.queue_id) for session in sessions.all()] == [(known, Role.PRODUCER, 7)]
+
+
+def test_a_producer_whose_member_is_gone_counts_where_its_messages_go() -> None:
+    node = node_with_a_member("orders")
+    node.membership = SimpleNamespace(node_id=1)
+    member = node.hub.broker.engine.find_queue("orders", "/")
+    node.afar = SimpleNamespace(find=lambda session, name: member)
+    session = mock.Mock(spec=AmqpSession, homes={("/", "orders"): 99}, channels=[])
+    session.routes = {b"": SimpleNamespace(targets=[member], elsewhere=[])}
+    node.hub.connections.append(session)
+    assert [(found.role, found.queue_id) for found in Sessions(node).all()] == [(Role.PRODUCER, 7)]
+
+
+def test_others_are_told_of_sessions_in_parts_and_of_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TOLD_AT_ONCE", 2)
+    sessions = Sessions(node_with_a_member("orders"))
+    for role in (Role.PRODUCER, Role.PRODUCER, Role.CONSUMER):
+        sessions.arrived(new_session_id(role, cluster_key("/", "orders")), Client())
+    ids = [session.id for session in sessions.all()]
+    assert sessions.counts() == {"7": {"producer": 2, "consumer": 1}}
+
+    async def told(first: int | None) -> list[str]:
+        return [session[0] for session in await sessions.tell(first)]
+
+    assert asyncio.run(told(0)) == ids[:2]
+    sessions.arrived(new_session_id(Role.CONSUMER, cluster_key("/", "orders")), Client())
+    assert len(asyncio.run(told(None))) == 2
+    assert asyncio.run(told(2)) == ids[2:], "what has come since is told another time"
+
+
+def test_a_consumer_that_was_moved_is_called_as_before() -> None:
+    names = Names("telesto.1.5")
+    assert names.of(1, "orders") == names.of(1, "orders") == "telesto.1.5.1"
+    names.moves(1, "orders")
+    names.keep([])
+    assert names.of(2, "bills") == "telesto.1.5.2"
+    assert names.of(3, "orders") == "telesto.1.5.1"
+    assert names.of(4, "orders") == "telesto.1.5.4"

@@ -19,8 +19,9 @@ from flyball.cluster.decisions import (
     TakeOver,
     Unmark,
 )
-from flyball.cluster.domain import ClusterOptions, Role, cluster_key
+from flyball.cluster.domain import cluster_key
 from flyball.cluster.manager import Manager
+from flyball.cluster.options import ClusterOptions, Role
 
 ORDERS = cluster_key("/", "orders")
 
@@ -58,7 +59,6 @@ class World:
     manager: Manager = field(default_factory=Manager)
     nodes: dict[int, int] = field(default_factory=dict)
     """With their epochs."""
-    slow: set[int] = field(default_factory=set)
     members: dict[int, MemberQueue] = field(default_factory=dict)
     clients: dict[str, Client] = field(default_factory=dict)
     starting: list[tuple[float, Provision]] = field(default_factory=list)
@@ -80,7 +80,6 @@ class World:
             epoch=1,
             capacity=capacity,
             provisioned_for=None if provision is None else provision.cluster,
-            provisioner="" if provision is None else provision.provisioner,
             request=None if provision is None else provision.request,
         )
         self.execute()
@@ -102,7 +101,6 @@ class World:
     def crash(self, node: int) -> None:
         """A node dies, and with it all connections to it."""
         del self.nodes[node]
-        self.slow.discard(node)
         for client in [client for client in self.clients.values() if client.entry == node]:
             del self.clients[client.id]
             if client.member not in self.members or self.members[client.member].node != node:
@@ -126,7 +124,6 @@ class World:
         member = self.members[answer.member]
         assert member.node == answer.node
         assert answer.node in self.nodes, "nobody is sent to a dead node"
-        assert answer.node not in self.slow, "nobody is sent to a node that cannot take clients"
         assert not member.is_marked, "nobody is sent to a marked member"
         client = Client(answer.session, role, answer.member, answer.node if entry is None else entry)
         self.clients[client.id] = client
@@ -238,7 +235,6 @@ class World:
         target = self.members[move.to_member]
         assert not target.is_marked
         assert target.node in self.nodes
-        assert target.node not in self.slow
         client = self.clients[move.session]
         if self.moves_succeed or client.member not in self.members:
             if client.entry == self.members.get(client.member, target).node:

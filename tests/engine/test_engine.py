@@ -73,6 +73,19 @@ def test_what_recovery_found_is_there() -> None:
         engine.delete_client(3, only_unused=True)
 
 
+def test_the_members_of_clustered_queues_are_known_however_they_came() -> None:
+    found = [QueueSummary(Queue(1, "orders", member=True)), QueueSummary(Queue(2, "plain"))]
+    engine = Engine(Snapshot(queues=found, next_queue_id=3))
+    created = engine.create_queue("others", member=True)
+    twin = engine.adopt_queue(QueueSummary(Queue(77, "orders", member=True)))
+    engine.adopt_queue(QueueSummary(Queue(78, "another")))
+    assert list(engine.members) == [1, created.id, 77]
+    engine.delete_queue(1)
+    assert engine.members[77] is twin
+    engine.delete_queue(77)
+    assert list(engine.members) == [created.id]
+
+
 def test_a_deleted_client_is_gone_and_its_name_is_free() -> None:
     engine = Engine(Snapshot())
     client = engine.create_client("ann", ClientMode.FULL)
@@ -83,6 +96,18 @@ def test_a_deleted_client_is_gone_and_its_name_is_free() -> None:
     with pytest.raises(ClientNotFound):
         engine.delete_client(client.id)
     assert engine.create_client("ann", ClientMode.FULL).id != client.id
+
+
+def test_clients_that_two_nodes_have_registered_under_one_name_can_both_be_deleted() -> None:
+    engine = Engine(Snapshot())
+    first = engine.create_client("ann", ClientMode.FULL)
+    second = Client(77, "ann", ClientMode.FULL)
+    engine.admit_client(second)
+    assert engine.find_client("ann") is second
+    engine.delete_client(first.id)
+    assert engine.find_client("ann") is second
+    engine.delete_client(second.id)
+    assert engine.find_client("ann") is None
 
 
 def test_a_client_is_unused_once_its_last_message_is_settled() -> None:

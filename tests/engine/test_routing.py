@@ -144,6 +144,19 @@ def test_another_alternate_exchange_is_a_difference(arguments: Arguments, differ
     assert router.declare(with_alternate("x", "direct", "y")) is False
 
 
+def test_an_exchange_that_is_replaced_keeps_its_bindings_in_both_directions() -> None:
+    router = a_router(Exchange("x", "direct"), Exchange("above", "fanout"))
+    for binding in (to_queue("x", "a", "one"), to_queue("x", "b", "two"), to_exchange("above", "x")):
+        router.bind(binding)
+    router.replace(Exchange("x", "fanout", durable=False))
+    assert router.get("x") == Exchange("x", "fanout", durable=False)
+    assert sorted(router.route("above", "one", unasked_headers)) == ["a", "b"]
+    router.replace(Exchange("x", "direct"))
+    assert router.route("above", "two", unasked_headers) == ["b"]
+    router.unbind(to_queue("x", "b", "two"))
+    assert router.route("x", "two", unasked_headers) == []
+
+
 def test_an_unknown_type_is_refused_before_anything_else_is_looked_at() -> None:
     router = a_router(Exchange("x", "direct"))
     for name in ("new", "x", "", "amq.new"):

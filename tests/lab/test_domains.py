@@ -58,7 +58,7 @@ def test_nodes_that_the_domain_has_started_end_with_the_run(tmp_path: Path, monk
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     cluster = '{ capacity = 3, provisioner = "lab", max_members = 2, most_moves = 0 }'
-    slow = "{ cpu_share = 0.1 }"
+    slow = "{ pace_per_s = 1000 }"
     manifest = made(tmp_path, nodes=1, cluster=cluster, settings=slow, messages=1000, join_every_s=0.3)
     assert manifest["domain"]["nodes"] == 2
     assert [process for process in psutil.process_iter(["cmdline"]) if str(scratch) in str(process.info)] == []

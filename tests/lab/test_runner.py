@@ -51,7 +51,8 @@ def _nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     others = lab_processes()
     yield
     assert list(scratch.iterdir()) == []
-    assert lab_processes() == others
+    # Those of earlier tests may end meanwhile.
+    assert set(lab_processes()) <= set(others)
 
 
 def lab_processes(text: str = "flyball") -> list[psutil.Process]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from flyball.server.node import Node
 from tests.nodes import RunningNode
@@ -17,7 +18,7 @@ def in_company(node: Node) -> bool:
 
 
 @contextmanager
-def two_nodes(folder: Path, new_database: Callable[[], str], **flags: object) -> Iterator[Pair]:
+def two_nodes(folder: Path, new_database: Callable[[], str], **flags: Any) -> Iterator[Pair]:
     """Start the nodes `a` and `b`, and wait until they know each other."""
     url = new_database()
 

@@ -123,6 +123,25 @@ def test_a_changed_password_ends_the_old_one_at_once() -> None:
     on(MemoryStore(), change)
 
 
+def test_a_user_is_put_whether_or_not_it_is_there() -> None:
+    async def put(authority: Authority) -> None:
+        await authority.put_user("alice", ["monitoring"], password="one")
+        assert await authority.authenticate("alice", "one", False) == authority.access.find_user("alice")
+        await authority.put_user("alice", [], password="two")
+        assert await authority.authenticate("alice", "one", False) is None
+        await authority.put_user("bob", ["x"], password_hash=authority.access.user("alice").password_hash)
+
+    async def see(authority: Authority) -> None:
+        for name, tags in (("alice", ()), ("bob", ("x",))):
+            user = await authority.authenticate(name, "two", False)
+            assert user is not None
+            assert user.tags == tags
+        await authority.put_user("bob", [])
+        assert await authority.authenticate("bob", "two", False) is None
+
+    on(MemoryStore(), put, see)
+
+
 @pytest.mark.parametrize("meanwhile", ["delete", "change"])
 def test_a_user_that_changes_while_its_password_is_checked_is_refused(meanwhile: str) -> None:
     async def race(authority: Authority) -> None:
@@ -213,7 +232,7 @@ def test_the_hooks_are_told_which_vhost() -> None:
     told: list[tuple[str, str]] = []
 
     async def change(authority: Authority) -> None:
-        authority.on_vhost_deleted = lambda vhost: told.append(("deleted", vhost))
+        authority.on_vhost_deleted = lambda vhost, is_followed: told.append(("deleted", vhost))
         authority.on_policies_changed = lambda vhost: told.append(("policies", vhost))
         await authority.add_vhost("shop")
         await authority.set_policy(Policy("p", ".*", {"max-length": 1}, "shop"))

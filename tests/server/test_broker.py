@@ -7,8 +7,11 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Container, Coroutine, Sequence
 from typing import Any
 
-from flyball.errors import FlyballError
-from flyball.model import Draft, Message, Queue
+import pytest
+
+from flyball.engine.consumer import Consumer
+from flyball.errors import FlyballError, LeaseNotFound, StoreUnavailable
+from flyball.model import Draft, Message, Queue, Selector
 from flyball.server.broker import ID_BLOCK, Broker
 from flyball.store.changes import QueueCreated
 from flyball.store.interface import Arrived, Batch, Transfer
@@ -40,9 +43,9 @@ class PatientStore(MemoryStore):
         await asyncio.sleep(0)
         return found
 
-    async def received(self, transfer_ids: Sequence[int]) -> None:
+    async def received(self, taken: Sequence[Arrived]) -> None:
         await asyncio.sleep(0)
-        await super().received(transfer_ids)
+        await super().received(taken)
 
 
 def in_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
@@ -134,6 +137,70 @@ async def test_what_has_arrived_is_taken_in_once_though_two_look_at_the_same_tim
         await giver.commit(Batch(transfers=[Transfer([7], 1, 2)]))
         await asyncio.gather(broker.take_arrivals(), broker.take_arrivals())
         assert [(message.id, message.stored) for message in working.oldest(0, 10)] == [(7, True)]
+
+
+class LosesAnswers(MemoryStore):
+    """A store whose answer is lost when it is first told that something was taken in."""
+
+    has_lost = False
+
+    async def received(self, taken: Sequence[Arrived]) -> None:
+        await super().received(taken)
+        if not self.has_lost:
+            self.has_lost = True
+            raise StoreUnavailable("the connection was lost")
+
+
+@in_a_loop
+async def test_what_has_arrived_is_known_to_be_stored_though_the_answer_was_lost() -> None:
+    domain = MemoryDomain()
+    giver, store = MemoryStore(domain=domain, node="one"), LosesAnswers(domain=domain, node="two")
+    await giver.open()
+    await giver.commit(Batch([QueueCreated(Queue(1, "orders", member=True))], [Message(7, 1, b"body")]))
+    await giver.registry.renew(600.0, addresses={}, report={}, known_generation=9, seen_version=0)
+    async with running(store) as broker:
+        await store.commit(Batch([QueueCreated(Queue(2, "orders", member=True))]))
+        [working] = await broker.adopt_queues([2])
+        await giver.commit(Batch(transfers=[Transfer([7], 1, 2)]))
+        with pytest.raises(StoreUnavailable):
+            await broker.take_arrivals()
+        assert not working.oldest(0, 10)[0].stored
+        await broker.take_arrivals()
+        assert [(message.id, message.stored) for message in working.oldest(0, 10)] == [(7, True)]
+        assert not broker._arrived
+
+
+class Keeper:
+    """A consumer's owner that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.kept: list[int] = []
+
+    def deliver(self, consumer: Consumer, message: Message) -> None:
+        self.kept.append(message.id)
+
+    def queue_deleted(self, consumer: Consumer) -> None:
+        """Nobody is told."""
+
+    def queue_moved(self, consumer: Consumer) -> None:
+        """Nobody is told."""
+
+
+@in_a_loop
+async def test_what_a_cancelled_consumer_holds_of_a_queue_that_has_moved_cannot_be_acknowledged() -> None:
+    store = MemoryStore()
+    async with running(store) as broker:
+        queue_id = broker.create_queue("orders", lambda error: None).id
+        message_id = await put(broker, queue_id, b"body")
+        keeper, begun = Keeper(), list[Consumer]()
+        broker.consume(queue_id, Selector(), 10, keeper, begun.append)
+        broker.cancel(begun[0])
+        broker.release_queue(queue_id, 77, lambda error: None)
+        answers: list[FlyballError | None] = []
+        broker.acknowledge(begun[0], keeper.kept, answers.append)
+        assert [type(answer) for answer in answers] == [LeaseNotFound]
+        await broker.journal.flush()
+        assert [message.id for message in await store.page(queue_id, 0, 10)] == [message_id]
 
 
 @in_a_loop

@@ -8,7 +8,7 @@ import pytest
 
 from flyball.errors import InvalidArgument
 from flyball.server import passwords as module
-from flyball.server.passwords import REMEMBER_MOST, REMEMBER_S, Passwords
+from flyball.server.passwords import REMEMBER_MOST, REMEMBER_S, Passwords, check_hash
 
 
 class Clock:
@@ -90,6 +90,21 @@ def test_a_success_is_forgotten_after_a_while(passwords: Passwords, clock: Clock
     asyncio.run(run())
 
 
+def test_a_success_is_remembered_while_it_is_repeated(passwords: Passwords, clock: Clock) -> None:
+    async def run() -> None:
+        hashed = await passwords.hash_password("secret")
+        assert not passwords.remembers(hashed, "secret")
+        await passwords.verify(hashed, "secret")
+        for _ in range(3):
+            clock.time_s += REMEMBER_S - 1
+            assert passwords.remembers(hashed, "secret")
+            assert not passwords.remembers(hashed, "wrong")
+        clock.time_s += REMEMBER_S
+        assert not passwords.remembers(hashed, "secret")
+
+    asyncio.run(run())
+
+
 def test_a_success_says_nothing_about_another_hash(passwords: Passwords) -> None:
     async def run() -> None:
         old, new = await passwords.hash_password("old"), await passwords.hash_password("new")
@@ -155,3 +170,29 @@ def test_a_password_that_cannot_be_used_is_refused_without_being_shown(passwords
     with pytest.raises(InvalidArgument) as refused:
         asyncio.run(passwords.hash_password(password))
     assert not password or password not in str(refused.value)
+
+
+HASH = "$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHRzYWx0c2FsdA$aGFzaGhhc2hoYXNoaGFzaGhhc2hoYXNoaGFzaGhhc2g"
+
+
+def test_a_hash_of_ours_may_come_from_elsewhere(passwords: Passwords) -> None:
+    check_hash(asyncio.run(passwords.hash_password("secret")))
+    check_hash(HASH)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (("$argon2id", "$argon2i"), "no hash of a password that Flyball makes"),
+        (("$aGFzaGhhc2hoYXNoaGFzaGhhc2hoYXNoaGFzaGhhc2g", "$"), "no hash of a password that Flyball makes"),
+        (("$c2FsdHNhbHRzYWx0c2FsdA", "$"), "no hash of a password that Flyball makes"),
+        ((HASH, "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"), "no hash of a password that Flyball makes"),
+        ((HASH, "x" * 1000), "no hash of a password that Flyball makes"),
+        (("m=19456", "m=99999999"), "cost too much"),
+        (("t=2", "t=1000"), "cost too much"),
+        (("p=1", "p=99"), "cost too much"),
+    ],
+)
+def test_a_hash_that_is_not_ours_or_takes_too_much_is_refused(change: tuple[str, str], problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=problem):
+        check_hash(HASH.replace(*change))

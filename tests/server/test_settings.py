@@ -98,6 +98,8 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         max_request_bytes = 1000
         [http]
         address = "[::1]:2"
+        proxies = ["10.0.0.1", "10.1.2.3/8"]
+        reports = "out"
         [access]
         loopback_users = ["guest", "admin"]
         [limits]
@@ -105,7 +107,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         max_connections = 6
         resident_bytes = 7
         memory_bytes = 9
-        cpu_share = 0.5
+        pace_per_s = 500
         [trace]
         enabled = false
         sample_ratio = 0.25
@@ -114,6 +116,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         [log]
         level = "debug"
         format = "json"
+        file = "l"
     """
     path = settings_file(tmp_path, text)
     settings = load_settings({"config": path}, {})
@@ -143,18 +146,21 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         "thorbang": Address("::1", 0),
         "thorbang_max_request_bytes": 1000,
         "http": Address("::1", 2),
+        "http_proxies": ("10.0.0.1", "10.0.0.0/8"),
+        "reports": Path("out"),
         "loopback_users": ("guest", "admin"),
         "max_message_bytes": 5,
         "max_connections": 6,
         "resident_bytes": 7,
         "memory_bytes": 9,
-        "cpu_share": 0.5,
+        "pace_per_s": 500,
         "trace": False,
         "trace_sample_ratio": 0.25,
         "trace_most_per_s": 8,
         "trace_keep_bytes": 2 * 10**9,
         "log_level": "debug",
         "log_format": "json",
+        "log_file": Path("l"),
     }
     assert all(option.key is not None for option in options() if option.name != "config")
 
@@ -174,6 +180,8 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         ("store", "postgresql://[host/db"),
         ("store_time_limit_s", "0"),
         ("store_time_limit_s", "inf"),
+        ("http_proxies", "*"),
+        ("http_proxies", "10.0.0.1,proxy.example"),
         ("max_connections", "0"),
         ("max_connections", "many"),
         ("resident_bytes", "0"),

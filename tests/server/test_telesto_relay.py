@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from flyball.client import CommandRefused, Outcome, sync
+from flyball.engine.queue import WorkingQueue
 from flyball.errors import QueueNameTaken, QueueNotFound
 from flyball.server import topics
+from flyball.server.connection import MAX_IN_FLIGHT
+from flyball.server.node import Node
 from flyball.server.telesto import plain as plain_requests
 from flyball.server.telesto import relay
+from flyball.server.telesto.session import TelestoSession
 from flyball.wire import telesto as wire
 from flyball.wire.telesto import ErrorCode, WireDraft, WireMessage, WireSelector
+from tests.nodes import RunningNode
 from tests.server.domains import Pair, two_nodes
 from tests.server.peers import TelestoPeer, wide
 
@@ -108,6 +115,66 @@ def test_a_consumer_from_afar_gets_and_settles_messages(clients: Clients) -> Non
     assert [message.text for message in near.read_messages("orders")] == ["three", "four"]
 
 
+def orders_of(node: Node) -> WorkingQueue:
+    found = node.hub.broker.engine.find_queue("orders")
+    assert found is not None
+    return found
+
+
+def send_away(node: RunningNode, consumer_id: int, limit_s: float) -> None:
+    """Let a consumer of the one client of a node that consumes look for its queue anew."""
+
+    def begin(node: Node) -> None:
+        [session] = [
+            session
+            for session in node.hub.connections
+            if isinstance(session, TelestoSession) and consumer_id in dict(session.consuming())
+        ]
+        node.hub.spawn(watched(session))
+
+    async def watched(session: TelestoSession) -> None:
+        assert await session.send_away(consumer_id, limit_s)
+
+    node.call(begin)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_consumer_that_is_sent_away_ends_when_it_has_settled_what_it_holds(
+    pair: Pair, clients: Clients, at: int
+) -> None:
+    near, _ = clients
+    near.put_many("orders", ["one", "two"])
+    peer = wide(pair[at])
+    consumer_id = peer.consume(near.get_queue_by_name("orders").id, prefetch=1)
+    one = peer.next_delivery().record
+    send_away(pair[at], consumer_id, limit_s=60)
+    assert isinstance(peer.settle(consumer_id, Outcome.ACKNOWLEDGE, one.message_id), wire.Success)
+    while not peer.ended_consumers:
+        peer.ask(wire.Ping(peer.next_id()))
+    assert peer.deliveries == []
+    [two] = near.read_messages("orders")
+    assert (two.text, two.redelivered) == ("two", False)
+    pair[0].wait_until(lambda node: not orders_of(node).consumers)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_what_a_consumer_that_is_sent_away_does_not_settle_in_time_goes_back(
+    pair: Pair, clients: Clients, at: int
+) -> None:
+    near, _ = clients
+    near.put_many("orders", ["one", "two", "three"])
+    peer = wide(pair[at])
+    consumer_id = peer.consume(near.get_queue_by_name("orders").id, prefetch=3)
+    one, two, _ = (peer.next_delivery().record for _ in range(3))
+    peer.settle(consumer_id, Outcome.ACKNOWLEDGE, two.message_id)
+    send_away(pair[at], consumer_id, limit_s=0.01)
+    while not peer.ended_consumers:
+        peer.ask(wire.Ping(peer.next_id()))
+    assert peer.refusal(wire.Settle(peer.next_id(), consumer_id, Outcome.ACKNOWLEDGE, [one.message_id])) is not None
+    pair[0].wait_until(lambda node: len(orders_of(node)) == 2)
+    assert [message.text for message in near.read_messages("orders")] == ["one", "three"]
+
+
 def test_consumers_here_and_elsewhere_do_not_mix_up(clients: Clients) -> None:
     near, far = clients
     far.create_queue("mine")
@@ -132,6 +199,42 @@ def test_when_a_client_goes_what_it_held_elsewhere_goes_back(pair: Pair, clients
     found = near.take("orders", wait_s=20)
     assert found is not None
     assert found.delivery_count == 1
+
+
+def test_all_that_a_client_asks_for_before_it_closes_its_side_is_done_elsewhere(pair: Pair, clients: Clients) -> None:
+    near, _ = clients
+    queue = near.get_queue_by_name("orders")
+    peer = wide(pair[1])
+    count = 2 * MAX_IN_FLIGHT + 1
+    peer.send(*[wire.Put(number, [queue.id], [WireDraft(b"a")]) for number in range(1, count + 1)])
+    peer.socket.shutdown(socket.SHUT_WR)
+    answers = [peer.receive() for _ in range(count)]
+    assert all(isinstance(answer, wire.PutDone) for answer in answers)
+    assert peer.is_closed_by_node()
+    assert len(near.list_ids("orders")) == count
+
+
+def test_what_is_asked_for_after_the_last_word_to_another_node_is_not_sent() -> None:
+    async def test() -> None:
+        received: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            received.set_result(await reader.read())
+            writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1") as server:
+            upstream = relay.Upstream(cast(Any, None), "{}:{}".format(*server.sockets[0].getsockname()), 0)
+            upstream._lose = lambda: None  # type: ignore[method-assign]
+            await asyncio.get_running_loop().create_connection(lambda: upstream, *upstream._address)
+            upstream._is_ready = True
+            upstream.end()
+            upstream.end()
+            answers: list[Any] = []
+            upstream.request(wire.Ping(1), lambda *answer: answers.append(answer))
+            assert answers == [(None, False)]
+            assert await received == b""
+
+    asyncio.run(test())
 
 
 def test_requests_and_responses_may_meet_at_a_third_node(pair: Pair, clients: Clients) -> None:
@@ -226,6 +329,19 @@ def test_topics_reach_subscribers_at_other_nodes(clients: Clients) -> None:
         assert delivery is not None
         assert (delivery.message.text, delivery.message.sender) == ("goal", far.id)
         delivery.ack()
+
+
+def test_a_subscription_is_answered_when_the_other_nodes_know_it(pair: Pair, clients: Clients) -> None:
+    near, _ = clients
+    near.create_topic("news")
+    asked: list[bool] = []
+
+    async def followed() -> None:
+        asked.append(True)
+
+    pair[0].call(lambda node: setattr(node.hub.company, "followed", followed))
+    with near.subscribe("news"):
+        assert asked == [True]
 
 
 def test_subscriptions_at_other_nodes_are_counted_and_ended(clients: Clients) -> None:

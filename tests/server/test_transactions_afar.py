@@ -48,7 +48,7 @@ def lose_links(node: RunningNode) -> None:
     """Let the links of a node break; it makes new ones at once."""
 
     def lose(node: object) -> None:
-        for link in node.peers.links:  # type: ignore[attr-defined]
+        for link in list(node.peers.links):  # type: ignore[attr-defined]
             link.give_up("was cut")
 
     node.call(lose)

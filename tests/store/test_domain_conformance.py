@@ -337,6 +337,19 @@ async def test_a_node_is_removed_only_when_it_is_gone_and_comes_back_as_another(
     assert (first.registry.node_id, first.registry.epoch) == (3, 1)
 
 
+async def test_a_queue_that_was_left_to_a_node_which_is_removed_is_taken_over(domain: SharedDomain) -> None:
+    first = await domain.node("a")
+    second = await domain.node("b", first)
+    third = await domain.node("c", first, second)
+    await with_queue(first, 1, range(1, 4))
+    await third.close()
+    await second.registry.remove_node(3)
+    await first.commit(Batch([QueueMoved(Queue(1, "queue 1"), 3)]))
+    await second.registry.take_over(3, {1: 2})
+    [summary] = await second.adopt([1])
+    assert summary.message_count == 3
+
+
 # Transfers
 
 
@@ -348,7 +361,7 @@ async def arrived(node: Node, queue_id: int) -> list[int]:
         messages = [message for one in arrivals for message in one.messages]
         assert all(message.stored and message.queue_id == queue_id for message in messages)
         found += [message.id for message in messages]
-        await node.received([one.transfer_id for one in arrivals])
+        await node.received(arrivals)
     return found
 
 
@@ -370,9 +383,9 @@ async def test_messages_are_transferred_to_the_queue_of_another_node_and_arrive_
     assert ([message.id for message in one.messages], [message.id for message in other.messages]) == ([2, 3], [5])
     assert one.messages[0].body == b"body"
     assert await first.arrivals([1]) == []
-    await second.received([one.transfer_id])
+    await second.received([one])
     assert await second.arrivals([2]) == [other]
-    await second.received([other.transfer_id])
+    await second.received([other])
     assert await second.arrivals([2]) == []
     assert await ids_in(second, 2) == [2, 3, 5]
 
@@ -429,6 +442,42 @@ async def test_what_is_on_its_way_to_a_member_that_is_deleted_goes_to_another_me
     assert await arrived(first, 1) == [1, 3]
     assert await ids_in(first, 1) == [1, 3]
     assert await arrived(second, 3) == [4]
+
+
+async def test_what_went_to_another_member_is_still_to_come_though_somebody_has_taken_it_in(
+    domain: SharedDomain,
+) -> None:
+    first = await domain.node("a")
+    second = await domain.node("b", first)
+    for node, number in ((first, 1), (second, 2)):
+        await node.commit(Batch([QueueCreated(Queue(number, "orders", member=True))]))
+    await first.commit(Batch(appended=[Message(1, 1, b"body")]))
+    await first.commit(Batch(transfers=[Transfer([1], 1, 2)]))
+    taken = await second.arrivals([2])
+    await second.commit(Batch([QueueDeleted(2)]))
+    for _ in range(2):
+        await second.received(taken)
+    assert await arrived(first, 1) == [1]
+
+
+async def delivery_counts(node: Node, queue_id: int) -> dict[int, int]:
+    arrivals = await node.arrivals([queue_id])
+    return {message.id: message.delivery_count for one in arrivals for message in one.messages}
+
+
+async def test_what_is_transferred_is_known_to_have_been_delivered_also_by_the_heir_of_a_member(
+    domain: SharedDomain,
+) -> None:
+    first = await domain.node("a")
+    second = await domain.node("b", first)
+    for node, number in ((first, 1), (second, 2)):
+        await node.commit(Batch([QueueCreated(Queue(number, "orders", member=True))]))
+    await first.commit(Batch(appended=[Message(number, 1, b"body") for number in range(1, 5)]))
+    await first.commit(Batch(transfers=[Transfer([1, 2, 4], 1, 2, {1: 3, 4: 1}), Transfer([3], 1, 2)]))
+    assert await delivery_counts(second, 2) == {1: 3, 2: 0, 3: 0, 4: 1}
+    await second.commit(Batch(removed=[4]))
+    await second.commit(Batch([QueueDeleted(2)]))
+    assert await delivery_counts(first, 1) == {1: 3, 2: 0, 3: 0}
 
 
 async def test_what_was_transferred_before_a_queue_is_opened_or_adopted_is_in_its_summary(
@@ -629,6 +678,22 @@ async def test_everybody_else_is_told_that_there_is_news(domain: SharedDomain) -
     await until(lambda: set(heard) == {"first", "second"})
 
 
+async def test_a_move_that_is_committed_again_takes_no_queue_from_who_serves_it_by_then(domain: SharedDomain) -> None:
+    first = await domain.node("a")
+    second = await domain.node("b", first)
+    third = await domain.node("c", first, second)
+    await with_queue(first, 1)
+    move = Batch([QueueMoved(Queue(1, "queue 1"), 2)])
+    await first.commit(move)
+    await second.commit(Batch([QueueMoved(Queue(1, "queue 1"), 3)]))
+    before = await told(third)
+    # Its answer was lost, and it has taken a while to notice that.
+    await first.commit(move, again=True)
+    assert await told(third) == before
+    assert [summary.queue.id for summary in await third.adopt([1])] == [1]
+    assert await first.registry.claim("/", "queue 1") == 3
+
+
 # Names and numbers
 
 
@@ -649,19 +714,26 @@ async def test_one_of_several_nodes_that_claim_a_name_gets_it_and_all_know_who(d
     assert await nodes[0].registry.claim("elsewhere", "queue 1") == 1
 
 
-async def test_a_name_comes_back_with_its_queue_or_when_it_is_released(domain: SharedDomain) -> None:
+async def test_a_name_comes_back_with_its_queue(domain: SharedDomain) -> None:
     first = await domain.node("a")
     second = await domain.node("b", first)
     assert await first.registry.claim("/", "queue 1") == 1
-    await second.registry.release("/", "queue 1")
-    assert await second.registry.claim("/", "queue 1") == 1
     await with_queue(first, 1)
-    await first.registry.release("/", "queue 1")
     assert await second.registry.claim("/", "queue 1") == 1
     await first.commit(Batch([QueueDeleted(1)]))
     assert await second.registry.claim("/", "queue 1") == 2
-    await second.registry.release("/", "queue 1")
-    assert await first.registry.claim("/", "queue 1") == 1
+
+
+async def test_a_name_comes_back_with_a_queue_that_was_created_and_deleted_at_once(domain: SharedDomain) -> None:
+    first = await domain.node("a")
+    second = await domain.node("b", first)
+    for name in ("short\0", "same"):
+        assert await first.registry.claim("/", name) == 1
+    await first.commit(Batch([QueueCreated(Queue(1, "short\0")), QueueDeleted(1)]))
+    assert await second.registry.claim("/", "short\0") == 2
+    same, again = Queue(2, "same"), Queue(3, "same")
+    await first.commit(Batch([QueueCreated(same), QueueDeleted(2), QueueCreated(again)]))
+    assert await second.registry.claim("/", "same") == 1
 
 
 async def test_a_queue_that_takes_the_place_of_another_keeps_the_name(domain: SharedDomain) -> None:

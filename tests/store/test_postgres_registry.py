@@ -75,7 +75,7 @@ async def test_messages_on_their_way_to_a_member_while_its_dead_node_is_replaced
     await die(third, second)
     observer = await asyncpg.connect(postgres.dsn)
     async with first._writer.connection() as connection, connection.transaction():
-        assert await connection.fetchval(statements.TRANSFER, [20], 11, 13, 1, 1)
+        assert await connection.fetchval(statements.TRANSFER, [20], 11, 13, 1, 1, "{}")
         taking_over = asyncio.ensure_future(second.registry.take_over(3, {}))
         while not await observer.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):
             continue
@@ -90,8 +90,8 @@ async def test_a_commit_that_waits_when_its_node_is_declared_dead_is_refused_for
 ) -> None:
     first, second = await two_nodes(postgres_domain)
     await lapse(first)
-    fenced, waiter = list[None](), Answers()
-    writer = GroupCommit(first, on_fenced=lambda: fenced.append(None))
+    waiter = Answers()
+    writer = GroupCommit(first)
     blocker = await asyncpg.connect(postgres.dsn)
     async with asyncio.TaskGroup() as group:
         group.create_task(writer.run())
@@ -102,7 +102,6 @@ async def test_a_commit_that_waits_when_its_node_is_declared_dead_is_refused_for
             while not await blocker.fetchval(asked, first._writer_pid):
                 continue
             assert await second.registry.declare_dead(1, 1)
-        await until(lambda: fenced)
         await until(lambda: waiter.errors)
         await writer.stop()
     await blocker.close()

@@ -12,7 +12,8 @@ import pytest
 from flyball.errors import StoreError, StoreMismatch, StoreUnavailable
 from flyball.model import Client, ClientMode, Message, Queue, QueueSummary, Snapshot
 from flyball.store.changes import QueueCreated
-from flyball.store.interface import Batch, IndexColumns
+from flyball.store.interface import Batch, IndexColumns, Transfer
+from flyball.store.postgres import statements
 from flyball.store.postgres import store as store_module
 from flyball.store.postgres.embedded import EmbeddedPostgres
 from flyball.store.postgres.store import PostgresStore
@@ -292,3 +293,35 @@ async def test_two_schemas_share_a_database(postgres: EmbeddedPostgres, postgres
     await other.close()
     await postgres_store.close()
     assert (await postgres_store.open()).queues == []
+
+
+async def test_of_many_transfers_only_the_oldest_are_looked_at(
+    postgres_store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "MAX_ARRIVING_TRANSFERS", 2)
+    await postgres_store.open()
+    queues = [QueueCreated(Queue(number, f"queue {number}", member=True)) for number in (1, 2)]
+    await postgres_store.commit(Batch([*queues], numbered(*range(1, 6))))
+    await postgres_store.commit(Batch(transfers=[Transfer([number], 1, 2) for number in range(1, 6)]))
+    came: list[list[int]] = []
+    while arrived := await postgres_store.arrivals([2]):
+        came.append([message.id for one in arrived for message in one.messages])
+        await postgres_store.received(arrived)
+    assert came == [[1, 2], [3, 4], [5]]
+
+
+async def test_what_is_not_received_yet_is_found_in_a_table_and_not_row_by_row(
+    postgres: EmbeddedPostgres, postgres_store: PostgresStore, schema: str
+) -> None:
+    await postgres_store.open()
+    connection = await asyncpg.connect(postgres.dsn, server_settings={"search_path": schema})
+    try:
+        for statement, arguments in (
+            (statements.PAGE, (1, 0, 100, 1000)),
+            (statements.QUEUE_IDS, (1, 0, 100, 100)),
+            (statements.BODY_BYTES, (1, [])),
+        ):
+            plan = await connection.fetch(f"EXPLAIN {statement}", *arguments)
+            assert "hashed SubPlan" in "\n".join(row[0] for row in plan)
+    finally:
+        await connection.close()

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 import uvloop
+from pydantic import TypeAdapter
 
 from flyball.cli.session import WRONG_USE, fail
 from flyball.server.logs import configure_logging
-from flyball.server.settings import Address
+from flyball.server.settings import Address, Names
 
 
 class GatewayRole(enum.StrEnum):
@@ -39,6 +40,15 @@ def gateway(
     max_connections: Annotated[
         int, typer.Option("--max-connections", metavar="COUNT", min=1, help="Most clients connected at a time.")
     ] = 10_000,
+    loopback_users: Annotated[
+        str,
+        typer.Option(
+            "--loopback-users",
+            metavar="NAME,...|none",
+            envvar="FLYBALL_LOOPBACK_USERS",
+            help="Users who may come from the gateway's own machine only; give it what the nodes are given.",
+        ),
+    ] = "guest",
 ) -> None:
     """Bring AMQP clients to the nodes where they belong, until it is interrupted.
 
@@ -56,7 +66,8 @@ def gateway(
     from flyball.cluster.asking import HttpPlacer
 
     configure_logging("warning", "text")
-    settings = front.GatewaySettings(queue, role.value, vhost, max_connections)
+    local_only: tuple[str, ...] = TypeAdapter(Names).validate_python(loopback_users)
+    settings = front.GatewaySettings(queue, role.value, vhost, max_connections, local_only)
     try:
         uvloop.run(front.serve(HttpPlacer(nodes), settings, listening, typer.echo))
     except OSError as error:

@@ -9,10 +9,12 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from flyball.cluster.exchange import Exchange
 from flyball.cluster.members import Members
+from flyball.cluster.overview import Overview
 from flyball.cluster.sessions import Sessions
 from flyball.errors import ClusterError
 from flyball.server.node import Node
@@ -39,10 +41,10 @@ class Agent:
     def __init__(self, node: Node, *, capacity: float) -> None:
         """`capacity` is what the node can bear, compared with others."""
         self.node = node
-        self.members = Members(node)
-        self.members.ask = self.ask
+        self.overview = Overview(node)
+        self.members = Members(node, self.ask)
         self.sessions = Sessions(node)
-        self.exchange = Exchange(node, self.members, self.ask)
+        self.exchange = Exchange(node, self.members, self.overview, self.ask)
         self.leads = False
         """Whether this node decides for the domain."""
         self.on_let_go: Callable[[], None] = lambda: None
@@ -57,6 +59,7 @@ class Agent:
             "queue.release": self.members.release,
             "queue.adopt": self.members.adopt,
             "session.move": self.sessions.move,
+            "session.tell": self.sessions.tell,
             "node.stop": self._let_go,
         }
         node.peers.commands.update(self.commands)
@@ -75,19 +78,28 @@ class Agent:
                     "unacked": len(working.out),
                     "idle": working.idle_consumers,
                     "consumers": len(working.consumers),
-                    "given": self.members.given.get(working.queue.id, 0),
+                    "given": working.handed_over,
                 }
                 for working in self.members.local()
             },
-            "sessions": [
-                [session.id, session.role, session.queue_id, session.rate_per_s] for session in self.sessions.all()
-            ],
+            "clients": self.sessions.counts(),
             "queues": {
                 str(working.queue.id): [len(working), len(working.out), len(working.consumers)]
                 for working in itertools.islice(queues, MOST_QUEUES_TOLD)
             },
             "handing": list(self.members.handing),
         }
+
+    def answer_while_leading(self, commands: Mapping[str, Command]) -> None:
+        """Let all nodes ask for these commands; they are carried out only by the node that leads."""
+        for name, command in commands.items():
+            self.node.peers.commands[name] = partial(self._while_leading, command)
+
+    async def _while_leading(self, command: Command, **arguments: Any) -> Any:
+        # Whoever asks knows who leads from a report, which is up to a renewal old.
+        if not self.leads:
+            raise ClusterError("this node does not lead the domain: ask again")
+        return await command(**arguments)
 
     @property
     def leader(self) -> NodeRecord | None:

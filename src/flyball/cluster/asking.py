@@ -57,7 +57,9 @@ class HttpPlacer:
                 answer = json.loads(body) if body else None
             except (OSError, EOFError, TimeoutError, h11.ProtocolError, ValueError) as error:
                 problems.append(f"{node}: {error or type(error).__name__}")
-                self._nodes.append(self._nodes.pop(0))
+                if self._nodes[0] is node:
+                    # Else another request has found out as well.
+                    self._nodes.append(self._nodes.pop(0))
                 continue
             if status < _ERRORS:
                 return answer
@@ -68,7 +70,7 @@ class HttpPlacer:
 
 
 def _error_of(status: int, answer: Any, wish: Wish) -> ClusterError | RequestError:
-    text = str(answer["error"]) if isinstance(answer, dict) and "error" in answer else f"HTTP status {status}"
+    text = str(answer["reason"]) if isinstance(answer, dict) and "reason" in answer else f"HTTP status {status}"
     if status in (_UNAUTHORIZED, _FORBIDDEN):
         return NotPermitted(text)
     if status == _NOT_FOUND:

@@ -1,20 +1,22 @@
 """The clustered queues of a domain as they are defined, and their members, as the leader makes and removes them.
 
 A definition holds the options, which members are marked, which somebody wants gone (leaving), and the names of the
-nodes on which somebody wants a member (fixed). All nodes follow it.
+nodes on which somebody wants a member (fixed), or none any more (unwanted). All nodes follow it.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flyball.cluster.agent import Agent
-from flyball.cluster.domain import ClusterOptions, split_key
-from flyball.cluster.members import outcome
+from flyball.cluster.domain import split_key
+from flyball.cluster.options import ClusterOptions
 from flyball.cluster.overview import Overview
 from flyball.errors import ClusterError, FlyballError
 from flyball.model import Definition
+from flyball.server.pending import outcome
 from flyball.store.registry import NodeRecord
 
 
@@ -29,35 +31,56 @@ class Clusters:
         self._marked_at_version: dict[int, int] = {}
         """By marked member: the version of the domain's changes that has its mark."""
         self._first_version = 0
+        self.unready: set[str] = set()
+        """Clustered queues whose members are just being made: the manager does not hear of them yet."""
 
     def begin(self) -> None:
         """Another term: what was marked before is known to who has followed up to now."""
         self._marked_at_version.clear()
         self._first_version = self._membership.version
 
-    async def create(self, key: str, options: Mapping[str, Any], nodes: Sequence[NodeRecord]) -> None:
+    async def create(self, key: str, options: ClusterOptions, nodes: Sequence[NodeRecord]) -> None:
         """Define a clustered queue with fixed members on these nodes, or where there is room."""
         vhost, name = split_key(key)
+        # Nothing is awaited before it is defined: of two who want the same, the second is refused here.
+        present = self._overview.clusters.get(key)
+        if present is not None:
+            is_going = bool(present.get("deleted"))
+            advice = "is still being deleted: try again in some seconds" if is_going else "exists already"
+            raise ClusterError(f"the clustered queue '{name}' in vhost '{vhost}' {advice}")
         if self._overview.has_ordinary(vhost, name):
             raise ClusterError(f"there is already a queue '{name}' in vhost '{vhost}': choose another name")
-        least = ClusterOptions.from_dict(options).min_members
-        chosen = nodes or self._least_loaded(least)
-        value = {"vhost": vhost, "name": name, "options": dict(options), "marked": [], "leaving": []}
-        await self._put(key, {**value, "fixed": sorted(node.name for node in nodes)})
+        chosen = nodes or self._least_loaded(options.min_members)
+        value = {"vhost": vhost, "name": name, "options": options.to_dict(only_changed=True)}
+        fixed = sorted(node.name for node in nodes)
+        self.unready.add(key)
         try:
-            for node in chosen:
+            await self._put(key, {**value, "marked": [], "leaving": [], "fixed": fixed})
+            await self._populate(key, chosen)
+        finally:
+            self.unready.discard(key)
+
+    async def _populate(self, key: str, nodes: Sequence[NodeRecord]) -> None:
+        try:
+            for node in nodes:
                 await self.add_member(key, node.id)
         except FlyballError:
             await self.delete(key)
             raise
 
-    async def change(self, key: str, options: Mapping[str, Any]) -> None:
-        await self._put(key, {**self._overview.cluster(key), "options": dict(options)})
+    async def change(self, key: str, changes: Mapping[str, Any]) -> None:
+        """Change some options of a clustered queue. Others that were changed meanwhile stay so."""
+        value = self._overview.cluster(key)
+        # Together they have to work; what only another version knows is kept for that.
+        ClusterOptions.from_dict(
+            {**self._overview.options(key).to_dict(), **changes}, f"clustered queue {value['name']}"
+        )
+        await self._put(key, {**value, "options": {**value["options"], **changes}})
 
     async def delete(self, key: str) -> None:
         """Delete a clustered queue with its members and all that is in them."""
         # Whoever leads next goes on from here.
-        await self._put(key, {**self._overview.clusters[key], "deleted": True})
+        await self._put(key, {**self._overview.cluster(key), "deleted": True})
         await self.finish_deletion(key)
 
     async def finish_deletion(self, key: str) -> None:
@@ -65,35 +88,39 @@ class Clusters:
             node = self._overview.node(owner)
             if node is not None and node.is_live:
                 await self._agent.ask(owner, "member.delete", queue_id=queue.id)
+                self._marked_at_version.pop(queue.id, None)
         await self._membership.catch_up()
         if not self._overview.members(key):
             await outcome(lambda done: self._definitions.delete("cluster", key, done))
 
     async def add_member(self, key: str, node_id: int) -> int:
         """Let a node serve a member; return its id. Harmless if it does."""
-        vhost, name = split_key(key)
-        arguments = self._overview.cluster(key).get("arguments", {})
-        queue_id: int = await self._agent.ask(node_id, "member.add", vhost=vhost, name=name, arguments=arguments)
+        value = self._overview.cluster(key)
+        queue_id: int = await self._agent.ask(node_id, "member.add", vhost=value["vhost"], name=value["name"])
         await self._membership.catch_up()
         return queue_id
 
     async def keep_member(self, key: str, queue_id: int, node: NodeRecord) -> None:
         """Somebody wants the member: it stays until somebody says otherwise."""
         await self._remove_from(key, ("marked", "leaving"), queue_id)
+        await self._remove_from(key, ("unwanted",), node.name)
         await self._add_to(key, "fixed", node.name)
 
-    async def wish_away(self, key: str, queue_id: int, node: NodeRecord) -> None:
+    async def drain_member(self, key: str, queue_id: int, node: NodeRecord) -> None:
         """Somebody wants the member removed; it is marked once another one is there."""
         await self._remove_from(key, ("fixed",), node.name)
+        await self._add_to(key, "unwanted", node.name)
         await self._add_to(key, "leaving", queue_id)
 
-    async def wish_away_all(self, node: NodeRecord) -> None:
-        """Nobody wants members on a node any more."""
+    async def forget_wishes(self, node: NodeRecord) -> None:
+        """A node goes: it is nowhere said any more where its members should be, or not."""
         for key in list(self._overview.clusters):
-            await self._remove_from(key, ("fixed",), node.name)
+            await self._remove_from(key, ("fixed", "unwanted"), node.name)
 
     async def mark(self, key: str, queue_id: int) -> None:
         """Let no node hand a member anything any more."""
+        # Not before all is done can anybody know of it, whoever asks meanwhile.
+        self._marked_at_version[queue_id] = sys.maxsize
         await self._add_to(key, "marked", queue_id)
         await self._membership.catch_up()
         self._marked_at_version[queue_id] = self._membership.version
@@ -106,8 +133,12 @@ class Clusters:
         """Remove a marked member if it is empty, once nobody can hand it anything any more."""
         while not self._is_left_alone(queue_id):
             await self._agent.hear_of_nodes()
+        if queue_id not in self._overview.clusters.get(key, {}).get("marked", ()):
+            # Somebody came meanwhile, and it is wanted again.
+            return
         if await self._agent.ask(node_id, "member.remove", queue_id=queue_id):
             await self._remove_from(key, ("marked", "leaving"), queue_id)
+            self._marked_at_version.pop(queue_id, None)
             await self._membership.catch_up()
 
     # Inside

@@ -1,35 +1,26 @@
 """What administrators can tell a domain to do: commands for `server.management`, over what a governor offers.
 
-Checks what comes over the wire, and knows neither registry nor nodes: that is the governor's business.
+Checks what comes over the wire, and knows neither registry nor nodes: that is the governor's business. All but a look
+at the domain is carried out by the node that leads, so what is checked is what holds there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
 from typing import Annotated, Any, Literal, Protocol, TypedDict
 
-from pydantic import ConfigDict, SkipValidation, validate_call
+from pydantic import ConfigDict, SkipValidation, ValidationError, validate_call
 
-from flyball.cluster.domain import ClusterOptions, Role, cluster_key
-from flyball.cluster.facts import DomainFacts, View, facts_of
+from flyball.cluster.domain import cluster_key
+from flyball.cluster.facts import DomainFacts, MoveFacts, View, facts_of
+from flyball.cluster.options import ClusterOptions, Role
 from flyball.cluster.provisioners.interface import check_node_name
 from flyball.errors import ClusterError
 from flyball.model import DEFAULT_VHOST
 from flyball.server.connection import Hub
+from flyball.server.management import invalid_argument
 
 _checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True, strict=True))
-
-
-class MoveFacts(TypedDict):
-    """Something that goes from one node to another."""
-
-    what: Literal["queue", "session"]
-    vhost: str
-    name: str
-    source: str
-    destination: str
-    reason: str
 
 
 class PlaceFacts(TypedDict):
@@ -40,7 +31,7 @@ class PlaceFacts(TypedDict):
 
 
 class Governor(Protocol):
-    """What a node can have done in its domain, by the leader if that is another. All raise ClusterError."""
+    """What the node that leads can do with its domain. All raise FlyballError."""
 
     async def view(self) -> View:
         """Return the present domain."""
@@ -51,15 +42,15 @@ class Governor(Protocol):
         ...
 
     async def remove_node(self, name: str, *, force: bool) -> None:
-        """Begin to drain a node, which then stops; with `force` give up one that does not answer, at once."""
+        """Begin to drain a node, which then stops; with `force` forget a dead one, at once."""
         ...
 
     async def create_cluster(self, vhost: str, name: str, options: ClusterOptions, nodes: Sequence[str]) -> None:
         """Create a clustered queue with fixed members on these nodes, or where the manager likes."""
         ...
 
-    async def change_cluster(self, vhost: str, name: str, options: ClusterOptions) -> None:
-        """Govern a clustered queue in another way from now on."""
+    async def change_cluster(self, vhost: str, name: str, changes: Mapping[str, Any]) -> None:
+        """Govern a clustered queue in another way from now on. Options that are not among the changes stay."""
         ...
 
     async def delete_cluster(self, vhost: str, name: str) -> None:
@@ -78,11 +69,15 @@ class Governor(Protocol):
         ...
 
     async def rebalance(self, *, dry_run: bool) -> Sequence[MoveFacts]:
-        """Move queues and clients so that nodes bear alike; return what moves, or would."""
+        """Begin to move ordinary queues so that nodes bear alike; return what moves, or would."""
         ...
 
     async def place(self, vhost: str, name: str, role: Role) -> PlaceFacts:
         """Choose a node for a new client of a clustered queue."""
+        ...
+
+    async def decided(self, since: int, term: str) -> Mapping[str, Any]:
+        """Return who leads, and what it has decided since that number of that term, and why."""
         ...
 
 
@@ -99,9 +94,7 @@ async def show(governor: _Governor) -> DomainFacts:
 async def add_node(governor: _Governor, name: str, provisioner: str = "local") -> None:
     check_node_name(name)
     view = await governor.view()
-    if provisioner not in view.provisioners:
-        known = ", ".join(sorted(view.provisioners)) or "none"
-        raise ClusterError(f"there is no provisioner {provisioner!r}; there are {known}: see --provisioners of serve")
+    _check_provisioner(view, provisioner)
     for node in view.domain.nodes.values():
         if node.name == name and node.state != "dead":
             raise ClusterError(f"there is a node {name!r} already: choose another name")
@@ -134,7 +127,8 @@ async def create_cluster(
     if cluster_key(vhost, name) in view.domain.clusters:
         raise ClusterError(f"there is a clustered queue {name!r} already: see `flyball domain cluster show {name}`")
     checked = ClusterOptions.from_dict(options or {}, f"clustered queue {name}")
-    _check_provisioner(view, checked)
+    if checked.provisioner:
+        _check_provisioner(view, checked.provisioner)
     for node in members or ():
         view.domain.node_named(node)
     if len(members or ()) > checked.max_members:
@@ -150,15 +144,16 @@ async def change_cluster(
     view = await governor.view()
     present = view.domain.cluster(cluster_key(vhost, name)).options
     changed = ClusterOptions.from_dict({**present.to_dict(), **options}, f"clustered queue {name}")
-    _check_provisioner(view, changed)
-    await governor.change_cluster(vhost, name, changed)
+    if changed.provisioner:
+        _check_provisioner(view, changed.provisioner)
+    await governor.change_cluster(vhost, name, options)
     return changed.to_dict()
 
 
-def _check_provisioner(view: View, options: ClusterOptions) -> None:
-    if options.provisioner and options.provisioner not in view.provisioners:
+def _check_provisioner(view: View, name: str) -> None:
+    if name not in view.provisioners:
         known = ", ".join(sorted(view.provisioners)) or "none"
-        raise ClusterError(f"there is no provisioner {options.provisioner!r}; there are {known}")
+        raise ClusterError(f"there is no provisioner {name!r}; there are {known}: see --provisioners of serve")
 
 
 @_checked
@@ -205,6 +200,11 @@ async def place(
     return await governor.place(vhost, name, Role(role))
 
 
+@_checked
+async def decisions(governor: _Governor, since: int = 0, term: str = "") -> Mapping[str, Any]:
+    return await governor.decided(since, term)
+
+
 COMMANDS: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]] = {
     "domain.show": show,
     "domain.node.add": add_node,
@@ -216,10 +216,27 @@ COMMANDS: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]] = {
     "domain.cluster.remove": remove_member,
     "domain.rebalance": rebalance,
     "domain.place": place,
+    "domain.decisions": decisions,
 }
 """Each takes the governor and named arguments, and returns what JSON can say. Topics have commands of their own."""
 
 
-def install(hub: Hub, governor: Governor) -> None:
+async def carry_out(governor: Governor, command: str, arguments: Mapping[str, Any]) -> Any:
+    """Carry out a command of the table. Raises FlyballError, which is InvalidArgument for what does not fit."""
+    try:
+        return await COMMANDS[command](governor, **arguments)
+    except ValidationError as error:
+        raise invalid_argument(command, error) from None
+
+
+Run = Callable[[str, Mapping[str, Any]], Coroutine[Any, Any, Any]]
+"""Has a command with these arguments carried out."""
+
+
+def install(hub: Hub, run: Run) -> None:
     """Let administrators of the node use the commands."""
-    hub.commands.update({name: partial(function, governor) for name, function in COMMANDS.items()})
+
+    def running(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        return lambda **arguments: run(name, arguments)
+
+    hub.commands.update({name: running(name) for name in COMMANDS})

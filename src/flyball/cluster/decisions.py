@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from flyball.cluster.domain import Role
+from flyball.cluster.options import Role
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -16,10 +14,6 @@ class Decision:
 
     cluster: str
     reason: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as what JSON can say, with the name of what is to be done."""
-        return {"what": type(self).__name__, **dataclasses.asdict(self)}
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -143,6 +137,3 @@ class SessionReport:
     """Messages that it published or settled lately."""
     entry: int | None = None
     """The node that its client is connected to, None for the member's own."""
-    is_movable: bool = True
-    cost: float = 1.0
-    """Of moving it, against that of an ordinary one: at least 1."""

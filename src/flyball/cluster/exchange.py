@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from flyball.cluster.domain import ClusterOptions
-from flyball.cluster.members import Members
+from flyball.cluster.members import Ask, Members
+from flyball.cluster.overview import Overview, key_of
 from flyball.cluster.transfer import MOST_AT_ONCE, MemberLoad, share, surplus, whom_to_ask
 from flyball.engine.queue import WorkingQueue
 from flyball.errors import ClusterError, Fenced, FlyballError, StoreError
@@ -33,15 +33,14 @@ PATIENT_ROUNDS = 20
 REPORT_AGE_S = 2 * RENEW_S
 """What a node told of itself may be so old: what it was given since is not in it."""
 
-Ask = Callable[..., Awaitable[Any]]
-
 
 class Exchange:
     """Lets the members of one node exchange messages."""
 
-    def __init__(self, node: Node, members: Members, ask: Ask) -> None:
+    def __init__(self, node: Node, members: Members, overview: Overview, ask: Ask) -> None:
         self._node = node
         self._members = members
+        self._overview = overview
         self._ask = ask
         self._hungry_rounds: dict[int, int] = {}
         self._busy: set[int] = set()
@@ -83,14 +82,16 @@ class Exchange:
             return
         own = self._load_of(working, definition)
         others = self._others(working, definition)
-        handovers = surplus(own, others, ClusterOptions.from_dict(definition["options"]).surplus)
+        handovers = surplus(own, others, self._overview.options(key_of(working.queue)).surplus)
         if handovers:
             # One at a time: the next round sees what is left.
             tasks.create_task(self._give_surplus(queue_id, handovers[0].destination, handovers[0].count))
             self._busy.add(queue_id)
             return
         rounds = self._hungry_rounds.get(queue_id, 0) + 1 if not own.ready and own.idle else 0
-        self._hungry_rounds[queue_id] = rounds
+        self._hungry_rounds.pop(queue_id, None)
+        if rounds:
+            self._hungry_rounds[queue_id] = rounds
         if rounds < HUNGRY_ROUNDS:
             return
         asked = whom_to_ask(own, others, has_waited=rounds >= PATIENT_ROUNDS)
@@ -129,6 +130,8 @@ class Exchange:
         if given:
             now_s = asyncio.get_running_loop().time()
             self._on_the_way.setdefault(destination_id, deque()).append((now_s, given))
+            for queue_id in list(self._on_the_way):
+                self._given_lately(queue_id)
         return given
 
     async def _ask_for_messages(self, node_id: int, source_id: int, queue_id: int) -> None:

@@ -24,6 +24,7 @@ from flyball.cluster.decisions import (
     Unmark,
 )
 from flyball.cluster.domain import split_key
+from flyball.cluster.hearing import Hearing
 from flyball.cluster.manager import Manager
 from flyball.cluster.nodes import Nodes
 from flyball.cluster.overview import Overview
@@ -41,17 +42,23 @@ class Executor:
     """Does what one manager decides."""
 
     def __init__(
-        self, agent: Agent, overview: Overview, manager: Manager, clusters: Clusters, nodes: Nodes, errands: Errands
+        self,
+        agent: Agent,
+        overview: Overview,
+        hearing: Hearing,
+        manager: Manager,
+        clusters: Clusters,
+        nodes: Nodes,
+        errands: Errands,
     ) -> None:
         self._agent = agent
         self._overview = overview
+        self._hearing = hearing
         self._manager = manager
         self._clusters = clusters
         self._nodes = nodes
         self._errands = errands
         self._membership = agent.node.membership
-        self._being_started: set[str] = set()
-        """Names of nodes that are just being started."""
 
     async def carry_out(self, decisions: Sequence[Decision]) -> None:
         """Do what is quick and must be in order; begin what takes long. Raises StoreError."""
@@ -75,7 +82,7 @@ class Executor:
                 case Provision():
                     self._errands.spawn(("provision", decision.request), partial(self._provision, decision))
                 case Release():
-                    self._errands.spawn(("release node", decision.node), partial(self._release, decision))
+                    await self._release(decision)
                 case HandOver():
                     log.warning("%s: %s", decision.cluster, decision.reason)
 
@@ -92,7 +99,7 @@ class Executor:
         await self._clusters.remove_member(decision.cluster, decision.member, decision.node)
 
     async def _move(self, decision: Move) -> None:
-        entry, target = self._entry_of(decision.session), self._overview.node(decision.to_node)
+        entry, target = self._hearing.entry_of(decision.session), self._overview.node(decision.to_node)
         why = "its node or the new one is gone"
         try:
             if entry is not None and target is not None:
@@ -112,33 +119,21 @@ class Executor:
             why = str(error)
         self._manager.move_failed(decision.session, time.monotonic(), why)
 
-    def _entry_of(self, session_id: str) -> int | None:
-        for node in self._overview.live:
-            if any(found[0] == session_id for found in node.report.get("sessions", ())):
-                return node.id
-        return None
-
     async def _provision(self, decision: Provision) -> None:
         name = self._name_for(decision)
-        self._being_started.add(name)
         try:
-            if decision.replaces is not None:
-                await self._nodes.end_remains(name)
             await self._nodes.start(name, decision.provisioner, decision.cluster, decision.request)
         except FlyballError as error:
             self._manager.provision_failed(decision.request, time.monotonic(), str(error))
             log.warning("node '%s' could not be started: %s", name, error)
-        finally:
-            self._being_started.discard(name)
 
     def _name_for(self, decision: Provision) -> str:
         """Return the name of the node that is replaced, or one that nobody has."""
         replaced = None if decision.replaces is None else self._overview.node(decision.replaces)
-        if replaced is not None and replaced.name not in self._being_started:
+        if replaced is not None and replaced.name not in self._nodes.being_started:
             return replaced.name
-        _, cluster = split_key(decision.cluster)
-        stem = re.sub(r"[^A-Za-z0-9_]+", "-", cluster).strip("-")[:40] or "node"
-        taken = {node.name for node in self._overview.nodes} | self._being_started
+        stem = re.sub(r"[^A-Za-z0-9_]+", "-", split_key(decision.cluster)[1]).strip("-")[:40] or "node"
+        taken = {node.name for node in self._overview.nodes} | self._nodes.being_started
         return next(
             name
             for name in (f"{stem}-{number}" for number in itertools.count(1))
@@ -146,6 +141,7 @@ class Executor:
         )
 
     async def _release(self, decision: Release) -> None:
+        """Let the node be one of those that are to leave: these are seen to until they are gone."""
         node = self._overview.node(decision.node)
         if node is not None:
-            await self._nodes.release(node)
+            await self._nodes.begin_removal(node)

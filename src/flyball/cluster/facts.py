@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Literal, TypedDict
 
-from flyball.cluster.domain import ClusteredQueue, Domain, Node, Queue, Role, Topic
+from flyball.cluster.domain import ClusteredQueue, ClusteredTopic, Domain, Node, Queue, Topic
+from flyball.cluster.options import Role
 
 
 class QueueFacts(TypedDict):
     vhost: str
     name: str
-    ready: int
-    unacked: int
-    producers: int
-    consumers: int
+    ready: int | None
+    """None, as with the others, if its node has not told."""
+    unacked: int | None
+    producers: int | None
+    consumers: int | None
 
 
 class NodeFacts(TypedDict):
@@ -79,6 +81,13 @@ class TopicFacts(TypedDict):
     subscriptions: list[str]
 
 
+class ClusteredTopicFacts(TypedDict):
+    vhost: str
+    name: str
+    nodes: list[str]
+    """Where it can be published to and subscribed to, with the same effect."""
+
+
 class UserFacts(TypedDict):
     name: str
     tags: list[str]
@@ -91,13 +100,27 @@ class FactoryFacts(TypedDict):
 
 
 class DomainFacts(TypedDict):
+    asked: str | None
+    """The node that says this."""
     leader: str | None
     provisioners: list[str]
     nodes: list[NodeFacts]
     clusters: list[ClusterFacts]
     topics: list[TopicFacts]
+    clustered_topics: list[ClusteredTopicFacts]
     users: list[UserFacts]
     factories: list[FactoryFacts]
+
+
+class MoveFacts(TypedDict):
+    """Something that goes from one node to another."""
+
+    what: Literal["queue"]
+    vhost: str
+    name: str
+    source: str
+    destination: str
+    reason: str
 
 
 @dataclass(slots=True)
@@ -114,6 +137,8 @@ class View:
     provisioners: Sequence[str] = ()
     decisions: Mapping[str, Sequence[DecisionFacts]] = field(default_factory=dict)
     """The last ones of each clustered queue, by its key, newest last."""
+    asked: int | None = None
+    """The node whose view it is."""
 
 
 def facts_of(view: View) -> DomainFacts:
@@ -121,11 +146,15 @@ def facts_of(view: View) -> DomainFacts:
     domain = view.domain
     leader = domain.registry.leader
     return {
+        "asked": domain.nodes[view.asked].name if view.asked in domain.nodes else None,
         "leader": domain.nodes[leader].name if leader in domain.nodes else None,
         "provisioners": sorted(view.provisioners),
         "nodes": [_node_facts(view, node) for node in sorted(domain.nodes.values(), key=lambda node: node.name)],
         "clusters": [_cluster_facts(view, cluster) for _, cluster in sorted(domain.clusters.items())],
         "topics": [_topic_facts(topic) for _, topic in sorted(domain.topics.items())],
+        "clustered_topics": [
+            _clustered_topic_facts(domain, topic) for _, topic in sorted(domain.clustered_topics.items())
+        ],
         "users": [{"name": name, "tags": sorted(user.tags)} for name, user in sorted(domain.users.items())],
         "factories": _factory_facts(domain),
     }
@@ -151,10 +180,10 @@ def _queue_facts(queue: Queue) -> QueueFacts:
     return {
         "vhost": queue.vhost,
         "name": queue.name,
-        "ready": queue.ready,
-        "unacked": queue.unacked,
-        "producers": queue.producers,
-        "consumers": queue.consumers,
+        "ready": queue.ready if queue.is_counted else None,
+        "unacked": queue.unacked if queue.is_counted else None,
+        "producers": queue.producers if queue.is_counted else None,
+        "consumers": queue.consumers if queue.is_counted else None,
     }
 
 
@@ -215,6 +244,11 @@ def _topic_facts(topic: Topic) -> TopicFacts:
         "parent": topic.parent,
         "subscriptions": sorted(topic.subscriptions),
     }
+
+
+def _clustered_topic_facts(domain: Domain, topic: ClusteredTopic) -> ClusteredTopicFacts:
+    nodes = sorted(domain.node(node).name for node in topic.nodes)
+    return {"vhost": topic.vhost, "name": topic.name, "nodes": nodes}
 
 
 def _factory_facts(domain: Domain) -> list[FactoryFacts]:

@@ -26,8 +26,8 @@ from flyball.wire.amqp import AmqpError, Decoder, ReplyCode, reply_text
 
 log = logging.getLogger(__name__)
 
-ROLE, QUEUE, VHOST, SESSION = "flyball-role", "flyball-queue", "flyball-vhost", "flyball-session"
-"""The client properties that say what a connection is for, and under which placement it comes."""
+ROLE, QUEUE, VHOST = "flyball-role", "flyball-queue", "flyball-vhost"
+"""The client properties that say what a connection is for."""
 
 PRODUCER, CONSUMER, CLIENT, AUTO = "producer", "consumer", "client", "auto"
 
@@ -85,7 +85,7 @@ class Placer(Protocol):
         ...
 
     async def ended(self, wish: Wish, placement: Placement) -> None:
-        """The client that was placed is gone again, or never got there. Raises ClusterError, RequestError."""
+        """The client that was placed never got there. Raises ClusterError, RequestError."""
         ...
 
 
@@ -109,10 +109,6 @@ class Gateway:
         self._placer = placer
         self._settings = settings
         self._clients: set[asyncio.StreamWriter] = set()
-
-    @property
-    def connection_count(self) -> int:
-        return len(self._clients)
 
     @contextlib.asynccontextmanager
     async def listening(self, address: Address) -> AsyncIterator[Address]:
@@ -162,8 +158,7 @@ class Gateway:
                 start_ok = await client.greet()
             if start_ok is None:
                 return
-            wish = self._wish_of(client, start_ok)
-            placement, node = await self._connect(wish, start_ok)
+            node = await self._connect(self._wish_of(client, start_ok), start_ok)
         except (AmqpError, RequestError, ClusterError) as error:
             log.warning("refused %s: %s", client.peer, error)
             await client.refuse(_reply_of(error))
@@ -172,7 +167,6 @@ class Gateway:
             await _relay(client, node)
         finally:
             node.writer.transport.abort()
-            await self._tell_end(wish, placement)
 
     def _wish_of(self, client: _Client, start_ok: amqp.ConnectionStartOk) -> Wish:
         settings = self._settings
@@ -194,8 +188,11 @@ class Gateway:
             credentials.password,
         )
 
-    async def _connect(self, wish: Wish, start_ok: amqp.ConnectionStartOk) -> tuple[Placement, _Peer]:
-        """Bring a connection to where it belongs. Raises ClusterError when that fails again and again."""
+    async def _connect(self, wish: Wish, start_ok: amqp.ConnectionStartOk) -> _Peer:
+        """Bring a connection to where it belongs. Raises ClusterError when that fails again and again.
+
+        From there on the node knows of its client by itself, and of its end.
+        """
         lost: Placement | None = None
         problem = ""
         for pause_s in (0.0, *self._settings.retry_s):
@@ -209,7 +206,7 @@ class Gateway:
                 continue
             try:
                 async with asyncio.timeout(HANDSHAKE_S):
-                    return placement, await _introduce(wish, placement, start_ok)
+                    return await _introduce(placement, start_ok)
             except (OSError, EOFError, TimeoutError, AmqpError) as error:
                 problem = f"the node at {placement.address} does not answer: {error or type(error).__name__}"
                 lost = placement
@@ -221,8 +218,8 @@ class Gateway:
         try:
             await self._placer.ended(wish, placement)
         except (ClusterError, RequestError) as error:
-            # The node notices by itself, if only later.
-            log.info("cannot tell that a %s of queue %r is gone: %s", wish.role, wish.queue, error)
+            # It is not waited for for long.
+            log.info("cannot tell that a %s of queue %r does not come: %s", wish.role, wish.queue, error)
 
 
 def _reply_of(error: AmqpError | RequestError | ClusterError) -> AmqpError:
@@ -306,12 +303,12 @@ class _Client(_Peer):
                     pass
 
 
-async def _introduce(wish: Wish, placement: Placement, start_ok: amqp.ConnectionStartOk) -> _Peer:
+async def _introduce(placement: Placement, start_ok: amqp.ConnectionStartOk) -> _Peer:
     """Connect to a node and say there what the client has said here."""
     reader, writer = await asyncio.open_connection(*placement.address, limit=RELAY_BYTES)
     node = _Peer(reader, writer)
     try:
-        writer.write(amqp.PROTOCOL_HEADER + _introduction(wish, placement, start_ok))
+        writer.write(amqp.PROTOCOL_HEADER + start_ok.encode())
         decoder = Decoder(amqp.HANDSHAKE_FRAME_MAX, 0, from_server=True)
         decoder.feed(await node.read_frame())
         greeting = decoder.next_command()
@@ -321,16 +318,6 @@ async def _introduce(wish: Wish, placement: Placement, start_ok: amqp.Connection
         writer.transport.abort()
         raise
     return node
-
-
-def _introduction(wish: Wish, placement: Placement, start_ok: amqp.ConnectionStartOk) -> bytes:
-    """Return the client's start-ok, which tells the node also what was wished for."""
-    properties = {**start_ok.client_properties, ROLE: wish.role, QUEUE: wish.queue, VHOST: wish.vhost}
-    if placement.session:
-        properties[SESSION] = placement.session
-    told = amqp.ConnectionStartOk(0, properties, start_ok.mechanism, start_ok.response, start_ok.locale).encode()
-    # A node reads no longer ones; the client's own properties come first.
-    return told if len(told) <= amqp.HANDSHAKE_FRAME_MAX else start_ok.encode()
 
 
 def _text(value: object, default: str) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flyball.cluster.domain import cluster_key
 from flyball.engine.queue import WorkingQueue
 from flyball.errors import ClusterError, FlyballError, StoreError
-from flyball.model import Arguments, Draft, Message, Queue
+from flyball.model import Draft, Message, Queue
 from flyball.server.node import Node
+from flyball.server.pending import Changing, outcome
 from flyball.store.interface import Transfer
 
 SETTLE_S = 3.0
@@ -27,22 +29,16 @@ Ask = Callable[..., Awaitable[Any]]
 """Lets a node carry out a command: its id, the command's name, and arguments by name."""
 
 
-async def _ask_nobody(node_id: int, command: str, **arguments: Any) -> Any:
-    raise ClusterError(f"node {node_id} cannot be asked")
-
-
 class Members:
     """What this node does with members, as it is told."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, ask: Ask) -> None:
         self._node = node
+        self._ask = ask
         self._broker = node.hub.broker
         self._engine = node.hub.broker.engine
-        self.given: dict[int, int] = {}
-        """How many messages each member of this node has handed to members on other nodes."""
         self.handing: dict[int, int] = {}
         """How many transfers to each member elsewhere are under way."""
-        self.ask: Ask = _ask_nobody
 
     def local(self) -> Iterator[WorkingQueue]:
         """Yield the members that this node serves."""
@@ -55,14 +51,14 @@ class Members:
         """Return how the clustered queue of a member is defined."""
         return self._node.definitions.of("cluster").get(cluster_key(queue.vhost, queue.name))
 
-    async def add(self, vhost: str, name: str, arguments: Arguments) -> int:
+    async def add(self, vhost: str, name: str) -> int:
         """Create the member of a clustered queue on this node; return its id. Harmless if it is there."""
         existing = self._engine.find_queue(name, vhost)
         if existing is not None:
             if not existing.queue.member:
                 raise ClusterError(f"queue '{name}' in vhost '{vhost}' exists and is no member of a clustered queue")
             return existing.queue.id
-        declared = Queue(0, name, vhost, arguments=arguments, member=True)
+        declared = Queue(0, name, vhost, member=True)
         await outcome(lambda done: self._node.topology.declare_queue(declared, None, done))
         working = self._engine.find_queue(name, vhost)
         assert working is not None, "it was declared just now"
@@ -74,8 +70,11 @@ class Members:
         working = self._engine.find_working(queue_id)
         if working is None:
             return True
-        if len(working) or working.out or working.consumers:
+        if len(working) or working.out or any(not consumer.takes for consumer in working.consumers.values()):
             return False
+        for consumer in list(working.consumers.values()):
+            # Somebody who waits for one message: asking again finds another member.
+            consumer.owner.queue_moved(consumer)  # type: ignore[attr-defined]
         await outcome(lambda done: self._broker.delete_queue(queue_id, done))
         return True
 
@@ -105,7 +104,9 @@ class Members:
             self.handing[destination_id] -= 1
             if not self.handing[destination_id]:
                 del self.handing[destination_id]
-        self.given[source_id] = self.given.get(source_id, 0) + went
+        source = self._engine.find_working(source_id)
+        if source is not None:
+            source.handed_over += went
         return went
 
     async def merge_twin(self, twin: WorkingQueue) -> None:
@@ -153,7 +154,9 @@ class Members:
         await self._settled(working)
         passing: list[Message] = []
         await outcome(lambda done: passing.extend(broker.release_queue(queue_id, owner, done)))
-        await self.ask(owner, "queue.adopt", queue_id=queue_id)
+        with contextlib.suppress(ClusterError):
+            # It will follow by itself, only later: what it is handed now waits for it.
+            await self._ask(owner, "queue.adopt", queue_id=queue_id)
         for part in _parts(passing):
             await self._hand(part, queue_id)
 
@@ -173,12 +176,14 @@ class Members:
             await asyncio.sleep(SETTLE_POLL_S)
 
     async def _take(self, queue_id: int, most: int) -> list[Message]:
+        """Take so many ready messages out, oldest first. Raises FlyballError; then none is out."""
         taken: list[Message] = []
-        while len(taken) < most:
-            message = await self._take_one(queue_id)
-            if message is None:
-                break
-            taken.append(message)
+        try:
+            while len(taken) < most and (message := await self._take_one(queue_id)) is not None:
+                taken.append(message)
+        except FlyballError:
+            self._give_back(taken)
+            raise
         return taken
 
     async def _take_one(self, queue_id: int) -> Message | None:
@@ -203,14 +208,13 @@ class Members:
         """Give persistent messages another queue, in the store and at once; return how many. Raises StoreError."""
         if not messages:
             return 0
-        transfer = Transfer([message.id for message in messages], source_id, destination_id)
-        committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        counts = {message.id: message.delivery_count for message in messages if message.delivery_count}
+        transfer = Transfer([message.id for message in messages], source_id, destination_id, counts)
         try:
             if not all(message.stored for message in messages):
                 # Only what is in the store can be given another queue there.
                 await self._broker.journal.flush()
-            self._broker.journal.transfer(transfer, _Waiter(committed))
-            await committed
+            await outcome(lambda done: self._broker.journal.transfer(transfer, Changing(done)))
         except StoreError:
             self._give_back(messages)
             raise
@@ -262,36 +266,3 @@ def _parts(messages: Sequence[Message]) -> Iterator[list[Message]]:
         size += len(message.body)
     if part:
         yield part
-
-
-class _Waiter:
-    """Waits for a transfer on behalf of a future."""
-
-    __slots__ = ("_future",)
-
-    def __init__(self, future: asyncio.Future[None]) -> None:
-        self._future = future
-
-    def committed(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
-
-    def failed(self, error: StoreError) -> None:
-        if not self._future.done():
-            self._future.set_exception(error)
-
-
-async def outcome(operation: Callable[[Callable[[FlyballError | None], None]], object]) -> None:
-    """Wait for what an operation of the broker reports. Raises that error."""
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def report(error: FlyballError | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
-    operation(report)
-    await done

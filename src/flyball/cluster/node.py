@@ -6,19 +6,18 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import flyball
 from flyball.cluster import commands
 from flyball.cluster.agent import Agent
 from flyball.cluster.governor import DomainGovernor
-from flyball.cluster.http import http_part
 from flyball.cluster.leader import Leader
 from flyball.cluster.placing import DomainPlacement
 from flyball.cluster.provisioners import Provisioner, Surroundings, load_provisioners
 from flyball.errors import Fenced, StoreUnavailable
 from flyball.server import node as server
-from flyball.server.node import Node
+from flyball.server.node import Node, Part
 from flyball.server.settings import ServeSettings
 
 log = logging.getLogger(__name__)
@@ -27,8 +26,8 @@ REJOIN_S = 0.5
 """A node that cannot join again, since the store is away, tries so often."""
 
 
-async def serve(settings: ServeSettings) -> None:
-    """Run a node until SIGINT or SIGTERM, and tell on standard output where it listens.
+async def serve(settings: ServeSettings, parts: Sequence[Part] = ()) -> None:
+    """Run a node and further parts until SIGINT or SIGTERM, and tell on standard output where it listens.
 
     A node whose place others have taken, because it did not show for too long, drops its clients and joins again, as
     soon as the store lets it.
@@ -41,7 +40,7 @@ async def serve(settings: ServeSettings) -> None:
     has_served = False
     while not stop.is_set():
         try:
-            await _serve_until(settings, stop)
+            await _serve_until(settings, stop, parts)
         except* Fenced:
             has_served = True
             log.warning("others have taken this node's place: it joins again as a new one")
@@ -55,8 +54,8 @@ async def serve(settings: ServeSettings) -> None:
                     await stop.wait()
 
 
-async def _serve_until(settings: ServeSettings, stop: asyncio.Event) -> None:
-    async with running(settings, stop) as node:
+async def _serve_until(settings: ServeSettings, stop: asyncio.Event, parts: Sequence[Part]) -> None:
+    async with running(settings, stop, parts) as node:
         place = f" in {settings.data}" if settings.store.kind == "embedded" else ""
         print(f"flyball {flyball.__version__}, store {settings.store.redacted}{place}", flush=True)
         for name, address in node.addresses.items():
@@ -67,8 +66,10 @@ async def _serve_until(settings: ServeSettings, stop: asyncio.Event) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(settings: ServeSettings, stop: asyncio.Event | None = None) -> AsyncIterator[Node]:
-    """Start a node and its part in the domain; on leaving finish the requests under way, and stop.
+async def running(
+    settings: ServeSettings, stop: asyncio.Event | None = None, parts: Sequence[Part] = ()
+) -> AsyncIterator[Node]:
+    """Start a node, its part in the domain and further parts; on leaving finish the requests under way, and stop.
 
     `stop` is set when the domain lets the node go.
     """
@@ -79,7 +80,7 @@ async def running(settings: ServeSettings, stop: asyncio.Event | None = None) ->
         async with attached(node, provisioners, asyncio.Event() if stop is None else stop):
             yield
 
-    async with server.running(settings, [governed, http_part()]) as node:
+    async with server.running(settings, [governed, *parts]) as node:
         yield node
 
 
@@ -94,7 +95,8 @@ async def attached(
     node.hub.placement = placement
     async with asyncio.TaskGroup() as tasks:
         leader = Leader(agent, provisioners, tasks)
-        commands.install(node.hub, DomainGovernor(agent, leader, placement, provisioners))
+        commands.install(node.hub, DomainGovernor(agent, leader, placement, provisioners).run)
+        node.hub.reports["domain"] = leader.report
         working = [tasks.create_task(agent.run()), tasks.create_task(leader.run())]
         try:
             yield agent, leader

@@ -5,14 +5,18 @@ It only looks things up; nothing is asked of anybody, and nothing is changed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from flyball.cluster.domain import cluster_key, split_key
+from flyball.cluster.domain import cluster_key, split_key, title
+from flyball.cluster.options import ClusterOptions
 from flyball.errors import ClusterError
 from flyball.model import Queue
 from flyball.server.node import Node
 from flyball.store.registry import NodeRecord, NodeState
+
+log = logging.getLogger(__name__)
 
 Placed = tuple[Queue, int]
 """A queue and the id of the node that serves it."""
@@ -26,6 +30,7 @@ class Overview:
         self._definitions = node.definitions
         self._directory = node.topology.directory
         self._engine = node.hub.broker.engine
+        self._options: dict[str, tuple[Mapping[str, Any], ClusterOptions]] = {}
 
     # Nodes
 
@@ -92,9 +97,16 @@ class Overview:
         for remote in self._directory.all():
             yield remote.queue, remote.owner
 
+    def owner_of(self, queue_id: int) -> int | None:
+        """Return the node that serves a queue; None if there is no such queue."""
+        if self._engine.has_queue(queue_id):
+            return self.own_id
+        remote = self._directory.get(queue_id)
+        return None if remote is None else remote.owner
+
     def ordinary(self) -> Iterator[Placed]:
         """Yield the queues that another node could serve instead: durable, and no members."""
-        return ((queue, owner) for queue, owner in self.queues() if _can_move(queue))
+        return ((queue, owner) for queue, owner in self.queues() if is_lasting(queue) and not queue.member)
 
     def ready(self, queue_id: int, owner: int) -> int:
         """Return how many messages an ordinary queue has, as its node told."""
@@ -123,6 +135,17 @@ class Overview:
             raise ClusterError(f"there is no clustered queue '{name}' in vhost '{vhost}'")
         return value
 
+    def options(self, key: str) -> ClusterOptions:
+        """Return how a clustered queue is governed, as far as this version knows what was stored."""
+        stored = self.clusters[key]["options"]
+        known = self._options.get(key)
+        if known is None or known[0] != stored:
+            options, strange = ClusterOptions.stored(stored)
+            if strange:
+                log.warning("%s: this version goes without the options %s", title(key), ", ".join(strange))
+            known = self._options[key] = stored, options
+        return known[1]
+
     def members(self, key: str) -> list[Placed]:
         """Return the members of a clustered queue with the nodes that serve them."""
         vhost, name = split_key(key)
@@ -139,6 +162,11 @@ class Overview:
         """Tell whether somebody wants a member on that node."""
         return self.name_of(node_id) in self.clusters[key].get("fixed", ())
 
+    def unwanted(self, key: str) -> frozenset[int]:
+        """Return the nodes that somebody had the member removed from, and wants none on."""
+        names = self.clusters[key].get("unwanted", ())
+        return frozenset(node.id for node in self.nodes if node.name in names)
+
     def missing(self) -> Iterator[tuple[str, NodeRecord]]:
         """Yield where somebody wants a member of a clustered queue that is not there: its node was gone."""
         for key, value in self.clusters.items():
@@ -152,11 +180,16 @@ class Overview:
         """Return the queues of a node that is not this one."""
         return [remote.queue for remote in self._directory.of_node(node_id)]
 
+    def forgotten_owners(self) -> set[int]:
+        """Return the nodes that were removed from the domain while a queue was on its way to them."""
+        return {remote.owner for remote in self._directory.all()} - {node.id for node in self.nodes}
+
 
 def key_of(queue: Queue) -> str:
     """Return the key of the clustered queue that a member belongs to."""
     return cluster_key(queue.vhost, queue.name)
 
 
-def _can_move(queue: Queue) -> bool:
-    return queue.durable and not queue.exclusive and not queue.member
+def is_lasting(queue: Queue) -> bool:
+    """Tell whether a queue outlives its node, so that others can serve it."""
+    return queue.durable and not queue.exclusive

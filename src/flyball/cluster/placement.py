@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flyball.cluster.domain import Policy, Role
+from flyball.cluster.options import Policy, Role
 from flyball.cluster.roster import HAIR, ROW, Floats, Member, Roster
 from flyball.errors import ClusterError
 

@@ -48,7 +48,6 @@ class DomainPlacement:
             self._node.hub.spawn(self.ended(session_id))
 
     async def ended(self, session_id: str) -> None:
-        """A client that was placed is gone again, or never got there."""
         try:
             await self._agent.ask_leader("cluster.left", session_id=session_id)
         except FlyballError:

@@ -1,228 +1,23 @@
 """What must be done so that a domain is as a file says: a list of steps, in words and as commands.
 
-Pure: takes the text of a file and the facts of a domain, and does nothing itself. A section that is not in the file
-is left alone; what the file does not name is removed only if so wished.
+Pure: takes what a file says and the facts of a domain, and does nothing itself. A section that is not in the file is
+left alone; what the file does not name is removed only if so wished.
 """
 
 from __future__ import annotations
 
-import difflib
 import enum
-import re
-import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from flyball.cluster.capacity import options_of_model, split_reference
-from flyball.cluster.domain import ClusterOptions
+from flyball.cluster.domain_file import DomainFile, Key, WantedCluster, WantedTopic
 from flyball.cluster.facts import ClusterFacts, DomainFacts, NodeFacts, TopicFacts
+from flyball.cluster.wording import suggestion, titled, valued
 from flyball.errors import ClusterError
-from flyball.model import DEFAULT_VHOST
 
 BY_HAND = "none"
 """The provisioner of nodes that somebody starts."""
-
-USUAL_PROVISIONER = "local"
-
-Key = tuple[str, str]
-"""A virtual host and a name."""
-
-
-# The file
-
-
-@dataclass(slots=True, frozen=True)
-class WantedNode:
-    name: str
-    provisioner: str = USUAL_PROVISIONER
-    place: str = ""
-    """Where the file says so."""
-
-
-@dataclass(slots=True, frozen=True)
-class WantedCluster:
-    name: str
-    vhost: str = DEFAULT_VHOST
-    options: ClusterOptions = field(default_factory=ClusterOptions)
-    members: tuple[str, ...] | None = None
-    """Names of nodes; None leaves it to the manager."""
-    place: str = ""
-
-    @property
-    def key(self) -> Key:
-        return self.vhost, self.name
-
-
-@dataclass(slots=True, frozen=True)
-class WantedTopic:
-    name: str
-    vhost: str = DEFAULT_VHOST
-    parent: str | None = None
-    place: str = ""
-
-    @property
-    def key(self) -> Key:
-        return self.vhost, self.name
-
-
-@dataclass(slots=True, frozen=True)
-class DomainFile:
-    """What a file says. None is a section that it does not have."""
-
-    nodes: tuple[WantedNode, ...] | None = None
-    clusters: tuple[WantedCluster, ...] | None = None
-    topics: tuple[WantedTopic, ...] | None = None
-
-
-SECTIONS = ("nodes", "clusters", "topics")
-
-
-def _no_files(name: str) -> str:
-    raise ClusterError(f"{name} cannot be read here")
-
-
-def read_domain_file(text: str, source: str = "domain.toml", read: Callable[[str], str] = _no_files) -> DomainFile:
-    """Read the text of a file. Raises ClusterError, which names the line or the entry, and what to do.
-
-    `read` returns the text of a capacity model that the file names.
-    """
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ClusterError(f"{source}: {error}") from None
-    for name in document:
-        if name not in SECTIONS:
-            raise ClusterError(f"{source}: there is no section {name!r}{_suggestion(name, SECTIONS)}")
-    tables = {name: _entries(document[name], name, text, source) for name in SECTIONS if name in document}
-    nodes = tuple(_node(entry) for entry in tables["nodes"]) if "nodes" in tables else None
-    clusters = tuple(_cluster(entry, read) for entry in tables["clusters"]) if "clusters" in tables else None
-    topics = tuple(_topic(entry) for entry in tables["topics"]) if "topics" in tables else None
-    _refuse_twins((node.name, node.place) for node in nodes or ())
-    _refuse_twins((cluster.key, cluster.place) for cluster in clusters or ())
-    _refuse_twins((topic.key, topic.place) for topic in topics or ())
-    _check_members(nodes, clusters or ())
-    _check_parents(topics or ())
-    return DomainFile(nodes, clusters, topics)
-
-
-@dataclass(slots=True, frozen=True)
-class _Entry:
-    """A table of the file, and where it stands."""
-
-    values: dict[str, Any]
-    place: str
-
-    def take(self, key: str, usual: str | None = None) -> str:
-        """Remove and return a text that is not empty."""
-        value = self.values.pop(key, usual)
-        if not isinstance(value, str) or not value:
-            raise ClusterError(f'{self.place}: {key} is missing or no text: give {key} = "..."')
-        return value
-
-    def end(self, known: Sequence[str]) -> None:
-        """Refuse what nobody has taken."""
-        for key in self.values:
-            raise ClusterError(f"{self.place}: there is no key {key!r}{_suggestion(key, known)}")
-
-
-def _entries(section: object, name: str, text: str, source: str) -> list[_Entry]:
-    if not isinstance(section, list) or not all(isinstance(entry, dict) for entry in section):
-        raise ClusterError(f"{source}: {name} is no list of tables: begin each entry with [[{name}]]")
-    heading = re.compile(rf"\s*\[\[\s*{name}\s*\]\]")
-    lines = [number for number, line in enumerate(text.splitlines(), 1) if heading.match(line)]
-    places = [f"{source}: {name}[{number}]" for number in range(1, len(section) + 1)]
-    if len(lines) == len(section):
-        places = [f"{source}, line {line}: [[{name}]]" for line in lines]
-    return [
-        _Entry(dict(entry), f"{place} {entry['name']}" if isinstance(entry.get("name"), str) else place)
-        for entry, place in zip(section, places, strict=True)
-    ]
-
-
-def _node(entry: _Entry) -> WantedNode:
-    name, provisioner = entry.take("name"), entry.take("provisioner", USUAL_PROVISIONER)
-    entry.end(("name", "provisioner"))
-    return WantedNode(name, provisioner, entry.place)
-
-
-def _cluster(entry: _Entry, read: Callable[[str], str]) -> WantedCluster:
-    name, vhost = entry.take("name"), entry.take("vhost", DEFAULT_VHOST)
-    members = entry.values.pop("members", None)
-    if members is not None and (
-        not isinstance(members, list) or not members or not all(isinstance(member, str) for member in members)
-    ):
-        raise ClusterError(f"{entry.place}: members: name one node or more, or leave it out and the manager chooses")
-    model = entry.take("capacity_model") if "capacity_model" in entry.values else None
-    fitted = {} if model is None else _fitted(model, entry.place, read)
-    # What the file says itself wins.
-    options = ClusterOptions.from_dict(fitted | entry.values, entry.place)
-    if members is not None and len(members) > options.max_members:
-        raise ClusterError(f"{entry.place}: {len(members)} members are more than max_members {options.max_members}")
-    return WantedCluster(name, vhost, options, None if members is None else tuple(members), entry.place)
-
-
-def _fitted(reference: str, place: str, read: Callable[[str], str]) -> dict[str, object]:
-    file, experiment = split_reference(reference)
-    try:
-        return options_of_model(read(file), file, experiment)
-    except ClusterError as error:
-        raise ClusterError(f"{place}: capacity_model: {error}") from None
-
-
-def _topic(entry: _Entry) -> WantedTopic:
-    name, vhost = entry.take("name"), entry.take("vhost", DEFAULT_VHOST)
-    parent = entry.take("parent") if "parent" in entry.values else None
-    entry.end(("name", "vhost", "parent"))
-    return WantedTopic(name, vhost, parent, entry.place)
-
-
-def _refuse_twins(entries: Iterable[tuple[object, str]]) -> None:
-    seen: dict[object, str] = {}
-    for key, place in entries:
-        if key in seen:
-            raise ClusterError(f"{place}: is there already, at {seen[key]}: remove one of them")
-        seen[key] = place
-
-
-def _check_members(nodes: Sequence[WantedNode] | None, clusters: Sequence[WantedCluster]) -> None:
-    names = None if nodes is None else [node.name for node in nodes]
-    for cluster in clusters:
-        members = cluster.members or ()
-        for number, member in enumerate(members):
-            if member in members[:number]:
-                raise ClusterError(f"{cluster.place}: members: {member} is there twice")
-            if names is not None and member not in names:
-                raise ClusterError(
-                    f"{cluster.place}: members: no [[nodes]] entry is named {member!r}{_suggestion(member, names)}"
-                )
-
-
-def _check_parents(topics: Sequence[WantedTopic]) -> None:
-    by_key = {topic.key: topic for topic in topics}
-    for topic in topics:
-        seen = {topic.name}
-        parent = topic.parent
-        while parent is not None:
-            if parent in seen:
-                raise ClusterError(f"{topic.place}: would be its own ancestor: give it another parent")
-            if (topic.vhost, parent) not in by_key:
-                names = [other.name for other in topics if other.vhost == topic.vhost]
-                raise ClusterError(
-                    f"{topic.place}: parent: no [[topics]] entry is named {parent!r}{_suggestion(parent, names)}"
-                )
-            seen.add(parent)
-            parent = by_key[topic.vhost, parent].parent
-
-
-def _suggestion(name: str, names: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, names, 1)
-    if close:
-        return f", did you mean {close[0]!r}?"
-    return f"; there are {', '.join(names)}" if names else ""
-
-
-# The plan
 
 
 class Sign(enum.StrEnum):
@@ -296,7 +91,7 @@ def _node_steps(wanted: DomainFile, present: DomainFacts) -> Iterator[Step]:
         if node.provisioner not in present["provisioners"]:
             names = [*present["provisioners"], BY_HAND]
             raise ClusterError(
-                f"{node.place}: there is no provisioner {node.provisioner!r}{_suggestion(node.provisioner, names)}"
+                f"{node.place}: there is no provisioner {node.provisioner!r}{suggestion(node.provisioner, names)}"
             )
         how = "again, it is dead" if found is not None else f"by {node.provisioner}"
         yield Step(
@@ -314,9 +109,9 @@ def _topic_steps(wanted: DomainFile, present: DomainFacts) -> Iterator[Step]:
         arguments = {"name": topic.name, "vhost": topic.vhost, "parent": topic.parent}
         below = f"below {topic.parent}" if topic.parent is not None else "at the top"
         if topic.key not in known:
-            yield Step(Sign.ADD, f"topic {_title(topic.key)} {below}", "topic.create", arguments)
+            yield Step(Sign.ADD, f"topic {titled(*topic.key)} {below}", "topic.create", arguments)
         elif known[topic.key]["parent"] != topic.parent:
-            yield Step(Sign.CHANGE, f"topic {_title(topic.key)} moves {below}", "topic.parent", arguments)
+            yield Step(Sign.CHANGE, f"topic {titled(*topic.key)} moves {below}", "topic.parent", arguments)
 
 
 def _from_the_top(topics: Sequence[WantedTopic]) -> list[WantedTopic]:
@@ -347,7 +142,7 @@ def _check_nodes(cluster: WantedCluster, wanted: DomainFile, present: DomainFact
     for member in cluster.members or ():
         if member not in names:
             raise ClusterError(
-                f"{cluster.place}: members: there is no node {member!r}{_suggestion(member, names)};"
+                f"{cluster.place}: members: there is no node {member!r}{suggestion(member, names)};"
                 " see `flyball domain show`"
             )
 
@@ -356,17 +151,17 @@ def _check_provisioner(cluster: WantedCluster, present: DomainFacts) -> None:
     name = cluster.options.provisioner
     if name and name not in present["provisioners"]:
         raise ClusterError(
-            f"{cluster.place}: there is no provisioner {name!r}{_suggestion(name, present['provisioners'])}"
+            f"{cluster.place}: there is no provisioner {name!r}{suggestion(name, present['provisioners'])}"
         )
 
 
 def _creation(cluster: WantedCluster) -> Step:
     where = f"on {', '.join(cluster.members)}" if cluster.members else "where the manager likes"
     options = cluster.options.to_dict(only_changed=True)
-    said = "".join(f", {name} {_shown(value)}" for name, value in options.items())
+    said = "".join(f", {name} {valued(value)}" for name, value in options.items())
     return Step(
         Sign.ADD,
-        f"clustered queue {_title(cluster.key)} {where}{said}",
+        f"clustered queue {titled(*cluster.key)} {where}{said}",
         "domain.cluster.create",
         {
             "name": cluster.name,
@@ -378,13 +173,13 @@ def _creation(cluster: WantedCluster) -> Step:
 
 
 def _cluster_changes(cluster: WantedCluster, found: ClusterFacts) -> Iterator[Step]:
-    title = _title(cluster.key)
+    title = titled(*cluster.key)
     options = cluster.options.to_dict()
     changed = {name: value for name, value in options.items() if found["options"].get(name) != value}
     names = {"name": cluster.name, "vhost": cluster.vhost}
     if changed:
         said = ", ".join(
-            f"{name} {_shown(found['options'].get(name))} → {_shown(value)}" for name, value in changed.items()
+            f"{name} {valued(found['options'].get(name))} → {valued(value)}" for name, value in changed.items()
         )
         command = "domain.cluster.change"
         yield Step(Sign.CHANGE, f"clustered queue {title}: {said}", command, {**names, "options": changed})
@@ -408,7 +203,7 @@ def _member_removals(wanted: DomainFile, present: DomainFacts) -> Iterator[Step]
             if member["fixed"] and member["node"] not in cluster.members:
                 yield Step(
                     Sign.REMOVE,
-                    f"clustered queue {_title(cluster.key)}: the member on {member['node']}, once it is drained",
+                    f"clustered queue {titled(*cluster.key)}: the member on {member['node']}, once it is drained",
                     "domain.cluster.remove",
                     {"name": cluster.name, "vhost": cluster.vhost, "node": member["node"]},
                 )
@@ -419,7 +214,7 @@ def _cluster_removals(wanted: DomainFile, present: DomainFacts) -> Iterator[Step
         ready = sum(member["ready"] + member["unacked"] for member in cluster["members"])
         yield Step(
             Sign.REMOVE,
-            f"clustered queue {_title(_key_of(cluster))} with {ready} messages",
+            f"clustered queue {titled(*_key_of(cluster))} with {ready} messages",
             "domain.cluster.delete",
             {"name": cluster["name"], "vhost": cluster["vhost"]},
         )
@@ -435,7 +230,7 @@ def _topic_removals(wanted: DomainFile, present: DomainFacts) -> Iterator[Step]:
     for topic in sorted(_unnamed(wanted.topics, present["topics"]), key=depth, reverse=True):
         yield Step(
             Sign.REMOVE,
-            f"topic {_title(_key_of(topic))} with {len(topic['subscriptions'])} subscriptions",
+            f"topic {titled(*_key_of(topic))} with {len(topic['subscriptions'])} subscriptions",
             "topic.delete",
             {"name": topic["name"], "vhost": topic["vhost"]},
         )
@@ -443,7 +238,8 @@ def _topic_removals(wanted: DomainFile, present: DomainFacts) -> Iterator[Step]:
 
 def _node_removals(wanted: DomainFile, present: DomainFacts) -> Iterator[Step]:
     names = None if wanted.nodes is None else {node.name for node in wanted.nodes}
-    for node in present["nodes"]:
+    # The node that is asked goes last: nobody would hear how the others get on.
+    for node in sorted(present["nodes"], key=lambda node: node["name"] == present["asked"]):
         if names is None or node["name"] in names or node["managed"] or node["state"] == "leaving":
             continue
         yield _node_removal(node)
@@ -465,12 +261,3 @@ def _unnamed(wanted: Sequence[Any] | None, present: Sequence[Any]) -> list[Any]:
 
 def _key_of(entry: Mapping[str, Any]) -> Key:
     return entry["vhost"], entry["name"]
-
-
-def _title(key: Key) -> str:
-    vhost, name = key
-    return name if vhost == DEFAULT_VHOST else f"{name} in {vhost}"
-
-
-def _shown(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value) or "none"

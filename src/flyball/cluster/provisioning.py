@@ -12,9 +12,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from flyball.cluster.domain import ClusterOptions, Role
+from flyball.cluster.options import ClusterOptions, Role
 from flyball.cluster.placement import ROUNDING
 from flyball.cluster.roster import Member, Roster
+
+Coming = int | str
+"""What a member is awaited by: the node that it is made on, or the request for a node to be started."""
 
 RETRY_S = 10.0
 """After a node could not be started, nobody asks for another for so long."""
@@ -61,7 +64,7 @@ class PeakLoad:
 class Provisioning:
     """What is under way for one clustered queue, and since when the load is low."""
 
-    coming: dict[str, tuple[float, float]] = field(default_factory=dict)
+    coming: dict[Coming, tuple[float, float]] = field(default_factory=dict)
     """Members that were decided and are not there yet: since when, and their capacities."""
     grown_at: float = -math.inf
     removed_at: float = -math.inf
@@ -76,7 +79,7 @@ class Provisioning:
     def capacity_to_come(self) -> float:
         return sum(capacity for _, capacity in self.coming.values())
 
-    def expect(self, key: str, capacity: float, now: float) -> None:
+    def expect(self, key: Coming, capacity: float, now: float) -> None:
         """A member is on its way."""
         self.coming[key] = (now, capacity)
         self.has_grown(now)
@@ -87,12 +90,12 @@ class Provisioning:
         self.low_since = None
         self.held_until = None
 
-    def has_failed(self, key: str, now: float) -> None:
+    def has_failed(self, key: Coming, now: float) -> None:
         """A member will not come."""
         if self.coming.pop(key, None) is not None:
             self.retry_at = now + RETRY_S
 
-    def overdue(self, options: ClusterOptions, now: float) -> list[str]:
+    def overdue(self, options: ClusterOptions, now: float) -> list[Coming]:
         """Return what has not come in time."""
         return [key for key, (since, _) in self.coming.items() if now - since > options.start_s]
 
@@ -152,9 +155,7 @@ class Provisioning:
         marked = [
             member
             for member in roster.marked.values()
-            if member.is_healthy
-            and member.removing_at is None
-            and (not member.is_leaving or roster.usable_count == 0)
+            if member.is_served and member.removing_at is None and (not member.is_leaving or roster.usable_count == 0)
         ]
         return max(marked, key=lambda member: (roster.load_of(member), -member.id), default=None)
 
@@ -192,7 +193,7 @@ class Provisioning:
         """
         options = roster.options
         for member in list(roster.marked.values()):
-            if not member.is_healthy or roster.usable_count == 0:
+            if not member.is_served or roster.usable_count == 0:
                 continue
             if member.sessions or not member.is_known_empty:
                 continue

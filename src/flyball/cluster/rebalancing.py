@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flyball.cluster.domain import Role
+from flyball.cluster.options import Role
 from flyball.cluster.placement import ROUNDING, NodeLoad, QueueLoad, assign, elect_for_load
 from flyball.cluster.roster import ROW, Floats, Member, Roster, Session
 from flyball.errors import ClusterError
@@ -55,9 +55,9 @@ def drains(roster: Roster, now: float, most: int) -> Iterator[Wish]:
 
 
 def best_move(roster: Roster, now: float) -> Wish | None:
-    """Return the move with the largest gain for its cost, None if no move gains more than it costs and ε."""
+    """Return the move with the largest gain, None if no move gains more than it costs and ε."""
     wishes = [wish for role in Role if (wish := _best_of(roster, role, now)) is not None]
-    return max(wishes, key=lambda wish: wish.gain / wish.session.cost, default=None)
+    return max(wishes, key=lambda wish: wish.gain, default=None)
 
 
 def _best_of(roster: Roster, role: Role, now: float) -> Wish | None:
@@ -76,10 +76,10 @@ def _best_of(roster: Roster, role: Role, now: float) -> Wish | None:
     best: Wish | None = None
     for place in np.argsort(-bounds)[:MOST_SOURCES]:
         bound = float(bounds[place])
-        if bound <= _threshold(roster, 1.0) or (best is not None and bound <= best.gain / best.session.cost):
+        if bound <= _threshold(roster) or (best is not None and bound <= best.gain):
             break
         wish = _best_between(roster, role, roster.at(int(place)), target, bound, now)
-        if wish is not None and (best is None or wish.gain / wish.session.cost > best.gain / best.session.cost):
+        if wish is not None and (best is None or wish.gain > best.gain):
             best = wish
     return best
 
@@ -102,14 +102,14 @@ def _best_between(roster: Roster, role: Role, source: Member, to: Member, bound:
     # Where all are overloaded it is enough that the other one is less.
     room = max(room, roster.load_of(source) / source.capacity * to.capacity - roster.load_of(to))
     best: Session | None = None
-    best_value = 0.0
+    best_gain = _threshold(roster)
     for session in source.sessions.values():
         if session.role is not role or session.load > room or not _may_move(session, roster, now):
             continue
         gain = 2 * session.load * gap - session.load * session.load * inverse
-        if gain > _threshold(roster, session.cost) and gain / session.cost > best_value:
-            best, best_value = session, gain / session.cost
-            if best_value >= bound * (1 - ROUNDING):
+        if gain > best_gain:
+            best, best_gain = session, gain
+            if best_gain >= bound * (1 - ROUNDING):
                 break
     if best is None:
         return None
@@ -117,17 +117,17 @@ def _best_between(roster: Roster, role: Role, source: Member, to: Member, bound:
         f"member {source.id} has {roster.load_of(source, role):g} of {role}s for a capacity of {source.capacity:g},"
         f" member {to.id} only {roster.load_of(to, role):g} for {to.capacity:g}"
     )
-    return Wish(best, to, best_value * best.cost, reason)
+    return Wish(best, to, best_gain, reason)
 
 
-def _threshold(roster: Roster, cost: float) -> float:
+def _threshold(roster: Roster) -> float:
     options = roster.options
-    return max(options.epsilon + options.move_cost * cost, ROUNDING) * options.potential_unit
+    return max(options.epsilon + options.move_cost, ROUNDING) * options.potential_unit
 
 
 def _may_move(session: Session, roster: Roster, now: float) -> bool:
     """Not before it has arrived, nor again before its cool-down."""
-    return session.is_movable and session.due is None and now - session.moved_at >= roster.options.cool_down_s
+    return session.due is None and now - session.moved_at >= roster.options.cool_down_s
 
 
 @dataclass(slots=True)

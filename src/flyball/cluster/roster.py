@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from flyball.cluster.domain import ClusterOptions, Loads, Policy, Role
+from flyball.cluster.options import ClusterOptions, Loads, Policy, Role
 
 Floats = NDArray[np.float64]
 
@@ -41,9 +41,6 @@ class Session:
     measured_at: float = -math.inf
     entry: int | None = None
     """The node that its client is connected to, if not the member's."""
-    is_movable: bool = True
-    cost: float = 1.0
-    """Of moving it, against that of an ordinary one."""
     is_anonymous: bool = False
     """Whether it waits for any client of its role, not for one that says who it is."""
 
@@ -56,14 +53,13 @@ class Member:
     node: int
     capacity: float
     place: int = -1
-    has_own_capacity: bool = False
-    """Whether it said its capacity itself, so that it does not follow from the options and the size of its node."""
     is_fixed: bool = False
     is_marked: bool = False
     """Gets no new clients, and is removed when it is empty."""
     is_leaving: bool = False
     """Somebody wants it removed: it is not un-marked because the load grows."""
-    is_healthy: bool = True
+    is_served: bool = True
+    """Its node is there."""
     marked_at: float = -math.inf
     removing_at: float | None = None
     """Since when its removal is decided."""
@@ -77,7 +73,7 @@ class Member:
     @property
     def is_usable(self) -> bool:
         """Whether it gets new clients."""
-        return self.is_healthy and not self.is_marked
+        return self.is_served and not self.is_marked
 
 
 class Roster:
@@ -153,7 +149,7 @@ class Roster:
         self.marked.pop(member.id, None)
         return sessions
 
-    def set_state(self, member: Member, *, is_marked: bool | None = None, is_healthy: bool | None = None) -> None:
+    def set_state(self, member: Member, *, is_marked: bool | None = None, is_served: bool | None = None) -> None:
         """Change whether a member gets clients."""
         was_usable = member.is_usable
         if is_marked is not None:
@@ -161,8 +157,8 @@ class Roster:
             self.marked.pop(member.id, None)
             if is_marked:
                 self.marked[member.id] = member
-        if is_healthy is not None:
-            member.is_healthy = is_healthy
+        if is_served is not None:
+            member.is_served = is_served
         if was_usable != member.is_usable:
             self._count_usable(member, 1 if member.is_usable else -1)
             self._rescore(member.place)

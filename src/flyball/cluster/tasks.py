@@ -5,10 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from flyball.errors import Fenced, FlyballError
 
 log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 1.0
+MOST_PAUSE_S = 60.0
+"""What has failed is tried again after a pause, twice as long each time, but no longer than this."""
+
+
+@dataclass(slots=True, frozen=True)
+class _Failure:
+    problem: str
+    pause_s: float
+    until_s: float
 
 
 class Errands:
@@ -17,14 +29,24 @@ class Errands:
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
         self._tasks = tasks
         self._under_way: dict[object, asyncio.Task[None]] = {}
+        self._failures: dict[object, _Failure] = {}
 
     def spawn(self, about: object, work: Callable[[], Awaitable[object]]) -> None:
         """Begin something, unless the same is under way."""
         if about not in self._under_way:
-            self._under_way[about] = self._tasks.create_task(self._guarded(about, work))
+            task = self._under_way[about] = self._tasks.create_task(self._guarded(about, work))
+            # One that is cancelled before it has begun could not do this by itself.
+            task.add_done_callback(lambda ended: self._under_way.pop(about))
+
+    def keep_trying(self, about: object, work: Callable[[], Awaitable[object]]) -> None:
+        """Begin something that is wanted until it is done, unless it is under way, or has just failed."""
+        failure = self._failures.get(about)
+        if failure is None or asyncio.get_running_loop().time() >= failure.until_s:
+            self.spawn(about, work)
 
     def cancel(self) -> None:
         """Give up everything that is under way."""
+        self._failures.clear()
         for task in list(self._under_way.values()):
             task.cancel()
 
@@ -35,6 +57,13 @@ class Errands:
             # The node finds out by itself, and joins again.
             log.info("%s: given up", about)
         except FlyballError as error:
-            log.warning("%s: %s", about, error)
-        finally:
-            del self._under_way[about]
+            self._note_failure(about, str(error))
+        else:
+            self._failures.pop(about, None)
+
+    def _note_failure(self, about: object, problem: str) -> None:
+        before = self._failures.get(about)
+        pause_s = FIRST_PAUSE_S if before is None else min(2 * before.pause_s, MOST_PAUSE_S)
+        self._failures[about] = _Failure(problem, pause_s, asyncio.get_running_loop().time() + pause_s)
+        if before is None or before.problem != problem:
+            log.warning("%s: %s", about, problem)

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from flyball.cluster.decisions import SessionReport
-from flyball.cluster.domain import ClusterOptions, Role
+from flyball.cluster.hearing import Hearing
 from flyball.cluster.manager import Manager
-from flyball.cluster.overview import Overview, key_of
+from flyball.cluster.overview import Overview, is_lasting, key_of
 from flyball.cluster.placement import QueueLoad
-from flyball.store.registry import NodeRecord
 
 
 class Teller:
     """Keeps one manager informed."""
 
-    def __init__(self, manager: Manager, overview: Overview) -> None:
+    def __init__(self, manager: Manager, overview: Overview, hearing: Hearing, unready: Collection[str]) -> None:
+        """`unready` clustered queues are not told of yet."""
         self._manager = manager
         self._overview = overview
+        self._hearing = hearing
         self._epochs: dict[int, int] = {}
         """Of the nodes that the manager knows, by id."""
         self._leaving: set[int] = set()
         self._members: dict[int, str] = {}
         self._fixed: set[int] = set()
-        self._unwanted: set[int] = set()
+        self._going: set[int] = set()
         """Members that the manager knows somebody wants removed."""
-        self._options: dict[str, Mapping[str, Any]] = {}
-        self.unready: set[str] = set()
-        """Clustered queues whose members are just being made: the manager does not hear of them yet."""
+        self.options: dict[str, Mapping[str, Any]] = {}
+        """Of the clustered queues that the manager knows, by their keys."""
+        self._unwanted: dict[str, frozenset[int]] = {}
+        """Nodes that get no members of a clustered queue, by its key."""
+        self._unready = unready
 
     def tell_all(self, now_s: float) -> None:
         """Tell everything that the manager does not know yet."""
@@ -41,21 +44,21 @@ class Teller:
         return node_id in self._epochs
 
     def knows_cluster(self, key: str) -> bool:
-        return key in self._options
+        return key in self.options
 
-    def tell_death(self, node: NodeRecord, now_s: float) -> None:
+    def tell_death(self, node_id: int, now_s: float) -> None:
         """Tell that a node is dead, with all that it served."""
         self._tell_clusters(now_s)
         ordinary: list[QueueLoad] = []
-        for queue in self._overview.left_behind(node.id):
-            if queue.member and key_of(queue) in self._options:
+        for queue in self._overview.left_behind(node_id):
+            if queue.member and key_of(queue) in self.options:
                 # A leader who has just begun may not have told of the members of the dead.
-                self._tell_member(queue.id, key_of(queue), node.id, now_s)
-            elif queue.durable and not queue.exclusive:
-                ordinary.append(QueueLoad(queue.id, node.id))
-        self._epochs.pop(node.id, None)
-        self._leaving.discard(node.id)
-        self._manager.node_gone(node.id, now_s, ordinary)
+                self._tell_member(queue.id, key_of(queue), node_id, now_s)
+            elif is_lasting(queue):
+                ordinary.append(QueueLoad(queue.id, node_id))
+        self._epochs.pop(node_id, None)
+        self._leaving.discard(node_id)
+        self._manager.node_gone(node_id, now_s, ordinary)
 
     # Inside
 
@@ -63,17 +66,18 @@ class Teller:
         defined = {
             key: value
             for key, value in self._overview.clusters.items()
-            if key not in self.unready and not value.get("deleted")
+            if key not in self._unready and not value.get("deleted")
         }
         for key, value in defined.items():
-            if self._options.get(key) != value["options"]:
-                self._options[key] = value["options"]
-                self._manager.set_cluster(key, ClusterOptions.from_dict(value["options"]), now_s)
-        for key in [key for key in self._options if key not in defined]:
-            del self._options[key]
+            unwanted = self._overview.unwanted(key)
+            if self.options.get(key) != value["options"] or self._unwanted[key] != unwanted:
+                self.options[key], self._unwanted[key] = value["options"], unwanted
+                self._manager.set_cluster(key, self._overview.options(key), now_s, unwanted=unwanted)
+        for key in [key for key in self.options if key not in defined]:
+            del self.options[key], self._unwanted[key]
             self._manager.drop_cluster(key)
             for queue_id in [queue_id for queue_id, cluster in self._members.items() if cluster == key]:
-                del self._members[queue_id]
+                self._forget_member(queue_id)
 
     def _tell_nodes(self, now_s: float) -> None:
         for node in self._overview.up:
@@ -84,8 +88,7 @@ class Teller:
                 now_s,
                 epoch=node.epoch,
                 capacity=self._overview.capacity_of(node.id),
-                provisioned_for=origin.get("cluster"),
-                provisioner=origin.get("provisioner") or "",
+                provisioned_for=origin.get("cluster") or None,
                 request=origin.get("request"),
             )
             if origin.get("leaving") and node.id not in self._leaving:
@@ -94,35 +97,38 @@ class Teller:
 
     def _tell_members(self, now_s: float) -> None:
         present: set[int] = set()
-        for key in self._options:
+        for key in self.options:
             for queue, owner in self._overview.members(key):
                 if owner in self._epochs:
                     present.add(queue.id)
                     self._tell_member(queue.id, key, owner, now_s)
         for queue_id in [queue_id for queue_id in self._members if queue_id not in present]:
-            self._fixed.discard(queue_id)
-            self._unwanted.discard(queue_id)
-            self._manager.member_removed(self._members.pop(queue_id), queue_id, now_s)
+            self._manager.member_removed(self._members[queue_id], queue_id, now_s)
+            self._forget_member(queue_id)
+
+    def _forget_member(self, queue_id: int) -> None:
+        del self._members[queue_id]
+        self._fixed.discard(queue_id)
+        self._going.discard(queue_id)
 
     def _tell_member(self, queue_id: int, key: str, owner: int, now_s: float) -> None:
         value = self._overview.clusters[key]
-        is_fixed, is_unwanted = self._overview.is_fixed(key, owner), queue_id in value.get("leaving", ())
+        is_fixed, is_going = self._overview.is_fixed(key, owner), queue_id in value.get("leaving", ())
         if queue_id not in self._members or is_fixed != (queue_id in self._fixed):
             self._members[queue_id] = key
             is_marked = queue_id in value.get("marked", ())
             self._manager.member_added(key, queue_id, owner, now_s, is_marked=is_marked, is_fixed=is_fixed)
-        if is_unwanted and queue_id not in self._unwanted:
+        if is_going and queue_id not in self._going:
             self._manager.mark(key, queue_id, now_s)
         (self._fixed.add if is_fixed else self._fixed.discard)(queue_id)
-        (self._unwanted.add if is_unwanted else self._unwanted.discard)(queue_id)
+        (self._going.add if is_going else self._going.discard)(queue_id)
 
     def _tell_reports(self, now_s: float) -> None:
         sessions: dict[int, list[SessionReport]] = {queue_id: [] for queue_id in self._members}
         live = self._overview.live
         for node in live:
-            for session_id, role, queue_id, rate_per_s in node.report.get("sessions", ()):
+            for queue_id, report in self._hearing.sessions(node):
                 if queue_id in sessions:
-                    report = SessionReport(session_id, Role(role), rate_per_s, entry=node.id)
                     sessions[queue_id].append(report)
         for node in live:
             for text, told in node.report.get("members", {}).items():

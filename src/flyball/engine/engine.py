@@ -12,8 +12,9 @@ from heapq import heapify, heappop, heappush
 
 from flyball.engine.backlog import Load, Need
 from flyball.engine.consumer import Consumer, SharedWindow
+from flyball.engine.counts import Counts
 from flyball.engine.credit import UNLIMITED, Credit
-from flyball.engine.queue import Afar, Delivery, WorkingQueue
+from flyball.engine.queue import Delivery, Original, WorkingQueue
 from flyball.engine.traits import Traits
 from flyball.errors import (
     ClientInUse,
@@ -85,7 +86,11 @@ class Engine:
         "_queue_id_end",
         "_queues",
         "_queues_by_name",
+        "gone",
         "keeps_messages",
+        "members",
+        "queues_created",
+        "queues_deleted",
         "resident_bytes",
         "resident_limit_bytes",
         "twins",
@@ -107,6 +112,8 @@ class Engine:
         self._queues_by_name: dict[tuple[str, str], WorkingQueue] = {}
         self.twins: dict[int, WorkingQueue] = {}
         """Members of clustered queues whose name means another one here, since this node has taken them over."""
+        self.members: dict[int, WorkingQueue] = {}
+        """The members of clustered queues, by id."""
         for working in self._queues.values():
             self._name(working)
         self._next_client_id = snapshot.next_client_id
@@ -127,6 +134,10 @@ class Engine:
         self._overdue: set[int] = set()
         self._eviction_pause_bytes = 0
         """How much more may come before it is worth trying to evict again."""
+        self.gone = Counts()
+        """What happened in queues that are not here any more."""
+        self.queues_created = 0
+        self.queues_deleted = 0
 
     # Clients
 
@@ -185,7 +196,9 @@ class Engine:
         if only_unused and self.is_sender(client_id):
             raise ClientInUse(client_id)
         del self._clients[client_id]
-        del self._clients_by_name[client.name]
+        # Two nodes may have registered a name at the same time: then it means the one that was heard of last.
+        if self._clients_by_name.get(client.name) is client:
+            del self._clients_by_name[client.name]
 
     def is_sender(self, client_id: int) -> bool:
         """Whether a message of the client's is stored."""
@@ -196,7 +209,7 @@ class Engine:
     @property
     def queues(self) -> list[WorkingQueue]:
         """All but the shadows of queues of other nodes."""
-        return [working for working in self._queues.values() if working.afar is None]
+        return [working for working in self._queues.values() if working.original is None]
 
     def queue(self, queue_id: int) -> WorkingQueue:
         working = self._queues.get(queue_id)
@@ -242,7 +255,8 @@ class Engine:
         if traits is not None:
             working.traits = traits
         self._queues[queue_id] = working
-        self._queues_by_name[vhost, name] = working
+        self._name(working)
+        self.queues_created += 1
         return queue
 
     @property
@@ -264,12 +278,15 @@ class Engine:
 
     def _name(self, working: WorkingQueue) -> None:
         """Let its name mean the queue, unless it means another one."""
+        if working.queue.member:
+            self.members[working.queue.id] = working
         place = (working.queue.vhost, working.queue.name)
         if self._queues_by_name.setdefault(place, working) is not working:
             self.twins[working.queue.id] = working
 
     def _unname(self, working: WorkingQueue) -> None:
         """Let its name mean nothing any more, or a twin of the queue."""
+        self.members.pop(working.queue.id, None)
         place = (working.queue.vhost, working.queue.name)
         if self.twins.pop(working.queue.id, None) is not None:
             return
@@ -286,8 +303,10 @@ class Engine:
         if only_empty and (len(working) or working.out):
             raise QueueNotEmpty(working.queue.name, working.queue.vhost)
         del self._queues[queue_id]
-        if working.afar is None:
+        if working.original is None:
             self._unname(working)
+            self.gone.add(working)
+            self.queues_deleted += 1
         for message in working.purge():
             self._release(message)
         for message in working.out.values():
@@ -300,7 +319,7 @@ class Engine:
             self._fractional.pop(consumer.id, None)
         return working
 
-    def create_shadow(self, name: str, vhost: str, afar: Afar) -> WorkingQueue:
+    def create_shadow(self, name: str, vhost: str, original: Original) -> WorkingQueue:
         """Create a queue that stands for one of another node. It has a negative id and is found by that only.
 
         `delete_queue` ends it.
@@ -308,8 +327,13 @@ class Engine:
         queue = Queue(self._next_shadow_id, name, vhost, durable=False)
         self._next_shadow_id -= 1
         working = self._queues[queue.id] = WorkingQueue(QueueSummary(queue), self._expired)
-        working.afar = afar
+        working.original = original
         return working
+
+    @property
+    def has_shadows(self) -> bool:
+        """Whether there has ever been one."""
+        return self._next_shadow_id < -1
 
     def hold(self, working: WorkingQueue, message: Message) -> None:
         """Take in a message that is out already: it came from another node for one who has asked for it."""
@@ -445,11 +469,13 @@ class Engine:
             working.take_out(message)
         return message
 
-    def settle(self, message: Message) -> bool:
+    def settle(self, message: Message, is_acknowledged: bool = False) -> bool:
         """A message that was taken out is gone for good. False if it is not here: its queue is gone, or another's."""
         working = self._queues.get(message.queue_id)
         if working is None or message.id not in working.out:
             return False
+        if is_acknowledged:
+            working.acknowledged += 1
         working.settle(message)
         self._release(message)
         return True

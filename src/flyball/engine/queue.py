@@ -14,6 +14,7 @@ from typing import Protocol
 
 from flyball.engine.backlog import IndexedBacklog, Load, Need, PlainBacklog, evictable
 from flyball.engine.consumer import Consumer, Line
+from flyball.engine.counts import Counts
 from flyball.engine.credit import UNLIMITED
 from flyball.engine.index import ARRIVAL, Shape
 from flyball.engine.traits import Traits
@@ -28,7 +29,7 @@ class Delivery:
     message: Message
 
 
-class Afar(Protocol):
+class Original(Protocol):
     """The real queue behind a shadow, on another node: what is decided about its messages is told there."""
 
     def give_back(self, message: Message) -> None:
@@ -48,7 +49,7 @@ class Afar(Protocol):
         ...
 
 
-class WorkingQueue:
+class WorkingQueue(Counts):
     """A queue served from memory.
 
     Every stored message of the queue is either ready (in the backlog) or out: leased to a consumer, taken by
@@ -64,12 +65,12 @@ class WorkingQueue:
         "_purged_to",
         "active",
         "addressed",
-        "afar",
         "consumers",
         "generation",
         "is_stored",
         "knows_bytes",
         "last_message_id",
+        "original",
         "out",
         "queue",
         "ready_bytes",
@@ -79,6 +80,7 @@ class WorkingQueue:
 
     def __init__(self, summary: QueueSummary, expired: list[Message]) -> None:
         """Messages that are dropped because their time is up are added to `expired`."""
+        super().__init__()
         self._expired = expired
         self.queue: Queue = summary.queue
         self.is_stored = summary.queue.durable and not summary.queue.exclusive
@@ -95,7 +97,7 @@ class WorkingQueue:
         """How many messages there are of each sender, ready or out."""
         self.last_message_id = summary.last_message_id
         self.traits = Traits()
-        self.afar: Afar | None = None
+        self.original: Original | None = None
         """What it stands for, if it is the shadow of a queue of another node."""
         self.ready_bytes = 0
         """What the bodies of the ready messages hold, if it `knows_bytes`."""
@@ -174,6 +176,7 @@ class WorkingQueue:
             self.last_message_id = message.id
         if message.sender is not None:
             self.sent[message.sender] = self.sent.get(message.sender, 0) + 1
+        self.arrived += 1
         return self._offer(message, now_us)
 
     @property
@@ -245,6 +248,20 @@ class WorkingQueue:
             else:
                 del self.addressed[message.receiver]
 
+    def count_get(self, message: Message, *, is_gone: bool) -> None:
+        """Count a message that was taken out for one who asked for it, and who may have to acknowledge it."""
+        if is_gone:
+            self.got_no_ack += 1
+        else:
+            self.got += 1
+        if message.delivery_count:
+            self.redelivered += 1
+
+    @property
+    def head(self) -> Message | None:
+        """The message that has waited longest, if that is easily found."""
+        return self._backlog.first() if isinstance(self._backlog, PlainBacklog) else None
+
     def take_anywhere(self, message: Message) -> None:
         """Move a ready message out, wherever it stands."""
         if not isinstance(self._backlog, PlainBacklog) or self._backlog.first() is not message:
@@ -274,6 +291,7 @@ class WorkingQueue:
     def requeue(self, messages: Sequence[Message], now_us: int) -> list[Delivery]:
         """Bring messages that were out back, and only then look who waits, so that each gets its first."""
         back: list[Message] = []
+        self.requeued += len(messages)
         for message in messages:
             del self.out[message.id]
             if self._is_alive(message, now_us):
@@ -439,10 +457,16 @@ class WorkingQueue:
             self._blocked.pop(consumer.id, None)
 
     def _hand_over(self, consumer: Consumer, message: Message) -> Delivery:
+        if message.delivery_count:
+            self.redelivered += 1
         if consumer.takes:
+            self.got_no_ack += 1
             consumer.is_cancelled = True
             self.consumers.pop(consumer.id, None)
-        elif not consumer.keeps_none:
+        elif consumer.keeps_none:
+            self.delivered_no_ack += 1
+        else:
+            self.delivered += 1
             consumer.leases[message.id] = message
             if consumer.shared is not None:
                 consumer.shared.held += 1

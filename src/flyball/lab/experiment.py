@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from flyball.cluster.domain import ClusterOptions
+from flyball.cluster.options import ClusterOptions
 from flyball.errors import ClusterError, LabError, SettingsError
 from flyball.lab.auction.settings import SiteSettings
 from flyball.lab.workloads import WORKLOADS, find_workload

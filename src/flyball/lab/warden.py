@@ -79,7 +79,8 @@ def _flyball_node(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
     command = [sys.executable, "-m", "flyball", "serve", "--name", assignment["name"], "--data", str(folder / "data")]
     for protocol in ("amqp", "telesto", "thorbang"):
         command += [f"--{protocol}", listener]
-    for name, value in assignment["settings"].items():
+    # Nobody looks on while it is measured.
+    for name, value in {"http": "off", **assignment["settings"]}.items():
         command += _flag(name, value)
     # By the environment: a store's address may hold a password, and anybody can list processes.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FLYBALL_")}
@@ -93,7 +94,7 @@ def _domain_node(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
     """Run a node of a domain, which may start others: those end with it."""
     flags = [part for name, value in assignment["settings"].items() for part in _flag(name, value)]
     provisioners = folder / "provisioners.toml"
-    arguments = json.dumps([*flags, "--http", "127.0.0.1:0"])
+    arguments = json.dumps(flags)
     provisioners.write_text(f'[lab]\nkind = "local"\narguments = {arguments}\n', encoding="utf-8")
     own = {"http": f"{assignment['listens_on']}:0", "provisioners": str(provisioners)}
     started: list[psutil.Process] = []

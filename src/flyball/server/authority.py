@@ -5,20 +5,19 @@ All protocols ask it, all management goes through it. It knows no protocol and n
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from flyball.engine.access import ADMINISTRATOR, Access, check_tags
 from flyball.engine.patterns import check_name
 from flyball.engine.policies import Policies
-from flyball.errors import FlyballError, RequestError, UserNameTaken
+from flyball.errors import RequestError, UserNameTaken
 from flyball.model import DEFAULT_VHOST, Definition, Permission, Policy, User
-from flyball.server.passwords import Passwords
-from flyball.server.pending import Changing
+from flyball.server.passwords import Passwords, check_hash
+from flyball.server.pending import Changing, outcome
 from flyball.store.changes import Change, DefinitionDeleted, DefinitionPut
 from flyball.store.group_commit import GroupCommit
 
@@ -53,8 +52,9 @@ class Authority:
         """Called when a user is gone, before that is durable: its connections have to end."""
         self.on_vhost_closed: Callable[[str], None] = lambda vhost: None
         """Called when a virtual host is gone, before anything in it: the connections to it have to end."""
-        self.on_vhost_deleted: Callable[[str], None] = lambda vhost: None
-        """Called when a virtual host is gone, before that is durable: what is in it has to go too."""
+        self.on_vhost_deleted: Callable[[str, bool], None] = lambda vhost, is_followed: None
+        """Called when a virtual host is gone, before that is durable: what is in it has to go too. The second
+        argument tells whether another node has deleted it, and all that it knew to be in it."""
         self.on_policies_changed: Callable[[str], None] = lambda vhost: None
         """Called when other policies than before may apply in a virtual host."""
         self._journal = journal
@@ -92,6 +92,13 @@ class Authority:
             return None
         return now if self._may_come_from(name, peer_is_loopback) else None
 
+    def recognise(self, name: str, password: str, peer_is_loopback: bool) -> User | None:
+        """Return the user if `authenticate` has let it in with that password a short while ago. It takes no time."""
+        user = self.access.find_user(name)
+        if user is None or user.password_hash is None or not self._may_come_from(name, peer_is_loopback):
+            return None
+        return user if self._passwords.remembers(user.password_hash, password) else None
+
     def authenticate_certificate(self, common_name: str, peer_is_loopback: bool = False) -> User | None:
         """Return the user that a verified certificate names, if there is one that may log in from there."""
         return self.access.find_user(common_name) if self._may_come_from(common_name, peer_is_loopback) else None
@@ -111,6 +118,22 @@ class Authority:
         self.access.add_user(user)
         log.info("user %r added with tags %s", name, list(tags))
         await self._put_user(user, None)
+
+    async def put_user(
+        self, name: str, tags: Collection[str], *, password: str | None = None, password_hash: str | None = None
+    ) -> None:
+        """Let there be just such a user, with a password or the hash of one; without both it has none."""
+        check_name("user", name)
+        check_tags(tuple(tags))
+        if password is None and password_hash is not None:
+            check_hash(password_hash)
+        else:
+            password_hash = await self._hash(password)
+        before = self.access.find_user(name)
+        user = User(name, password_hash, tuple(tags))
+        self.access.put_user(user)
+        log.info("user %r put with tags %s", name, list(tags))
+        await self._put_user(user, before)
 
     async def change_password(self, name: str, password: str | None) -> None:
         """Give the user another password, or none. Who is logged in stays so."""
@@ -162,7 +185,7 @@ class Authority:
                 self.access.delete_vhost(vhost)
                 self.policies.delete_vhost(vhost)
                 self.on_vhost_closed(vhost)
-                self.on_vhost_deleted(vhost)
+                self.on_vhost_deleted(vhost, False)
 
         await self._put(_of_vhost(vhost), undo)
 
@@ -172,7 +195,7 @@ class Authority:
         policies = self.policies.delete_vhost(vhost)
         log.info("vhost %r deleted", vhost)
         self.on_vhost_closed(vhost)
-        self.on_vhost_deleted(vhost)
+        self.on_vhost_deleted(vhost, False)
         gone = [*map(_of_permission, permissions), *map(_of_policy, policies)]
         await self._delete(gone, _VHOST, vhost)
 
@@ -260,7 +283,7 @@ class Authority:
             self.access.delete_vhost(key)
             self.policies.delete_vhost(key)
             self.on_vhost_closed(key)
-            self.on_vhost_deleted(key)
+            self.on_vhost_deleted(key, True)
         elif kind == _PERMISSION:
             vhost, user = json.loads(key)
             if self.access.has_vhost(vhost) and self.access.find_user(user) is not None:
@@ -316,18 +339,7 @@ class Authority:
 
     async def _put(self, definition: Definition, undo: Callable[[], None]) -> None:
         """Make the definition durable, or undo what it says and raise a StoreError."""
-        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: FlyballError | None) -> None:
-            if outcome.done():
-                return
-            if error is None:
-                outcome.set_result(None)
-            else:
-                outcome.set_exception(error)
-
-        self._journal.change(DefinitionPut(definition), Changing(done, undo))
-        await outcome
+        await outcome(lambda done: self._journal.change(DefinitionPut(definition), Changing(done, undo)))
 
     async def _delete(self, before: Collection[Definition], kind: str, key: str) -> None:
         """Make durable that a definition and what hangs on it are gone. Raises StoreUnavailable if it takes long."""
@@ -365,23 +377,8 @@ def _of_vhost(vhost: str) -> Definition:
 
 
 def _of_permission(permission: Permission) -> Definition:
-    value = {
-        "user": permission.user,
-        "vhost": permission.vhost,
-        "configure": permission.configure,
-        "write": permission.write,
-        "read": permission.read,
-    }
-    return Definition(_PERMISSION, _key(permission.vhost, permission.user), value)
+    return Definition(_PERMISSION, _key(permission.vhost, permission.user), asdict(permission))
 
 
 def _of_policy(policy: Policy) -> Definition:
-    value = {
-        "name": policy.name,
-        "vhost": policy.vhost,
-        "pattern": policy.pattern,
-        "definition": dict(policy.definition),
-        "apply_to": policy.apply_to,
-        "priority": policy.priority,
-    }
-    return Definition(_POLICY, _key(policy.vhost, policy.name), value)
+    return Definition(_POLICY, _key(policy.vhost, policy.name), asdict(policy))

@@ -15,10 +15,19 @@ from typing import Any, Protocol
 
 from flyball.engine.backlog import Build, Load
 from flyball.engine.consumer import Consumer, SharedWindow
+from flyball.engine.counts import Meters
 from flyball.engine.credit import SLOT_US
 from flyball.engine.engine import Engine
 from flyball.engine.queue import Delivery, WorkingQueue
-from flyball.errors import FlyballError, InvalidBody, QueueFull, QueueNotFound, StoreError, StoreUnavailable
+from flyball.errors import (
+    FlyballError,
+    InvalidBody,
+    LeaseNotFound,
+    QueueFull,
+    QueueNotFound,
+    StoreError,
+    StoreUnavailable,
+)
 from flyball.model import Client, ClientMode, Draft, Message, Queue, Selector, Snapshot
 from flyball.server import clock
 from flyball.server.listings import CHEAP_MESSAGES, Listings
@@ -145,6 +154,7 @@ class Broker:
             keeps_messages=store.keeps_messages,
             resident_limit_bytes=resident_limit_bytes if store.pages else None,
         )
+        self.meters = Meters()
         self.now_us: Callable[[], int] = clock.now_us
         """The time of messages; tests put another clock here."""
         self.listings = Listings(time_limit_s)
@@ -173,8 +183,8 @@ class Broker:
         self._time_limit_s = time_limit_s
         self._tasks = tasks
         self._is_reserving = False
-        self._arrived: dict[int, Sequence[Message]] = {}
-        """What was handed over by other nodes, by the transfer, while the store has not forgotten that."""
+        self._arrived: list[Arrived] = []
+        """What was handed over by other nodes and taken in, while the store has not forgotten that."""
         self._taking_in = asyncio.Lock()
         self._under_way: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.TimerHandle | None = None
@@ -288,22 +298,29 @@ class Broker:
         """Take in what other members of clustered queues have handed to ours. Raises StoreError."""
         # One at a time: what another one has read, and this one forgotten meanwhile, would be taken in twice.
         async with self._taking_in:
-            while members := [working.queue.id for working in self.engine.queues if working.queue.member]:
-                arrivals = await self.store.arrivals(members)
-                # What came for a queue that is gone by now is not for this node any more.
-                taken = [arrived for arrived in arrivals if self.engine.has_queue(arrived.queue_id)]
-                if not taken:
-                    return
-                for arrived in taken:
-                    if arrived.transfer_id not in self._arrived:
+            # The store may not have heard of what was taken in last: else that would come again.
+            await self._confirm_arrived()
+            while self.engine.members:
+                for arrived in await self.store.arrivals(list(self.engine.members)):
+                    # What came for a queue that is gone by now is not for this node any more.
+                    if self.engine.has_queue(arrived.queue_id):
                         self._take_in(arrived)
-                await self.store.received([arrived.transfer_id for arrived in taken])
-                for arrived in taken:
-                    for message in self._arrived.pop(arrived.transfer_id):
-                        message.stored = True
+                if not self._arrived:
+                    return
+                await self._confirm_arrived()
+
+    async def _confirm_arrived(self) -> None:
+        """Let the store forget what was taken in; it may have done so before."""
+        self._arrived = [arrived for arrived in self._arrived if self.engine.has_queue(arrived.queue_id)]
+        if self._arrived:
+            await self.store.received(self._arrived)
+            for arrived in self._arrived:
+                for message in arrived.messages:
+                    message.stored = True
+            self._arrived = []
 
     def _take_in(self, arrived: Arrived) -> None:
-        self._arrived[arrived.transfer_id] = arrived.messages
+        self._arrived.append(arrived)
         working = self.engine.queue(arrived.queue_id)
         for message in arrived.messages:
             # Until the transfer is received the store does not tell of it, as of what it does not have.
@@ -363,6 +380,7 @@ class Broker:
             if working is not None and working.traits.rejects and working.is_full_for(len(draft.body)):
                 done([], QueueFull(working.queue.name, working.queue.vhost))
                 return []
+        self.meters.put += 1
         arrival = self.engine.put(draft, queue_ids, self.now_us())
         messages = arrival.messages
         if draft.persistent and messages and self.engine.keeps_messages:
@@ -396,12 +414,12 @@ class Broker:
         elif not working.traits.is_plain:
             self._look_after(working)
 
-    def settle(self, message: Message) -> bool:
+    def settle(self, message: Message, is_acknowledged: bool = False) -> bool:
         """A message that was taken out or leased is dealt with: it is gone, and soon in the store as well.
 
         False if that has no effect: the queue is gone, or another node serves it, where the message comes again.
         """
-        if not self.engine.settle(message) and message.persistent:
+        if not self.engine.settle(message, is_acknowledged) and message.persistent:
             return False
         # What is not persistent has a receipt only if another node waits to know what became of it.
         if (not message.persistent or self.journal.remove(message, None)) and message.receipt is not None:
@@ -416,9 +434,9 @@ class Broker:
             working = self.engine.find_working(message.queue_id)
             if working is None:
                 continue
-            if working.afar is not None:
+            if working.original is not None:
                 self.engine.settle(message)
-                working.afar.give_back(message)
+                working.original.give_back(message)
                 continue
             limit = working.traits.delivery_limit
             if limit is not None and message.delivery_count >= limit:
@@ -437,10 +455,11 @@ class Broker:
 
     def bury(self, working: WorkingQueue, message: Message, reason: str) -> None:
         """Nobody will get this message, which is out, any more: it may be published elsewhere, and it is removed."""
-        if working.afar is not None:
+        if working.original is not None:
             self.engine.settle(message)
-            working.afar.bury(message)
+            working.original.bury(message)
             return
+        working.dropped += 1
         burial = self.on_dead(working, message, reason)
         if burial is Burial.LATER:
             return
@@ -526,8 +545,10 @@ class Broker:
                 return
         message = self.engine.take(queue_id, selector, self.now_us())
         if message is None:
+            self.meters.get_empty += 1
             done(None, None)
         elif isinstance(message, Message):
+            self.engine.queue(queue_id).count_get(message, is_gone=True)
             self.remove(message, done)
         else:
             self._reader.fetch(
@@ -644,8 +665,8 @@ class Broker:
 
     def set_prefetch(self, consumer: Consumer, prefetch: float) -> None:
         working = self.engine.find_working(consumer.queue_id)
-        if working is not None and working.afar is not None:
-            working.afar.set_prefetch(prefetch)
+        if working is not None and working.original is not None:
+            working.original.set_prefetch(prefetch)
             return
         self.engine.set_prefetch(consumer, prefetch)
         self._feed(consumer)
@@ -655,8 +676,8 @@ class Broker:
         """Send the consumer no more; what it holds it may still settle."""
         working = self.engine.find_working(consumer.queue_id)
         successor = self.engine.cancel(consumer)
-        if working is not None and working.afar is not None:
-            working.afar.cancel()
+        if working is not None and working.original is not None:
+            working.original.cancel()
         if successor is not None:
             self._feed(successor)
 
@@ -669,8 +690,20 @@ class Broker:
         self._feed(consumer)
 
     def acknowledge(self, consumer: Consumer, message_ids: Sequence[int], done: Done) -> None:
-        """The messages are dealt with: remove them, and let the consumer have more."""
-        self.remove_all(self.engine.acknowledge(consumer, message_ids), done)
+        """The messages are dealt with: remove them, and let the consumer have more.
+
+        LeaseNotFound is told, as it is raised, if another node serves the queue by now: they come again there.
+        """
+        messages = self.engine.acknowledge(consumer, message_ids)
+        working = self.engine.find_working(consumer.queue_id)
+        out = () if working is None else working.out
+        lost = next((message.id for message in messages if message.id not in out), None)
+        if lost is not None:
+            done(LeaseNotFound(lost))
+            return
+        if working is not None:
+            working.acknowledged += len(messages)
+        self.remove_all(messages, done)
         self._feed(consumer)
 
     def requeue(self, consumer: Consumer, message_ids: Sequence[int]) -> None:

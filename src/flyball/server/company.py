@@ -21,6 +21,10 @@ async def _mine(vhost: str, name: str) -> bool:
     return True
 
 
+async def _settled(vhost: str, name: str) -> None:
+    """No other node can have the name."""
+
+
 def _unnamed(node_id: int) -> str:
     return str(node_id)
 
@@ -65,6 +69,9 @@ class Company:
     """Where a node (id) listens for a protocol, None if it cannot be reached at present."""
     claim: Callable[[str, str], Awaitable[bool]] = _mine
     """Whether a new queue of that virtual host and name may be made here. Raises StoreError."""
+    settle_name: Callable[[str, str], Awaitable[None]] = _settled
+    """Returns when it is known who has the queue of that virtual host and name: it may be made here if nobody has.
+    Raises StoreError, and PeerLost if another node has claimed the name and makes no queue of it."""
     catch_up: Callable[[], Awaitable[None]] = _nothing_new
     """Follows what the others have changed up to now. Raises StoreError."""
     followed: Callable[[], Awaitable[None]] = _nothing_new

@@ -23,8 +23,10 @@ from flyball.server.authority import Authority
 from flyball.server.broker import Broker
 from flyball.server.company import Company
 from flyball.server.directory import Directory
+from flyball.server.loops import Loops
 from flyball.server.placement import HerePlacement, Placement
 from flyball.server.topics import Topics
+from flyball.server.uses import Uses
 from flyball.trace.recorder import Recorder
 from flyball.trace.schema import Kind, Protocol, Result
 from flyball.trace.span import Span
@@ -68,11 +70,15 @@ class Hub:
         self.recorder = recorder
         self.max_connections = max_connections
         self.connections: set[Connection] = set()
+        self.last_number = 0
+        """The number of the last connection that came."""
         self.stalled: set[Connection] = set()
         self.reports: dict[str, Callable[[], Any]] = {}
         """What further parts of the node tell of themselves, by the name that it has in the node's status."""
         self.commands: dict[str, Callable[..., Awaitable[Any]]] = {}
         """What further parts of the node can be told to do by its administrators, by name; see `management`."""
+        self.loops = Loops()
+        """The control loops that the node knows."""
         self.before_flush: Callable[[], None] | None = None
         """Called before answers go out: they may have to wait for what they have cost."""
         self.is_stopping = False
@@ -102,6 +108,14 @@ class Hub:
         """End what is still under way."""
         for task in self._under_way:
             task.cancel()
+
+    def is_member(self, queue_id: int) -> bool:
+        """Tell whether a queue, of this node or another, is a member of a clustered queue."""
+        working = self.broker.engine.find_working(queue_id)
+        if working is not None:
+            return working.queue.member
+        remote = self.directory.get(queue_id)
+        return remote is not None and remote.queue.member
 
     def next_turn(self, connection: Connection) -> None:
         """Let the connection go on in the next turn of the loop: others want theirs."""
@@ -138,7 +152,7 @@ class Hub:
     def speak_until(self, end_s: float) -> None:
         """The node's lease lasts until then: what was held back since it ended goes out."""
         self.speaks_until = end_s
-        if self._dirty:
+        if self._dirty or self.stalled:
             self._loop.call_soon(self.flush)
 
     def _wake(self) -> None:
@@ -190,9 +204,16 @@ class Connection(asyncio.Protocol, abc.ABC):
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.broker = hub.broker
+        self.meters = hub.broker.meters
         self.client_id = 0
         self.in_flight = 0
         """How many requests are under way."""
+        self.number = 0
+        """Counts the connections of the node, in the order in which they came."""
+        self.connected_at_s = 0.0
+        """When, in seconds since 1970."""
+        self.read_bytes = 0
+        self.written_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -237,6 +258,21 @@ class Connection(asyncio.Protocol, abc.ABC):
         return f"{name[0]}:{name[1]}" if name else "unknown peer"
 
     @property
+    def name(self) -> str:
+        """Both ends of it, as RabbitMQ writes them."""
+        here = self._transport.get_extra_info("sockname") if self._transport is not None else None
+        return f"{self.peer} -> {here[0]}:{here[1]}" if here else self.peer
+
+    @property
+    def is_link(self) -> bool:
+        """Whether the peer is another node."""
+        return self.PROTOCOL is Protocol.LINK
+
+    def extra(self, name: str) -> Any:
+        """Return what the transport knows under a name, None if nothing or if it is gone."""
+        return None if self._transport is None else self._transport.get_extra_info(name)
+
+    @property
     def peer_is_loopback(self) -> bool:
         """Whether the peer is on the node's own machine."""
         name = self._transport.get_extra_info("peername") if self._transport is not None else None
@@ -258,6 +294,11 @@ class Connection(asyncio.Protocol, abc.ABC):
             self._transport.abort()
             return
         self.hub.connections.add(self)
+        self.hub.last_number += 1
+        self.number = self.hub.last_number
+        self.connected_at_s = time.time()
+        if not self.is_link:
+            self.meters.connections_opened += 1
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         _keep_alive(self._transport.get_extra_info("socket"))
 
@@ -267,6 +308,8 @@ class Connection(asyncio.Protocol, abc.ABC):
         self._out.clear()
         self._answered.clear()
         self._transport = None
+        if self in self.hub.connections and not self.is_link:
+            self.meters.connections_closed += 1
         self.hub.forget(self)
         self.ended()
 
@@ -277,6 +320,10 @@ class Connection(asyncio.Protocol, abc.ABC):
             self.flush()
             self._transport.close()
             self._limit_stall()
+
+    def expel(self, reason: str) -> None:
+        """End the connection because somebody who may wants it so."""
+        self.close(reason)
 
     def disconnect(self) -> None:
         """End the connection because the node stops."""
@@ -292,6 +339,8 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     def data_received(self, data: bytes) -> None:
         self._received_ns = time.perf_counter_ns()
+        self.read_bytes += len(data)
+        self.meters.read_bytes += len(data)
         try:
             self.feed(data)
         except ProtocolError as error:
@@ -391,10 +440,13 @@ class Connection(asyncio.Protocol, abc.ABC):
         out = self._out
         if not out or not self.hub.may_speak:
             return
+        out_bytes = self._out_bytes
         self._out = []
         self._out_bytes = 0
         if self._transport is None or self._transport.is_closing():
             return
+        self.written_bytes += out_bytes
+        self.meters.written_bytes += out_bytes
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         if self._answered:
             answered, self._answered = self._answered, []
@@ -442,6 +494,11 @@ def is_loopback(host: str) -> bool:
 
 class RequestConnection(Connection):
     """A peer whose protocol has one answer for each request. A session says how to decode, handle and refuse."""
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(hub)
+        self.uses = Uses(hub.is_member)
+        """The members of clustered queues that the peer uses, if nobody has placed it."""
 
     # What a protocol fills in
 

@@ -48,7 +48,7 @@ class Definitions:
         """Forget it, if it is there."""
         if self._kept[kind].pop(key, None) is not None:
             self._tell(kind, key)
-        self._journal.change(DefinitionDeleted(kind, key), Changing(done, lambda: None))
+        self._journal.change(DefinitionDeleted(kind, key), Changing(done))
 
     def knows(self, kind: str) -> bool:
         return kind in self._kept

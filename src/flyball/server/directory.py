@@ -37,6 +37,11 @@ class Directory:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    @property
+    def name_count(self) -> int:
+        """How many queues there are if those of the same name, members of a clustered one, are one."""
+        return len(self._by_name)
+
     def all(self) -> list[RemoteQueue]:
         return list(self._by_id.values())
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import ConfigDict, ValidationError, validate_call
@@ -26,6 +27,13 @@ _checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True, strict=
 @_checked
 async def add_user(hub: Hub, name: str, password: str | None = None, tags: list[str] | None = None) -> None:
     await hub.authority.add_user(name, password, tags or ())
+
+
+@_checked
+async def put_user(
+    hub: Hub, name: str, tags: list[str], password: str | None = None, password_hash: str | None = None
+) -> None:
+    await hub.authority.put_user(name, tags, password=password, password_hash=password_hash)
 
 
 @_checked
@@ -88,13 +96,7 @@ async def clear_permission(hub: Hub, user: str, vhost: str = DEFAULT_VHOST) -> N
 async def list_permissions(hub: Hub, user: str | None = None, vhost: str | None = None) -> list[dict[str, Any]]:
     """Return all permissions, or those of one user, or those in one virtual host."""
     return [
-        {
-            "user": permission.user,
-            "vhost": permission.vhost,
-            "configure": permission.configure,
-            "write": permission.write,
-            "read": permission.read,
-        }
+        asdict(permission)
         for permission in hub.authority.access.permissions
         if user in (None, permission.user) and vhost in (None, permission.vhost)
     ]
@@ -125,17 +127,7 @@ async def clear_policy(hub: Hub, name: str, vhost: str = DEFAULT_VHOST) -> None:
 async def list_policies(hub: Hub, vhost: str | None = None) -> list[dict[str, Any]]:
     """Return the policies of all virtual hosts, or of one, those first that go before others."""
     policies = hub.authority.policies
-    return [
-        {
-            "name": policy.name,
-            "vhost": policy.vhost,
-            "pattern": policy.pattern,
-            "apply_to": policy.apply_to,
-            "priority": policy.priority,
-            "definition": dict(policy.definition),
-        }
-        for policy in (policies.all() if vhost is None else policies.of_vhost(vhost))
-    ]
+    return [asdict(policy) for policy in (policies.all() if vhost is None else policies.of_vhost(vhost))]
 
 
 # Queues
@@ -188,6 +180,7 @@ COMMANDS: dict[str, Command] = {
     "user.delete": delete_user,
     "user.list": list_users,
     "user.password": change_password,
+    "user.put": put_user,
     "user.tags": set_tags,
     "vhost.add": add_vhost,
     "vhost.delete": delete_vhost,
@@ -222,14 +215,19 @@ async def manage(hub: Hub, command: str, arguments: Mapping[str, Any]) -> Any:
         else:
             raise InvalidArgument(f"there is no command {command!r}")
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        # The value stays out of it: it may be a password.
-        place = ".".join(str(part) for part in first["loc"])
-        raise InvalidArgument(f"{command}: {place}: {first['msg']}") from None
+        raise invalid_argument(command, error) from None
     if found is None:
         # It has nothing to tell, so it has changed something, which is to hold wherever one looks next.
         await hub.company.followed()
     return found
+
+
+def invalid_argument(command: str, error: ValidationError) -> InvalidArgument:
+    """Return what is wrong with the arguments of a command, in one line."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    # The value stays out of it: it may be a password.
+    place = ".".join(str(part) for part in first["loc"])
+    return InvalidArgument(f"{command}: {place}: {first['msg']}")
 
 
 def read_command(document: bytes) -> tuple[str, dict[str, Any]]:

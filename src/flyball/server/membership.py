@@ -67,13 +67,15 @@ class Membership:
         self.nodes: Sequence[NodeRecord] = ()
         """All nodes as of the last renewal, this one included."""
         self.report: Callable[[], Mapping[str, Any]] = dict
-        """Called at every renewal: what the node tells the others of itself."""
+        """Called at every renewal: what the node tells the others of itself, or again what it told last."""
         self.on_nodes: list[NodesChanged] = []
         """Called with all nodes after every renewal."""
         self.on_lapsed: Callable[[], None] = lambda: None
         """Called when the lease is held again after it had run out, before anybody hears of this node."""
         self.on_placed: Callable[[int], None] = lambda queue_id: None
         """Called with a queue that another node serves now, or this one instead of another, or nobody any more."""
+        self._told: Mapping[str, Any] = {}
+        self._is_speechless = False
         self._hub = hub
         self._broker = hub.broker
         self._authority: Authority = hub.authority
@@ -84,6 +86,9 @@ class Membership:
         self._is_in_company = False
         self._news = asyncio.Event()
         self._following = asyncio.Lock()
+        self._rounds_begun = 0
+        self._last_round = 0
+        """The last time that the others were followed to the end, counted as begun."""
         self._renewed_s = 0.0
         self._gapless_since_s: float | None = None
         self._renewal_due = asyncio.Event()
@@ -171,7 +176,12 @@ class Membership:
         """Follow all that others have changed up to now. Raises StoreError."""
         if not self._broker.in_company:
             return
+        came_after = self._rounds_begun
         async with self._following:
+            if self._last_round > came_after:
+                # Somebody else has begun to read since this one came: that serves all who had come.
+                return
+            self._rounds_begun += 1
             settled = self._unseen.count if self._broker.journal.pending_count == 0 else None
             while True:
                 news = await self.registry.changes(self._version)
@@ -188,6 +198,13 @@ class Membership:
             if settled == self._unseen.count:
                 self._unseen.clear()
             await self._broker.take_arrivals()
+            self._last_round = self._rounds_begun
+
+    async def remove(self, node_id: int) -> None:
+        """Remove a dead node from the domain: nobody here is told of it any more. Raises StoreError."""
+        await self.registry.remove_node(node_id)
+        self.nodes = [node for node in self.nodes if node.id != node_id]
+        self._tell_nodes()
 
     # Inside
 
@@ -248,7 +265,7 @@ class Membership:
         self.nodes = await self.registry.renew(
             lease_s,
             addresses=self.addresses,
-            report=self.report(),
+            report=self._own_report(),
             known_generation=self._known_generation,
             seen_version=self._version,
             state=self.state,
@@ -273,6 +290,18 @@ class Membership:
         # Should a notice have been lost, nothing is more than a renewal late.
         self._news.set()
         self._tell_nodes()
+
+    def _own_report(self) -> Mapping[str, Any]:
+        """Return what the node tells of itself; what it told last if it cannot say."""
+        try:
+            self._told = self.report()
+            self._is_speechless = False
+        except Exception:
+            # Whatever is wrong there, it is no reason to lose the lease and with it all clients.
+            if not self._is_speechless:
+                log.exception("this node cannot say how it is: others hear what it told last")
+            self._is_speechless = True
+        return self._told
 
     def _tell_nodes(self) -> None:
         for tell in self.on_nodes:
@@ -356,7 +385,7 @@ def _has_jumped(before: Sequence[NodeRecord], now: Sequence[NodeRecord], passed_
 
     Then they say nothing about their nodes, until these have had the time to renew them.
     """
-    left_s = {(node.id, node.epoch): node.lease_left_s for node in before if node.is_live}
+    left_s = {(node.id, node.epoch): node.lease_left_s for node in before}
     # Who leaves gives up its lease.
     stayed = [node for node in now if node.state is not NodeState.LEAVING]
     return any(left_s.get((node.id, node.epoch), 0.0) - node.lease_left_s > passed_s + JUMP_S for node in stayed)

@@ -25,7 +25,6 @@ from flyball.server.authority import Authority
 from flyball.server.broker import Broker
 from flyball.server.company import Company
 from flyball.server.connection import Connection, Hub, is_loopback
-from flyball.server.cpu_share import CpuShare
 from flyball.server.definitions import Definitions
 from flyball.server.directory import Directory
 from flyball.server.link import LinkSession, Peers
@@ -33,11 +32,14 @@ from flyball.server.link.followers import CATCH_UP, Followers
 from flyball.server.link.ownership import Ownership
 from flyball.server.logs import configure_logging
 from flyball.server.membership import Membership
+from flyball.server.node_loops import add_node_loops
+from flyball.server.pace import Pace, operations_of
 from flyball.server.remote import Remotes
 from flyball.server.settings import Address, ServeSettings
 from flyball.server.thorbang import ThorBangSession
 from flyball.server.topics import Topics
 from flyball.server.topology import Topology
+from flyball.server.usage import Usage
 from flyball.store.interface import Store
 from flyball.store.memory import MemoryStore
 from flyball.store.null import NullStore
@@ -60,7 +62,10 @@ NAME_FILE = "node.name"
 TLS_HANDSHAKE_S = 10.0
 """A client that has not agreed on TLS by then is disconnected."""
 
-OTHER_FILES = 100
+HTTP_CONNECTIONS = 1000
+"""So many are served at a time: whoever opens more takes no files from those who send messages."""
+
+OTHER_FILES = 300
 """Files that are open beside connections: the store's, the trace's, the log."""
 
 
@@ -84,7 +89,7 @@ class Node:
         membership: Membership,
         peers: Peers,
         remotes: Remotes,
-        afar: Afar | None,
+        amqp: AmqpContext,
         store_url: str,
         addresses: dict[str, Address],
     ) -> None:
@@ -95,12 +100,15 @@ class Node:
         self.membership = membership
         self.peers = peers
         self.remotes = remotes
-        self.afar = afar
+        self.amqp = amqp
+        self.afar = amqp.afar
         """What leads AMQP clients to queues of other nodes, where there can be others."""
         self.store_url = store_url
         """Where other nodes find the same store; empty where they cannot. May hold a password."""
         self.addresses = addresses
         """The address of each protocol's listener; a part may add its own."""
+        self.usage = Usage(settings.data)
+        """What the process uses of its machine; a part may look again."""
 
 
 Part = Callable[[Node], AbstractAsyncContextManager[None]]
@@ -109,9 +117,9 @@ Part = Callable[[Node], AbstractAsyncContextManager[None]]
 
 def prepare_process(settings: ServeSettings) -> None:
     """Set up what all of the process shares: its log, its garbage collection, its limits."""
-    configure_logging(settings.log_level, settings.log_format)
+    configure_logging(settings.log_level, settings.log_format, settings.log_file)
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
-    _allow_open_files(settings.max_connections + OTHER_FILES)
+    _allow_open_files(settings.max_connections + HTTP_CONNECTIONS + OTHER_FILES)
 
 
 def _allow_open_files(wanted: int) -> None:
@@ -169,6 +177,7 @@ async def serving(
         hub = Hub(broker, authority, topics, recorder, settings.max_connections, tasks)
         hub.directory = topology.directory
         hub.reports["flow"] = amqp_context.flow.report
+        add_node_loops(hub.loops, node_name(settings), amqp_context.flow, broker.listings.admission)
         membership = Membership(hub, topology, definitions, lease_s=settings.lease_s, version=snapshot.version)
         registry = store.registry
         peers = Peers(hub, registry.node_id, registry.epoch, registry.secret)
@@ -176,34 +185,34 @@ async def serving(
         peers.commands[CATCH_UP] = membership.catch_up
         remotes = Remotes(broker, directory, peers)
         remotes.catch_up = membership.catch_up
-        topics.claim = membership.may_create
+        remotes.claim = membership.claim
         hub.company = topics.company = Company(
-            membership.address_of,
-            membership.may_create,
-            membership.catch_up,
-            Followers(peers, lambda: [other.id for other in membership.others]).followed,
-            remotes.put,
-            remotes.read,
-            remotes.delete_empty,
-            partial(remotes.delete, if_unused=True, if_empty=False),
-            remotes.ask_owners,
-            node_name(settings),
-            membership.name_of,
+            address_of=membership.address_of,
+            claim=membership.may_create,
+            settle_name=remotes.settle_name,
+            catch_up=membership.catch_up,
+            followed=Followers(peers, lambda: [other.id for other in membership.others]).followed,
+            put=remotes.put,
+            read=remotes.read,
+            delete_empty=remotes.delete_empty,
+            delete_unused=partial(remotes.delete, if_unused=True, if_empty=False),
+            ask_owners=remotes.ask_owners,
+            name=node_name(settings),
+            name_of=membership.name_of,
         )
         membership.on_nodes.append(peers.update)
         membership.on_lapsed = peers.drop_links
         membership.on_placed = remotes.placed
         if registry.is_shared:
             afar = amqp_context.afar = Afar(amqp_context, remotes, hub)
-            afar.claim = membership.claim
             afar.is_in_company = lambda: broker.in_company
         await membership.start()
         member = tasks.create_task(membership.run())
         beside = [tasks.create_task(_keep_house(hub))]
-        if settings.cpu_share < 1:
-            share = CpuShare(settings.cpu_share)
-            hub.before_flush = share.settle
-            beside.append(tasks.create_task(share.run()))
+        if settings.pace_per_s is not None:
+            pace = Pace(settings.pace_per_s, partial(operations_of, broker))
+            hub.before_flush = pace.settle
+            beside.append(tasks.create_task(pace.run()))
         servers: list[asyncio.Server] = []
         try:
             addresses: dict[str, Address] = {}
@@ -225,7 +234,7 @@ async def serving(
                 membership,
                 peers,
                 remotes,
-                amqp_context.afar,
+                amqp_context,
                 store_url,
                 addresses,
             )
@@ -429,12 +438,13 @@ async def _finish(hub: Hub, limit_s: float) -> None:
 
 
 async def _keep_house(hub: Hub) -> None:
-    """Remove what deleted queues have left, then what is past its time, again and again."""
+    """Remove what deleted queues have left, then what is past its time and look at the loops, again and again."""
     with contextlib.suppress(StoreError):
         await hub.broker.store.sweep_orphans()
     while True:
         await asyncio.sleep(HOUSEKEEPING_S)
         hub.broker.expire()
+        hub.loops.tick(time.time())
         now_s = time.monotonic()
         for connection in list(hub.connections):
             connection.tick(now_s)

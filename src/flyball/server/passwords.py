@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Callable
 
-from argon2 import PasswordHasher
+from argon2 import PasswordHasher, Type, extract_parameters
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from flyball.errors import InvalidArgument
@@ -25,11 +25,18 @@ MEMORY_KIB = 19 * 1024
 RUNS_AT_ONCE = 2
 """So many checks run at a time; further ones wait, with the memory that they would need."""
 
-REMEMBER_S = 60.0
+REMEMBER_S = 300.0
+"""A success that nobody repeats for so long is forgotten."""
 REMEMBER_MOST = 1000
 """When more successes are remembered the oldest is forgotten."""
 
 MAX_PASSWORD_BYTES = 1024
+
+MAX_HASH_LENGTH = 512
+MAX_TIME_COST = 16
+MAX_MEMORY_KIB = 256 * 1024
+MAX_THREADS = 16
+"""A hash that comes from elsewhere is not taken if it costs more to check."""
 
 _SALT_BYTES = 16
 _DIGEST_BYTES = 32
@@ -77,7 +84,7 @@ class Passwords:
         data = _bytes_of(password)
         if password_hash is None or not 0 < len(data) <= MAX_PASSWORD_BYTES:
             password_hash, data = self._decoy, b"-"
-        mark = hashlib.blake2b(password_hash.encode() + b"\0" + data, key=self._key).digest()
+        mark = self._mark(password_hash, data)
         if self._is_remembered(mark):
             return True
         async with self._room:
@@ -90,6 +97,13 @@ class Passwords:
             self._remember(mark)
         return is_right
 
+    def remembers(self, password_hash: str, password: str | bytes) -> bool:
+        """Whether the password was found to be the one of the hash a short while ago. It takes no time to say so."""
+        return self._is_remembered(self._mark(password_hash, _bytes_of(password)))
+
+    def _mark(self, password_hash: str, data: bytes) -> bytes:
+        return hashlib.blake2b(password_hash.encode() + b"\0" + data, key=self._key).digest()
+
     def _check(self, password_hash: str, data: bytes) -> bool:
         try:
             return self._hasher.verify(password_hash, data)
@@ -100,16 +114,30 @@ class Passwords:
         until = self._remembered.get(mark)
         if until is None:
             return False
-        if until > self._now():
-            return True
         del self._remembered[mark]
-        return False
+        if until <= self._now():
+            return False
+        self._remember(mark)
+        return True
 
     def _remember(self, mark: bytes) -> None:
         self._remembered.pop(mark, None)
         self._remembered[mark] = self._now() + REMEMBER_S
         if len(self._remembered) > REMEMBER_MOST:
             del self._remembered[next(iter(self._remembered))]
+
+
+def check_hash(password_hash: str) -> None:
+    """Raise InvalidArgument unless it is a hash that `Passwords` makes, or could."""
+    try:
+        found = extract_parameters(password_hash) if len(password_hash) <= MAX_HASH_LENGTH else None
+    except (InvalidHashError, ValueError):
+        found = None
+    is_ours = found is not None and found.type is Type.ID
+    if found is None or not is_ours or found.salt_len < _SALT_BYTES or found.hash_len < _DIGEST_BYTES:
+        raise InvalidArgument("this is no hash of a password that Flyball makes (argon2id): give a password instead")
+    if found.memory_cost > MAX_MEMORY_KIB or found.time_cost > MAX_TIME_COST or found.parallelism > MAX_THREADS:
+        raise InvalidArgument("this hash of a password would cost too much to check: give a password instead")
 
 
 def _bytes_of(password: str | bytes) -> bytes:

@@ -6,6 +6,7 @@ engine what could not be made durable.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from flyball.engine.engine import Engine
@@ -77,11 +78,11 @@ class Together:
 
 
 class Changing:
-    """A change of queues or clients on its way to the store."""
+    """A change on its way to the store; it is undone if it fails, where it can be."""
 
     __slots__ = ("_done", "_undo")
 
-    def __init__(self, done: Done, undo: Callable[[], object]) -> None:
+    def __init__(self, done: Done, undo: Callable[[], object] = lambda: None) -> None:
         self._done = done
         self._undo = undo
 
@@ -92,3 +93,20 @@ class Changing:
         if not isinstance(error, OutcomeUnknown):
             self._undo()
         self._done(error)
+
+
+async def outcome(operation: Callable[[Done], object]) -> None:
+    """Begin something that calls back when it is done, and wait for that. Raises the error that is told."""
+    told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: FlyballError | None) -> None:
+        # Nobody waits any more if the one who did was cancelled.
+        if told.done():
+            return
+        if error is None:
+            told.set_result(None)
+        else:
+            told.set_exception(error)
+
+    operation(done)
+    await told

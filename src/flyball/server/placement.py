@@ -89,6 +89,10 @@ class Placement(Protocol):
         """
         ...
 
+    async def ended(self, session_id: str) -> None:
+        """A client that was placed is gone again, or never got anywhere."""
+        ...
+
 
 class HerePlacement:
     """Places every client where it asked, if the queue is there."""
@@ -106,4 +110,7 @@ class HerePlacement:
         """Nobody counts them."""
 
     def left(self, session_id: str, connection: Movable, *, orderly: bool) -> None:
+        """Nobody counts them."""
+
+    async def ended(self, session_id: str) -> None:
         """Nobody counts them."""

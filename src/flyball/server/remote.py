@@ -19,7 +19,7 @@ from flyball.model import Message, Queue, Selector
 from flyball.server.amqp.intake import Intake
 from flyball.server.broker import Broker, Receiver, is_text
 from flyball.server.directory import Directory, RemoteQueue
-from flyball.server.link.drafts import draft_of, outcome_of
+from flyball.server.link.contents import is_draft, message_of, put_draft
 from flyball.server.link.failures import raised_elsewhere
 from flyball.server.link.peers import Link, Peers
 from flyball.server.pending import TakeDone
@@ -36,6 +36,9 @@ CONGESTED_BYTES = 8 * 1024 * 1024
 RETRY_S = 0.5
 """After so long a read is tried again whose node could not be reached, if nothing has changed before."""
 
+CLAIM_LIMIT_S = 10.0
+"""A queue whose name another node has claimed must be there by then."""
+
 UNAWARE_S = 0.1
 """After so long a node is asked again that should serve a queue, and does not do so yet."""
 
@@ -49,10 +52,17 @@ class _Put:
     A member of a clustered queue that is gone is not the end of it: another one takes the message.
     """
 
-    __slots__ = ("_content", "_done", "_link", "_queues", "_remotes", "_token", "deadline_s")
+    __slots__ = ("_content", "_done", "_link", "_queues", "_remotes", "_token", "deadline_s", "number")
 
     def __init__(
-        self, remotes: Remotes, queues: list[Queue], content: Content, done: PutDone, token: int, deadline_s: float
+        self,
+        remotes: Remotes,
+        queues: list[Queue],
+        content: Content,
+        done: PutDone,
+        token: int,
+        deadline_s: float,
+        number: int,
     ) -> None:
         self._remotes = remotes
         self._queues = queues
@@ -61,23 +71,32 @@ class _Put:
         self._token = token
         self._link: Link | None = None
         self.deadline_s = deadline_s
+        self.number = number
+        """Its place among all."""
 
     def send(self) -> None:
         """Send it to whoever serves the queue now, or wait until somebody does."""
         remotes = self._remotes
         queue_id = self._queues[0].id
         remote = remotes.directory.get(queue_id)
-        if remote is None:
-            if remotes.broker.engine.has_queue(queue_id):
-                remotes.put_here(queue_id, self._content, self._done, self._token)
-            else:
-                self._send_to_another()
-            return
-        link = self._link = remotes.peers.link(remote.owner)
-        if link is None:
-            remotes.park(queue_id, self)
-        else:
+        link = self._link = None if remote is None else remotes.peers.link(remote.owner)
+        if link is not None and remotes.set_out(self._queues, link):
             link.put([queue.id for queue in self._queues], self._content, self._answered, 0)
+        elif len(self._queues) > 1:
+            # Their owner is dead, or has no more of them all: each may have another one, or none.
+            self._send_apart()
+        elif remote is not None:
+            remotes.park(queue_id, self)
+        elif remotes.broker.engine.has_queue(queue_id):
+            remotes.put_here(queue_id, self._content, self._done, self._token)
+        else:
+            self._send_to_another()
+
+    def _send_apart(self) -> None:
+        """Let each queue get the message by itself."""
+        joined = _Joined(len(self._queues), self._done, self._token)
+        for queue in self._queues:
+            _Put(self._remotes, [queue], self._content, joined.one, 0, self.deadline_s, self.number).send()
 
     def _send_to_another(self) -> None:
         """The queue is gone. If it was one of several members, the message is for any of them."""
@@ -91,10 +110,17 @@ class _Put:
             self.send()
 
     def _answered(self, _: int, outcome: int) -> None:
+        remotes, queues = self._remotes, self._queues
+        remotes.arrive(queues)
+        self._take(outcome)
+        if remotes.has_parked:
+            remotes.let_follow(queues)
+
+    def _take(self, outcome: int) -> None:
         if outcome not in (Outcome.MOVED, Outcome.NOT_FOUND):
             self._done(self._token, outcome)
         elif len(self._queues) > 1:
-            self._remotes.put_apart(self._queues, self._content, self._done, self._token)
+            self._send_apart()
         elif asyncio.get_running_loop().time() >= self.deadline_s:
             self.end(Outcome.UNKNOWN)
         elif outcome == Outcome.NOT_FOUND and self._remotes.other_member(self._queues[0]) is not None:
@@ -193,7 +219,8 @@ class _Read:
     def _answered(self, link: Link, frame: wire.Frame | None) -> None:
         if isinstance(frame, wire.Got):
             found = frame.message
-            self._done(None if found is None else _message_of(found, self._read.queue_id), None)
+            queue_id = self._read.queue_id
+            self._done(None if found is None else message_of(found, found.message_id, queue_id), None)
         elif isinstance(frame, wire.Failure):
             error = raised_elsewhere(frame.kind, frame.text)
             if isinstance(error, QueueNotFound):
@@ -247,10 +274,15 @@ class Remotes:
         self.peers = peers
         self.catch_up: Callable[[], Awaitable[None]] = _nothing_to_catch_up
         """Returns when this node knows all that others had changed before."""
+        self.claim: Callable[[str, str], Awaitable[int]] = self._claim_unasked
+        """Claims a name, by virtual host and name; returns the id of the node that has it."""
         self._wait_s = wait_s
         self._intake = Intake(broker)
         self._singles: dict[Link, Singles] = {}
+        self._last_put = 0
         self._parked: dict[int, deque[_Put]] = {}
+        self._ways: dict[int, tuple[Link, int]] = {}
+        """For each queue over which link its puts go, and how many were not answered yet."""
         self._retries: dict[int, asyncio.TimerHandle] = {}
         self._waiting: list[asyncio.Future[None]] = []
         self._held: set[Callable[[], None]] = set()
@@ -262,13 +294,32 @@ class Remotes:
         peers.on_lost = self._news_of_node
         peers.on_room = self._let_go_on
 
+    async def _claim_unasked(self, vhost: str, name: str) -> int:
+        return self.peers.node_id
+
+    async def settle_name(self, vhost: str, name: str) -> None:
+        """Return when a new queue of that name may be made here, or the directory has one of another node.
+
+        Raises StoreError, and PeerLost if another node has claimed the name and makes no queue of it.
+        """
+        owner = await self.claim(vhost, name)
+        deadline_s = asyncio.get_running_loop().time() + CLAIM_LIMIT_S
+        while owner != self.peers.node_id and self.directory.find(vhost, name) is None:
+            if asyncio.get_running_loop().time() >= deadline_s:
+                raise PeerLost(owner, f"has claimed the name of the queue '{name}' and not made it yet")
+            await self.catch_up()
+            if self.directory.find(vhost, name) is None:
+                await self.news(RETRY_S)
+                owner = await self.claim(vhost, name)
+
     # What membership tells
 
     def placed(self, queue_id: int) -> None:
         """The directory has changed about a queue, or this node serves it now: who waited for that goes on."""
         parked = self._parked.pop(queue_id, None)
         if parked is not None:
-            for put in parked:
+            # Those that have come back went out before others that wait.
+            for put in sorted(parked, key=_number_of):
                 put.send()
             self._let_go_on()
         self._wake()
@@ -320,22 +371,16 @@ class Remotes:
     def put(self, remotes: Sequence[RemoteQueue], content: Content, done: PutDone, token: int) -> None:
         """Put a message into queues of other nodes. `done` is called once, maybe before this returns."""
         deadline_s = asyncio.get_running_loop().time() + self._wait_s
+        self._last_put += 1
         if len(remotes) == 1:
-            _Put(self, [remotes[0].queue], content, done, token, deadline_s).send()
+            _Put(self, [remotes[0].queue], content, done, token, deadline_s, self._last_put).send()
             return
         by_owner: dict[int, list[Queue]] = {}
         for remote in remotes:
             by_owner.setdefault(remote.owner, []).append(remote.queue)
         joined = _Joined(len(by_owner), done, token)
         for queues in by_owner.values():
-            _Put(self, queues, content, joined.one, 0, deadline_s).send()
-
-    def put_apart(self, queues: Sequence[Queue], content: Content, done: PutDone, token: int) -> None:
-        """Put a message into queues that had one owner and may have several by now."""
-        deadline_s = asyncio.get_running_loop().time() + self._wait_s
-        joined = _Joined(len(queues), done, token)
-        for queue in queues:
-            _Put(self, [queue], content, joined.one, 0, deadline_s).send()
+            _Put(self, queues, content, joined.one, 0, deadline_s, self._last_put).send()
 
     def other_member(self, gone: Queue) -> Queue | None:
         """Return another member of the clustered queue that a queue was a member of, this node's own first."""
@@ -348,31 +393,46 @@ class Remotes:
 
     def put_here(self, queue_id: int, content: Content, done: PutDone, token: int) -> None:
         """Put a message into a queue that has come to this node meanwhile."""
-        if content.sender is not None or content.receiver is not None or content.context is not None:
-            self._put_draft(queue_id, content, done, token)
+        if is_draft(content):
+            put_draft(self.broker, content, [queue_id], partial(done, token))
             return
-        working = self.broker.engine.queue(queue_id)
-        refused = self._intake.put(
-            [working],
-            content.body,
-            content.properties,
-            content.origin,
-            content.persistent,
-            content.priority,
-            content.time_us,
-        )
-        if refused:
-            done(token, Outcome.FULL)
-        elif content.persistent and working.is_stored:
+        outcome = self._intake.put_content([self.broker.engine.queue(queue_id)], content)
+        if outcome is None:
             self.broker.journal.mark(_Mark(done, token))
         else:
-            done(token, Outcome.STORED)
+            done(token, outcome)
 
-    def _put_draft(self, queue_id: int, content: Content, done: PutDone, token: int) -> None:
-        def stored(messages: object, error: FlyballError | None) -> None:
-            done(token, outcome_of(error))
+    def set_out(self, queues: Sequence[Queue], link: Link) -> bool:
+        """Note that a put goes to queues over a link. False if it must not: others of them wait, or went another way.
 
-        self.broker.put(draft_of(content, self.broker.now_us()), [queue_id], stored)
+        Those may come back, if the queue has moved, and are to be there first.
+        """
+        ways, parked = self._ways, self._parked
+        for queue in queues:
+            way = ways.get(queue.id)
+            if queue.id in parked or (way is not None and way[0] is not link):
+                return False
+        for queue in queues:
+            way = ways.get(queue.id)
+            ways[queue.id] = (link, 1 if way is None else way[1] + 1)
+        return True
+
+    def arrive(self, queues: Sequence[Queue]) -> None:
+        """A put that had set out was answered."""
+        for queue in queues:
+            link, count = self._ways.pop(queue.id)
+            if count > 1:
+                self._ways[queue.id] = (link, count - 1)
+
+    @property
+    def has_parked(self) -> bool:
+        return bool(self._parked)
+
+    def let_follow(self, queues: Sequence[Queue]) -> None:
+        """Send what waited for the last of those that went another way, unless it waits for something else."""
+        for queue in queues:
+            if queue.id in self._parked and queue.id not in self._ways and queue.id not in self._retries:
+                self.placed(queue.id)
 
     def park(self, queue_id: int, put: _Put) -> None:
         """Let a put wait until its queue has an owner that can be reached."""
@@ -632,23 +692,8 @@ class Remotes:
             link.send(wire.encode_reply(name, content))
 
 
-def _message_of(found: wire.Deliver, queue_id: int) -> Message:
-    content = found.content
-    return Message(
-        found.message_id,
-        queue_id,
-        content.body,
-        content.sender,
-        content.receiver,
-        content.context,
-        content.priority,
-        found.arrived_us,
-        content.time_us,
-        content.properties,
-        content.persistent,
-        content.origin,
-        found.delivery_count,
-    )
+def _number_of(put: _Put) -> int:
+    return put.number
 
 
 async def _nothing_to_catch_up() -> None:

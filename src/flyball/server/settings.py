@@ -8,6 +8,7 @@ the environment over the file, the file over the default. Nothing below this mod
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -103,9 +104,27 @@ def _read_names(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _read_proxies(value: object) -> object:
+    found = _read_names(value)
+    if not isinstance(found, tuple):
+        return found
+    return tuple(_network(str(each)) for each in found)
+
+
+def _network(text: str) -> str:
+    try:
+        # As it is written without a mask: an address, and not the network of it alone.
+        return str(ipaddress.ip_network(text, strict=False) if "/" in text else ipaddress.ip_address(text))
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no address: give those of proxies, as 10.0.0.1 or 10.0.0.0/24, or none"
+        ) from None
+
+
 Listener = Annotated[Address | None, BeforeValidator(_read_listener), Form("ADDRESS|off")]
 Store = Annotated[StoreChoice, BeforeValidator(_read_store), Form("embedded|memory|null|URL")]
 Names = Annotated[tuple[str, ...], BeforeValidator(_read_names), Form("NAME,...|none")]
+Proxies = Annotated[tuple[str, ...], BeforeValidator(_read_proxies), Form("ADDRESS,...|none")]
 OptionalFile = Annotated[Path | None, Form("FILE")]
 NodeName = Annotated[str | None, Field(pattern=r"^[\w.-]+$"), Form("NAME")]
 Switch = Annotated[bool, Form("on|off")]
@@ -199,7 +218,15 @@ class ServeSettings(BaseModel):
     thorbang_max_request_bytes: Size = option(
         "16MiB", "Longest request of the ThorBangMQ protocol.", key="thorbang.max_request_bytes"
     )
-    http: Listener = option("off", "Where HTTP clients ask for a place and look at the domain.", key="http.address")
+    http: Listener = option(
+        "127.0.0.1:15672", "Where browsers find the console, and programs the management API.", key="http.address"
+    )
+    http_proxies: Proxies = option(
+        "none", "Proxies that are believed for whom they ask, and whether by HTTPS.", key="http.proxies"
+    )
+    reports: Annotated[Path | None, Form("FOLDER")] = option(
+        None, "Folder of reports that the console shows, beside `reports` in the data folder.", key="http.reports"
+    )
     loopback_users: Names = option(
         "guest", "Users who may log in from the node's own machine only.", key="access.loopback_users"
     )
@@ -215,10 +242,10 @@ class ServeSettings(BaseModel):
         "Memory for waiting messages that cannot be left in the store: AMQP publishers are slowed as it fills.",
         key="limits.memory_bytes",
     )
-    cpu_share: Annotated[float, Field(gt=0, le=1), Form("RATIO")] = option(
-        1.0,
-        "Part of a processor that the node uses at most, to model a slower machine; 1 is no limit.",
-        key="limits.cpu_share",
+    pace_per_s: Annotated[float | None, Field(gt=0, allow_inf_nan=False), Form("OPERATIONS")] = option(
+        None,
+        "Operations on messages that the node does in a second at most, to model a slower machine; no limit if none.",
+        key="limits.pace_per_s",
     )
     trace: Switch = option("on", "Whether to record what requests cost.", key="trace.enabled")
     trace_sample_ratio: Ratio = option(1.0, "Part of the requests that is recorded.", key="trace.sample_ratio")
@@ -232,6 +259,11 @@ class ServeSettings(BaseModel):
         "warning", "Least serious messages to log.", key="log.level"
     )
     log_format: Literal["text", "json"] = option("text", "How log lines look.", key="log.format")
+    log_file: OptionalFile = option(
+        None,
+        "Where log lines go instead of standard error. Of 10 MB a copy is kept, FILE.1, and it begins anew.",
+        key="log.file",
+    )
 
 
 @dataclass(frozen=True, slots=True)

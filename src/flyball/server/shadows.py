@@ -13,6 +13,7 @@ from flyball.engine.queue import WorkingQueue
 from flyball.model import Message, Selector
 from flyball.server.broker import Broker, Receiver
 from flyball.server.directory import RemoteQueue
+from flyball.server.link.contents import message_of
 from flyball.server.link.peers import Link
 from flyball.wire import link as wire
 from flyball.wire.link import Ending, Settlement
@@ -242,23 +243,10 @@ class Singles:
 
 def _arrived(frame: wire.Deliver, message_id: int, shadow: WorkingQueue, prepare: Prepare | None) -> Message:
     """Return what came from another node as a message of a shadow, which no store keeps."""
-    content = frame.content
-    message = Message(
-        message_id,
-        shadow.queue.id,
-        content.body,
-        content.sender,
-        content.receiver,
-        content.context,
-        content.priority,
-        frame.arrived_us,
-        None,
-        content.properties,
-        content.persistent,
-        content.origin,
-        frame.delivery_count,
-    )
-    if prepare is not None and not content.origin:
+    message = message_of(frame, message_id, shadow.queue.id)
+    # Its owner sees to it that it expires.
+    message.expires_us = None
+    if prepare is not None and not message.origin:
         prepare(message)
     message.persistent = False
     return message

@@ -28,6 +28,7 @@ from flyball.server.broker import is_text
 from flyball.server.connection import Hub, RequestConnection, result_of
 from flyball.server.directory import RemoteQueue
 from flyball.server.pending import Together
+from flyball.server.placement import Role
 from flyball.trace.schema import Kind, Protocol, Result
 from flyball.trace.span import Span
 from flyball.wire import thorbang as wire
@@ -70,12 +71,26 @@ class ThorBangSession(RequestConnection):
     def handle(self, parsed: wire.Request, request: Span) -> None:
         assert isinstance(request, ThorBangRequest)
         self._line.append(request)
-        if self.broker.in_company and self._names_something_new(parsed):
-            # Another node may have made it just now; what follows may depend on it.
-            self.hold()
-            self.hub.spawn(self._look_and_handle(parsed, request))
-        else:
-            HANDLERS[type(parsed)](self, parsed, request)
+        if self.broker.in_company:
+            self._use(parsed)
+            if self._names_something_new(parsed):
+                # Another node may have made it just now; what follows may depend on it.
+                self.hold()
+                self.hub.spawn(self._look_and_handle(parsed, request))
+                return
+        HANDLERS[type(parsed)](self, parsed, request)
+
+    def _use(self, parsed: wire.Request) -> None:
+        """Let what the client does with members of clustered queues go to those that serve it, and count it."""
+        if isinstance(parsed, wire.Send):
+            parsed.queue_ids = [self._use_queue(queue_id, Role.PRODUCER) for queue_id in parsed.queue_ids]
+        elif isinstance(parsed, wire.Peek | wire.Pop):
+            parsed.queue_id = self._use_queue(parsed.queue_id, Role.CONSUMER)
+
+    def _use_queue(self, queue_id: int, role: Role) -> int:
+        home = self.uses.home(queue_id, role)
+        self.uses.note(home, role)
+        return home
 
     def _names_something_new(self, parsed: wire.Request) -> bool:
         match parsed:

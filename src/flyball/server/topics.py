@@ -6,10 +6,9 @@ AMQP reaches all of it. Nothing here knows a wire.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +26,7 @@ from flyball.model import DEFAULT_VHOST, Binding, Definition, Destination, Excha
 from flyball.server.company import Company
 from flyball.server.definitions import Definitions
 from flyball.server.directory import RemoteQueue
-from flyball.server.pending import Done
+from flyball.server.pending import outcome
 from flyball.server.topology import Topology
 
 KIND = "topic"
@@ -61,8 +60,6 @@ class Topics:
         self._topology = topology
         self._definitions = definitions
         self._kept = definitions.of(KIND)
-        self.claim: Callable[[str, str], Awaitable[bool]] | None = None
-        """Says whether a queue of a name may be made here, where other nodes may make queues too."""
         self.company = Company()
         """The other nodes, where some subscriptions have their queues."""
         topology.on_exchange_deleted = self._exchange_deleted
@@ -158,9 +155,9 @@ class Topics:
             if parent == name:
                 raise InvalidArgument(f"topic {name!r} cannot be its own parent")
             self.get(parent, vhost)
-        await _kept(lambda done: self._topology.declare_exchange(Exchange(name, _EXCHANGE_TYPE, vhost), done))
+        await outcome(lambda done: self._topology.declare_exchange(Exchange(name, _EXCHANGE_TYPE, vhost), done))
         if parent is not None:
-            await _kept(lambda done: self._topology.bind(_to_parent(topic, parent), done))
+            await outcome(lambda done: self._topology.bind(_to_parent(topic, parent), done))
         await self._keep(topic)
 
     async def set_parent(self, name: str, parent: str | None, vhost: str = DEFAULT_VHOST) -> None:
@@ -178,9 +175,9 @@ class Topics:
         await self._keep(topic)
         if before.parent is not None:
             old = _to_parent(before, before.parent)
-            await _kept(lambda done: self._topology.unbind(old, done))
+            await outcome(lambda done: self._topology.unbind(old, done))
         if parent is not None:
-            await _kept(lambda done: self._topology.bind(_to_parent(topic, parent), done))
+            await outcome(lambda done: self._topology.bind(_to_parent(topic, parent), done))
 
     async def delete(self, name: str, vhost: str = DEFAULT_VHOST) -> None:
         """Delete a topic. Raises TopicInUse while it has children or durable subscriptions."""
@@ -191,7 +188,7 @@ class Topics:
         durable = [found["subscription"] for found in self.subscriptions(name, vhost) if found["subscription"]]
         if durable:
             raise TopicInUse(name, f"it has the durable subscriptions {', '.join(durable)}; end them first")
-        await _kept(lambda done: self._topology.delete_exchange(vhost, name, done, if_unused=False))
+        await outcome(lambda done: self._topology.delete_exchange(vhost, name, done, if_unused=False))
 
     async def subscribe(
         self, name: str, subscription: str, pattern: str, owner: object, vhost: str = DEFAULT_VHOST
@@ -209,17 +206,16 @@ class Topics:
         else:
             queue_name = _queue_name(name, subscription)
             declared = Queue(0, queue_name, vhost)
-        if self.claim is not None and self._topology.engine.find_queue(queue_name, vhost) is None:
-            await self.claim(vhost, queue_name)
+            await self._settle_name(vhost, queue_name)
         remote = self._topology.directory.find(vhost, queue_name)
         if remote is None:
-            await _kept(lambda done: self._topology.declare_queue(declared, owner, done))
+            await outcome(lambda done: self._topology.declare_queue(declared, owner, done))
         wanted = Binding(name, queue_name, routing_key=pattern, vhost=vhost)
         for binding in self._topology.router(vhost).bindings(source=name, destination=queue_name):
             if binding.routing_key != pattern:
                 old = binding
-                await _kept(lambda done: self._topology.unbind(old, done))  # noqa: B023
-        await _kept(lambda done: self._topology.bind(wanted, done))
+                await outcome(lambda done: self._topology.unbind(old, done))  # noqa: B023
+        await outcome(lambda done: self._topology.bind(wanted, done))
         return remote.queue.id if remote is not None else self._topology.queue(vhost, queue_name, owner).queue.id
 
     async def unsubscribe(self, name: str, subscription: str, vhost: str = DEFAULT_VHOST) -> None:
@@ -231,7 +227,7 @@ class Topics:
             await self._unsubscribe_elsewhere(queue_name, vhost)
             return
         found = working
-        await _kept(lambda done: self._topology.delete_queue(found, done, if_unused=True, if_empty=False))
+        await outcome(lambda done: self._topology.delete_queue(found, done, if_unused=True, if_empty=False))
 
     async def _unsubscribe_elsewhere(self, queue_name: str, vhost: str) -> None:
         """End a subscription whose queue another node serves."""
@@ -253,6 +249,13 @@ class Topics:
 
     # Inside
 
+    async def _settle_name(self, vhost: str, queue_name: str) -> None:
+        """Return when it is known who has the queue of a durable subscription, or that it may be made here."""
+        if self._topology.engine.find_queue(queue_name, vhost) is None:
+            await self.company.catch_up()
+            if self._topology.directory.find(vhost, queue_name) is None:
+                await self.company.settle_name(vhost, queue_name)
+
     def _check_exchange(self, name: str, vhost: str) -> None:
         """Raise TopicNotFound unless there is something to publish to: any topic exchange will do."""
         exchange = self._topology.router(vhost).find(name)
@@ -260,7 +263,7 @@ class Topics:
             raise TopicNotFound(name)
 
     async def _keep(self, topic: Topic) -> None:
-        await _kept(lambda done: self._definitions.put(_definition_of(topic), done))
+        await outcome(lambda done: self._definitions.put(_definition_of(topic), done))
 
     def _exchange_deleted(self, exchange: Exchange) -> None:
         """A topic goes with its exchange, whoever has deleted that; its children have no parent then."""
@@ -283,22 +286,6 @@ def _topic_of(value: Mapping[str, Any]) -> Topic:
 def _definition_of(topic: Topic) -> Definition:
     value = {"name": topic.name, "vhost": topic.vhost, "parent": topic.parent}
     return Definition(KIND, _key(topic.vhost, topic.name), value)
-
-
-async def _kept(change: Callable[[Done], None]) -> None:
-    """Make a change and wait until it is durable."""
-    kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def done(error: FlyballError | None) -> None:
-        if kept.done():
-            return
-        if error is None:
-            kept.set_result(None)
-        else:
-            kept.set_exception(error)
-
-    change(done)
-    await kept
 
 
 def _to_parent(topic: Topic, parent: str) -> Binding:

@@ -25,6 +25,7 @@ from flyball.errors import (
     QueueNotFound,
     RequestError,
     ReservedName,
+    UnlikeDeclared,
 )
 from flyball.model import Binding, Definition, Destination, Exchange, Queue
 from flyball.server.authority import Authority
@@ -97,6 +98,11 @@ class Topology:
     def version(self) -> int:
         """Changes whenever a message may be routed, or allowed, differently than before."""
         return self._version + self.authority.access.version + self.directory.version
+
+    @property
+    def exchange_count(self) -> int:
+        """How many exchanges there are, those included that every virtual host has."""
+        return sum([len(router) for router in self._routers.values()])
 
     def router(self, vhost: str) -> Router:
         """Return the exchanges and bindings of a virtual host; they begin with the first who asks."""
@@ -175,6 +181,7 @@ class Topology:
 
     def declare_queue(self, declared: Queue, owner: object, done: Callable[[FlyballError | None], None]) -> None:
         """Declare a queue, or see that it is as declared. The id of `declared` is not looked at."""
+        self.broker.meters.queues_declared += 1
         existing = self.engine.find_queue(declared.name, declared.vhost)
         if existing is not None:
             self.queue(declared.vhost, declared.name, owner)
@@ -216,6 +223,16 @@ class Topology:
         for queue_id in self._owned.pop(owner, set()):
             if self.engine.has_queue(queue_id):
                 self.broker.delete_queue(queue_id, _nobody_asks)
+
+    def owner_of(self, working: WorkingQueue) -> object | None:
+        """Return the connection that has the queue for itself, if one has."""
+        usage = self._usage.get(working.queue.id)
+        return None if usage is None else usage.owner
+
+    def has_exclusive_consumer(self, working: WorkingQueue) -> bool:
+        """Return whether the queue has a consumer that is to be alone."""
+        usage = self._usage.get(working.queue.id)
+        return usage is not None and usage.exclusive_consumer is not None
 
     def touch(self, working: WorkingQueue) -> None:
         """Somebody uses the queue: it expires later."""
@@ -331,9 +348,10 @@ class Topology:
             if self._keeps(exchange):
                 self.broker.journal.change(DefinitionDeleted(_EXCHANGE, _key(exchange.vhost, exchange.name)), None)
             self.on_exchange_deleted(exchange)
+            self.broker.meters.forget_exchange(exchange.vhost, exchange.name)
 
     def _when_kept(self, done: Done) -> None:
-        self.broker.journal.mark(Changing(done, lambda: None))
+        self.broker.journal.mark(Changing(done))
 
     def _keeps(self, exchange: Exchange) -> bool:
         """Whether the store has to know the exchange: for a restart, or for other nodes."""
@@ -387,14 +405,26 @@ class Topology:
                     if remote is not None:
                         self._drop_bindings(remote.queue, self._gone_elsewhere)
                 case DefinitionPut(definition):
-                    read = self._load_exchange if definition.kind == _EXCHANGE else self._load_binding
-                    read(definition.value)
+                    if definition.kind == _EXCHANGE:
+                        self._follow_exchange(Exchange(**definition.value))
+                    else:
+                        # If its queue is gone by now, whoever deletes or makes that has the last word on the binding.
+                        self._take_in(_binding_of(definition.value))
                 case DefinitionDeleted(kind, key):
                     self._apply_deletion(kind, key)
         except RequestError as error:
             # Two nodes may have changed what hangs together at the same time.
             log.warning("ignored a change of another node: %s", error)
         self._version += 1
+
+    def _follow_exchange(self, exchange: Exchange) -> None:
+        router = self.router(exchange.vhost)
+        try:
+            router.declare(exchange)
+        except UnlikeDeclared:
+            # Two nodes have declared it at the same time. What counts is what the store keeps, the last of both.
+            router.replace(exchange)
+        self._apply_policy_to_exchange(router, exchange)
 
     def _apply_deletion(self, kind: str, key: str) -> None:
         if kind == _EXCHANGE:
@@ -414,6 +444,8 @@ class Topology:
         """Another node has removed this, and what hung on it."""
         self._version += 1
         self._kept_bindings.difference_update([_key_of_binding(binding) for binding in removal.bindings])
+        for exchange in removal.exchanges:
+            self.broker.meters.forget_exchange(exchange.vhost, exchange.name)
 
     # Policies and virtual hosts
 
@@ -440,18 +472,26 @@ class Topology:
                 self._set_expiry(working)
                 self.broker.enforce_new_limits(working)
 
-    def _vhost_deleted(self, vhost: str) -> None:
+    def _vhost_deleted(self, vhost: str, is_followed: bool) -> None:
+        """Everything goes with its virtual host. Only the node that was asked to delete that makes it durable.
+
+        Somebody may have made another one of that name since, with what is to be in it.
+        """
+        router = self._routers.pop(vhost, None)
         for working in self.engine.queues:
             if working.queue.vhost == vhost:
                 self.broker.delete_queue(working.queue.id, _nobody_asks)
-        router = self._routers.pop(vhost, None)
         if router is not None:
             removal = Removal()
             for exchange in router.exchanges:
+                self.broker.meters.forget_exchange(vhost, exchange.name)
                 if not exchange.name.startswith(_RESERVED_PREFIX) and exchange.name:
                     removal.exchanges.append(exchange)
             removal.bindings.extend(router.bindings())
-            self._removed(removal)
+            if is_followed:
+                self._gone_elsewhere(removal)
+            else:
+                self._removed(removal)
 
     def _load(self, definitions: Iterable[Definition]) -> None:
         found = list(definitions)
@@ -479,13 +519,18 @@ class Topology:
         self._apply_policy_to_exchange(router, exchange)
 
     def _load_binding(self, value: Mapping[str, Any]) -> None:
-        binding = Binding(**{**value, "kind": Destination(value["kind"])})
-        if binding.kind is Destination.QUEUE and not self._has_queue(binding.vhost, binding.destination):
+        binding = _binding_of(value)
+        if not self._take_in(binding):
             # Of a queue that ended with its node, or with a crash between two deletions.
             self.broker.journal.change(DefinitionDeleted(_BINDING, _key_of_binding(binding)), None)
-            return
+
+    def _take_in(self, binding: Binding) -> bool:
+        """Use a binding that the store has. False if its queue is not there."""
+        if binding.kind is Destination.QUEUE and not self._has_queue(binding.vhost, binding.destination):
+            return False
         self.router(binding.vhost).bind(binding)
         self._kept_bindings.add(_key_of_binding(binding))
+        return True
 
 
 def check_queue_name(name: str) -> None:
@@ -514,6 +559,10 @@ def _of_exchange(exchange: Exchange) -> Definition:
         "arguments": dict(exchange.arguments),
     }
     return Definition(_EXCHANGE, _key(exchange.vhost, exchange.name), value)
+
+
+def _binding_of(value: Mapping[str, Any]) -> Binding:
+    return Binding(**{**value, "kind": Destination(value["kind"])})
 
 
 def _key_of_binding(binding: Binding) -> str:

@@ -6,8 +6,6 @@ again that count by the order of all. What a definition says is not known here.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from flyball.store.changes import Change, DefinitionDeleted, DefinitionPut
 
 Place = tuple[str, str]
@@ -17,41 +15,44 @@ class Unseen:
     """The definitions whose changes by this node are under way."""
 
     def __init__(self) -> None:
-        self._under_way: Counter[Place] = Counter()
-        self._again: set[Place] = set()
+        self._under_way: dict[Place, tuple[int, int]] = {}
+        """How many changes of each, and how many of other nodes were known when the last one was made."""
+        self._others = 0
         self.count = 0
         """How many changes there have ever been."""
 
     def add(self, change: Change) -> None:
         """This node has made a change, which is not durable yet."""
         if isinstance(change, DefinitionPut | DefinitionDeleted):
-            self._under_way[_place_of(change)] += 1
+            place = _place_of(change)
+            before, _ = self._under_way.get(place, (0, 0))
+            self._under_way[place] = (before + 1, self._others)
             self.count += 1
 
     def others_changed(self) -> None:
         """A change of another node was made, which may have undone what is under way, or what that hangs on."""
-        self._again.update(self._under_way)
+        self._others += 1
 
     def meet(self, change: Change) -> bool:
         """A change of this node has its place among all: return whether it has to be made again.
 
-        One that was followed by another to the same definition has not: that one is still to come.
+        One that was followed by another to the same definition has not: that one is still to come. One that nobody
+        expects was told twice, and counts where it was told last.
         """
         if not isinstance(change, DefinitionPut | DefinitionDeleted):
             return False
         place = _place_of(change)
-        if self._under_way[place] > 1:
-            self._under_way[place] -= 1
+        if place not in self._under_way:
+            return True
+        left, others = self._under_way.pop(place)
+        if left > 1:
+            self._under_way[place] = (left - 1, others)
             return False
-        del self._under_way[place]
-        is_undone = place in self._again
-        self._again.discard(place)
-        return is_undone
+        return others != self._others
 
     def clear(self) -> None:
         """Nothing is under way any more: what was not met has failed."""
         self._under_way.clear()
-        self._again.clear()
 
 
 def _place_of(change: DefinitionPut | DefinitionDeleted) -> Place:

@@ -25,7 +25,7 @@ from typing import Protocol
 
 from flyball.errors import Fenced, StoreError, StoreUnavailable
 from flyball.model import Message
-from flyball.store.changes import Change
+from flyball.store.changes import Change, QueueMoved
 from flyball.store.interface import Batch, Transfer
 
 log = logging.getLogger(__name__)
@@ -216,14 +216,12 @@ class GroupCommit:
         clock: Clock | None = None,
         time_limit_s: float = 10.0,
         on_flushed: Callable[[], None] = lambda: None,
-        on_fenced: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._clock: Clock = MonotonicClock() if clock is None else clock
         self._time_limit_s = time_limit_s
         self._tick_s = time_limit_s / 20
         self._on_flushed = on_flushed
-        self._on_fenced = on_fenced
         self.on_change: Callable[[Change], None] = lambda change: None
         """Called with every change that is submitted."""
         self._fenced: Fenced | None = None
@@ -291,6 +289,9 @@ class GroupCommit:
 
     def change(self, change: Change, waiter: Waiter | None) -> None:
         """Store a change of a queue, a client or a definition, before the messages submitted with it."""
+        if isinstance(change, QueueMoved):
+            # What is taken back of earlier removals must be in the store before another node reads the queue.
+            self._seal()
         gathering = self._open or self._gather()
         gathering.changes.append(change)
         gathering.change_waiters.append(waiter)
@@ -320,7 +321,6 @@ class GroupCommit:
         if self._fenced is None:
             log.error("nothing more is committed: %s", error)
             self._fenced = error
-            self._on_fenced()
 
     def mark(self, waiter: Waiter) -> None:
         """Call the waiter when everything submitted before is committed or has failed; at once if nothing is pending.

@@ -7,7 +7,7 @@ long backlog is paged back in. One conformance suite (tests/store/) runs over ev
 from __future__ import annotations
 
 import operator
-from collections.abc import AsyncIterator, Container, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,6 +26,8 @@ class Transfer:
     message_ids: Sequence[int]
     source: int
     destination: int
+    delivery_counts: Mapping[int, int] = field(default_factory=dict)
+    """How often messages came back from a consumer, by id; those that are missing never did."""
 
 
 def is_same(transfers: Sequence[Transfer], others: Sequence[Transfer]) -> bool:
@@ -186,8 +188,8 @@ class Store(Protocol):
         """
         ...
 
-    async def received(self, transfer_ids: Sequence[int]) -> None:
-        """Forget transfers that were taken in."""
+    async def received(self, taken: Sequence[Arrived]) -> None:
+        """Forget what was taken in, maybe once more. What went to another queue since is still to come there."""
         ...
 
     async def reserve_queue_ids(self, count: int) -> int:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from flyball.errors import StoreError
 from flyball.model import Message, Queue, QueueSummary, Snapshot
-from flyball.store.changes import QueueDeleted
+from flyball.store.changes import Change, QueueDeleted
 from flyball.store.interface import NO_LIMIT, Arrived, Batch, IndexColumns, IndexKeys, IndexPiece, Transfer, is_same
 from flyball.store.memory_domain import MemoryDomain as MemoryDomain
 from flyball.store.memory_domain import MemoryRegistry
@@ -71,12 +71,14 @@ class MemoryStore:
         self.registry.check()
         domain, node_id = self._domain, self.registry.node_id
         deleted: set[int] = set()
+        done: list[Change] = []
         for change in batch.changes:
-            domain.apply(change, node_id)
+            if domain.apply(change, node_id):
+                done.append(change)
             if isinstance(change, QueueDeleted):
                 deleted.add(change.queue_id)
-        if batch.changes and self.registry.in_company:
-            domain.tell(batch.changes, node_id)
+        if done and self.registry.in_company:
+            domain.tell(done, node_id)
         for message in batch.appended:
             if message.queue_id not in deleted and not (again and message.id in domain.messages):
                 domain.messages[message.id] = message
@@ -161,10 +163,12 @@ class MemoryStore:
             if queue_id in wanted
         ]
 
-    async def received(self, transfer_ids: Sequence[int]) -> None:
+    async def received(self, taken: Sequence[Arrived]) -> None:
         self.registry.check()
-        for number in transfer_ids:
-            self._domain.transfers.pop(number, None)
+        transfers = self._domain.transfers
+        for arrived in taken:
+            if arrived.transfer_id in transfers and transfers[arrived.transfer_id][0] == arrived.queue_id:
+                del transfers[arrived.transfer_id]
 
     async def reserve_queue_ids(self, count: int) -> int:
         self.registry.check()
@@ -198,8 +202,9 @@ class MemoryStore:
             if not message.persistent:
                 del stored[message.id]
                 continue
-            # Another object: the node that served the queue before may still hold the one that it had.
-            stored[message.id] = replace(message, stored=True, receipt=None)
+            # Another object: the node that served the queue before may still hold the one that it had, and it alone
+            # knows what was delivered.
+            stored[message.id] = replace(message, stored=True, receipt=None, delivery_count=0)
             summary.message_count += 1
             summary.last_message_id = max(summary.last_message_id, message.id)
             if message.receiver is not None:

@@ -121,8 +121,9 @@ class MemoryDomain:
         return node is None or node.lease_until <= self._now()
 
     def is_dead(self, node_id: int) -> bool:
+        """Whether the node is dead, or was removed."""
         node = self._nodes.get(node_id)
-        return node is not None and node.state is NodeState.DEAD
+        return node is None or node.state is NodeState.DEAD
 
     def renew(self, node_id: int, lease_s: float, **told: Any) -> None:
         """Lengthen a lease and note what the node tells; spread it where others wait for it."""
@@ -167,7 +168,8 @@ class MemoryDomain:
         self.counters[counter] += count
         return first
 
-    def apply(self, change: Change, node_id: int) -> None:
+    def apply(self, change: Change, node_id: int) -> bool:
+        """Bring about what a node has changed. False if it has changed nothing: a queue is another node's by now."""
         match change:
             case QueueCreated(queue):
                 self.queues[queue.id] = PlacedQueue(queue, node_id)
@@ -179,7 +181,7 @@ class MemoryDomain:
             case QueueDeleted(queue_id):
                 self.delete_queue(queue_id)
             case QueueMoved(queue, owner):
-                self.move_queue(queue.id, owner)
+                return self.move_queue(queue.id, node_id, owner)
             case ClientCreated(client):
                 self.clients[client.id] = client
                 self.counters["client"] = max(self.counters["client"], client.id + 1)
@@ -189,6 +191,7 @@ class MemoryDomain:
                 self.definitions[definition.kind, definition.key] = definition
             case DefinitionDeleted(kind, key):
                 self.definitions.pop((kind, key), None)
+        return True
 
     def tell(self, changes: Sequence[Change], node_id: int) -> None:
         """Append the changes to those that all nodes follow."""
@@ -222,14 +225,16 @@ class MemoryDomain:
                 for message_id in left:
                     self.messages[message_id] = replace(self.messages[message_id], queue_id=min(heirs))
 
-    def move_queue(self, queue_id: int, owner: int) -> None:
+    def move_queue(self, queue_id: int, node_id: int, owner: int) -> bool:
+        """Let a node serve a queue of another one. False if that is not that one's."""
         placed = self.queues.get(queue_id)
-        if placed is None:
-            return
+        if placed is None or placed.owner != node_id:
+            return False
         self.queues[queue_id] = PlacedQueue(placed.queue, owner)
         place = placed.queue.vhost, placed.queue.name
         if self.names.get(place) != 0:
             self.names[place] = owner
+        return True
 
     def transfer(self, transfer: Transfer) -> bool:
         """Move the messages that are in the source. False if there is no such destination."""
@@ -241,7 +246,11 @@ class MemoryDomain:
             if message is not None and message.queue_id == transfer.source:
                 # Another object: the node that gave it away may still hold the one that it had.
                 self.messages[message_id] = replace(
-                    message, queue_id=transfer.destination, stored=True, receipt=None, delivery_count=0
+                    message,
+                    queue_id=transfer.destination,
+                    stored=True,
+                    receipt=None,
+                    delivery_count=transfer.delivery_counts.get(message_id, 0),
                 )
                 moved.append(message_id)
         if moved:
@@ -265,7 +274,7 @@ class MemoryDomain:
             elif not queue.durable or queue.exclusive or (queue.member and queue.id not in holding):
                 changes.append(QueueDeleted(queue.id))
         for change in changes:
-            self.apply(change, leader_id)
+            self.apply(change, node_id)
         self._drop_unused_names(node_id)
         self.tell(changes, leader_id)
 
@@ -389,12 +398,6 @@ class MemoryRegistry:
     async def claim(self, vhost: str, name: str, *, clustered: bool = False) -> int:
         self.check()
         return self.domain.names.setdefault((vhost, name), 0 if clustered else self.node_id)
-
-    async def release(self, vhost: str, name: str) -> None:
-        self.check()
-        used = {(queue.vhost, queue.name) for queue in self.domain.queues_of(self.node_id)}
-        if self.domain.names.get((vhost, name)) == self.node_id and (vhost, name) not in used:
-            del self.domain.names[vhost, name]
 
     async def claim_all(self, names: Sequence[tuple[str, str]]) -> None:
         self.check()

@@ -56,7 +56,7 @@ class NullStore:
     async def arrivals(self, queue_ids: Sequence[int]) -> list[Arrived]:
         return []
 
-    async def received(self, transfer_ids: Sequence[int]) -> None:
+    async def received(self, taken: Sequence[Arrived]) -> None:
         pass
 
     async def reserve_queue_ids(self, count: int) -> int:

@@ -135,10 +135,6 @@ class Registry(Protocol):
         """
         ...
 
-    async def release(self, vhost: str, name: str) -> None:
-        """Give back a name that this node has claimed and made no queue of. Others' names stay theirs."""
-        ...
-
     async def claim_all(self, names: Sequence[tuple[str, str]]) -> None:
         """Claim many names that are this node's own."""
         ...
@@ -161,7 +157,8 @@ class Registry(Protocol):
         """Give the queues (id) of a dead node to nodes (id), and forget its others, which were not durable.
 
         Forgets members that were merged into others, too. Durable queues that are not assigned stay where they are.
-        Appends QueueMoved and QueueDeleted to the changes. Raises StoreError if the node is not dead.
+        Appends QueueMoved and QueueDeleted to the changes. Raises StoreError if the node is not dead. One that was
+        removed since is dead: a queue may have been on its way to it.
         """
         ...
 

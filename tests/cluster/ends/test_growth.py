@@ -11,13 +11,15 @@ from contextlib import AsyncExitStack, suppress
 
 import pika
 import pika.exceptions
+import pytest
 
-from flyball.client import ConnectionFactory
+from flyball.client import Client, ConnectionFactory, sync
 from flyball.client.errors import LeaseLost
 from flyball.cluster.facts import DomainFacts
 from flyball.errors import FlyballError
 from flyball.lab.history import Checker, Kind, Recorder
 from tests.cluster.ends.site import Site, cluster_of, drain, members_of, publish, up
+from tests.server.peers import ThorBangPeer
 
 NewSite = Callable[..., Site]
 
@@ -184,6 +186,84 @@ def test_plain_amqp_clients_are_served_from_elsewhere_when_their_member_goes(new
     history.check()
     assert drain(site.amqp("b"), "orders", 1, limit_s=1) == []
     publish(site.amqp("a"), "orders", [b"after"])
+
+
+@pytest.mark.parametrize("entry", ["a", "c"])
+def test_plain_python_clients_count_and_keep_no_member_from_going(new_site: NewSite, entry: str) -> None:
+    site = new_site("a", "b", "c")
+    site.run("domain", "cluster", "create", "orders", "--member", "a", "--option", "period_s=0.2")
+    history = History()
+    address = site.address(entry, "telesto")
+
+    async def produce(stop: asyncio.Event) -> None:
+        async with Client.connect(address, name="plain producer") as client:
+            while not stop.is_set():
+                body = history.publish("plain")
+                await client.put("orders", body)
+                history.note(Kind.CONFIRMED, body)
+
+    async def consume(name: str, found: list[bytes]) -> None:
+        async with Client.connect(address, name=name) as client, client.consume("orders", prefetch=3) as consumer:
+            async for delivery in consumer:
+                body = delivery.message.body
+                history.note(Kind.DELIVERED, body, name)
+                history.note(Kind.ACK, body, name)
+                try:
+                    await delivery.ack()
+                except LeaseLost:
+                    history.note(Kind.ACK_REFUSED, body, name)
+                else:
+                    history.note(Kind.ACKED, body, name)
+                    found.append(body)
+
+    async def wait() -> None:
+        # Nothing is ever addressed to it.
+        async with Client.connect(address, name="patient") as client:
+            assert await client.take("orders", only_addressed=True, wait_s=3600) is None
+
+    async def work() -> None:
+        stop, found = asyncio.Event(), list[bytes]()
+        async with asyncio.TaskGroup() as tasks:
+            producing = tasks.create_task(produce(stop))
+            consuming = [tasks.create_task(consume(f"c{number}", found)) for number in range(2)]
+            tasks.create_task(wait())
+            await asyncio.to_thread(site.wait_until, lambda facts: _clients(facts, "a") == 4)
+            site.run("domain", "cluster", "add", "orders", "b")
+            said = await asyncio.to_thread(site.run, "domain", "cluster", "remove", "orders", "a")
+            assert said == "orders has no member on a\n"
+            count = len(found)
+            await asyncio.to_thread(
+                site.wait_until, lambda facts: len(found) > count + 20 and _clients(facts, "b") >= 3
+            )
+            stop.set()
+            await producing
+            await asyncio.to_thread(site.wait_until, lambda facts: _waiting(facts) == 0)
+            for consumer in consuming:
+                consumer.cancel()
+
+    asyncio.run(work())
+    history.check()
+
+
+def test_a_thorbang_client_counts_and_goes_on_with_the_number_of_a_member_that_is_gone(new_site: NewSite) -> None:
+    site = new_site("a", "b", thorbang="127.0.0.1:0")
+    site.run("domain", "cluster", "create", "orders", "--member", "a", "--option", "period_s=0.2")
+    with sync.Client.connect(site.address("a", "telesto")) as client:
+        number = client.get_queue_by_name("orders").id
+    with site.nodes["a"].connect("thorbang") as connection:
+        peer = ThorBangPeer(connection)
+        sender, _ = peer.set_up()
+        for text in ("first", "second"):
+            assert peer.ask(f"MSG,-1,{sender},{number},1,0,{text}") == ["OK"]
+        assert peer.ask(f"POPQ,{sender},{number},1")[0].endswith(",first")
+        site.wait_until(lambda facts: _clients(facts, "a") == 2)
+        site.run("domain", "cluster", "add", "orders", "b")
+        assert site.run("domain", "cluster", "remove", "orders", "a") == "orders has no member on a\n"
+        site.wait_until(lambda facts: _clients(facts, "b") == 2)
+        assert peer.ask(f"MSG,-1,{sender},{number},1,0,third") == ["OK"]
+        popped = [peer.ask(f"POPQ,{sender},{number},1")[0] for _ in range(2)]
+        # What was handed over keeps no order with what came to the new member itself.
+        assert sorted(text.rpartition(",")[2] for text in popped) == ["second", "third"]
 
 
 def _clients(facts: DomainFacts, node: str) -> int:

@@ -21,7 +21,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "domain.md").read_text(encoding="ut
 SECTION = re.findall(r"^## From one node to three$(.*?)^## ", PAGE, flags=re.MULTILINE | re.DOTALL)[0]
 STORE, SERVE, CREATE, CHANGE = re.findall(r"^```sh\n(.*?)^```", SECTION, flags=re.MULTILINE | re.DOTALL)
 
-HERE = ["--amqp", "127.0.0.1:0", "--telesto", "127.0.0.1:0", "--thorbang", "off"]
+HERE = ["--amqp", "127.0.0.1:0", "--telesto", "127.0.0.1:0", "--thorbang", "off", "--http", "off"]
 """Ports of the page may be in use."""
 
 

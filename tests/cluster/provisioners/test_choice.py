@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from flyball.cluster.provisioners import (
     Surroundings,
     load_provisioners,
 )
-from flyball.cluster.provisioners.choice import Foreign
+from flyball.cluster.provisioners.choice import Guarded
 from flyball.errors import ClusterError
 from tests.cluster.provisioners.thirdparty import Notebook
 
@@ -28,15 +30,20 @@ def load(tmp_path: Path, text: str) -> dict[str, Provisioner]:
     return load_provisioners(file, Surroundings("postgresql://db/x", tmp_path))
 
 
-def notebook_of(provisioner: Provisioner) -> Notebook:
-    assert isinstance(provisioner, Foreign)
-    assert isinstance(provisioner.provisioner, Notebook)
+def guarded_by(provisioner: Provisioner) -> Provisioner:
+    assert isinstance(provisioner, Guarded)
     return provisioner.provisioner
+
+
+def notebook_of(provisioner: Provisioner) -> Notebook:
+    found = guarded_by(provisioner)
+    assert isinstance(found, Notebook)
+    return found
 
 
 def test_local_processes_are_always_there(tmp_path: Path) -> None:
     (provisioner,) = load_provisioners(None, Surroundings("postgresql://db/x", tmp_path)).values()
-    assert isinstance(provisioner, LocalProcesses)
+    assert isinstance(guarded_by(provisioner), LocalProcesses)
     assert set(load(tmp_path, f'[cloud]\nkind = "command"\n{COMMANDS}')) == {"local", "cloud"}
 
 
@@ -55,8 +62,8 @@ def test_a_file_declares_provisioners_of_all_kinds(tmp_path: Path) -> None:
         zone = "b"
         """,
     )
-    assert isinstance(found["local"], LocalProcesses)
-    assert isinstance(found["cloud"], CommandTemplate)
+    assert isinstance(guarded_by(found["local"]), LocalProcesses)
+    assert isinstance(guarded_by(found["cloud"]), CommandTemplate)
     assert notebook_of(found["ours"]).zone == "b"
 
 
@@ -89,6 +96,18 @@ def test_a_provisioner_of_others_works_and_its_errors_end_nothing(
 
     uvloop.run(scenario())
     assert "KeyError" in caplog.text
+
+
+def test_a_machine_without_room_for_the_output_of_a_command_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    cloud = load(tmp_path, f'[cloud]\nkind = "command"\n{COMMANDS}')["cloud"]
+    with pytest.raises(ClusterError, match=r"provisioner command failed: .*No space left"):
+        uvloop.run(cloud.start("n2"))
 
 
 @pytest.mark.parametrize(

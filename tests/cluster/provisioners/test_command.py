@@ -36,8 +36,9 @@ def test_a_node_is_alive_from_start_to_stop(tmp_path: Path) -> None:
         successor = commands(tmp_path)
         await successor.stop(handle)
         assert not await provisioner.alive(handle)
-        # It fails to remove the file, but there is nothing to stop.
-        await provisioner.stop(handle)
+        # It fails to remove the file: it is for `alive` to say that there is nothing to stop.
+        with pytest.raises(ClusterError, match="node n2 does not stop"):
+            await provisioner.stop(handle)
 
     uvloop.run(scenario())
 
@@ -82,6 +83,18 @@ def test_a_failure_tells_what_the_command_said_but_not_the_password(tmp_path: Pa
     )
     assert "\n" not in told
     assert "flyball:***@db.example" in told
+
+
+@pytest.mark.parametrize("password", ["it;is&secret", "it%3Bis%26secret"])
+@pytest.mark.parametrize("said", ["it;is&secret", "it%3Bis%26secret", "secret" * 400 + "it;is&secret" + "x" * 1995])
+def test_no_part_of_the_password_is_told_however_it_is_written(tmp_path: Path, password: str, said: str) -> None:
+    (tmp_path / "said").write_text(said)
+    start = f"cat {tmp_path}/said >&2; exit 1"
+    surroundings = Surroundings(f"postgresql://flyball:{password}@db.example/flyball", tmp_path)
+    provisioner = CommandTemplate(surroundings, start=start, stop="true", alive="true", shell=True)
+    with pytest.raises(ClusterError, match=r"ended with 1: \S*\*\*") as caught:
+        uvloop.run(provisioner.start("n2"))
+    assert "secret" not in str(caught.value)
 
 
 def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
@@ -129,6 +142,9 @@ def test_a_command_that_does_not_exist_does_not_make_a_node_dead(tmp_path: Path)
     [
         ({"start": "echo {nmae}"}, r"start: there is no \{nmae\}: use \{name\}, \{store\}, and"),
         ({"start": "echo {handle}"}, r"start: there is no \{handle\}"),
+        ({"start": "echo {name!x}"}, r"start: there is no \{name!x\}: use \{name\}, "),
+        ({"start": "echo {name:>q}"}, r"start: there is no \{name:>q\}: use \{name\}, "),
+        ({"start": "echo {name:{foo}}"}, r"start: there is no \{name:\{foo\}\}: use \{name\}, "),
         ({"stop": "echo {"}, "stop: .*braces"),
         ({"alive": "echo 'x"}, "alive: No closing quotation: check the quotes"),
         ({"alive": ""}, "alive: the command is empty"),

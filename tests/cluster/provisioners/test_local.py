@@ -16,8 +16,8 @@ import uvloop
 
 from flyball.client.sync import Client
 from flyball.cluster.provisioners import LocalProcesses, Surroundings
-from flyball.cluster.provisioners.local import MAX_LOG_BYTES
 from flyball.errors import ClusterError
+from flyball.server.logs import MAX_FILE_BYTES
 
 STORE = "postgresql://flyball:secret@db.example/flyball"
 
@@ -78,8 +78,8 @@ def test_a_node_gets_its_name_folder_ports_and_the_store_but_no_settings_of_othe
     said = (folder / "node.log").read_text().splitlines()[0]
     ephemeral = "127.0.0.1:0"
     assert said == (
-        f"{STORE} False --name n2 --data {folder} --amqp {ephemeral} --telesto {ephemeral} --thorbang {ephemeral} "
-        "--trace off"
+        f"{STORE} False --name n2 --data {folder} --log-file {folder}/node.log --amqp {ephemeral} "
+        f"--telesto {ephemeral} --thorbang {ephemeral} --http {ephemeral} --trace off"
     )
     assert STORE not in Path(f"/proc/{pid_of(running[0])}/cmdline").read_text()
 
@@ -168,10 +168,10 @@ def test_what_an_earlier_node_of_the_name_has_logged_is_kept(tmp_path: Path, run
 def test_a_long_log_begins_anew_and_the_last_one_is_kept(tmp_path: Path, running: list[str]) -> None:
     log_path = tmp_path / "nodes" / "n2" / "node.log"
     log_path.parent.mkdir(parents=True)
-    log_path.write_bytes(b"x" * (MAX_LOG_BYTES + 1))
+    log_path.write_bytes(b"x" * MAX_FILE_BYTES)
     running.append(uvloop.run(pretender(tmp_path).start("n2")))
     assert log_path.stat().st_size < 1000
-    assert log_path.with_suffix(".log.1").stat().st_size == MAX_LOG_BYTES + 1
+    assert log_path.with_suffix(".log.1").stat().st_size == MAX_FILE_BYTES
 
 
 def test_why_a_node_does_not_start_is_in_the_error(tmp_path: Path) -> None:

@@ -51,8 +51,8 @@ class Ground:
     recorder: Recorder
     addresses: Callable[[str], Sequence[str]]
     """Where nodes are, by protocol."""
-    clustered: frozenset[str]
-    """The queues that are clustered: their order and marks are not looked at."""
+    source: Callable[[str, bytes], str | None]
+    """What has just delivered a message of a queue: of a clustered one the member, None if nobody knows any more."""
 
     def leaves(self, who: str) -> None:
         """A consumer goes: what is on its way to it may come to another one unmarked, and later than it should."""
@@ -62,6 +62,12 @@ class Ground:
     def acked(self, producer: str, number: int, who: str) -> None:
         note = self.recorder.note
         asyncio.get_running_loop().call_later(LATE_S, lambda: note(Kind.ACKED, producer, number, who=who))
+
+
+def key_of(body: bytes) -> tuple[str, int]:
+    """Return who has published a message, and its number."""
+    producer, number = body.decode().split(" ")
+    return producer, int(number)
 
 
 class Worker(ABC):
@@ -228,7 +234,9 @@ class Producer(Worker):
         recorder, session = self.ground.recorder, self.session
         answers: dict[int, asyncio.Future[Any]] = {}
         broken: BaseException | None = None
-        for _ in range(self.chance.randrange(1, 6)):
+        # Now and then so many that a member has more than it may hold, and hands them to others.
+        most = 60 if self.chance.random() < 0.1 else 6
+        for _ in range(self.chance.randrange(1, most)):
             number = recorder.publish(session, self.queue)
             try:
                 answers[number] = publish(f"{session} {number}".encode())
@@ -262,18 +270,19 @@ class Producer(Worker):
 class Consumer(Worker):
     """Acknowledges some messages at a time and waits for the answer."""
 
-    def delivered(self, body: bytes, is_redelivered: bool | None) -> tuple[str, int]:
+    def delivered(self, body: bytes, is_redelivered: bool) -> tuple[str, int]:
         """Note a delivery; return the message."""
-        producer, number = body.decode().split(" ")
+        producer, number = key_of(body)
+        source = self.ground.source(self.queue, body)
         self.ground.recorder.note(
             Kind.DELIVERED,
             producer,
-            int(number),
+            number,
             who=self.session,
-            queue=self.queue,
-            is_redelivered=None if self.queue in self.ground.clustered else is_redelivered,
+            queue=source or self.queue,
+            is_redelivered=None if source is None else is_redelivered,
         )
-        return producer, int(number)
+        return producer, number
 
 
 class AmqpProducer(Producer):
@@ -354,8 +363,10 @@ class PythonProducer(Producer):
         async with Client.connect(address, name=self.name, time_limit_s=ANSWER_LIMIT_S) as client:
             loop = asyncio.get_running_loop()
             lost_at_s = loop.time() + self.chance.uniform(5, 30)
+            # Looked up once: puts that look it up each for itself need not be sent in their order.
+            queue = await client.get_queue_by_name(self.queue)
             while not self.is_over.is_set() and loop.time() < lost_at_s:
-                await self.publish_some(lambda body: loop.create_task(client.put(self.queue, body)))
+                await self.publish_some(lambda body: loop.create_task(client.put(queue, body)))
 
 
 class PythonConsumer(Consumer):
@@ -424,7 +435,7 @@ def new_factory(worker: Worker, address: str) -> ConnectionFactory:
 async def settle(worker: Consumer, consumer: Any, delivery: Delivery) -> None:
     """Acknowledge a delivery and note what becomes of that."""
     recorder = worker.ground.recorder
-    key = worker.delivered(delivery.message.body, None)
+    key = worker.delivered(delivery.message.body, delivery.message.redelivered)
     recorder.note(Kind.ACK, *key, who=worker.session)
     try:
         await consumer.settle([delivery], Outcome.ACKNOWLEDGE)

@@ -16,6 +16,8 @@ class Kind(StrEnum):
     FREEZE = "freeze"
     """Nothing of the process runs for a while, perhaps for longer than its lease."""
     CUT_STORE = "cut off from the database"
+    OUTAGE = "the database is away"
+    """For all nodes."""
     CUT_LINK = "cut between two nodes"
     """In silence: nothing gets through until it is healed."""
     BREAK_LINK = "break the connections between two nodes"
@@ -31,6 +33,7 @@ WEIGHTS = {
     Kind.KILL: 4,
     Kind.FREEZE: 4,
     Kind.CUT_STORE: 3,
+    Kind.OUTAGE: 2,
     Kind.CUT_LINK: 2,
     Kind.BREAK_LINK: 2,
     Kind.BREAK_ALL: 2,
@@ -56,6 +59,7 @@ class Fault:
 
     def __str__(self) -> str:
         place = f"{self.node} and {self.other}" if "two nodes" in self.kind else self.node
+        place = "all" if self.kind is Kind.OUTAGE else place
         return f"{self.at_s:7.3f} s: {self.kind} ({place}), for {self.lasts_s:.3f} s"
 
 

@@ -189,9 +189,6 @@ class SimulatedRegistry:
     async def claim(self, vhost: str, name: str, *, clustered: bool = False) -> int:
         return await self._line.call(self._registry.claim(vhost, name, clustered=clustered))
 
-    async def release(self, vhost: str, name: str) -> None:
-        await self._line.call(self._registry.release(vhost, name))
-
     async def claim_all(self, names: Sequence[tuple[str, str]]) -> None:
         await self._line.call(self._registry.claim_all(names))
 
@@ -282,8 +279,8 @@ class SimulatedStore:
     async def arrivals(self, queue_ids: Sequence[int]) -> list[Arrived]:
         return await self.line.call(self._store.arrivals(queue_ids), "reader")
 
-    async def received(self, transfer_ids: Sequence[int]) -> None:
-        await self.line.call(self._store.received(transfer_ids), "reader")
+    async def received(self, taken: Sequence[Arrived]) -> None:
+        await self.line.call(self._store.received(taken), "reader")
 
     async def reserve_queue_ids(self, count: int) -> int:
         return await self.line.call(self._store.reserve_queue_ids(count))

@@ -1,4 +1,10 @@
-"""A simulated domain: nodes, the database and network between them, clients, faults, and what must always hold."""
+"""A simulated domain: nodes, the database and network between them, clients, faults, and what must always hold.
+
+Of the invariants (tests/cluster/test_invariants.py) these are looked at: what clients see (I1, I4), who serves and
+holds what (I2, I3, I13) all the time, removals (I7) and moves (I6, I9's bound) as they happen, and the books and the
+load (I5, I6, I8, I12) at the end. What needs clients that stand still (I9's potential, I10, I11) is decided on the
+manager alone.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +18,25 @@ from random import Random
 from typing import Any
 
 from flyball.cluster.agent import Agent
+from flyball.cluster.decisions import Move
 from flyball.cluster.domain import cluster_key
 from flyball.cluster.leader import Leader
+from flyball.cluster.manager import Manager
 from flyball.cluster.node import attached
+from flyball.cluster.options import ClusterOptions
 from flyball.errors import ClusterError, Fenced, FlyballError
 from flyball.lab.history import Checker, Operation, Recorder, Verdict
 from flyball.lab.history import Kind as Noted
+from flyball.model import Message
 from flyball.server.node import Node, serving
 from flyball.server.settings import Address, ServeSettings
 from flyball.store.changes import Change, QueueDeleted
+from flyball.store.interface import Transfer
 from flyball.store.memory import MemoryDomain
 from flyball.wire import amqp as wire
 from tests.cluster.simulation import clients
 from tests.cluster.simulation.faults import HARMLESS, Fault, Kind, plan
+from tests.cluster.simulation.judging import can_bear_its_load, decided, wrong_moves
 from tests.cluster.simulation.loop import BEGAN_S, Process, VirtualLoop, run
 from tests.cluster.simulation.network import HOST, Network
 from tests.cluster.simulation.stores import Line, SimulatedStore
@@ -37,6 +49,8 @@ STOP_LIMIT_S = 200.0
 ASKING_LIMIT_S = 60.0
 LOOK_S = 0.1
 """How often it is seen whether everything holds."""
+MOVING_S = 2.0
+"""So long after it was decided that a session moves, what was on its way to it may come back."""
 
 CLUSTERED = "clustered"
 PROVISIONER = "simulated"
@@ -71,18 +85,29 @@ class Outcome:
 
 
 class WatchedDomain(MemoryDomain):
-    """The tables of the domain, which see to it that only empty members are removed (I7)."""
+    """The tables of the domain, which complain of members that are removed with messages (I7), and tell transfers."""
 
-    def __init__(self, now: Callable[[], float], complain: Callable[[str], None]) -> None:
+    def __init__(
+        self, now: Callable[[], float], complain: Callable[[str], None], handed_over: Callable[[Message], None]
+    ) -> None:
         super().__init__(now)
         self._complain = complain
+        self._handed_over = handed_over
 
-    def apply(self, change: Change, node_id: int) -> None:
+    def transfer(self, transfer: Transfer) -> bool:
+        # Also if there is no such destination: then they are back later than they should be.
+        for message_id in transfer.message_ids:
+            message = self.messages.get(message_id)
+            if message is not None and message.queue_id == transfer.source:
+                self._handed_over(message)
+        return super().transfer(transfer)
+
+    def apply(self, change: Change, node_id: int) -> bool:
         if isinstance(change, QueueDeleted) and change.queue_id in self.queues:
             left = [message.id for message in self.messages.values() if message.queue_id == change.queue_id]
             if left:
                 self._complain(f"I7: queue {change.queue_id} was removed by node {node_id} with {len(left)} messages")
-        super().apply(change, node_id)
+        return super().apply(change, node_id)
 
 
 @dataclass
@@ -108,14 +133,22 @@ class SimulatedNode:
     def is_serving(self) -> bool:
         return self.node is not None and self.process.is_running
 
+    def connect_store(self) -> None:
+        """Let it reach the database, or not."""
+        if self.store is None:
+            return
+        if self.is_cut_off or self.world.outages:
+            self.store.cut_off()
+        elif self.store.line.is_cut:
+            self.store.heal()
+
     async def _live(self) -> None:
         while not self.stop.is_set():
             self.store = SimulatedStore(
                 self.world.domain, self.name, self.world.loop, self.process, Random(self.chance.random())
             )
             self.world.lines.append(self.store.line)
-            if self.is_cut_off:
-                self.store.cut_off()
+            self.connect_store()
             try:
                 await self._serve(self.store)
             except* Fenced:
@@ -173,9 +206,13 @@ class World:
         self.network = Network(loop, Random(self.chance.random()))
         self.violations: list[str] = []
         self.events: list[str] = []
-        self.domain = WatchedDomain(loop.time, self.complain)
+        self.domain = WatchedDomain(loop.time, self.complain, self._note_transfer)
         self.nodes: dict[str, SimulatedNode] = {}
         self.past: list[SimulatedNode] = []
+        self.launched: list[SimulatedNode] = []
+        """All that there ever were."""
+        self.outages = 0
+        """How many reasons there are for the database to be away."""
         self.lines: list[Line] = []
         """All ways to the database that there ever were."""
         self.checker = Checker()
@@ -188,6 +225,9 @@ class World:
         self._working: list[asyncio.Task[None]] = []
         self._under_way: list[asyncio.Task[None]] = []
         self._asked: list[asyncio.Task[None]] = []
+        self._options = ClusterOptions()
+        self._managers: dict[Manager, int] = {}
+        """All that ever led, and how many decisions of each were seen."""
 
     def tell(self, text: str) -> None:
         self.events.append(f"{self.loop.time() - BEGAN_S:8.3f} {text}")
@@ -203,11 +243,40 @@ class World:
         self.checker.note(operation)
         self.operations.append(operation)
 
+    def _note_transfer(self, message: Message) -> None:
+        self.recorder.note(Noted.HANDED_OVER, *clients.key_of(message.body))
+
+    def _source(self, queue: str, body: bytes) -> str | None:
+        """Return what has delivered a message that comes now: of the clustered queue the member that has it out."""
+        if queue != CLUSTERED:
+            return queue
+        self._see_decisions()
+        for node in self.nodes.values():
+            for working in [] if node.node is None else node.node.hub.broker.engine.queues:
+                if working.queue.member and any(message.body == body for message in working.out.values()):
+                    return _member(working.queue.id)
+        return None
+
+    def _see_decisions(self) -> None:
+        """Remember who leads, and note who moves: as when a consumer goes, the order of its member may be upset."""
+        for node in self.nodes.values():
+            if node.leader is None:
+                continue
+            manager = node.leader.manager
+            new = manager.decided - self._managers.get(manager, 0)
+            self._managers[manager] = manager.decided
+            for record in decided(manager)[-new:] if new else ():
+                if isinstance(record.decision, Move):
+                    what, member = f"move {record.decision.session}", _member(record.decision.from_member)
+                    self.recorder.upheaval(Noted.DISTURBED, what, member)
+                    self.loop.call_later(MOVING_S, self.recorder.upheaval, Noted.CALM, what, member)
+
     # Nodes
 
     def launch(self, name: str) -> SimulatedNode:
         node = SimulatedNode(self, name, Process(self.loop, name), Random(self.chance.random()))
         self.nodes[name] = node
+        self.launched.append(node)
         self.tell(f"{name} starts")
         node.start()
         return node
@@ -222,7 +291,7 @@ class World:
     async def stop(self, handle: str) -> None:
         """Stop a node, as a provisioner."""
         found = self.nodes.pop(handle, None)
-        if found is None or found.task is None:
+        if found is None or found.task is None or found.process.is_dead:
             return
         found.stop.set()
         try:
@@ -264,6 +333,7 @@ class World:
             self._under_way.append(self.loop.create_task(self._inflict(fault), context=self.loop.outside))
         await asyncio.gather(*self._under_way)
         self._heal()
+        healed_s = self.loop.time()
         await asyncio.sleep(SETTLE_S)
         self._check_peace()
         self._dismiss(is_producer=True)
@@ -275,7 +345,10 @@ class World:
         await asyncio.sleep(2.0)
         self._look_into()
         looking.cancel()
-        await self._end()
+        for manager in self._managers:
+            for wrong in wrong_moves(decided(manager), self._options, healed_s + LEASE_S):
+                self.complain(wrong)
+        await self.end()
         self.violations += [f"nobody was told: {failure}" for failure in self.loop.failures]
         elapsed_s = self.loop.time() - BEGAN_S
         return Outcome(
@@ -307,8 +380,11 @@ class World:
             "surplus": self.chance.choice((5, 50)),
             "provisioner": self.chance.choice(("", PROVISIONER)),
         }
+        self._options = ClusterOptions.from_dict(options)
         await self.nodes[NAMES[0]].process.start(
-            agent.ask_leader("govern.create_cluster", vhost="/", name=CLUSTERED, options=options, nodes=[])
+            agent.ask_leader(
+                "domain.govern", name="domain.cluster.create", arguments={"name": CLUSTERED, "options": options}
+            )
         )
 
     def _address(self, name: str) -> str:
@@ -317,7 +393,7 @@ class World:
         return str(node.addresses["amqp"])
 
     def _hire(self) -> None:
-        ground = clients.Ground(self.recorder, self.addresses, frozenset((CLUSTERED,)))
+        ground = clients.Ground(self.recorder, self.addresses, self._source)
         crew: list[tuple[type[clients.Worker], str]] = []
         for queue in self.plain:
             crew += [(clients.AmqpProducer, queue), (clients.AmqpConsumer, queue)]
@@ -375,9 +451,15 @@ class World:
                 await asyncio.sleep(fault.lasts_s)
                 node.process.thaw()
             case Kind.CUT_STORE:
-                self._cut_store(node)
+                node.is_cut_off = True
+                node.connect_store()
                 await asyncio.sleep(fault.lasts_s)
-                self._heal_store(node)
+                node.is_cut_off = False
+                node.connect_store()
+            case Kind.OUTAGE:
+                self._add_outages(1)
+                await asyncio.sleep(fault.lasts_s)
+                self._add_outages(-1)
             case Kind.CUT_LINK:
                 self.network.cut(fault.node, fault.other)
                 await asyncio.sleep(fault.lasts_s)
@@ -397,15 +479,11 @@ class World:
             case Kind.REBALANCE:
                 await self._rebalance(node)
 
-    def _cut_store(self, node: SimulatedNode) -> None:
-        node.is_cut_off = True
-        if node.store is not None:
-            node.store.cut_off()
-
-    def _heal_store(self, node: SimulatedNode) -> None:
-        node.is_cut_off = False
-        if node.store is not None:
-            node.store.heal()
+    def _add_outages(self, count: int) -> None:
+        self.outages += count
+        for node in self.launched:
+            if not node.process.is_dead:
+                node.connect_store()
 
     async def _trouble_store(self, fault: Fault, node: SimulatedNode) -> None:
         line = None if node.store is None else node.store.line
@@ -428,7 +506,8 @@ class World:
     async def _rebalance(self, node: SimulatedNode) -> None:
         agent = node.agent
         if agent is not None:
-            asking = node.process.start(_suppressed(agent.ask_leader("govern.rebalance", dry_run=False)))
+            rebalance = agent.ask_leader("domain.govern", name="domain.rebalance", arguments={})
+            asking = node.process.start(_suppressed(rebalance))
             self._asked.append(asking)
             # A node that is killed meanwhile never answers.
             await asyncio.wait([asking], timeout=ASKING_LIMIT_S)
@@ -446,6 +525,7 @@ class World:
     async def _look_on(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
+            self._see_decisions()
             self._check_owners()
             self._check_holders()
 
@@ -483,7 +563,7 @@ class World:
                         self.complain(f"I2: message {message_id} is held and not out")
 
     def _check_peace(self) -> None:
-        """After all faults are over and everybody has had time, the domain is whole (I5, I6, I9, I12)."""
+        """After all faults are over and everybody has had time, the domain is whole (I5, I6, I8, I12)."""
         up = self.serving()
         if missing := [name for name in NAMES if name not in {node.name for node in up}]:
             self.complain(f"nodes {missing} do not serve at the end")
@@ -511,7 +591,7 @@ class World:
         manager = leading.leader.manager
         snapshot = manager.snapshot(cluster_key("/", CLUSTERED), self.loop.time())
         members = snapshot["members"]
-        usable = [member for member in members if not member["is_marked"] and member["is_healthy"]]
+        usable = [member for member in members if not member["is_marked"] and member["is_served"]]
         if not usable:
             self.complain(f"I5: no member is usable: {members}")
         nodes = {node.store.registry.node_id for node in up if node.store}
@@ -522,11 +602,11 @@ class World:
         for role in ("producers", "consumers"):
             if snapshot[role] != sum(member[role] for member in members):
                 self.complain(f"I12: {role} do not add up: {snapshot}")
-        told = Counter(
-            session[0] for node in up if node.agent is not None for session in node.agent.report()["sessions"]
-        )
+        told = Counter(session.id for node in up if node.agent is not None for session in node.agent.sessions.all())
         if twice := [session for session, count in told.items() if count > 1]:
             self.complain(f"I12: sessions are at two nodes: {twice}")
+        if not can_bear_its_load(snapshot, self._options, nodes - {member["node"] for member in members}):
+            self.complain(f"I8: the load cannot be borne, and nobody does anything about it: {snapshot}")
 
     # The end
 
@@ -557,10 +637,9 @@ class World:
         """Note what is still in the queues."""
         for message in self.domain.messages.values():
             if message.queue_id in self.domain.queues:
-                producer, number = message.body.decode().split(" ")
-                self.recorder.note(Noted.FOUND, producer, int(number))
+                self.recorder.note(Noted.FOUND, *clients.key_of(message.body))
 
-    async def _end(self) -> None:
+    async def end(self) -> None:
         """Stop what runs, in good order, and let those go who were killed."""
         for node in self.nodes.values():
             if not node.process.is_dead:
@@ -585,6 +664,11 @@ class World:
             line.close()
         # What the dead do when they are let go is nobody's business.
         del self.violations[told[0] :], self.loop.failures[told[1] :]
+
+
+def _member(queue_id: int) -> str:
+    """Return what a member of the clustered queue is called in the history."""
+    return f"{CLUSTERED}, member {queue_id}"
 
 
 async def _suppressed(asking: Awaitable[object]) -> None:

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from flyball.server.amqp.governor import JOURNAL_KI_PER_S, JOURNAL_KP, MAX_RATE, MEMORY_KP, SAMPLE_S, Tank
+from flyball.control.certificate import Certificate
+from flyball.control.laws import Law, Proportional, ProportionalIntegral
+from flyball.control.plant import Plant
+from flyball.control.verification import certify
+from flyball.server.amqp.governor import (
+    JOURNAL_CERTIFICATE,
+    JOURNAL_KI_PER_S,
+    JOURNAL_KP,
+    MAX_RATE,
+    MEMORY_CERTIFICATE,
+    MEMORY_KP,
+    SAMPLE_S,
+    Tank,
+)
 
 SETPOINT = 1_000_000
 
@@ -99,3 +114,20 @@ def test_after_the_pressure_nothing_is_limited(queue: Tank) -> None:
     queue.begin(2 * SETPOINT, 0, 0.0, 0.0)
     queue.rest()
     assert queue.rate_per_s == MAX_RATE
+
+
+@pytest.mark.parametrize(
+    ("law", "kept"),
+    [
+        (ProportionalIntegral(JOURNAL_KP, JOURNAL_KI_PER_S * SAMPLE_S), JOURNAL_CERTIFICATE),
+        (Proportional(MEMORY_KP), MEMORY_CERTIFICATE),
+    ],
+)
+def test_the_certificates_that_are_kept_are_those_that_are_found(law: Law[Any], kept: Certificate) -> None:
+    found = certify(law, Plant(a=1.0, b=SAMPLE_S, delay=2, sample_time_s=SAMPLE_S))
+    assert kept.is_sound
+    assert (kept.law, kept.plant, kept.sample_time_s) == (found.law, found.plant, found.sample_time_s)
+    assert [pole.real for pole in kept.poles] == pytest.approx([pole.real for pole in found.poles], abs=1e-4)
+    assert kept.largest_pole == pytest.approx(found.largest_pole, abs=1e-4)
+    assert kept.gain_margin == pytest.approx(found.gain_margin, rel=1e-2)
+    assert kept.delay_margin_samples == found.delay_margin_samples

@@ -16,6 +16,7 @@ from flyball.server.amqp import AmqpContext, AmqpSession, AmqpSettings
 from flyball.server.amqp.afar import Afar
 from flyball.server.authority import Authority
 from flyball.server.broker import Broker
+from flyball.server.company import Company
 from flyball.server.connection import Hub
 from flyball.server.definitions import Definitions
 from flyball.server.directory import Directory
@@ -98,7 +99,8 @@ class HandMadeDomain:
             return self.names.setdefault((vhost, name), node.id)
 
         node.remotes.catch_up = catch_up
-        node.afar.claim = claim
+        node.remotes.claim = claim
+        node.hub.topics.company = Company(catch_up=catch_up, settle_name=node.remotes.settle_name)
         for other in self.nodes:
             other.peers.update(each.record for each in self.nodes)
 

@@ -7,10 +7,12 @@ from collections.abc import Coroutine
 from typing import Any
 
 import aio_pika
+import aiormq
 import aiormq.exceptions
 import pytest
 from pamqp.commands import Basic
 
+from flyball.model import Exchange
 from tests.server.link.domains import client, run, until
 from tests.server.link.pairs import Inbox, Two, bodies, two_nodes, with_two_nodes
 
@@ -381,3 +383,38 @@ def test_a_claimed_name_is_declared_where_it_was_claimed_first() -> None:
             assert len(owners) == 1
 
     run(test())
+
+
+@with_two_nodes
+async def test_a_durable_subscription_that_is_made_at_two_nodes_at_once_is_one(two: Two) -> None:
+    nodes = two.made.nodes
+    for node in nodes:
+        node.topology.declare_exchange(Exchange("news", "topic"), lambda error: None)
+    subscribing = [node.hub.topics.subscribe("news", "billing", "#", node) for node in nodes]
+    first, second = await asyncio.gather(*subscribing)
+    assert first == second
+    assert len([node for node in nodes if node.broker.engine.find_queue("news/billing") is not None]) == 1
+
+
+@with_two_nodes
+async def test_no_queue_of_its_own_is_left_of_a_client_that_goes_while_it_is_declared(two: Two) -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def claim(vhost: str, name: str) -> int:
+        asked.set()
+        await answer.wait()
+        return two.first.id
+
+    two.first.remotes.claim = claim
+    connection = await aiormq.connect(f"amqp://guest:guest@{two.first.addresses['amqp']}/")
+    channel = await connection.channel()
+    declaring = asyncio.ensure_future(channel.queue_declare("mine", exclusive=True))
+    await asked.wait()
+    (session,) = [session for session in two.first.sessions if session.in_flight]
+    session.abort()
+    await until(lambda: session not in two.first.hub.connections)
+    answer.set()
+    await until(lambda: not two.first.hub._under_way)
+    assert two.first.broker.engine.find_queue("mine") is None
+    with pytest.raises(aiormq.exceptions.AMQPError):
+        await declaring

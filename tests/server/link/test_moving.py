@@ -11,7 +11,7 @@ import aiormq
 import pytest
 
 from flyball.errors import StoreUnavailable
-from flyball.model import Message
+from flyball.model import Message, QueueSummary
 from flyball.server import remote as remote_module
 from flyball.server import shadows
 from flyball.server.link import session as link_session
@@ -325,6 +325,29 @@ async def test_what_is_asked_of_an_owner_that_has_yet_to_hear_of_the_queue_is_do
     assert two.queue_id not in served
 
 
+@pytest.mark.parametrize("what", ["declared", "purged", "deleted"])
+def test_a_queue_that_comes_to_this_node_while_its_owner_is_asked_is_changed_here(what: str) -> None:
+    async def test() -> None:
+        async with two_nodes() as two:
+            queue = await two.forwarded()
+            two.first.remotes.catch_up = _nothing_new
+            moved = two.second.broker.engine._queues.pop(two.queue_id).queue
+            works: dict[str, Any] = {
+                "declared": lambda: two.here.declare_queue("orders", passive=True),
+                "purged": queue.purge,
+                "deleted": lambda: queue.delete(if_unused=False, if_empty=False),
+            }
+            asked = asyncio.ensure_future(works[what]())
+            await until(lambda: bool(two.first.remotes._waiting))
+            two.first.broker.engine.adopt_queue(QueueSummary(moved))
+            two.first.directory.remove(moved.id)
+            two.first.remotes.placed(moved.id)
+            await asked
+            assert two.first.broker.engine.has_queue(moved.id) == (what != "deleted")
+
+    run(test())
+
+
 @with_two_nodes
 async def test_a_message_for_several_queues_waits_for_the_one_that_its_owner_does_not_know_yet(two: Two) -> None:
     await two.forwarded()
@@ -345,6 +368,68 @@ async def test_a_message_for_several_queues_waits_for_the_one_that_its_owner_doe
     await publishing
     assert two.bodies() == [b"1"]
     assert other.name in [working.queue.name for working in served.values() if len(working) == 1]
+
+
+@pytest.mark.parametrize("first", ["comes here", "is gone"])
+def test_a_message_for_several_queues_of_a_dead_node_reaches_each_wherever_it_goes(first: str) -> None:
+    async def test() -> None:
+        async with domain(3) as made, client(made.nodes[0]) as one, client(made.nodes[1]) as other:
+            two = Two(made, await one.channel(), await other.channel())
+            heir = made.nodes[2]
+            for name in ("orders", "others"):
+                await two.there.declare_queue(name, durable=True)
+                two.made.tell_all()
+                exchange = await two.here.declare_exchange("all", "fanout")
+                await (await two.here.get_queue(name)).bind(exchange)
+            lost = {working.queue.name: working.queue for working in two.second.broker.engine.queues}
+            made.nodes.remove(two.second)
+            made.kill(two.second)
+            exchange = await two.here.get_exchange("all")
+            publishing = asyncio.ensure_future(exchange.publish(aio_pika.Message(b"1", delivery_mode=2), ""))
+            await until(lambda: two.first.remotes.is_congested)
+            two.first.directory.remove(lost["orders"].id)
+            if first == "comes here":
+                two.first.broker.engine.adopt_queue(QueueSummary(lost["orders"]))
+            two.first.remotes.placed(lost["orders"].id)
+            heir.broker.engine.adopt_queue(QueueSummary(lost["others"]))
+            two.first.directory.put(lost["others"], heir.id)
+            two.first.remotes.placed(lost["others"].id)
+            await publishing
+            assert bodies_of(heir.broker.engine.queue(lost["others"].id)) == [b"1"]
+            if first == "comes here":
+                assert bodies_of(two.first.broker.engine.queue(lost["orders"].id)) == [b"1"]
+
+    run(test())
+
+
+def test_messages_keep_their_order_though_their_queue_moves_between_two_of_them() -> None:
+    async def test() -> None:
+        async with domain(3) as made, client(made.nodes[0]) as one, client(made.nodes[1]) as other:
+            two = Two(made, await one.channel(), await other.channel())
+            await two.forwarded()
+            first, second, third = made.nodes
+            first.remotes.catch_up = _nothing_new
+            moved = two.working.queue
+            await first.peers.request(2, "flush", {})
+            # What the old owner says is on its way for a while.
+            second.hub.speaks_until = 0.0
+            second.broker.engine.delete_queue(moved.id)
+            publishing = [asyncio.ensure_future(two.publish(b"%d" % number)) for number in range(3)]
+            link = first.peers.link(2)
+            assert link is not None
+            puts = link._puts
+            await until(lambda: len(puts) == 3)
+            third.broker.engine.adopt_queue(QueueSummary(moved))
+            first.directory.put(moved, third.id)
+            first.remotes.placed(moved.id)
+            later = asyncio.ensure_future(two.publish(b"3"))
+            await until(lambda: first.remotes.is_congested)
+            second.hub.speak_until(math.inf)
+            await asyncio.gather(*publishing, later)
+            assert bodies_of(third.broker.engine.queue(moved.id)) == [b"0", b"1", b"2", b"3"]
+            assert not first.remotes._ways
+
+    run(test())
 
 
 async def _nothing_new() -> None:

@@ -44,6 +44,22 @@ def test_an_error_of_the_other_node_is_raised_as_what_it_is() -> None:
     run(test())
 
 
+def test_a_request_that_goes_wrong_in_an_unforeseen_way_fails_for_who_asks_and_nobody_else() -> None:
+    async def test() -> None:
+        async with domain() as made:
+            first, second = made.nodes
+
+            async def fail() -> None:
+                raise FileNotFoundError("the data folder is gone")
+
+            second.peers.commands["fail"] = fail
+            for _ in range(2):
+                with pytest.raises(ClusterError, match="the data folder is gone"):
+                    await first.peers.request(2, "fail", {})
+
+    run(test())
+
+
 def test_a_request_to_a_node_that_dies_fails_at_once() -> None:
     async def test() -> None:
         async with domain() as made:

@@ -17,7 +17,7 @@ node_app = typer.Typer(name="node", help="Add nodes to the domain and remove the
 cluster_app = typer.Typer(
     name="cluster", help="Create, show, change and delete clustered queues.", no_args_is_help=True
 )
-topic_app = typer.Typer(name="topic", help="Create, list and delete topics.", no_args_is_help=True)
+topic_app = typer.Typer(name="topic", help="Create, list, move and delete topics.", no_args_is_help=True)
 for part in (node_app, cluster_app, topic_app):
     app.add_typer(part)
 
@@ -92,14 +92,15 @@ def apply(
 @app.command()
 def rebalance(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the moves only.")] = False,
+    wait_s: Wait = DEFAULT_WAIT_S,
     server: Server = DEFAULT_SERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Move queues and clients so that all nodes bear alike, and show what moves.
+    """Move ordinary queues so that all nodes bear alike, and show what moves.
 
     Example: flyball domain rebalance --dry-run
     """
-    _run(server, as_json, lambda client, out: doing.rebalance(client, dry_run, out))
+    _run(server, as_json, lambda client, out: doing.rebalance(client, dry_run, wait_s, out))
 
 
 @app.command()
@@ -143,9 +144,7 @@ def add_node(
 @node_app.command("remove")
 def remove_node(
     name: NodeName,
-    force: Annotated[
-        bool, typer.Option("--force", help="Do not drain it: for a node that is dead or does not answer.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Forget it: only for a node that is dead.")] = False,
     wait_s: Wait = DEFAULT_WAIT_S,
     server: Server = DEFAULT_SERVER,
     as_json: AsJson = False,
@@ -154,7 +153,7 @@ def remove_node(
 
     Example: flyball domain node remove n4
     """
-    _run(server, as_json, lambda client, out: doing.remove_node(client, server, name, force, wait_s, out))
+    _run(server, as_json, lambda client, out: doing.remove_node(client, name, force, wait_s, out))
 
 
 # Clustered queues
@@ -314,6 +313,24 @@ def create_topic(
     Example: flyball domain topic create news.sport --parent news
     """
     _run(server, as_json, lambda client, out: doing.create_topic(client, vhost, name, parent, out))
+
+
+@topic_app.command("move")
+def move_topic(
+    name: TopicName,
+    parent: Annotated[
+        str | None,
+        typer.Option("--parent", metavar="NAME", help="Its new parent; without, it has none."),
+    ] = None,
+    vhost: Vhost = DEFAULT_VHOST,
+    server: Server = DEFAULT_SERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Give a topic another parent, or none.
+
+    Example: flyball domain topic move news.sport --parent leisure
+    """
+    _run(server, as_json, lambda client, out: doing.move_topic(client, vhost, name, parent, out))
 
 
 @topic_app.command("delete")

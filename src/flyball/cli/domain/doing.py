@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 from rich.console import Console
 
-from flyball.cli.domain.showing import counted, show_cluster, show_moves, titled, tree_of, valued
+from flyball.cli.domain.showing import counted, show_cluster, show_moves, tree_of
 from flyball.cli.output import Output, shown
 from flyball.cli.session import DONE, fail
 from flyball.client import ConnectionFailed, ConnectionLost, RequestTimeout
 from flyball.client.sync import Client
+from flyball.cluster.wording import titled, valued
 from flyball.errors import ClusterError
 
 if TYPE_CHECKING:
-    from flyball.cluster.facts import ClusterFacts, DomainFacts
+    from flyball.cluster.facts import ClusterFacts, DomainFacts, MoveFacts
     from flyball.cluster.plan import Plan, Step
 
 POLL_S = 0.2
@@ -31,8 +32,8 @@ POLL_S = 0.2
 LAST_ANSWER_S = 3.0
 """A node that stops and has said nothing for so long is gone."""
 
-START_LIMIT_S = 180.0
-"""A provisioner may need a while until it has started a node."""
+LONG_S = 180.0
+"""So long a command may take that starts a node, or asks several of them for something."""
 
 
 def facts_from(client: Client, time_limit_s: float | None = None) -> DomainFacts:
@@ -52,36 +53,32 @@ def show(client: Client, out: Output) -> int:
 
 
 def add_node(client: Client, name: str, provisioner: str, wait_s: float, out: Output) -> int:
-    client.manage("domain.node.add", name=name, provisioner=provisioner, time_limit_s=START_LIMIT_S)
+    client.manage("domain.node.add", name=name, provisioner=provisioner, time_limit_s=LONG_S)
     _wait(client, lambda facts: _state_of(facts, name) == "up", f"node {name} joins", wait_s)
     state = _state_of(facts_from(client), name) or "starting"
     out.tell(f"node {shown(name)} is {state}", {"name": name, "state": state})
     return DONE
 
 
-def remove_node(client: Client, server: str, name: str, force: bool, wait_s: float, out: Output) -> int:
-    is_asked = _is_at(facts_from(client), name, server)
+def remove_node(client: Client, name: str, force: bool, wait_s: float, out: Output) -> int:
+    state = _remove_node(client, name, force, wait_s)
+    out.tell(f"node {shown(name)} is {state}", {"name": name, "state": state})
+    return DONE
+
+
+def _remove_node(client: Client, name: str, force: bool, wait_s: float) -> str:
+    """Have a node removed, which may be the one that is asked, and wait for that; return its state."""
+    is_asked = facts_from(client)["asked"] == name
     client.manage("domain.node.remove", name=name, force=force)
     try:
         # A node that is about to stop answers at once or never again.
         answer_s = LAST_ANSWER_S if is_asked else None
         _wait(client, lambda facts: _state_of(facts, name) is None, f"node {name} drains", wait_s, answer_s)
-        state = _state_of(facts_from(client, answer_s), name) or "gone"
+        return _state_of(facts_from(client, answer_s), name) or "gone"
     except (ConnectionFailed, ConnectionLost, RequestTimeout):
         if not is_asked:
             raise
-        state = "gone"
-    out.tell(f"node {shown(name)} is {state}", {"name": name, "state": state})
-    return DONE
-
-
-def _is_at(facts: DomainFacts, name: str, server: str) -> bool:
-    """Tell whether a node is the one that we talk to. That is on this machine, where a port is enough to know it."""
-    port = server.rpartition(":")[2]
-    return any(
-        node["name"] == name and node["addresses"].get("telesto", "").rpartition(":")[2] == port
-        for node in facts["nodes"]
-    )
+        return "gone"
 
 
 def _state_of(facts: DomainFacts, name: str) -> str | None:
@@ -110,7 +107,9 @@ def create_cluster(
 ) -> int:
     fitted = {} if model is None else fitted_options(model)
     options = {**fitted, **options}
-    client.manage("domain.cluster.create", name=name, vhost=vhost, options=options, members=members)
+    client.manage(
+        "domain.cluster.create", name=name, vhost=vhost, options=options, members=members, time_limit_s=LONG_S
+    )
     where = f" on {', '.join(members)}" if members else ""
     out.tell(
         f"created clustered queue {shown(titled(vhost, name))}{shown(where)}",
@@ -134,7 +133,7 @@ def delete_cluster(client: Client, vhost: str, name: str, yes: bool, out: Output
         if not sys.stdin.isatty():
             fail(f"{title} holds {count} messages. Give --yes to delete them with it.")
         typer.confirm(f"{title} holds {count} messages. Delete them with it?", abort=True, err=True)
-    client.manage("domain.cluster.delete", name=name, vhost=vhost)
+    client.manage("domain.cluster.delete", name=name, vhost=vhost, time_limit_s=LONG_S)
     out.tell(f"deleted clustered queue {title}", {"name": name, "vhost": vhost, "deleted": True})
     return DONE
 
@@ -198,6 +197,14 @@ def create_topic(client: Client, vhost: str, name: str, parent: str | None, out:
     return DONE
 
 
+def move_topic(client: Client, vhost: str, name: str, parent: str | None, out: Output) -> int:
+    client.manage("topic.parent", name=name, vhost=vhost, parent=parent)
+    where = "at the top" if parent is None else f"below {shown(parent)}"
+    facts = {"name": name, "vhost": vhost, "parent": parent}
+    out.tell(f"topic {shown(titled(vhost, name))} is {where}", facts)
+    return DONE
+
+
 def delete_topic(client: Client, vhost: str, name: str, out: Output) -> int:
     client.manage("topic.delete", name=name, vhost=vhost)
     out.tell(f"deleted topic {shown(titled(vhost, name))}", {"name": name, "vhost": vhost, "deleted": True})
@@ -221,7 +228,8 @@ def list_topics(client: Client, vhost: str | None, out: Output) -> int:
 def apply(client: Client, file: str, yes: bool, prune: bool, dry_run: bool, wait_s: float, out: Output) -> int:
     """Show the plan, ask, and do it step by step. Each step is waited for: the next may need what it has made."""
     # Here, not above: other commands do not need it, and it takes time to import.
-    from flyball.cluster.plan import plan_of, read_domain_file
+    from flyball.cluster.domain_file import read_domain_file
+    from flyball.cluster.plan import plan_of
 
     # A model that the file names is found from where the file is.
     folder = Path() if file == "-" else Path(file).parent
@@ -273,12 +281,18 @@ def _show_plan(plan: Plan, out: Output) -> None:
 
 
 def _do(client: Client, step: Step, wait_s: float) -> None:
-    client.manage(step.command, time_limit_s=START_LIMIT_S, **step.arguments)
+    if step.command == "domain.node.remove":
+        _remove_node(client, wait_s=wait_s, **step.arguments)
+        return
+    client.manage(step.command, time_limit_s=LONG_S, **step.arguments)
     _wait(client, step.is_done, step.words, wait_s)
 
 
-def rebalance(client: Client, dry_run: bool, out: Output) -> int:
-    moves = client.manage("domain.rebalance", dry_run=dry_run)
+def rebalance(client: Client, dry_run: bool, wait_s: float, out: Output) -> int:
+    moves: list[MoveFacts] = client.manage("domain.rebalance", dry_run=dry_run)
+    if moves and not dry_run:
+        what = f"{counted(len(moves), 'queue')} {'move' if len(moves) > 1 else 'moves'}"
+        _wait(client, lambda facts: not any(_is_at_source(facts, move) for move in moves), what, wait_s)
     if out.is_json:
         for move in moves:
             out.json(move)
@@ -287,6 +301,15 @@ def rebalance(client: Client, dry_run: bool, out: Output) -> int:
     else:
         out.tell("nothing to move: the nodes bear alike", None)
     return DONE
+
+
+def _is_at_source(facts: DomainFacts, move: MoveFacts) -> bool:
+    return any(
+        (queue["vhost"], queue["name"]) == (move["vhost"], move["name"])
+        for node in facts["nodes"]
+        if node["name"] == move["source"]
+        for queue in node["queues"]
+    )
 
 
 def place(client: Client, vhost: str, name: str, role: str, protocol: str, out: Output) -> int:

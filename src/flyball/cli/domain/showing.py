@@ -7,15 +7,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from flyball.cli.output import Branch, Output
-from flyball.model import DEFAULT_VHOST
+from flyball.cluster.wording import titled, valued
 
 if TYPE_CHECKING:
-    from flyball.cluster.commands import MoveFacts
     from flyball.cluster.facts import (
         ClusterFacts,
         DomainFacts,
         FactoryFacts,
         MemberFacts,
+        MoveFacts,
         NodeFacts,
         QueueFacts,
         TopicFacts,
@@ -55,6 +55,8 @@ def _node(node: NodeFacts, leader: str | None) -> Branch:
 
 
 def _queue(queue: QueueFacts) -> str:
+    if queue["ready"] is None or queue["consumers"] is None:
+        return f"queue {titled(queue['vhost'], queue['name'])}: ? ready, ? unacknowledged, ? consumers"
     return (
         f"queue {titled(queue['vhost'], queue['name'])}: {queue['ready']} ready, "
         f"{queue['unacked']} unacknowledged, {counted(queue['consumers'], 'consumer')}"
@@ -156,16 +158,8 @@ def show_moves(moves: Iterable[MoveFacts], out: Output) -> None:
     )
 
 
-def titled(vhost: str, name: str) -> str:
-    return name if vhost == DEFAULT_VHOST else f"{name} in {vhost}"
-
-
 def counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def valued(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value) or "none"
 
 
 def _clock(at: str) -> str:

@@ -38,7 +38,7 @@ METHODS = ("start", "stop", "alive")
 
 def load_provisioners(file: Path | None, surroundings: Surroundings) -> dict[str, Provisioner]:
     """Return the provisioners that a file declares, and `local`. Raises ClusterError, which names the place."""
-    found: dict[str, Provisioner] = {LOCAL: LocalProcesses(surroundings)}
+    found: dict[str, Provisioner] = {LOCAL: Guarded(LOCAL, LocalProcesses(surroundings))}
     for name, table in ({} if file is None else _read(file)).items():
         try:
             found[name] = _make(name, table, surroundings)
@@ -80,11 +80,11 @@ def _make(name: str, table: object, surroundings: Surroundings) -> Provisioner:
     for method in METHODS:
         if not inspect.iscoroutinefunction(getattr(made, method, None)):
             raise ClusterError(f"{kind} is no provisioner: it needs `async def {method}`")
-    return made if kind in KINDS else Foreign(kind, made)
+    return Guarded(kind, made)
 
 
-class Foreign:
-    """A provisioner of others: whatever it raises is a ClusterError, and so never ends the node."""
+class Guarded:
+    """A provisioner, ours or of others: whatever it raises is a ClusterError, and so never ends the node."""
 
     def __init__(self, kind: str, provisioner: Provisioner) -> None:
         self.kind = kind

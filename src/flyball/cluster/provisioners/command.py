@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from flyball.cluster.provisioners.interface import Surroundings, check_node_name, checked_options
 from flyball.errors import ClusterError
@@ -25,7 +25,7 @@ CANNOT_TELL = frozenset({126, 127, 255})
 """Exit codes of a command that could not run, or of an ssh that reached nobody: they say nothing of the node."""
 
 MOST_READ_BYTES = 1_000_000
-"""So much of what a command says is looked at."""
+"""So much of what a command said last is looked at."""
 
 MOST_OUTPUT = 2000
 """So many characters of what a failed command said are told."""
@@ -35,8 +35,8 @@ class CommandTemplate:
     """Three commands with places for {name}, {handle} and {store}.
 
     A command is a text that is split into words as a shell would, or a list of words; a shell runs it only with
-    `shell=True`. What `start` prints last is the handle, or else the name of the node. `alive` ends with 0 if the
-    node runs; 126, 127 and 255 mean that nobody knows, everything else that it does not.
+    `shell=True`. What `start` prints last is the handle, or else the name of the node. `stop` ends with 0 if it
+    could, `alive` if the node runs; 126, 127 and 255 of that mean that nobody knows, anything else that it does not.
     All find the name and the store in FLYBALL_NAME and FLYBALL_STORE, too: a command line can be read by everybody.
     """
 
@@ -71,7 +71,7 @@ class CommandTemplate:
     async def stop(self, handle: str) -> None:
         values = _values(handle)
         outcome = await self._run(self._stop, values)
-        if outcome.code != 0 and await self.alive(handle):
+        if outcome.code != 0:
             raise ClusterError(f"node {values['name']} does not stop: {outcome.told}")
 
     async def alive(self, handle: str) -> bool:
@@ -110,8 +110,9 @@ class CommandTemplate:
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             code = await self._wait_for(shown, command, environment, output, errors)
             printed, complained = _text_of(output), _text_of(errors)
-        said = _without_password((complained or printed)[-MOST_OUTPUT:], values["store"])
-        return _Outcome(code, printed, f"`{shown}` ended with", said)
+        # First the password: half of one would not be found.
+        said = _without_password(complained or printed, values["store"])
+        return _Outcome(code, printed, f"`{shown}` ended with", said[-MOST_OUTPUT:])
 
     async def _wait_for(
         self,
@@ -157,14 +158,16 @@ class _Outcome:
 
 
 def _text_of(file: IO[bytes]) -> str:
-    file.seek(0)
+    file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_READ_BYTES))
     return file.read(MOST_READ_BYTES).decode(errors="replace").strip()
 
 
 def _without_password(said: str, store_url: str) -> str:
-    """Programs like to repeat what they were given."""
-    password = urlsplit(store_url).password
-    return said.replace(password, HIDDEN) if password else said
+    """Programs like to repeat what they were given, or what they have read in it."""
+    password = unquote(urlsplit(store_url).password or "")
+    for form in (urlsplit(store_url).password, password, quote(password, safe="")):
+        said = said.replace(form, HIDDEN) if form else said
+    return said
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
@@ -176,14 +179,15 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
 
 def _check_places(what: str, word: str, known: set[str]) -> None:
     try:
-        places = [field for _, field, _, _ in string.Formatter().parse(word) if field is not None]
+        places = list(string.Formatter().parse(word))
     except ValueError as error:
         raise ClusterError(f"{what}: {error}: write {{{{ and }}}} for braces that are no places") from None
-    for place in places:
-        if place not in known:
+    for _, place, form, conversion in places:
+        if place is not None and (place not in known or form or conversion):
+            written = place + (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
             names = ", ".join(f"{{{name}}}" for name in sorted(known))
             raise ClusterError(
-                f"{what}: there is no {{{place}}}: use {names}, and {{{{ and }}}} for braces that are no places"
+                f"{what}: there is no {{{written}}}: use {names}, and {{{{ and }}}} for braces that are no places"
             )
 
 

@@ -27,7 +27,10 @@ class Provisioner(Protocol):
         ...
 
     async def stop(self, handle: str) -> None:
-        """End the node: nothing of it runs on return. One that has ended already is fine."""
+        """End the node: nothing of it runs on return.
+
+        It may fail for one that has ended by itself: whether that is so is asked of `alive` then.
+        """
         ...
 
     async def alive(self, handle: str) -> bool:

@@ -18,15 +18,13 @@ from typing import Self
 
 from flyball.cluster.provisioners.interface import Surroundings, check_node_name, checked_options
 from flyball.errors import ClusterError
+from flyball.server.logs import MAX_FILE_BYTES
 
 POLL_S = 0.05
 """How often the log of a starting node is looked at: it outlives us, so there is no pipe to listen to."""
 
 READY = "ready"
 """How the line begins with which a node tells that it serves."""
-
-MAX_LOG_BYTES = 10_000_000
-"""A log that is longer is put aside at the next start; one is kept."""
 
 EPHEMERAL = "127.0.0.1:0"
 
@@ -77,8 +75,8 @@ class LocalProcesses:
         return _Process.parse(handle).is_alive()
 
     def _spawn(self, name: str, folder: Path, log_path: Path) -> int:
-        flags = ["--name", name, "--data", str(folder)]
-        for listener in ("amqp", "telesto", "thorbang"):
+        flags = ["--name", name, "--data", str(folder), "--log-file", str(log_path)]
+        for listener in ("amqp", "telesto", "thorbang", "http"):
             flags += [f"--{listener}", EPHEMERAL]
         command = [*self._program, *flags, *self._arguments]
         # Only its own settings: what the environment tells this node is not meant for others. The store is not on
@@ -216,10 +214,13 @@ async def _exited(pid_fd: int, limit_s: float) -> bool:
 
 
 def _end_of_log(log_path: Path) -> int:
-    """Return where the log of the next node begins: behind that of earlier ones, unless they are long."""
+    """Return where the log of the next node begins: behind that of earlier ones, unless they are long.
+
+    It must not begin anew by itself while the node starts: what it says then is looked for.
+    """
     if not log_path.exists():
         return 0
-    if log_path.stat().st_size > MAX_LOG_BYTES:
+    if log_path.stat().st_size > MAX_FILE_BYTES // 2:
         log_path.replace(log_path.with_suffix(".log.1"))
         return 0
     return log_path.stat().st_size

@@ -87,6 +87,10 @@ class Router:
         for name, kind, internal in _BUILT_IN:
             self._add(Exchange(name, kind, vhost, internal=internal))
 
+    def __len__(self) -> int:
+        """How many exchanges there are."""
+        return len(self._places)
+
     @property
     def exchanges(self) -> list[Exchange]:
         """All exchanges, the default one included, in the order of their declaration."""
@@ -144,6 +148,14 @@ class Router:
             )
         self._add(exchange)
         return True
+
+    def replace(self, exchange: Exchange) -> None:
+        """Let an exchange be as this one, which `declare` has refused as unlike it. It keeps its bindings."""
+        place = self._place(exchange.name)
+        place.exchange, place.table = exchange, _table_of(exchange.type)
+        for binding in place.outgoing.values():
+            place.table.add(binding)
+        self._changed()
 
     def delete(self, name: str, *, if_unused: bool = False) -> Removal:
         """Remove an exchange with its bindings in both directions, and auto-delete exchanges that lose their last.

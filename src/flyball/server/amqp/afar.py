@@ -51,9 +51,6 @@ BROKEN_LINK_S = 0.02
 PATIENCE_S = 15.0
 """For so long a client waits for a queue whose node cannot be reached."""
 
-CLAIM_LIMIT_S = 10.0
-"""A queue whose name another node has claimed must be there by then."""
-
 T = TypeVar("T")
 
 Found = WorkingQueue | RemoteQueue
@@ -97,8 +94,6 @@ class Afar:
         self.remotes = remotes
         self.is_in_company: Callable[[], bool] = lambda: True
         """Whether there are other nodes."""
-        self.claim: Callable[[str, str], Awaitable[int]] = self._claim_unasked
-        """Claims a name, by virtual host and name; returns the id of the node that has it."""
         self._context = context
         self._topology = context.topology
         self._engine = context.topology.engine
@@ -106,9 +101,6 @@ class Afar:
         self._directory = remotes.directory
         self._hub = hub
         context.dead_letters.afar = self
-
-    async def _claim_unasked(self, vhost: str, name: str) -> int:
-        return self.node_id
 
     @property
     def node_id(self) -> int:
@@ -182,27 +174,20 @@ class Afar:
             self._check_declaration(channel, method, name)
         await self.remotes.catch_up()
         if isinstance(method, amqp.QueueDeclare) and not method.passive and self.find(channel.session, name) is None:
-            await self._claim(channel.session.vhost, name)
+            await self.remotes.settle_name(channel.session.vhost, name)
 
         def act() -> None:
+            if channel.is_closing and not isinstance(method, amqp.QueueDeclare):
+                return
             handler = _HANDLERS[type(method)]
             found = self.find(channel.session, name)
             if not isinstance(found, RemoteQueue) or not handler(self, channel, method, found):
                 channel.handle_here(method)
+            if channel.session.is_gone:
+                # Nobody would ever let go of what is its own. The name that was claimed goes with the queue.
+                self._topology.delete_owned(channel.session)
 
         return act
-
-    async def _claim(self, vhost: str, name: str) -> None:
-        """Return when a new queue of that name may be made here, or another node has it."""
-        owner = await self.claim(vhost, name)
-        deadline_s = asyncio.get_running_loop().time() + CLAIM_LIMIT_S
-        while owner != self.node_id and self._directory.find(vhost, name) is None:
-            if asyncio.get_running_loop().time() >= deadline_s:
-                raise PeerLost(owner, f"has claimed the name of the queue '{name}' and not made it yet")
-            await self.remotes.catch_up()
-            if self._directory.find(vhost, name) is None:
-                await self.remotes.news(RETRY_S)
-                owner = await self.claim(vhost, name)
 
     def _check_declaration(self, channel: Channel, method: amqp.QueueDeclare, name: str) -> None:
         """Refuse what this node would refuse, before a name is claimed for it."""
@@ -223,8 +208,10 @@ class Afar:
                 raise QueueLocked(name, session.vhost)
             check_alike(remote.queue, _declared(session.vhost, method, name))
 
-        async def work() -> Act:
-            ready, consumers = await self.remotes.counts(remote.queue.id)
+        async def attempt(target: Found) -> Act:
+            if isinstance(target, WorkingQueue):
+                return partial(channel.handle_here, method)
+            ready, consumers = await self.remotes.counts(target.queue.id)
 
             def act() -> None:
                 channel.last_queue = name
@@ -232,7 +219,7 @@ class Afar:
 
             return act
 
-        session.wait_for(channel.number, _ids(method), _named(work(), remote.queue))
+        session.wait_for(channel.number, _ids(method), self._at_owner(remote.queue, attempt))
         return True
 
     def bind(self, channel: Channel, method: amqp.QueueBind, remote: RemoteQueue) -> bool:
@@ -244,11 +231,13 @@ class Afar:
         session.check(Action.READ, remote.queue.name, f"queue '{remote.queue.name}'")
         _check_lock(remote.queue)
 
-        async def work() -> Act:
-            count = await self.remotes.purge(remote.queue.id)
+        async def attempt(target: Found) -> Act:
+            if isinstance(target, WorkingQueue):
+                return partial(channel.handle_here, method)
+            count = await self.remotes.purge(target.queue.id)
             return lambda: channel.reply(amqp.QueuePurgeOk(channel.number, count), unless=method.no_wait)
 
-        session.wait_for(channel.number, _ids(method), _named(work(), remote.queue))
+        session.wait_for(channel.number, _ids(method), self._at_owner(remote.queue, attempt))
         return True
 
     def delete(self, channel: Channel, method: amqp.QueueDelete, remote: RemoteQueue) -> bool:
@@ -264,14 +253,19 @@ class Afar:
                 " are not supported by quorum queues",
             )
 
-        async def work() -> Act:
-            try:
-                count = await self.remotes.delete(queue.id, if_unused=method.if_unused, if_empty=method.if_empty)
-            except QueueNotFound:
-                count = 0
+        async def attempt(target: Found) -> Act:
+            if isinstance(target, WorkingQueue):
+                return partial(channel.handle_here, method)
+            count = await self.remotes.delete(queue.id, if_unused=method.if_unused, if_empty=method.if_empty)
             await self.remotes.catch_up()
             await self._hub.company.followed()
             return lambda: channel.reply(amqp.QueueDeleteOk(channel.number, count), unless=method.no_wait)
+
+        async def work() -> Act:
+            try:
+                return await self._at_owner(queue, attempt)
+            except QueueNotFound:
+                return lambda: channel.reply(amqp.QueueDeleteOk(channel.number, 0), unless=method.no_wait)
 
         session.wait_for(channel.number, _ids(method), work())
         return True
@@ -302,6 +296,7 @@ class Afar:
             priority=priority,
             exclusive=method.exclusive,
             counts_deliveries=is_quorum,
+            arguments=method.arguments,
         )
 
         def begun() -> None:
@@ -500,42 +495,29 @@ class Afar:
     def _leave(self, consumer: AmqpConsumer, old: Consumer) -> None:
         self._broker.cancel(old)
         working = self._engine.find_working(old.queue_id)
-        if working is not None and working.afar is None and not working.queue.auto_delete:
+        if working is not None and working.original is None and not working.queue.auto_delete:
             self._topology.consumer_gone(old.queue_id, consumer)
 
     # Publishing
 
     def publish(self, channel: Channel, content: Content) -> None:
         """Put a message into queues here and elsewhere; it is confirmed when all have it."""
-        publisher = channel.publisher
+        publisher, sent = channel.publisher, content.on_link()
         if not publisher.is_confirming:
-            self._put_here(content)
-            self.remotes.put(content.afar, _link_content(content), _nobody_asks, 0)
+            self._context.intake.put_content(content.targets, sent)
+            self.remotes.put(content.elsewhere, sent, _nobody_asks, 0)
         else:
             number = publisher.begin_afar()
             awaits = content.persistent and any(working.is_stored for working in content.targets)
             confirm = _Confirm(publisher, number, 2 if awaits else 1)
-            if self._put_here(content):
+            if self._context.intake.put_content(content.targets, sent) is Outcome.FULL:
                 confirm.refuse()
             if awaits:
                 self._broker.journal.mark(confirm)
-            self.remotes.put(content.afar, _link_content(content), confirm.answered, 0)
+            self.remotes.put(content.elsewhere, sent, confirm.answered, 0)
         if self.remotes.is_congested:
             channel.session.hold()
             self.remotes.when_clear(channel.session.release)
-
-    def _put_here(self, content: Content) -> bool:
-        """Put a message into the queues of this node; tell whether one of them refuses it."""
-        refused = self._context.intake.put(
-            content.targets,
-            content.body,
-            content.properties,
-            content.origin,
-            content.persistent,
-            content.priority,
-            content.ttl_us,
-        )
-        return bool(refused)
 
     def look_before_publishing(self, channel: Channel, publish: Publish) -> bool:
         """Publish a message, which this node would lose, after others had the chance to tell of its queue."""
@@ -572,7 +554,7 @@ class Afar:
 
         for content in contents:
             puts.append(loop.create_future())
-            self.remotes.put(content.afar, _link_content(content), answered, len(puts) - 1)
+            self.remotes.put(content.elsewhere, content.on_link(), answered, len(puts) - 1)
         self._hub.spawn(self._finish_commit(puts, settled, done))
 
     async def _finish_commit(
@@ -589,7 +571,7 @@ class Afar:
         except FlyballError as error:
             done(error)
         else:
-            self._broker.journal.mark(Changing(done, lambda: None))
+            self._broker.journal.mark(Changing(done))
 
     # Dead letters
 
@@ -674,25 +656,6 @@ def _declared(vhost: str, method: amqp.QueueDeclare, name: str) -> Queue:
     return Queue(0, name, vhost, method.durable, method.exclusive, method.auto_delete, method.arguments)
 
 
-def _link_content(content: Content) -> link.Content:
-    return link.Content(
-        content.body,
-        content.properties,
-        content.origin,
-        content.persistent,
-        content.priority,
-        content.ttl_us,
-    )
-
-
 def _present(queue_name: str, message: Message) -> None:
     """Show a message of another protocol as AMQP shows it, while it is known whether it is persistent."""
     message.origin, message.properties = present(message, queue_name)
-
-
-async def _named(work: Awaitable[Act], queue: Queue) -> Act:
-    """Tell of a queue that is gone by its name: its owner knows the id only."""
-    try:
-        return await work
-    except QueueNotFound as error:
-        raise QueueNotFound(queue.name, queue.vhost) from error

@@ -407,6 +407,7 @@ def basic_consume(channel: Channel, method: amqp.BasicConsume) -> None:
         priority=priority,
         prefetch=prefetch,
         exclusive=method.exclusive,
+        arguments=method.arguments,
         begun=begun,
     )
     topology.consumer_added(working, consumer, exclusive=method.exclusive)
@@ -468,8 +469,10 @@ def basic_get(channel: Channel, method: amqp.BasicGet) -> None:
             if message is not None:
                 session.broker.bring_back(message)
         elif message is None:
+            session.broker.meters.get_empty += 1
             session.send(amqp.BasicGetEmpty(channel.number).encode())
         else:
+            working.count_get(message, is_gone=method.no_ack)
             channel.deliveries.hand_over(
                 name, len(working), message, counted=working.traits.is_quorum, no_ack=method.no_ack
             )
@@ -558,7 +561,7 @@ def tx_commit(channel: Channel, method: amqp.TxCommit) -> None:
         if afar is not None and settled is not None and (contents or channel.deliveries.is_afar):
             afar.commit(contents, settled, done)
         else:
-            journal.mark(Changing(done, lambda: None))
+            journal.mark(Changing(done))
 
     channel.carry_out(method, lambda: amqp.TxCommitOk(channel.number), wait)
 

@@ -42,6 +42,7 @@ class AmqpConsumer:
 
     __slots__ = (
         "_prefix",
+        "arguments",
         "channel",
         "counts_deliveries",
         "engine_consumer",
@@ -65,12 +66,14 @@ class AmqpConsumer:
         priority: int,
         exclusive: bool,
         counts_deliveries: bool,
+        arguments: Mapping[str, Any],
     ) -> None:
         self.channel = channel
         self._prefix = delivery_prefix(tag)
         self.queue = queue
         """The queue that it consumes from; it may be on another node."""
         self.counts_deliveries = counts_deliveries
+        self.arguments = arguments
         self.tag = tag
         self.no_ack = no_ack
         self.prefetch = prefetch
@@ -97,8 +100,10 @@ class AmqpConsumer:
         origin, properties = message.origin, message.properties
         if not origin:
             origin, properties = present(message, self.queue.name)
-        if self.counts_deliveries and message.delivery_count:
-            properties = with_delivery_count(properties, message.delivery_count)
+        if message.delivery_count:
+            deliveries.redelivered += 1
+            if self.counts_deliveries:
+                properties = with_delivery_count(properties, message.delivery_count)
         session = channel.session
         session.note_delivery(message)
         session.send_delivery(
@@ -144,11 +149,13 @@ class Deliveries:
     __slots__ = (
         "_channel",
         "_checks",
+        "acknowledged",
         "consumers",
         "is_afar",
         "last_tag",
         "leaving",
         "prefetch",
+        "redelivered",
         "unsettled",
         "window",
     )
@@ -159,6 +166,9 @@ class Deliveries:
         self.unsettled: dict[int, Lease] = {}
         """By delivery tag, in the order of delivery."""
         self.last_tag = 0
+        self.redelivered = 0
+        """So many of what was delivered had been delivered before."""
+        self.acknowledged = 0
         self.prefetch: float = UNLIMITED
         """The window of each consumer that comes."""
         self.window = SharedWindow()
@@ -191,6 +201,7 @@ class Deliveries:
         priority: int,
         prefetch: float | None,
         exclusive: bool,
+        arguments: Mapping[str, Any],
         begun: Callable[[], None],
     ) -> AmqpConsumer:
         """Begin to send what the queue has; `begun` is called before the first message goes."""
@@ -203,6 +214,7 @@ class Deliveries:
             priority=priority,
             exclusive=exclusive,
             counts_deliveries=working.traits.is_quorum,
+            arguments=arguments,
         )
         self.attach(consumer, working, begun)
         return consumer
@@ -288,6 +300,8 @@ class Deliveries:
         origin, properties = message.origin, message.properties
         if not origin:
             origin, properties = present(message, queue_name)
+        if message.delivery_count:
+            self.redelivered += 1
         if counted:
             properties = with_delivery_count(properties, message.delivery_count)
         session.note_delivery(message)
@@ -317,10 +331,11 @@ class Deliveries:
             if lease is None:
                 raise _unknown(tag)
             consumer, message = lease
+            self.acknowledged += 1
             broker = self._channel.session.broker
             if consumer is not None:
                 consumer.release(message.id)
-            if not broker.settle(message) or lease is _VOID:
+            if not broker.settle(message, True) or lease is _VOID:
                 self._note_void()
             if consumer is None:
                 return
@@ -332,9 +347,10 @@ class Deliveries:
                 self._tell_leaving([lease])
             return
         leases = self._take(tag)
+        self.acknowledged += len(leases)
         self._release(leases)
         for lease in leases:
-            if not self._channel.session.broker.settle(lease[1]) or lease is _VOID:
+            if not self._channel.session.broker.settle(lease[1], True) or lease is _VOID:
                 self._note_void()
         self._feed(leases)
 

@@ -77,15 +77,7 @@ class DeadLetters:
             properties.delivery_mode == PERSISTENT,
             properties.priority or 0,
         )
-        self._intake.put(
-            targets,
-            content.body,
-            content.properties,
-            content.origin,
-            content.persistent,
-            content.priority,
-            None,
-        )
+        self._intake.put_content(targets, content)
         if self.afar is not None:
             remotes = self.afar.dead_letter_targets(queue.vhost, exchange, routing_keys, decoded_headers)
             elsewhere = [remote for remote in remotes if not _is_cycle(remote.queue.name, reason, deaths)]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from flyball.server.amqp.governor import JOURNAL_KI_PER_S, JOURNAL_KP, MEMORY_KP, SAMPLE_S, Tank
 from flyball.server.broker import CONGESTED_BYTES, Broker
+from flyball.server.loops import Reading
 
 if TYPE_CHECKING:
     from flyball.server.amqp.session import AmqpSession
@@ -104,6 +105,17 @@ class Flow:
             "commit_queue": self._report_of(self._journal, self._broker.journal.pending_bytes),
             "memory": self._report_of(self._memory, self._unpageable_bytes),
         }
+
+    def read_commit_queue(self) -> Reading:
+        """Return how the loop stands that holds the commit queue."""
+        return self._reading_of(self._journal, self._broker.journal.pending_bytes)
+
+    def read_memory(self) -> Reading:
+        """Return how the loop stands that holds the memory of messages."""
+        return self._reading_of(self._memory, self._unpageable_bytes)
+
+    def _reading_of(self, tank: Tank, level_bytes: int) -> Reading:
+        return Reading(tank.setpoint_bytes, level_bytes, None if self._timer is None else tank.rate_per_s)
 
     def _report_of(self, tank: Tank, level_bytes: int) -> dict[str, Any]:
         is_limited = self._timer is not None

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 
+from flyball.control.certificate import Certificate
 from flyball.control.limits import Limits
 from flyball.control.timed_pi import PiLaw, PiState
 
@@ -45,6 +46,29 @@ still believed to drain."""
 
 DRAIN_MEMORY_S = 0.5
 """Over about so long the drain is averaged: commits come one by one."""
+
+
+JOURNAL_CERTIFICATE = Certificate(
+    law={"kind": "pi", "kp": JOURNAL_KP, "ki": JOURNAL_KI_PER_S * SAMPLE_S},
+    plant="y(k+1) = 1 y(k) + 0.02 u(k-2)",
+    poles=(0.9636 + 0j, 0.9095 + 0j, 0.4072 + 0j, -0.2802 + 0j),
+    largest_pole=0.9636,
+    gain_margin=5.95,
+    delay_margin_samples=10.0,
+    sample_time_s=SAMPLE_S,
+)
+"""What `flyball.control.verification` finds for the law in samples, on a tank with two samples of delay. A test
+compares, since that takes long to import."""
+
+MEMORY_CERTIFICATE = Certificate(
+    law={"kind": "p", "kp": MEMORY_KP, "feedforward": 0.0},
+    plant="y(k+1) = 1 y(k) + 0.02 u(k-2)",
+    poles=(0.9898 + 0j, 0.1057 + 0j, -0.0955 + 0j),
+    largest_pole=0.9898,
+    gain_margin=61.8,
+    delay_margin_samples=32.0,
+    sample_time_s=SAMPLE_S,
+)
 
 
 class Tank:

@@ -1,6 +1,6 @@
 """Where messages enter queues: a message for some queues becomes one in each, with its priority and time to live.
 
-Publishers and dead letters come through here.
+Publishers, dead letters and what other nodes send come through here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from flyball.engine.queue import WorkingQueue
 from flyball.model import Message, Receipt
 from flyball.server.broker import Broker
+from flyball.wire.link import Content, Outcome
 
 
 class Intake:
@@ -71,6 +72,23 @@ class Intake:
         if ttl_us is not None:
             broker.watch_expiries()
         return refused
+
+    def put_content(self, targets: Sequence[WorkingQueue], content: Content) -> Outcome | None:
+        """Put a message into each of the queues. Return what became of it, or None: the next commit tells."""
+        refused = self.put(
+            targets,
+            content.body,
+            content.properties,
+            content.origin,
+            content.persistent,
+            content.priority,
+            content.time_us,
+        )
+        if refused:
+            return Outcome.FULL
+        if content.persistent and any(working.is_stored for working in targets):
+            return None
+        return Outcome.STORED
 
     def _bury_refused(
         self,

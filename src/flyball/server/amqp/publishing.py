@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flyball.engine.access import Action
+from flyball.engine.counts import ExchangeMeter
 from flyball.engine.queue import WorkingQueue
 from flyball.engine.traits import MAX_MS
 from flyball.errors import ReservedName, StoreError
@@ -18,6 +19,7 @@ from flyball.server.amqp.context import REPLY_TO
 from flyball.server.amqp.replies import refusal
 from flyball.server.directory import RemoteQueue
 from flyball.server.topology import Headers
+from flyball.wire import link
 from flyball.wire.amqp import (
     EMPTY_TABLE,
     Essentials,
@@ -49,7 +51,7 @@ MANY_TARGETS = 500
 class Route:
     """Where messages of an origin go, as long as `version` is the present one."""
 
-    __slots__ = ("afar", "exchange", "is_fixed", "routing_key", "targets", "version")
+    __slots__ = ("elsewhere", "exchange", "is_fixed", "meter", "routing_key", "targets", "version")
 
     def __init__(
         self,
@@ -58,22 +60,34 @@ class Route:
         routing_key: str,
         targets: Sequence[WorkingQueue],
         is_fixed: bool,
-        afar: Sequence[RemoteQueue] = (),
+        elsewhere: Sequence[RemoteQueue],
+        meter: ExchangeMeter,
     ) -> None:
         self.version = version
         self.exchange = exchange
         self.routing_key = routing_key
         self.targets = targets
-        self.afar = afar
+        self.elsewhere = elsewhere
         """The queues of other nodes that get them, too."""
         self.is_fixed = is_fixed
         """Whether nothing but the routing key decides."""
+        self.meter = meter
 
 
 class Content:
     """A message that is routed and checked, ready to be put into its queues."""
 
-    __slots__ = ("afar", "body", "mandatory", "origin", "persistent", "priority", "properties", "targets", "ttl_us")
+    __slots__ = (
+        "body",
+        "elsewhere",
+        "mandatory",
+        "origin",
+        "persistent",
+        "priority",
+        "properties",
+        "targets",
+        "ttl_us",
+    )
 
     def __init__(
         self,
@@ -82,10 +96,10 @@ class Content:
         found: Essentials,
         properties: bytes,
         ttl_us: int | None,
-        afar: Sequence[RemoteQueue] = (),
+        elsewhere: Sequence[RemoteQueue] = (),
     ) -> None:
         self.targets = targets
-        self.afar = afar
+        self.elsewhere = elsewhere
         self.body = publish.body
         self.properties = properties
         self.origin = publish.origin
@@ -93,6 +107,10 @@ class Content:
         self.persistent = found.persistent
         self.priority = found.priority
         self.ttl_us = ttl_us
+
+    def on_link(self) -> link.Content:
+        """Return it as it goes over a link, without its queues."""
+        return link.Content(self.body, self.properties, self.origin, self.persistent, self.priority, self.ttl_us)
 
 
 class Batch:
@@ -128,12 +146,16 @@ class Publisher:
         "_intake",
         "_is_due",
         "_journal",
+        "_meters",
         "_refused",
         "_routes",
         "_topology",
         "_vhost",
+        "confirmed",
         "is_confirming",
         "published",
+        "returned",
+        "taken",
         "transaction",
     )
 
@@ -143,10 +165,16 @@ class Publisher:
         self._topology = context.topology
         self._intake = context.intake
         self._journal = channel.session.broker.journal
+        self._meters = channel.session.broker.meters
         self._vhost = channel.session.vhost
         self._routes = channel.session.routes
         self._essentials: dict[bytes, Essentials] = {}
         self.is_confirming = False
+        self.taken = 0
+        """How many messages the peer has published."""
+        self.confirmed = 0
+        """How many it was told to be safe."""
+        self.returned = 0
         self.published = 0
         """How many messages were published since confirms were asked for."""
         self._awaiting: dict[int, None] = {}
@@ -168,6 +196,11 @@ class Publisher:
         """Whether confirms are owed."""
         return bool(self._awaiting or self._awaiting_afar or self._confirmed or self._refused)
 
+    @property
+    def unconfirmed(self) -> int:
+        """How many messages the peer waits to be confirmed."""
+        return len(self._awaiting) + len(self._awaiting_afar) + len(self._confirmed) + len(self._refused)
+
     def publish(self, publish: Publish) -> None:
         """Take a message. Raises AmqpError or a RequestError that ends the channel."""
         topology = self._topology
@@ -179,20 +212,22 @@ class Publisher:
         if found is None:
             found = self._read(properties)
         targets = route.targets
-        afar = route.afar
+        elsewhere = route.elsewhere
         ttl_us: int | None = None
         if publish.immediate or not (route.is_fixed and found.is_plain):
-            targets, afar, properties, ttl_us = self._look_closer(publish, route, found)
-        if afar:
-            self._publish_afar(Content(targets, publish, found, properties, ttl_us, afar))
+            targets, elsewhere, properties, ttl_us = self._look_closer(publish, route, found)
+        if not (targets or elsewhere) and self._looks_again(route, publish):
             return
-        if not targets and self._looks_again(route, publish):
+        self.taken += 1
+        route.meter.published += 1
+        if elsewhere:
+            self._publish_afar(Content(targets, publish, found, properties, ttl_us, elsewhere))
             return
         if self.transaction is not None:
             self.transaction.append(Content(targets, publish, found, properties, ttl_us))
             return
-        if not targets and publish.mandatory:
-            self._return(publish.origin, properties, publish.body)
+        if not targets:
+            self._miss(publish.mandatory, publish.origin, properties, publish.body)
         if len(targets) > MANY_TARGETS:
             self._channel.session.end_turn()
         if not self.is_confirming:
@@ -273,10 +308,11 @@ class Publisher:
             raise ReservedName(f"cannot publish to internal exchange '{exchange_name}' in vhost '{self._vhost}'")
         is_fixed = router.is_plain(exchange_name) and not (not exchange_name and routing_key.startswith(REPLY_TO))
         targets: Sequence[WorkingQueue] = ()
-        afar: Sequence[RemoteQueue] = ()
+        elsewhere: Sequence[RemoteQueue] = ()
         if is_fixed:
-            targets, afar = self._route(exchange_name, [routing_key], lambda: _NO_HEADERS)
-        route = Route(self._topology.version, exchange_name, routing_key, targets, is_fixed, afar)
+            targets, elsewhere = self._route(exchange_name, [routing_key], lambda: _NO_HEADERS)
+        meter = self._meters.exchange(self._vhost, exchange_name)
+        route = Route(self._topology.version, exchange_name, routing_key, targets, is_fixed, elsewhere, meter)
         if len(self._routes) >= _MAX_REMEMBERED:
             self._routes.clear()
         self._routes[origin] = route
@@ -319,14 +355,14 @@ class Publisher:
             if "BCC" in headers:
                 properties = _without_header(properties, headers, "BCC")
         if route.is_fixed and len(routing_keys) == 1:
-            return route.targets, route.afar, properties, ttl_us
+            return route.targets, route.elsewhere, properties, ttl_us
         table = found.headers or EMPTY_TABLE
 
         def decoded_headers() -> Mapping[str, Any]:
             return read_table(table, 0, len(table))[0]
 
-        targets, afar = self._route(route.exchange, routing_keys, decoded_headers)
-        return targets, afar, properties, ttl_us
+        targets, elsewhere = self._route(route.exchange, routing_keys, decoded_headers)
+        return targets, elsewhere, properties, ttl_us
 
     def _check_user(self, found: Essentials) -> None:
         user = self._channel.session.user
@@ -344,8 +380,16 @@ class Publisher:
         decoded.reply_to = name
         return decoded.encode()
 
-    def _return(self, origin: bytes, properties: bytes, body: bytes) -> None:
+    def _miss(self, mandatory: bool, origin: bytes, properties: bytes, body: bytes) -> None:
+        """No queue gets a message: its publisher may want to know. A direct reply needs no queue."""
         session = self._channel.session
+        if not mandatory:
+            exchange, routing_key = read_origin(origin)
+            if exchange or not routing_key.startswith(REPLY_TO):
+                self._meters.unroutable += 1
+            return
+        self._meters.returned += 1
+        self.returned += 1
         session.send(
             encode_return(
                 self._channel.number, ReplyCode.NO_ROUTE, NO_ROUTE, origin, properties, body, session.frame_max
@@ -400,6 +444,8 @@ class Publisher:
             session.send(encode_nack(channel.number, number, multiple=False))
         if not confirmed:
             return
+        self.confirmed += len(confirmed)
+        self._meters.confirmed += len(confirmed)
         if len(confirmed) == 1:
             session.send(encode_ack(channel.number, confirmed[0], multiple=False))
             return
@@ -425,19 +471,14 @@ class Publisher:
         assert self.transaction is not None
         contents, self.transaction = self.transaction, []
         for content in contents:
-            if content.targets or content.afar:
-                self._intake.put(
+            if content.targets or content.elsewhere:
+                self._intake.put_content(
                     [working for working in content.targets if self._topology.engine.has_queue(working.queue.id)],
-                    content.body,
-                    content.properties,
-                    content.origin,
-                    content.persistent,
-                    content.priority,
-                    content.ttl_us,
+                    content.on_link(),
                 )
-            elif content.mandatory:
-                self._return(content.origin, content.properties, content.body)
-        return [content for content in contents if content.afar]
+            else:
+                self._miss(content.mandatory, content.origin, content.properties, content.body)
+        return [content for content in contents if content.elsewhere]
 
 
 def _any_stored(targets: Sequence[WorkingQueue]) -> bool:

@@ -38,10 +38,12 @@ def refusal(code: ReplyCode, text: str) -> AmqpError:
 
 
 def reply_of(error: errors.FlyballError, class_id: int, method_id: int) -> AmqpError:
-    """Return the error as AMQP tells it, caused by that method."""
+    """Return the error as AMQP tells it, caused by that method. What it was before is its cause."""
     if isinstance(error, AmqpError):
         if error.class_id == _WHATEVER:
             error.class_id, error.method_id = class_id, method_id
         return error
     code = next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), ReplyCode.INTERNAL_ERROR)
-    return AmqpError(code, str(error), class_id, method_id)
+    told = AmqpError(code, str(error), class_id, method_id)
+    told.__cause__ = error
+    return told

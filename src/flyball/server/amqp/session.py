@@ -77,6 +77,10 @@ class AmqpSession(Connection):
         self._decoder = Decoder(amqp.HANDSHAKE_FRAME_MAX, context.settings.max_message_bytes)
         self.capabilities: Mapping[str, Any] = {}
         """What the peer says that it can do."""
+        self.client_properties: Mapping[str, Any] = {}
+        """What it says that it is."""
+        self.mechanism = ""
+        """How it has logged in."""
         self._due: list[Publisher] = []
         self._timer: asyncio.TimerHandle | None = None
         self._heartbeat_s = 0.0
@@ -106,6 +110,15 @@ class AmqpSession(Connection):
         return super().is_busy or any(channel.publisher.is_busy for channel in self._channels.values())
 
     @property
+    def waits_for_credit(self) -> bool:
+        """Whether the peer could not publish all that it has sent."""
+        return self._parked is not None
+
+    @property
+    def heartbeat_s(self) -> float:
+        return self._heartbeat_s
+
+    @property
     def certificate_name(self) -> str | None:
         """The common name of the peer's certificate, if it has shown one that we trust."""
         certificate = self._transport.get_extra_info("peercert") if self._transport is not None else None
@@ -132,6 +145,9 @@ class AmqpSession(Connection):
             self.flush()
         super().disconnect()
 
+    def expel(self, reason: str) -> None:
+        self._fail_all(AmqpError(ReplyCode.CONNECTION_FORCED, reason))
+
     def user_deleted(self, name: str) -> None:
         if self.user.name == name:
             self._fail_all(AmqpError(ReplyCode.CONNECTION_FORCED, f"user '{name}' is deleted"))
@@ -148,6 +164,7 @@ class AmqpSession(Connection):
     def _let_go(self) -> None:
         """Give back what the channels hold, and what was this connection's own."""
         channels, self._channels = self._channels, {}
+        self.meters.channels_closed += len(channels)
         for channel in channels.values():
             channel.is_closing = True
             channel.end()
@@ -284,13 +301,13 @@ class AmqpSession(Connection):
             raise refusal(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
         elif isinstance(command, amqp.ChannelClose):
             if not channel.is_closing:
-                del self._channels[number]
+                self._forget_channel(number)
                 channel.is_closing = True
                 channel.end()
             # If we have closed it too, it is over with the answer to that.
             self.send(amqp.ChannelCloseOk(number).encode())
         elif isinstance(command, amqp.ChannelCloseOk) and channel.is_closing:
-            del self._channels[number]
+            self._forget_channel(number)
         elif not channel.is_closing and isinstance(command, Method):
             channel.handle(command)
 
@@ -304,7 +321,12 @@ class AmqpSession(Connection):
                 f"number of channels opened ({limit}) has reached the negotiated channel_max ({limit})",
             )
         self._channels[method.channel] = Channel(self, method.channel)
+        self.meters.channels_opened += 1
         self.send(amqp.ChannelOpenOk(method.channel).encode())
+
+    def _forget_channel(self, number: int) -> None:
+        del self._channels[number]
+        self.meters.channels_closed += 1
 
     def _refuse_oversized(self, content: amqp.Oversized) -> None:
         most = self.context.settings.max_message_bytes

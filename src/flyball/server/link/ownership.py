@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from flyball.errors import FlyballError
+from flyball.server.pending import outcome
 from flyball.server.status import queue_report
 from flyball.server.topology import Topology
 
@@ -39,33 +38,26 @@ class Ownership:
     async def purge(self, queue_id: int) -> int:
         """Remove all ready messages and return how many there were."""
         count = len(self._engine.queue(queue_id))
-        future = _Awaited()
-        self._topology.broker.purge(queue_id, lambda removed, error: future.done(error))
-        await future.result
+        await outcome(lambda done: self._topology.broker.purge(queue_id, lambda removed, error: done(error)))
         return count
 
     async def delete(self, queue_id: int, if_unused: bool, if_empty: bool) -> int:
         """Delete the queue and return how many messages were ready."""
         working = self._engine.queue(queue_id)
         count = len(working)
-        future = _Awaited()
-        self._topology.delete_queue(working, future.done, if_unused=if_unused, if_empty=if_empty)
-        await future.result
+        await outcome(lambda done: self._topology.delete_queue(working, done, if_unused=if_unused, if_empty=if_empty))
         return count
 
     async def delete_empty(self, queue_id: int) -> None:
         """Delete the queue if it holds no message, not even a leased one."""
-        future = _Awaited()
-        self._topology.broker.delete_queue(queue_id, future.done, only_empty=True)
-        await future.result
+        await outcome(lambda done: self._topology.broker.delete_queue(queue_id, done, only_empty=True))
 
     async def list_queues(self, queue_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
         """Tell what all queues of this node hold, or those of these ids that are its."""
-        return [
-            queue_report(working)
-            for working in self._engine.queues
-            if queue_ids is None or working.queue.id in queue_ids
-        ]
+        if queue_ids is None:
+            return [queue_report(working) for working in self._engine.queues]
+        found = [self._engine.find_working(queue_id) for queue_id in queue_ids if queue_id > 0]
+        return [queue_report(working) for working in found if working is not None]
 
     async def active(self, reader: int) -> list[tuple[int, int]]:
         """Return the ids of the queues with messages that the reader may see, and how many."""
@@ -74,18 +66,3 @@ class Ownership:
     async def is_sender(self, client_id: int) -> bool:
         """Whether a message of the client's is stored in a queue of this node."""
         return self._engine.is_sender(client_id)
-
-
-class _Awaited:
-    """Turns a call back into something that can be awaited."""
-
-    def __init__(self) -> None:
-        self.result: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def done(self, error: FlyballError | None) -> None:
-        if self.result.done():
-            return
-        if error is None:
-            self.result.set_result(None)
-        else:
-            self.result.set_exception(error)

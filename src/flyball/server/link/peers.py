@@ -9,13 +9,14 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flyball.errors import ClusterError, PeerLost, ProtocolError
 from flyball.server.connection import Connection, Hub
 from flyball.server.link.failures import raised_elsewhere
+from flyball.server.pending import outcome
 from flyball.store.registry import NodeRecord, NodeState
 from flyball.trace import schema
 from flyball.wire import link as wire
@@ -375,7 +376,7 @@ class Peers:
 
         Whoever sent it may have died meanwhile, and others have what it delivered.
         """
-        for link in self.links:
+        for link in list(self.links):
             link.give_up("was not heard while this node had no lease")
 
     def stop(self) -> None:
@@ -400,8 +401,9 @@ class Peers:
         return link
 
     @property
-    def links(self) -> list[Link]:
-        return list(self._links.values())
+    def links(self) -> Collection[Link]:
+        """All links, at the moment: more may come and go."""
+        return self._links.values()
 
     def take_settled(self) -> Settled:
         """Return what was settled since the last call."""
@@ -478,17 +480,7 @@ class Peers:
 
     async def _flush(self) -> None:
         """Answered when everything that came before is durable."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: Exception | None) -> None:
-            if not future.done():
-                if error is None:
-                    future.set_result(None)
-                else:
-                    future.set_exception(error)
-
-        self._hub.broker.when_durable(done)
-        await future
+        await outcome(self._hub.broker.when_durable)
 
 
 def _place_of(record: NodeRecord) -> tuple[int, bool, str | None]:

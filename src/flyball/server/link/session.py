@@ -10,10 +10,10 @@ import json
 import logging
 import secrets
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from flyball.engine.consumer import Consumer
-from flyball.engine.queue import WorkingQueue
 from flyball.errors import (
     ClusterError,
     FlyballError,
@@ -27,7 +27,7 @@ from flyball.model import Message
 from flyball.server.amqp.intake import Intake
 from flyball.server.broker import is_text
 from flyball.server.connection import WRITE_BUFFER_BYTES, Connection, Hub
-from flyball.server.link.drafts import draft_of, outcome_of
+from flyball.server.link.contents import is_draft, message_of, put_draft
 from flyball.server.link.failures import told
 from flyball.server.link.peers import FRAME_ROOM_BYTES, HANDSHAKE_S, Peers
 from flyball.server.topology import Topology
@@ -251,7 +251,8 @@ class LinkSession(Connection):
             answer = wire.encode_response(frame.number, json.dumps(await command(**asked["arguments"])).encode())
         except FlyballError as error:
             answer = wire.encode_failure(frame.number, *told(error))
-        except (ValueError, KeyError, TypeError) as error:
+        except Exception as error:
+            # Whatever has failed was for the node that asks: this one has others to serve.
             log.exception("a request of node %d could not be answered", self.node_id)
             answer = wire.encode_failure(frame.number, "ClusterError", f"the request failed: {error}")
         self.in_flight -= 1
@@ -271,37 +272,14 @@ class LinkSession(Connection):
             else:
                 self._put_done(frame.number, Outcome.NOT_FOUND)
             return
-        content = frame.content
-        if content.sender is not None or content.receiver is not None or content.context is not None:
-            self._put_draft(frame, targets)
+        if is_draft(frame.content):
+            put_draft(self.broker, frame.content, frame.queue_ids, partial(self._put_done, frame.number))
             return
-        refused = self._intake.put(
-            targets,
-            content.body,
-            content.properties,
-            content.origin,
-            content.persistent,
-            content.priority,
-            content.time_us,
-        )
-        if refused:
-            self._put_done(frame.number, Outcome.FULL)
-        elif content.persistent and any(working.is_stored for working in targets):
+        outcome = self._intake.put_content(targets, frame.content)
+        if outcome is None:
             self._await_commit(frame.number)
         else:
-            self._put_done(frame.number, Outcome.STORED)
-
-    def _put_draft(self, frame: wire.Put, targets: list[WorkingQueue]) -> None:
-        """Put a message that has a sender or a receiver, as only clients of the research protocols have."""
-
-        def done(messages: object, error: FlyballError | None) -> None:
-            self._put_done(frame.number, outcome_of(error))
-
-        draft = draft_of(frame.content, self.broker.now_us())
-        try:
-            self.broker.put(draft, [working.queue.id for working in targets], done)
-        except InvalidBody:
-            self._put_done(frame.number, Outcome.FULL)
+            self._put_done(frame.number, outcome)
 
     @property
     def is_busy(self) -> bool:
@@ -384,7 +362,7 @@ class LinkSession(Connection):
         broker = self.broker
         if settlement == Settlement.ACK:
             for message in messages:
-                if not broker.settle(message) and self._topology.directory.get(message.queue_id) is not None:
+                if not broker.settle(message, True) and self._topology.directory.get(message.queue_id) is not None:
                     self._tell_in_vain()
         elif settlement == Settlement.REQUEUE:
             broker.give_back(messages)
@@ -461,7 +439,10 @@ class LinkSession(Connection):
             elif message is not None and self._has_ended:
                 self.broker.bring_back(message)
             else:
-                if message is not None:
+                if message is None:
+                    self.broker.meters.get_empty += 1
+                else:
+                    queue.count_get(message, is_gone=False)
                     self._held[message.id] = message
                 self.send(wire.encode_got(frame.number, len(queue), message))
 
@@ -518,25 +499,9 @@ class LinkSession(Connection):
             return
         self._peers.handed[self.node_id] = (self._theirs.epoch, frame.batch)
         for handed in frame.messages:
-            content = handed.content
-            self.broker.accept(
-                working,
-                Message(
-                    self._engine.use_message_id(),
-                    working.queue.id,
-                    content.body,
-                    content.sender,
-                    content.receiver,
-                    content.context,
-                    content.priority,
-                    handed.arrived_us,
-                    content.time_us,
-                    content.properties,
-                    False,
-                    content.origin,
-                    handed.delivery_count,
-                ),
-            )
+            message = message_of(handed, self._engine.use_message_id(), working.queue.id)
+            message.persistent = False
+            self.broker.accept(working, message)
         self.broker.watch_expiries()
         self.send(wire.encode_handed(frame.number, Outcome.STORED))
 

@@ -161,6 +161,8 @@ async def _subscribe(session: TelestoSession, packet: wire.Subscribe, request: T
     hub = session.hub
     try:
         queue_id = await hub.topics.subscribe(packet.topic, packet.subscription, packet.pattern, session)
+        # Whoever hears of the subscription may publish at any node.
+        await hub.company.followed()
     except TopicNotFound as error:
         session.refuse(request, error)
     except RequestError as error:

@@ -95,6 +95,8 @@ def put(session: TelestoSession, packet: wire.Put, request: TelestoRequest) -> N
         raise NotPermitted("a client needs mode FULL to put messages")
     engine = session.broker.engine
     absent = next((queue_id for queue_id in packet.queue_ids if not engine.has_queue(queue_id)), None)
+    if session.is_forwarded:
+        _keep_order(session, packet, absent)
     if absent is not None and not session.asks_others:
         raise QueueNotFound(absent)
     for draft in packet.drafts:
@@ -111,10 +113,23 @@ def put(session: TelestoSession, packet: wire.Put, request: TelestoRequest) -> N
         else:
             session.reply(request, wire.PutDone(request.packet_id, message_ids))
 
-    if absent is None:
+    if absent is None and not session.relay.lines.has_any(packet.queue_ids):
         put_drafts(session, packet.queue_ids, packet.drafts, stored)
     else:
         session.relay.put(packet.queue_ids, packet.drafts, stored)
+
+
+def _keep_order(session: TelestoSession, packet: wire.Put, absent: int | None) -> None:
+    """Refuse what comes behind something that was refused: that will come again, and has to be first.
+
+    A put of nothing says that all which had been sent are answered. Raises QueueNotFound.
+    """
+    if not packet.drafts:
+        session.refused.difference_update(packet.queue_ids)
+    refused = next((queue_id for queue_id in packet.queue_ids if queue_id in session.refused), absent)
+    if refused is not None:
+        session.refused.update(packet.queue_ids)
+        raise QueueNotFound(refused)
 
 
 def take(session: TelestoSession, packet: wire.Take, request: TelestoRequest) -> None:

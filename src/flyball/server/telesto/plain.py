@@ -249,7 +249,7 @@ def put_message(session: TelestoSession, packet: wire.PutMessage, request: Teles
             error = QueueNotFound(missing[0])
         session.answer(request, error)
 
-    if absent and session.asks_others:
+    if session.asks_others and (absent or session.relay.lines.has_any(queue_ids)):
         known = [queue_id for queue_id in queue_ids if queue_id not in missing]
         session.relay.put(
             known, [wire.WireDraft(body, message.receiver_id, message.context, message.priority)], stored

@@ -6,14 +6,16 @@ The other node sees an ordinary client there, whose requests it does not pass on
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from flyball.errors import FlyballError, ProtocolError, QueueNotFound, StoreError, StoreUnavailable
 from flyball.server.settings import Address
+from flyball.server.telesto.lines import Lines
 from flyball.server.telesto.putting import PutDone, put_drafts
 from flyball.trace.schema import Kind
 from flyball.wire import telesto as wire
@@ -85,6 +87,7 @@ class Upstream(asyncio.Protocol):
         self._is_wide = False
         self._is_ready = False
         self._is_ending = False
+        self._has_said_all = False
 
     async def open(self) -> None:
         """Connect and identify, then send what has waited. A failure is a loss."""
@@ -142,7 +145,7 @@ class Upstream(asyncio.Protocol):
             self._waiting.append((packet, answered))
 
     def _send(self, packet: wire.Packet, answered: Answered) -> None:
-        if self._transport is None:
+        if self._transport is None or self._has_said_all:
             answered(None, False)
             return
         self._last_id = self._last_id % 0x7FFFFFFF + 1
@@ -210,8 +213,10 @@ class Upstream(asyncio.Protocol):
     def end(self) -> None:
         """Ask for nothing more: waits end, leases go back, and what is under way is still answered."""
         self._is_ending = True
-        if self._is_ready and self._transport is not None and not self._transport.is_closing():
-            self._transport.write_eof()
+        if not self._has_said_all and self._is_ready and self._transport is not None:
+            self._has_said_all = True
+            if not self._transport.is_closing():
+                self._transport.write_eof()
 
     def close(self) -> None:
         """End it when what was sent is out; nobody waits for answers any more."""
@@ -229,15 +234,21 @@ class Upstream(asyncio.Protocol):
 class _Remote:
     """A consumer of the client's at another node, under the number that it has here."""
 
-    __slots__ = ("consumer_id", "held", "is_cancelled", "there", "upstream")
+    __slots__ = ("consumer_id", "held", "is_cancelled", "leaving", "queue_id", "settling", "there", "upstream")
 
-    def __init__(self, consumer_id: int, upstream: Upstream, there: int) -> None:
+    def __init__(self, consumer_id: int, queue_id: int, upstream: Upstream, there: int) -> None:
         self.consumer_id = consumer_id
+        self.queue_id = queue_id
         self.upstream = upstream
         self.there = there
         """Its number at the other node."""
-        self.held = 0
+        self.held: set[int] = set()
+        """Messages that the client has and nobody has been asked to settle."""
+        self.settling = 0
+        """How many settlements are under way."""
         self.is_cancelled = False
+        self.leaving: asyncio.Event | None = None
+        """If it is to go on elsewhere: set when it holds nothing more, or has ended."""
 
 
 class Relay:
@@ -251,6 +262,7 @@ class Relay:
         """By node and client: a connection may get its identity late."""
         self._consumers: dict[int, _Remote] = {}
         self._by_place: dict[tuple[Upstream, int], _Remote] = {}
+        self.lines = Lines()
 
     # Requests
 
@@ -270,7 +282,7 @@ class Relay:
         return True
 
     def put(self, queue_ids: Sequence[int], drafts: Sequence[wire.WireDraft], done: PutDone) -> None:
-        """Put drafts into queues of which some are at other nodes."""
+        """Put drafts into queues of which some are at other nodes, or were when others were put there."""
         if all(self._is_known(queue_id) for queue_id in queue_ids):
             self._put_known(queue_ids, drafts, done)
         else:
@@ -288,39 +300,45 @@ class Relay:
         for owner, places in places_of.items():
             ids = [queue_ids[place] for place in places]
             told = partial(parts.one, places)
-            if owner:
+            if owner or self.lines.has_any(ids):
                 self._put_there(ids, drafts, told)
             else:
                 put_drafts(self._session, ids, drafts, told)
 
     def _put_there(self, queue_ids: list[int], drafts: Sequence[wire.WireDraft], told: PutDone) -> None:
         def answered(upstream: Upstream | None, answer: wire.Packet | None) -> None:
-            if answer is None:
-                # Its first queue has come here; the others may have gone elsewhere.
+            if answer is None and all(self._engine.has_queue(queue_id) for queue_id in queue_ids):
+                put_drafts(self._session, queue_ids, drafts, told)
+            elif answer is None:
+                # Its first queue has come here, or is gone; the others may have gone elsewhere.
                 self._put_known(queue_ids, drafts, told)
             elif isinstance(answer, wire.PutDone):
                 told(answer.message_ids, None)
             else:
                 told([], self._error_of(answer))
 
-        _Passage(self, wire.Put(0, queue_ids, list(drafts)), queue_ids[0], answered).go()
+        _Put(self, wire.Put(0, queue_ids, list(drafts)), answered).begin()
 
     def _is_known(self, queue_id: int) -> bool:
         return self._engine.has_queue(queue_id) or self._hub.directory.get(queue_id) is not None
 
     def _pass_to_consumer(self, remote: _Remote, packet: _OneConsumer, request: TelestoRequest) -> None:
+        settled: set[int] = set()
+
         def answered(answer: wire.Packet | None, was_sent: bool) -> None:
-            if isinstance(answer, wire.Success):
-                if isinstance(packet, wire.Settle):
-                    remote.held -= len(set(packet.message_ids))
-                elif isinstance(packet, wire.Cancel):
-                    remote.is_cancelled = True
-                if remote.is_cancelled and remote.held <= 0:
-                    self._forget(remote)
+            remote.settling -= bool(settled)
+            if not isinstance(answer, wire.Success):
+                remote.held |= settled
+            elif isinstance(packet, wire.Cancel):
+                remote.is_cancelled = True
+            self._let_go_if_done(remote)
             self._reply(request, answer or _lost("the node that serves the queue is lost"))
 
         if isinstance(packet, wire.Settle):
             request.message_count = len(packet.message_ids)
+            settled = remote.held.intersection(packet.message_ids)
+            remote.held -= settled
+            remote.settling += bool(settled)
         remote.upstream.request(replace(packet, consumer_id=remote.there), answered)
 
     def _answer(
@@ -329,7 +347,8 @@ class Relay:
         if answer is None:
             self._session.handle_here(packet, request)
         elif isinstance(answer, wire.Consuming) and upstream is not None:
-            remote = _Remote(self._engine.new_consumer_id(), upstream, answer.consumer_id)
+            assert isinstance(packet, wire.Consume), "nothing else is answered so"
+            remote = _Remote(self._engine.new_consumer_id(), packet.queue_id, upstream, answer.consumer_id)
             self._consumers[remote.consumer_id] = remote
             self._by_place[upstream, answer.consumer_id] = remote
             self._session.reply(request, wire.Consuming(request.packet_id, remote.consumer_id))
@@ -372,7 +391,7 @@ class Relay:
     def delivered(self, upstream: Upstream, packet: wire.Deliver) -> None:
         remote = self._by_place.get((upstream, packet.consumer_id))
         if remote is not None:
-            remote.held += 1
+            remote.held.add(packet.record.message_id)
             self._session.send(wire.encode_deliver(remote.consumer_id, packet.record))
 
     def consumer_ended(self, upstream: Upstream, there: int) -> None:
@@ -384,6 +403,45 @@ class Relay:
     def _forget(self, remote: _Remote) -> None:
         self._consumers.pop(remote.consumer_id, None)
         self._by_place.pop((remote.upstream, remote.there), None)
+        if remote.leaving is not None:
+            remote.leaving.set()
+
+    def consuming(self) -> Iterator[tuple[int, int]]:
+        """Yield the ids of the consumers at other nodes, each with that of its queue."""
+        for remote in self._consumers.values():
+            if not remote.is_cancelled or remote.leaving is not None:
+                yield remote.consumer_id, remote.queue_id
+
+    async def send_away(self, consumer_id: int, limit_s: float) -> bool:
+        """End a consumer at another node as if its queue had moved; see the session's."""
+        remote = self._consumers.get(consumer_id)
+        if remote is None or remote.is_cancelled or remote.leaving is not None:
+            return False
+        leaving = remote.leaving = asyncio.Event()
+
+        def cancelled(answer: wire.Packet | None, was_sent: bool) -> None:
+            # Only now has all come that was on its way.
+            remote.is_cancelled = True
+            self._let_go_if_done(remote)
+
+        remote.upstream.request(wire.Cancel(0, remote.there), cancelled)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await leaving.wait()
+        if remote.held:
+            back = wire.Settle(0, remote.there, wire.Outcome.REQUEUE, list(remote.held))
+            remote.upstream.request(back, lambda answer, was_sent: None)
+        # Unless it was lost meanwhile, and the client knows that.
+        self.consumer_ended(remote.upstream, remote.there)
+        return not self._session.is_over
+
+    def _let_go_if_done(self, remote: _Remote) -> None:
+        """Forget a consumer that was cancelled and holds nothing any more."""
+        if remote.is_cancelled and not remote.held and not remote.settling:
+            if remote.leaving is None:
+                self._forget(remote)
+            else:
+                remote.leaving.set()
 
     def pause(self) -> None:
         for upstream in self._upstreams.values():
@@ -483,11 +541,71 @@ class _Passage:
             self._answered(upstream, answer)
 
     def _later(self) -> None:
-        loop = asyncio.get_running_loop()
-        if loop.time() >= self._give_up_at or self._relay.is_over:
+        if asyncio.get_running_loop().time() >= self._give_up_at or self._relay.is_over:
             self._answered(None, self._problem)
         else:
-            loop.call_later(RETRY_S, self._relay.look_again, self.go)
+            self._try_later()
+
+    def _try_later(self) -> None:
+        asyncio.get_running_loop().call_later(RETRY_S, self._relay.look_again, self.go)
+
+
+class _Put(_Passage):
+    """A put on its way, which keeps its place among those of the client to the same queues."""
+
+    __slots__ = ("is_resting", "number", "queue_ids")
+
+    def __init__(
+        self, relay: Relay, packet: wire.Put, answered: Callable[[Upstream | None, wire.Packet | None], None]
+    ) -> None:
+        super().__init__(relay, packet, packet.queue_ids[0], answered)
+        self.queue_ids = packet.queue_ids
+        self.number = relay.lines.next_number()
+        self.is_resting = False
+
+    def begin(self) -> None:
+        """Go as soon as those before it allow."""
+        self.go()
+        self._relay.lines.move_on(self.queue_ids)
+
+    def go(self) -> None:
+        relay, lines = self._relay, self._relay.lines
+        lines.step_out(self)
+        owner = relay.owner_of(self._queue_id)
+        if owner is None:
+            if not relay.serves(self._queue_id) and not self._has_looked:
+                self._has_looked = True
+                self._rest()
+                relay.look_again(self._wake)
+            elif lines.may_go(self, relay):
+                self._answered(None, None)
+            return
+        upstream = relay.upstream(owner)
+        if upstream is None:
+            self._later()
+        elif lines.may_go(self, upstream):
+            if lines.set_out(self, upstream):
+                # Else the other node would take it for one of those behind what it has refused.
+                upstream.request(wire.Put(0, self.queue_ids, []), lambda answer, was_sent: None)
+            upstream.request(self._packet, partial(self._told, upstream))
+
+    def _told(self, upstream: Upstream, answer: wire.Packet | None, was_sent: bool) -> None:
+        is_refused = isinstance(answer, wire.Error) and answer.code == ErrorCode.QUEUE_NOT_EXISTING
+        self._relay.lines.arrive(self, is_refused=is_refused)
+        super()._told(upstream, answer, was_sent)
+        self._relay.lines.move_on(self.queue_ids)
+
+    def _try_later(self) -> None:
+        self._rest()
+        asyncio.get_running_loop().call_later(RETRY_S, self._relay.look_again, self._wake)
+
+    def _rest(self) -> None:
+        self.is_resting = True
+        self._relay.lines.wait(self)
+
+    def _wake(self) -> None:
+        self.is_resting = False
+        self._relay.lines.move_on(self.queue_ids)
 
 
 class _Parts:

@@ -5,7 +5,8 @@ What each packet does stands in `plain` and `extension`; which of them are allow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from flyball.engine.consumer import Consumer
@@ -28,6 +29,7 @@ from flyball.errors import (
 from flyball.model import Client, ClientMode, Message, Order
 from flyball.server.broker import Wait
 from flyball.server.connection import Hub, RequestConnection, result_of
+from flyball.server.placement import Role
 from flyball.server.telesto.relay import Relay
 from flyball.trace.schema import Protocol, Result
 from flyball.trace.span import Span
@@ -78,6 +80,16 @@ class TelestoRequest(Span):
     packet_id: int = 0
 
 
+_ROLES: Mapping[type[wire.Packet], Role] = {
+    wire.Put: Role.PRODUCER,
+    wire.PutMessage: Role.PRODUCER,
+    wire.Take: Role.CONSUMER,
+    wire.ReadMessage: Role.CONSUMER,
+    wire.Peek: Role.CONSUMER,
+    wire.Consume: Role.CONSUMER,
+}
+"""What a client of a clustered queue is that sends these, and that another member can serve as well."""
+
 Handler = Callable[["TelestoSession", Any, TelestoRequest], None]
 Table = Mapping[type[wire.Packet], Handler]
 States = Mapping[tuple[bool, bool], Table]
@@ -99,6 +111,9 @@ class TelestoSession(RequestConnection):
         """How many the client has made."""
         self.is_forwarded = False
         """Whether another node passes on here what its client wants."""
+        self.refused: set[int] = set()
+        """Queues that were not here when something was put there that another node passed on: what came behind that
+        is refused, too, until that node begins anew."""
         self.relay = Relay(self)
         self.mode = ClientMode.READ_ONLY
         self.consumers: dict[int, Consumer] = {}
@@ -108,6 +123,8 @@ class TelestoSession(RequestConnection):
         """The queues of subscriptions that end with the connection, or with their consumer."""
         self.sessions: set[str] = set()
         """Those of clients of clustered queues that are served through this connection."""
+        self._leaving: dict[int, asyncio.Event] = {}
+        """Consumers that are to go on elsewhere: set when they hold nothing more, or nobody is there any more."""
         self._states = states
         self._table = states[False, False]
         self._decoder = wire.PacketDecoder()
@@ -128,10 +145,36 @@ class TelestoSession(RequestConnection):
         handler = self._table.get(type(parsed))
         if handler is None:
             raise NotIdentified(f"packet {type(parsed).__name__} is not allowed now")
-        self._check_queues(parsed)
-        if self.asks_others and self.relay.takes(parsed, request):
-            return
+        if self.broker.engine.has_shadows:
+            self._check_queues(parsed)
+        if self.asks_others:
+            self._use(parsed)
+            if self.relay.takes(parsed, request):
+                return
         handler(self, parsed, request)
+
+    def _use(self, packet: wire.Packet) -> None:
+        """Let what the client does with members of clustered queues go to those that serve it, and count it."""
+        role = _ROLES.get(type(packet))
+        if role is None:
+            return
+        if isinstance(packet, wire.Put):
+            packet.queue_ids = [self._use_queue(queue_id, role) for queue_id in packet.queue_ids]
+        elif isinstance(packet, wire.PutMessage):
+            packet.message.queue_id = self._use_queue(packet.message.queue_id, role)
+            packet.additional_queue_ids = [self._use_queue(each, role) for each in packet.additional_queue_ids]
+        elif isinstance(packet, wire.Consume):
+            # Its consumers are counted, each for itself.
+            packet.queue_id = self.uses.home(packet.queue_id, role)
+        else:
+            assert isinstance(packet, wire.Take | wire.ReadMessage | wire.Peek), "no others have a role"
+            packet.queue_id = self._use_queue(packet.queue_id, role)
+
+    def _use_queue(self, queue_id: int, role: Role) -> int:
+        home = self.uses.home(queue_id, role)
+        if not self.sessions:
+            self.uses.note(home, role)
+        return home
 
     def _check_queues(self, packet: wire.Packet) -> None:
         """Raise QueueNotFound for the engine's shadows, which have ids below zero: nobody may reach into them."""
@@ -278,6 +321,9 @@ class TelestoSession(RequestConnection):
         """Let go of a consumer that was cancelled and holds nothing any more."""
         if consumer.is_cancelled and not consumer.leases:
             self.consumers.pop(consumer.id, None)
+            leaving = self._leaving.get(consumer.id)
+            if leaving is not None:
+                leaving.set()
 
     # Clustered queues
 
@@ -286,23 +332,66 @@ class TelestoSession(RequestConnection):
         packet = wire.MoveRequested(0, session_id, node, address, queue_id, round(deadline_s * 1000))
         self.send(wire.encode_wide(packet))
 
+    def consuming(self) -> Iterator[tuple[int, int]]:
+        """Yield the ids of the client's consumers, here and at other nodes, each with that of its queue."""
+        for consumer in self.consumers.values():
+            if not consumer.is_cancelled or consumer.id in self._leaving:
+                yield consumer.id, consumer.queue_id
+        yield from self.relay.consuming()
+
+    async def send_away(self, consumer_id: int, limit_s: float) -> bool:
+        """End a consumer as if its queue had moved: the client asks for it again. False if there is none.
+
+        It gets nothing more. What it has not settled within the time goes back.
+        """
+        consumer = self.consumers.get(consumer_id)
+        if consumer is None:
+            return await self.relay.send_away(consumer_id, limit_s)
+        if consumer_id in self._leaving:
+            return False
+        self.broker.cancel(consumer)
+        leaving = self._leaving[consumer_id] = asyncio.Event()
+        try:
+            if consumer.leases:
+                async with asyncio.timeout(limit_s):
+                    await leaving.wait()
+        except TimeoutError:
+            self.broker.end(consumer)
+        finally:
+            del self._leaving[consumer_id]
+        if self.is_over:
+            return False
+        self.queue_moved(consumer)
+        return True
+
     # The end
 
     def stop_waiting(self) -> None:
+        self._give_up_waits()
+        self.relay.end()
+
+    def _give_up_waits(self) -> None:
         for wait in list(self.waits.values()):
             wait.give_up()
-        self.relay.end()
+
+    def _close_if_done(self) -> None:
+        if self not in self.hub.stalled:
+            # All that the peer has ever asked for is on its way.
+            self.relay.end()
+        super()._close_if_done()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.relay.close()
 
     def ended(self) -> None:
-        self.stop_waiting()
+        self._give_up_waits()
         for consumer in self.consumers.values():
             self.broker.end(consumer)
         self.consumers.clear()
         self.is_over = True
+        for leaving in self._leaving.values():
+            leaving.set()
         if self.subscriptions:
             self.subscriptions.clear()
             self.hub.topics.owner_gone(self)

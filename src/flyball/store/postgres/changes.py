@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import asyncpg
@@ -27,12 +27,23 @@ from flyball.store.postgres.values import from_json, from_text, to_json, to_text
 CHANGES_LOCK_CLASS = 0x666C7903
 
 
-async def apply(connection: Connection, changes: Sequence[Change], node_id: int, *, in_company: bool) -> None:
+async def apply(
+    connection: Connection,
+    changes: Sequence[Change],
+    node_id: int,
+    *,
+    in_company: bool,
+    moved_from: int | None = None,
+) -> Sequence[Change]:
     """Bring about what the changes of a node leave behind, in a few statements however many they are.
 
-    Changes of different things do not touch each other, so that for each thing only the last one counts.
+    Changes of different things do not touch each other, so that for each thing only the last one counts. Queues are
+    moved from the node itself, or from `moved_from`. Return the changes without the moves of queues which are not
+    served there, since they were moved before.
     """
     queues: dict[int, PlacedQueue | None] = {}
+    # Created and deleted: they leave nothing but the names that were claimed for them.
+    unmade: list[Queue] = []
     moved: dict[int, int] = {}
     clients: dict[int, Client | None] = {}
     definitions: dict[tuple[str, str], Definition | None] = {}
@@ -43,6 +54,9 @@ async def apply(connection: Connection, changes: Sequence[Change], node_id: int,
                 queues[queue.id] = PlacedQueue(queue, node_id)
                 last_queue_id = max(last_queue_id, queue.id)
             case QueueDeleted(queue_id):
+                placed = queues.get(queue_id)
+                if placed is not None:
+                    unmade.append(placed.queue)
                 queues[queue_id] = None
                 moved.pop(queue_id, None)
             case QueueMoved(queue, owner):
@@ -61,9 +75,15 @@ async def apply(connection: Connection, changes: Sequence[Change], node_id: int,
                 definitions[kind, key] = None
     if queues:
         await _apply_to_queues(connection, queues, in_company)
+    if unmade and in_company:
+        places = [to_text(queue.vhost) for queue in unmade], [to_text(queue.name) for queue in unmade]
+        await connection.execute(statements.GIVE_NAMES_BACK, *places, node_id)
     if moved:
-        await connection.execute(statements.MOVE_QUEUES, list(moved), list(moved.values()))
-        await connection.execute(statements.NAME_MOVED, list(moved))
+        source = node_id if moved_from is None else moved_from
+        rows = await connection.fetch(statements.MOVE_QUEUES, list(moved), list(moved.values()), source)
+        done = {row["id"] for row in rows}
+        await connection.execute(statements.NAME_MOVED, list(done))
+        changes = [change for change in changes if not _is_vain(change, moved.keys() - done)]
     if clients:
         await _apply_to_clients(connection, clients)
     if definitions:
@@ -71,6 +91,7 @@ async def apply(connection: Connection, changes: Sequence[Change], node_id: int,
     for counter, last_id in (("queue", last_queue_id), ("client", last_client_id)):
         if last_id:
             await connection.execute(statements.PASS_NUMBER, counter, last_id)
+    return changes
 
 
 async def lock(connection: Connection, schema: str) -> None:
@@ -117,6 +138,10 @@ def queue_of(row: asyncpg.Record) -> Queue:
         arguments=from_json(row["arguments"]),
         member=row["member"],
     )
+
+
+def _is_vain(change: Change, unmoved: Set[int]) -> bool:
+    return isinstance(change, QueueMoved) and change.queue.id in unmoved
 
 
 def _encoded(change: Change) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from flyball.errors import StoreError, StoreMismatch
 from flyball.store.postgres import statements
 from flyball.store.postgres.session import Connection
 
-MIGRATIONS = ("schema.sql", "schema_2.sql", "schema_3.sql")
+MIGRATIONS = ("schema.sql", "schema_2.sql", "schema_3.sql", "schema_4.sql")
 """What leads from each version to the next, beginning with an empty schema."""
 
 LOCK_CLASS = 0x666C7902

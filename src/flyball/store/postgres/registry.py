@@ -36,6 +36,9 @@ ENDING_POLL_S = 0.01
 ENDING_LIMIT_S = 10.0
 """How long a session may take to end."""
 
+EVERY_EPOCH = 2**62
+"""More than any node has had."""
+
 LEADING_TRIES = 3
 
 MERGE_ROWS = 5_000
@@ -214,10 +217,6 @@ class PostgresRegistry:
             found: int = await connection.fetchval(registry_statements.CLAIM, to_text(vhost), to_text(name), owner)
         return found
 
-    async def release(self, vhost: str, name: str) -> None:
-        async with self._session.connection() as connection:
-            await connection.execute(registry_statements.RELEASE, to_text(vhost), to_text(name), self.node_id)
-
     async def claim_all(self, names: Sequence[tuple[str, str]]) -> None:
         vhosts = [to_text(vhost) for vhost, _ in names]
         async with self._session.connection() as connection:
@@ -265,7 +264,7 @@ class PostgresRegistry:
                 *(QueueMoved(told_changes.queue_of(row), assignments[row["id"]]) for row in rows),
                 *(QueueDeleted(row["id"]) for row in gone),
             ]
-            await told_changes.apply(connection, changes, self.node_id, in_company=True)
+            await told_changes.apply(connection, changes, self.node_id, in_company=True, moved_from=node_id)
             await connection.execute(registry_statements.DROP_UNUSED_NAMES, node_id)
             await told_changes.tell(connection, changes, self.node_id, self.channel)
 
@@ -293,6 +292,8 @@ class PostgresRegistry:
 
     async def remove_node(self, node_id: int) -> None:
         async with self._worker.connection() as connection, connection.transaction():
+            # Nobody may leave a queue to it before it is gone.
+            await told_changes.lock(connection, self._schema)
             is_gone = await connection.fetchval(registry_statements.IS_GONE, node_id)
             if is_gone is None:
                 return
@@ -352,16 +353,16 @@ class PostgresRegistry:
             row = await connection.fetchrow(registry_statements.LEASE_LEFT_S, node_id)
         if row is not None and row[0] > 0:
             return False
-        await self._end_sessions(node_id, before_epoch=2**62 if row is None else row["epoch"] + 1)
+        await self._end_sessions(node_id, before_epoch=EVERY_EPOCH if row is None else row["epoch"] + 1)
         return True
 
     async def _end_sessions_of_the_dead(self, node_id: int) -> None:
         """Do again what `declare_dead` did: a leader may have come to its end in the middle of it."""
         async with self._worker.connection() as connection:
-            dead_epoch = await connection.fetchval(registry_statements.DEAD_EPOCH, node_id)
-        if dead_epoch is None:
+            row = await connection.fetchrow(registry_statements.DEAD_EPOCH, node_id)
+        if row is not None and row["epoch"] is None:
             raise StoreError(f"node {node_id} is not dead")
-        await self._end_sessions(node_id, before_epoch=dead_epoch)
+        await self._end_sessions(node_id, before_epoch=EVERY_EPOCH if row is None else row["epoch"])
 
     async def _end_sessions(self, node_id: int, before_epoch: int) -> None:
         """Return when no session of the node's epochs before that one is left."""
@@ -393,7 +394,8 @@ def _node_id_of(session_name: str) -> int:
 
 
 async def _must_be_dead(connection: Connection, node_id: int) -> None:
-    if await connection.fetchval(registry_statements.STATE_FOR_UPDATE, node_id) != NodeState.DEAD:
+    # One that was removed had been dead before.
+    if await connection.fetchval(registry_statements.STATE_FOR_UPDATE, node_id) not in (NodeState.DEAD, None):
         raise StoreError(f"node {node_id} is not dead")
 
 

@@ -103,10 +103,6 @@ CLAIM_EXISTING = """
 INSERT INTO names (vhost, name, node) SELECT DISTINCT vhost, name, CASE WHEN member THEN 0 ELSE owner END FROM queues
 ON CONFLICT (vhost, name) DO NOTHING"""
 
-RELEASE = """
-DELETE FROM names WHERE vhost = $1 AND name = $2 AND node = $3
-    AND NOT EXISTS (SELECT FROM queues WHERE queues.vhost = $1 AND queues.name = $2 AND owner = $3)"""
-
 # Claimed by a node that came to its end before it made queues of them.
 DROP_UNUSED_NAMES = """
 DELETE FROM names WHERE node = $1 AND NOT EXISTS (
@@ -138,7 +134,7 @@ DECLARE_DEAD = f"""
 UPDATE nodes SET epoch = epoch + 1, state = 'dead', lease_until = clock_timestamp(), lease_s = 0
 WHERE id = $1 AND epoch = $2 AND state <> 'dead' AND {_LEASE_LEFT_S} <= 0 RETURNING epoch"""
 
-DEAD_EPOCH = "SELECT epoch FROM nodes WHERE id = $1 AND state = 'dead'"
+DEAD_EPOCH = "SELECT CASE WHEN state = 'dead' THEN epoch END AS epoch FROM nodes WHERE id = $1"
 
 # The row is locked: the node cannot join before we are done.
 STATE_FOR_UPDATE = "SELECT state FROM nodes WHERE id = $1 FOR UPDATE"

@@ -72,15 +72,22 @@ WITH heirs AS (
 )
 UPDATE transfers SET queue_id = heir, message_ids = told.message_ids FROM told WHERE transfers.id = transfer"""
 
+# Returns what was moved: if it is done again, a queue may be with a third node by then, which it must not leave.
 MOVE_QUEUES = """
 UPDATE queues SET owner = moved.owner FROM unnest($1::integer[], $2::integer[]) AS moved (id, owner)
-WHERE queues.id = moved.id"""
+WHERE queues.id = moved.id AND queues.owner = $3 RETURNING queues.id"""
 
 # In company: a queue that took the place of one of the same name may have lost it. A member's is the domain's.
 NAME_CREATED = """
 INSERT INTO names (vhost, name, node)
 SELECT DISTINCT vhost, name, CASE WHEN member THEN 0 ELSE owner END FROM queues WHERE id = ANY($1::integer[])
 ON CONFLICT (vhost, name) DO UPDATE SET node = 0 WHERE excluded.node = 0"""
+
+# Claimed for queues that came to nothing.
+GIVE_NAMES_BACK = """
+DELETE FROM names USING unnest($1::text[], $2::text[]) AS unmade (vhost, name)
+WHERE names.vhost = unmade.vhost AND names.name = unmade.name AND node = $3 AND NOT EXISTS (
+    SELECT FROM queues WHERE queues.vhost = names.vhost AND queues.name = names.name AND owner = $3)"""
 
 NAME_MOVED = """
 INSERT INTO names (vhost, name, node)
@@ -168,20 +175,25 @@ WITH destination AS (
     UPDATE messages SET queue_id = $3
     WHERE id = ANY($1::bigint[]) AND queue_id = $2 AND EXISTS (SELECT FROM fresh) RETURNING id
 ), told AS (
-    INSERT INTO transfers (queue_id, message_ids)
-    SELECT $3, array_agg(id ORDER BY id) FROM moved HAVING count(*) > 0
+    INSERT INTO transfers (queue_id, message_ids, delivery_counts)
+    SELECT $3, array_agg(id ORDER BY id), $6::jsonb FROM moved HAVING count(*) > 0
 )
 SELECT EXISTS (SELECT FROM destination) OR EXISTS (SELECT FROM transfer_numbers WHERE node = $4 AND number >= $5)"""
 
-# Whole transfers up to so many bytes, but at least one. What has left the queue since has not arrived in it.
+# Whole transfers up to so many bytes, but at least one. What has left the queue since has not arrived in it. Only the
+# oldest are looked at: after the death of a node with a long member there may be thousands.
 ARRIVALS = f"""
-SELECT transfer_id, told.queue_id AS transferred_to, {", ".join("found." + name for name in COLUMNS)} FROM (
-    SELECT id AS transfer_id, message_ids, queue_id, row_number() OVER (ORDER BY id) AS row_number,
+SELECT transfer_id, told.queue_id AS transferred_to,
+    coalesce((told.delivery_counts ->> found.id::text)::integer, 0) AS delivery_count,
+    {", ".join("found." + name for name in COLUMNS)} FROM (
+    SELECT id AS transfer_id, message_ids, delivery_counts, queue_id, row_number() OVER (ORDER BY id) AS row_number,
         sum(size_bytes) OVER (ORDER BY id) AS so_far_bytes
-    FROM transfers, LATERAL (
+    FROM (
+        SELECT * FROM transfers WHERE queue_id = ANY($1::integer[]) ORDER BY id LIMIT $3
+    ) AS oldest, LATERAL (
         SELECT coalesce(sum(octet_length(body) + octet_length(properties) + octet_length(origin)), 0) AS size_bytes
-        FROM messages WHERE messages.id = ANY(transfers.message_ids)
-    ) AS brought WHERE queue_id = ANY($1::integer[])
+        FROM messages WHERE messages.id = ANY(oldest.message_ids)
+    ) AS brought
 ) AS told LEFT JOIN messages AS found ON found.id = ANY(told.message_ids) AND found.queue_id = told.queue_id
 WHERE row_number = 1 OR so_far_bytes <= $2 ORDER BY transfer_id, found.id"""
 
@@ -197,9 +209,10 @@ SELECT {_COLUMN_LIST} FROM (
     FROM unnest($1::bigint[]) WITH ORDINALITY AS asked (id, place) JOIN messages USING (id)
 ) AS found WHERE row_number = 1 OR so_far_bytes <= $2 ORDER BY id"""
 
-# What was transferred to the queue and not received yet is not the node's to read: it comes as an arrival.
+# What was transferred to the queue and not received yet is not the node's to read: it comes as an arrival. The ids
+# are hashed once, however many rows are compared with them.
 _RECEIVED_ONLY = """
-    NOT EXISTS (SELECT FROM transfers WHERE transfers.queue_id = $1 AND messages.id = ANY(transfers.message_ids))"""
+    messages.id NOT IN (SELECT unnest(message_ids) FROM transfers WHERE transfers.queue_id = $1)"""
 
 PAGE = f"""
 SELECT {_COLUMN_LIST} FROM (
@@ -217,7 +230,10 @@ EXPIRING = """
 SELECT expires_us, queue_id, id FROM messages
 WHERE expires_us IS NOT NULL AND queue_id IN (SELECT id FROM queues WHERE owner = $1)"""
 
-RECEIVED = "DELETE FROM transfers WHERE id = ANY($1::bigint[])"
+# Not what has gone to another member since.
+RECEIVED = """
+DELETE FROM transfers USING unnest($1::bigint[], $2::integer[]) AS taken (id, queue_id)
+WHERE transfers.id = taken.id AND transfers.queue_id = taken.queue_id"""
 
 # A piece of a queue, to be deleted by id.
 QUEUE_IDS = f"""

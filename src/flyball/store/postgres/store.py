@@ -7,6 +7,7 @@ the group commit's business, other nodes are the registry's.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Container, Iterator, Sequence
 from typing import Any
@@ -37,6 +38,7 @@ INDEX_ROUND_ROWS = 50_000
 DELETE_CHUNK_ROWS = 2_000
 
 MAX_ARRIVING_BYTES = 4 * 1024 * 1024
+MAX_ARRIVING_TRANSFERS = 50
 """How much of what was transferred is taken in at once."""
 
 REGISTRY_LIMIT_S = 5.0
@@ -193,17 +195,22 @@ class PostgresStore:
 
     async def arrivals(self, queue_ids: Sequence[int]) -> list[Arrived]:
         async with self._reader.connection() as connection:
-            rows = await connection.fetch(statements.ARRIVALS, list(queue_ids), MAX_ARRIVING_BYTES)
+            rows = await connection.fetch(
+                statements.ARRIVALS, list(queue_ids), MAX_ARRIVING_BYTES, MAX_ARRIVING_TRANSFERS
+            )
         arrived: dict[int, tuple[int, list[Message]]] = {}
-        for transfer_id, queue_id, *values in rows:
+        for transfer_id, queue_id, delivery_count, *values in rows:
             _, messages = arrived.setdefault(transfer_id, (queue_id, []))
             if values[0] is not None:
-                messages.append(_message(values))
+                message = _message(values)
+                message.delivery_count = delivery_count
+                messages.append(message)
         return [Arrived(transfer_id, queue_id, messages) for transfer_id, (queue_id, messages) in arrived.items()]
 
-    async def received(self, transfer_ids: Sequence[int]) -> None:
+    async def received(self, taken: Sequence[Arrived]) -> None:
+        places = [arrived.transfer_id for arrived in taken], [arrived.queue_id for arrived in taken]
         async with self._reader.connection() as connection:
-            await connection.execute(statements.RECEIVED, transfer_ids)
+            await connection.execute(statements.RECEIVED, *places)
 
     async def reserve_queue_ids(self, count: int) -> int:
         return await self._reserve("queue", count)
@@ -300,6 +307,7 @@ class PostgresStore:
                 transfer.destination,
                 self.registry.node_id,
                 number,
+                json.dumps(transfer.delivery_counts),
             ):
                 batch.refused.append(transfer)
         await connection.execute(registry_statements.NOTIFY, self.registry.channel, "")
@@ -308,9 +316,9 @@ class PostgresStore:
         registry, in_company = self.registry, self.registry.in_company
         if in_company:
             await told_changes.lock(connection, self._schema)
-        await told_changes.apply(connection, batch.changes, registry.node_id, in_company=in_company)
-        if in_company:
-            await told_changes.tell(connection, batch.changes, registry.node_id, registry.channel)
+        done = await told_changes.apply(connection, batch.changes, registry.node_id, in_company=in_company)
+        if in_company and done:
+            await told_changes.tell(connection, done, registry.node_id, registry.channel)
 
     async def _snapshot(self, connection: Connection) -> Snapshot:
         node_id = self.registry.node_id

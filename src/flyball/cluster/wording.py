@@ -1,0 +1,26 @@
+"""How things of a domain are called in what people read."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from flyball.model import DEFAULT_VHOST
+
+
+def titled(vhost: str, name: str) -> str:
+    """Return how a person calls something of a virtual host."""
+    return name if vhost == DEFAULT_VHOST else f"{name} in {vhost}"
+
+
+def valued(value: object) -> str:
+    """Return an option as a person would write it."""
+    return f"{value:g}" if isinstance(value, float) else str(value) or "none"
+
+
+def suggestion(name: str, names: Sequence[str]) -> str:
+    """Return the end of a sentence about a name that does not exist: one that is written alike, or all there are."""
+    close = difflib.get_close_matches(name, names, 1)
+    if close:
+        return f", did you mean {close[0]!r}?"
+    return f"; there are {', '.join(names)}" if names else ""

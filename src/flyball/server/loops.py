@@ -1,0 +1,378 @@
+"""The loops that a node knows, its own and those that clients report: what they are, and their last samples.
+
+Remembers and tells; what a loop does is its own business. The bounds: so many loops, so many samples of each.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from flyball.control.certificate import Certificate, certificate_summary
+from flyball.errors import LoopNotFound, NotPermitted, NotSwitchable, TooManyLoops
+
+MOST_LOOPS = 500
+MOST_LOOPS_OF_USER = 200
+"""Nobody who reports many keeps others from it."""
+KEPT_SAMPLES = 300
+SAMPLE_FIELDS = ("at", "setpoint", "measurement", "action")
+GONE_AFTER_SAMPLES = 10
+LEAST_GONE_S = 5.0
+"""A client that reports many samples a second does so in batches: it is not gone before this."""
+FORGOTTEN_AFTER_S = 600.0
+
+SHADOW = "shadow"
+ACTIVE = "active"
+Mode = Literal["shadow", "active"]
+
+Text = Annotated[str, Field(max_length=500)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Told(BaseModel):
+    """Something that may come from outside: what is not known is refused, nothing changes later."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Quantity(_Told):
+    """Something that has a number."""
+
+    what: Text
+    unit: Text
+
+
+class Bounds(_Told):
+    """Between which the action may be; None is no bound."""
+
+    lowest: Number | None = None
+    highest: Number | None = None
+
+
+class Margins(_Told):
+    """How far a loop is from swinging; None is farther than any number."""
+
+    gain: Number | None = None
+    delay_samples: Number | None = None
+    largest_pole: Number | None = None
+
+
+class Proof(_Told):
+    """What is known about a law on its plant; see `flyball.control.certificate`."""
+
+    is_sound: bool
+    kind: Text
+    margins: Margins
+    reasons: Annotated[list[Text], Field(max_length=10)]
+    """Why a loop should not be started with it."""
+    text: Text
+
+
+class LoopFacts(_Told):
+    """What a loop is. It changes seldom, if ever."""
+
+    title: Text
+    about: Text
+    """What it is for, in a sentence."""
+    measures: Quantity
+    acts: Quantity
+    law: Text
+    gains: Annotated[dict[Name, Number | Annotated[list[Number], Field(max_length=20)]], Field(max_length=20)]
+    limits: Bounds = Bounds()
+    sample_time_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
+    certificate: Proof | None = None
+    client: Text | None = None
+    """Which process runs it, if it is not the node."""
+
+
+class LoopSample(_Told):
+    """One step of a loop; what is None was not there, as an action while nothing is limited."""
+
+    at: Number
+    """Unix time."""
+    setpoint: Number | None = None
+    measurement: Number | None = None
+    action: Number | None = None
+
+
+class LoopReport(_Told):
+    """What a client tells of its loop, about once a second."""
+
+    facts: LoopFacts | None = None
+    is_shadow: bool = False
+    refusal: Text | None = None
+    """Why it does not obey."""
+    samples: Annotated[list[LoopSample], Field(max_length=KEPT_SAMPLES)] = []
+
+
+@dataclass(slots=True, frozen=True)
+class Reading:
+    """How a loop inside the node stands; without an action it has nothing to control now."""
+
+    setpoint: float
+    measurement: float
+    action: float | None
+
+
+class Ring:
+    """The last rows of some numbers: plain ones, so that a hundred rings take one megabyte and no more."""
+
+    __slots__ = ("_length", "_names", "_next", "_values", "count")
+
+    def __init__(self, names: Sequence[str], length: int = KEPT_SAMPLES) -> None:
+        self._names = names
+        self._length = length
+        self._values = array("d", bytes(8 * len(names) * length))
+        self._next = 0
+        self.count = 0
+
+    def append(self, *row: float | None) -> None:
+        """Keep a row, a number for each name or None; the oldest row makes way."""
+        width = len(self._names)
+        begin = self._next * width
+        self._values[begin : begin + width] = array("d", [math.nan if value is None else value for value in row])
+        self._next = (self._next + 1) % self._length
+        self.count = min(self.count + 1, self._length)
+
+    def last(self) -> dict[str, float | None] | None:
+        """Return the newest row, as what JSON can say."""
+        return self._row(self._next - 1) if self.count else None
+
+    def all(self) -> list[dict[str, float | None]]:
+        """Return the rows, newest last."""
+        return [self._row(self._next - self.count + index) for index in range(self.count)]
+
+    def _row(self, index: int) -> dict[str, float | None]:
+        width = len(self._names)
+        begin = index % self._length * width
+        values = self._values[begin : begin + width]
+        return {
+            name: value if math.isfinite(value) else None for name, value in zip(self._names, values, strict=True)
+        }
+
+
+class KnownLoop:
+    """A loop, and what is remembered of it."""
+
+    __slots__ = (
+        "_read",
+        "_switch",
+        "facts",
+        "is_shadow",
+        "name",
+        "refusal",
+        "reported_at",
+        "samples",
+        "user",
+        "wanted_mode",
+        "why_fixed",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        facts: LoopFacts,
+        *,
+        user: str | None = None,
+        read: Callable[[], Reading | None] | None = None,
+        switch: Callable[[bool], None] | None = None,
+        why_fixed: str | None = None,
+    ) -> None:
+        self.name = name
+        self.facts = facts
+        self.user = user
+        """Who reports it; None for a loop of the node."""
+        self.is_shadow = False
+        self.wanted_mode: Mode | None = None
+        """What somebody has switched it to; None if nobody has."""
+        self.refusal: str | None = None
+        self.reported_at: float | None = None
+        self.why_fixed = why_fixed
+        """Why it cannot be switched; None if it can."""
+        self.samples = Ring(SAMPLE_FIELDS)
+        self._read = read
+        self._switch = switch
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it runs in this node."""
+        return self._read is not None
+
+    def state(self, now: float) -> str:
+        """Return whether it is running, idle (nothing to control) or gone (not heard of)."""
+        if not self.is_own:
+            return "gone" if now - (self.reported_at or 0.0) > self.gone_after_s else "running"
+        last = self.samples.last()
+        return "idle" if last is None or last["action"] is None else "running"
+
+    @property
+    def gone_after_s(self) -> float:
+        return min(max(LEAST_GONE_S, GONE_AFTER_SAMPLES * self.facts.sample_time_s), FORGOTTEN_AFTER_S)
+
+    def take(self, samples: Iterable[LoopSample]) -> None:
+        for sample in samples:
+            self.samples.append(sample.at, sample.setpoint, sample.measurement, sample.action)
+
+    def tick(self, now: float) -> None:
+        """Take a sample of a loop of the node."""
+        if self._read is None:
+            return
+        reading = self._read()
+        if reading is not None:
+            self.samples.append(now, reading.setpoint, reading.measurement, reading.action)
+            self.reported_at = now
+
+    def check_switch(self, mode: Mode) -> None:
+        """Raise NotSwitchable if the loop may not be in that mode."""
+        if self.why_fixed is not None:
+            raise NotSwitchable(self.name, self.why_fixed)
+        if mode == SHADOW or not self.is_shadow:
+            return
+        certificate = self.facts.certificate
+        if certificate is None:
+            raise NotSwitchable(self.name, "its law has no certificate; make one with `flyball control design`")
+        if not certificate.is_sound:
+            reasons = "; ".join(certificate.reasons) or certificate.text
+            raise NotSwitchable(self.name, f"its certificate is not sound: {reasons}")
+
+    def switch(self, mode: Mode) -> None:
+        """Have the loop act, or only compute. A client's hears of it with its next report. Raises NotSwitchable."""
+        self.check_switch(mode)
+        self.wanted_mode = mode
+        self.refusal = None
+        if self._switch is not None:
+            self._switch(mode == SHADOW)
+            self.is_shadow = mode == SHADOW
+
+    def document(self, node: str, now: float, *, with_samples: bool = False) -> dict[str, Any]:
+        """Return all of it as what JSON can say."""
+        facts = self.facts.model_dump()
+        last = self.samples.last()
+        found = {
+            "name": self.name,
+            "node": node,
+            "place": "node" if self.is_own else "client",
+            "user": self.user,
+            "state": self.state(now),
+            **facts,
+            "setpoint": None if last is None else last["setpoint"],
+            "is_shadow": self.is_shadow,
+            "wanted_mode": self.wanted_mode,
+            "can_switch": self.why_fixed is None,
+            "why_fixed": self.why_fixed,
+            "refusal": self.refusal,
+            "reported_at": self.reported_at,
+            "last": last,
+        }
+        if with_samples:
+            found["samples"] = self.samples.all()
+        return found
+
+    def brief(self, now: float) -> dict[str, Any]:
+        """Return what changes each second."""
+        values = self.samples.last() or dict.fromkeys(SAMPLE_FIELDS)
+        return {"name": self.name, **values, "is_shadow": self.is_shadow, "state": self.state(now)}
+
+
+class Loops:
+    """All loops that a node knows, by name."""
+
+    def __init__(self) -> None:
+        self._loops: dict[str, KnownLoop] = {}
+
+    def add(
+        self,
+        name: str,
+        facts: LoopFacts,
+        read: Callable[[], Reading | None],
+        *,
+        switch: Callable[[bool], None] | None = None,
+        why_fixed: str | None = None,
+    ) -> KnownLoop:
+        """Let a loop of the node be seen; `read` is called about once a second.
+
+        `switch` lets it only compute (True) or act; a loop without it says why it cannot be switched.
+        """
+        loop = KnownLoop(name, facts, read=read, switch=switch, why_fixed=why_fixed)
+        self._loops[name] = loop
+        return loop
+
+    def remove(self, name: str) -> None:
+        self._loops.pop(name, None)
+
+    def all(self) -> list[KnownLoop]:
+        """Return them in the order of their names."""
+        return [self._loops[name] for name in sorted(self._loops)]
+
+    def find(self, name: str) -> KnownLoop | None:
+        return self._loops.get(name)
+
+    def get(self, name: str) -> KnownLoop:
+        """Raises LoopNotFound."""
+        found = self._loops.get(name)
+        if found is None:
+            raise LoopNotFound(name)
+        return found
+
+    def report(
+        self, name: str, report: LoopReport, user: str, now: float, *, is_trusted: bool = False
+    ) -> KnownLoop | None:
+        """Take what a client tells of its loop; return the loop, None if its facts have to be told first.
+
+        A loop is that of the user who reported it first, unless one comes who is trusted with all of them. Raises
+        NotPermitted, and TooManyLoops.
+        """
+        loop = self._loops.get(name)
+        if loop is not None and (loop.is_own or (loop.user != user and not is_trusted)):
+            raise NotPermitted(f"the loop {name!r} is reported by somebody else: choose another name")
+        if loop is None:
+            if report.facts is None:
+                return None
+            self._check_room(user, now)
+            loop = self._loops[name] = KnownLoop(name, report.facts, user=user)
+        elif report.facts is not None:
+            loop.facts = report.facts
+        loop.is_shadow = report.is_shadow
+        loop.refusal = report.refusal
+        loop.reported_at = now
+        loop.take(report.samples)
+        return loop
+
+    def _check_room(self, user: str, now: float) -> None:
+        """Raise TooManyLoops if no further loop of a user can be kept; those that are gone make way."""
+        if self._is_full(user):
+            self.forget_gone(now, 0.0)
+        if self._is_full(user):
+            is_users = len(self._loops) < MOST_LOOPS
+            raise TooManyLoops(MOST_LOOPS_OF_USER, user) if is_users else TooManyLoops(MOST_LOOPS)
+
+    def _is_full(self, user: str) -> bool:
+        of_user = sum(loop.user == user for loop in self._loops.values())
+        return len(self._loops) >= MOST_LOOPS or of_user >= MOST_LOOPS_OF_USER
+
+    def tick(self, now: float) -> None:
+        """Take a sample of each loop of the node, and forget those that nobody has reported for long."""
+        for loop in self._loops.values():
+            loop.tick(now)
+        self.forget_gone(now, FORGOTTEN_AFTER_S)
+
+    def forget_gone(self, now: float, after_s: float) -> None:
+        """Forget loops that have been gone for so long."""
+        gone = [
+            loop.name
+            for loop in self._loops.values()
+            if not loop.is_own and now - (loop.reported_at or 0.0) > max(after_s, loop.gone_after_s)
+        ]
+        for name in gone:
+            del self._loops[name]
+
+
+def proof_of(certificate: Certificate) -> Proof:
+    """Return a certificate as it is shown."""
+    return Proof.model_validate(certificate_summary(certificate))
