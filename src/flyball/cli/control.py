@@ -221,6 +221,15 @@ def run(
     samples: Annotated[
         Path | None, typer.Option("--samples", metavar="DIR", help="Folder to keep the samples in.")
     ] = None,
+    report: Annotated[
+        str | None,
+        typer.Option(
+            "--report",
+            envvar="FLYBALL_REPORT_URL",
+            metavar="URL",
+            help="Show the loop in a node's console, and let it be switched there: http://USER:PASSWORD@HOST:15672.",
+        ),
+    ] = None,
     out: Out = HERE,
     plot: Plot = None,
     quiet: Quiet = False,
@@ -244,6 +253,7 @@ def run(
             seconds,
             sample_time,
             samples,
+            report,
             Files(out, plot, quiet),
             as_json,
         )

@@ -17,6 +17,7 @@ from aio_pika import IncomingMessage
 
 from flyball.client.adaptive import AdaptiveConsumer, FractionalWindow, Pacer, Rate, Window
 from flyball.client.adaptive.actuators import ConsumerActuator
+from flyball.client.reporting import LoopReporter
 from flyball.control.certificate import certificate_from_json
 from flyball.control.laws import law_from_json
 from flyball.control.limits import Limits
@@ -114,9 +115,17 @@ class _Adapting:
             limits=None if is_pacer else Limits(workload.lowest, workload.highest),
             start=None if is_pacer else workload.start or workload.lowest,
             record=self._note,
+            reporter=self._reporter() if is_closed else None,
             allow_uncertified=workload.allow_uncertified or not is_closed,
             name=LOOP,
         )
+
+    def _reporter(self) -> LoopReporter | None:
+        if not self._workload.report:
+            return None
+        broker = Target.model_validate(self._client.set_up["broker"])
+        user, password = quote(broker.user, safe=""), quote(broker.password, safe="")
+        return LoopReporter(f"http://{user}:{password}@{self._workload.report}")
 
     def _actuator(self) -> ConsumerActuator:
         workload = self._workload

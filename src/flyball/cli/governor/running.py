@@ -16,6 +16,7 @@ from flyball.cli.governor.requests import Files, Source, WantedGoal
 from flyball.cli.governor.telling import Interrupted, WrongUse, warn
 from flyball.cli.output import Output
 from flyball.client.adaptive import AdaptiveConsumer, Fast, Goal, Latency, Rate
+from flyball.client.reporting import LoopReporter
 from flyball.control.assessment import LoopFigures, assess
 from flyball.control.documents import Design
 from flyball.control.loop import Sample
@@ -32,6 +33,7 @@ def run(
     seconds: float | None,
     sample_time_s: float | None,
     samples: Path | None,
+    report: str | None,
     files: Files,
     as_json: bool,
 ) -> None:
@@ -49,6 +51,7 @@ def run(
     if seconds is not None and seconds < FEWEST_SAMPLES * between_s:
         raise WrongUse(f"--seconds {seconds:g}: figures need {FEWEST_SAMPLES} samples, one each {between_s:g} s")
     handler = handler_of(source.handler, source.handler_ms)
+    reporter = None if report is None else LoopReporter(report)
     check_place(plot)
     if design is not None:
         warn(goal_warning(design.plant, goal.setpoint))
@@ -65,6 +68,7 @@ def run(
             concurrency=source.concurrency,
             record=record,
             is_shadow=is_shadow,
+            reporter=reporter,
         )
 
     kept = live.consume(

@@ -19,11 +19,13 @@ from aio_pika.abc import AbstractConnection
 from flyball.client.adaptive.actuators import ConsumerActuator, FractionalWindow, Pacer, Window
 from flyball.client.adaptive.crew import Crew, Handler
 from flyball.client.adaptive.delivery import Delivery
+from flyball.client.adaptive.facts import loop_facts
 from flyball.client.adaptive.goals import Fast, Goal, Latency, Rate, default_law, own_certificate
 from flyball.client.adaptive.meter import Meter
 from flyball.client.adaptive.sensors import sensor_for
 from flyball.client.adaptive.state import ConsumerState
 from flyball.client.adaptive.subscription import Subscription
+from flyball.client.reporting import LoopReporter, ReportedLoop
 from flyball.control.certificate import Certificate
 from flyball.control.controller import Controller, Smoothing
 from flyball.control.laws import Law
@@ -85,14 +87,16 @@ class AdaptiveConsumer:
         record: Callable[[Sample], None] | None = None,
         is_shadow: bool = False,
         allow_uncertified: bool = False,
+        reporter: LoopReporter | None = None,
         name: str | None = None,
         stop_limit_s: float = 30.0,
     ) -> None:
         """`source` is an address (amqp://...) or a connection of aio-pika. Nothing is connected before `start`.
 
         Without `law` and `design` there is a law that needs no model. `design` brings a law, its certificate, limits,
-        filter and sample time. `record` is called with each sample. When it stops, handlers have `stop_limit_s` to
-        finish. Raises ControlError if something does not fit together.
+        filter and sample time. `record` is called with each sample. A `reporter` tells a node's console of the loop,
+        and switches it between shadow and active as somebody there wishes. When it stops, handlers have
+        `stop_limit_s` to finish. Raises ControlError if something does not fit together.
         """
         _check(source, queue_name, handler, goal, concurrency, on_error, stop_limit_s)
         law, certificate = _law_and_proof(goal, law, certificate, design)
@@ -108,6 +112,8 @@ class AdaptiveConsumer:
         self._actuator.check_limits(limits)
         self._stop_limit_s = stop_limit_s
         self._record = record
+        self._reporter = reporter
+        self._reported: ReportedLoop | None = None
         self._last_sample: Sample | None = None
         self._samples = 0
         self._meter = Meter()
@@ -210,15 +216,19 @@ class AdaptiveConsumer:
             raise ControlError(f"the goal is a {type(self._goal).__name__}: another kind needs another consumer")
         self._check_sample_time(goal, self._loop.sample_time_s)
         self._goal = goal
-        controller = self._loop.controller
         if isinstance(self._actuator, Pacer):
             self._actuator.hold_for(goal)
-        if not (isinstance(self._actuator, Pacer) and self._has_own_limits):
-            controller.setpoint = goal.setpoint
-            return
+        if isinstance(self._actuator, Pacer) and self._has_own_limits:
+            self._pace_for(goal)
+        else:
+            self._loop.controller.setpoint = goal.setpoint
+        if self._reported is not None:
+            self._reported.change(loop_facts(self._loop, goal, self._actuator, self._queue_name))
+
+    def _pace_for(self, goal: Goal) -> None:
         # The pace is the rate: there is no need to feel the way. What was measured before says nothing any more.
         limits, begin = self._actuator.default_limits(goal), self._actuator.default_start(goal)
-        self._loop.controller = Controller(controller.law, limits, goal.setpoint, begin, self._smoothing)
+        self._loop.controller = Controller(self._loop.controller.law, limits, goal.setpoint, begin, self._smoothing)
         if self._supervisor is not None and not self._loop.is_shadow:
             self._crew.set_pace(begin)
             self._sensor.restart()
@@ -251,6 +261,10 @@ class AdaptiveConsumer:
         try:
             if not self._loop.is_shadow:
                 await self._actuator.apply(self._loop.controller.action)
+            if self._reporter is not None:
+                facts = loop_facts(self._loop, self._goal, self._actuator, self._queue_name)
+                self._reported = self._reporter.watch_loop(self._loop.name, facts, self._on_mode)
+                self._reported.is_shadow = self._loop.is_shadow
             async with asyncio.TaskGroup() as tasks:
                 self._crew.start(tasks)
                 failure = await self._until_stopped()
@@ -265,6 +279,8 @@ class AdaptiveConsumer:
         finally:
             self._crew.dismiss()
             await self._subscription.close()
+            if self._reporter is not None and self._reported is not None:
+                await self._reporter.forget(self._reported)
 
     async def _until_stopped(self) -> BaseException | None:
         """Keep the connection and the loop going until it is to stop; return what has ended them before, if so."""
@@ -301,8 +317,20 @@ class AdaptiveConsumer:
             return
         self._samples += 1
         self._last_sample = sample
+        if self._reported is not None:
+            self._reported.record(sample)
         if self._record is not None:
             self._record(sample)
+
+    def _on_mode(self, mode: str) -> str | None:
+        """Somebody wants the loop to act, or not to; return why it does not obey."""
+        assert self._reported is not None, "it is asked through the report"
+        try:
+            self._loop.set_shadow(mode == "shadow")
+        except ControlError as error:
+            return str(error)
+        self._reported.is_shadow = self._loop.is_shadow
+        return None
 
 
 def _default_sample_time_s(goal: Goal) -> float:

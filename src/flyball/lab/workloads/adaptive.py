@@ -95,6 +95,8 @@ class Adaptive(Workload):
     allow_uncertified: bool = False
     """Run a law although it is not known to be stable, or known not to be."""
     schedule: tuple[Change, ...] = ()
+    report: Annotated[str, Field(pattern=r"^(\S+:\d+)?$")] = ""
+    """The console at this address, host:port, shows the controller at work; who reports is the target's user."""
 
     @field_validator("law")
     @classmethod
