@@ -1,0 +1,197 @@
+// What an administrator can have done in the domain: each is asked first, and done by the leader.
+
+import { post } from "../api.js";
+import { ask, confirm } from "../dialog.js";
+import { h } from "../dom.js";
+import { json } from "../fields.js";
+import { plural } from "../format.js";
+import { onlyAdministrators } from "../guard.js";
+import { attempt, toast } from "../toast.js";
+
+const MOST_MOVES_SHOWN = 8;
+
+const command = async (name, values) => (await post(`/api/flyball/domain/commands/${name}`, values)).result;
+
+export const refused = () => onlyAdministrators("change the domain");
+
+// Nodes
+
+export async function addNode({ provisioners }, done) {
+  const values = await ask({
+    title: "Add a node",
+    text: "The provisioner starts it; it appears here when it has joined.",
+    action: "Start it",
+    fields: [
+      { name: "name", label: "Name", required: true },
+      { name: "provisioner", label: "Started by", options: provisioners.map((name) => [name, name]), value: "local" },
+    ],
+    submit: ({ name, provisioner }) => command("node.add", { name, provisioner }),
+  });
+  if (values === null) return;
+  toast(`Node “${values.name}” has been started.`, "good");
+  await done();
+}
+
+export async function removeNode({ name, state }, done) {
+  const isDead = state === "dead";
+  const isSure = await confirm({
+    title: isDead ? `Forget node “${name}”?` : `Remove node “${name}”?`,
+    text: isDead
+      ? "It does not answer. What it served has gone to others, or goes there now."
+      : "Its clients, queues and members go to other nodes, then it stops.",
+    action: isDead ? "Forget" : "Remove",
+    typed: name,
+  });
+  const text = isDead ? `Node “${name}” is forgotten.` : `Node “${name}” drains, and then stops.`;
+  if (isSure && (await attempt(() => command("node.remove", { name, force: isDead }), text))) await done();
+}
+
+/** Say first what would move, then move it. */
+export async function rebalance(done) {
+  const moves = await command("rebalance", { dry_run: true });
+  if (!moves.length) {
+    toast("Nothing would move: the nodes bear alike.", "info");
+    return;
+  }
+  const isSure = await confirm({
+    title: `Move ${plural(moves.length, "queue or client", "queues and clients")}?`,
+    text: moveList(moves),
+    action: "Rebalance",
+    tone: "primary",
+  });
+  const text = (moved) => `${plural(moved.length, "move has", "moves have")} begun.`;
+  if (isSure && (await attempt(() => command("rebalance", { dry_run: false }), text))) await done();
+}
+
+function moveList(moves) {
+  const line = (move) => h(
+    "span.move",
+    {},
+    h("b", {}, `${move.what} ${move.name}: ${move.source} → ${move.destination}`),
+    h("span.note", {}, move.reason),
+  );
+  const rest = moves.length - MOST_MOVES_SHOWN;
+  return [moves.slice(0, MOST_MOVES_SHOWN).map(line), rest > 0 && h("span.move", {}, `and ${rest} more`)];
+}
+
+// Clustered queues
+
+const OPTIONS = [
+  { name: "min_members", label: "Members at least", type: "number", min: 1 },
+  { name: "max_members", label: "Members at most", type: "number", min: 1 },
+  { name: "capacity", label: "Capacity of a member", help: "What its producers and consumers may weigh together." },
+  { name: "theta_up", label: "Grow above this load", help: "As a share of the capacity: 1 is all of it." },
+  { name: "theta_down", label: "Shrink below this load", help: "If the others would then bear at most this share." },
+  { name: "dwell_s", label: "After so many seconds of it" },
+];
+const NUMBERS = OPTIONS.map((option) => option.name);
+const USUAL = { min_members: 1, max_members: 16, capacity: 100, theta_up: 1, theta_down: 0.75, dwell_s: 30 };
+const MORE = {
+  name: "more",
+  label: "Other options (JSON)",
+  value: "{}",
+  help: 'For example {"policy": "plain", "surplus": 100}.',
+};
+
+function optionFields(present, provisioners) {
+  const nobody = ["", "nobody: it grows on the nodes that are there"];
+  return [
+    ...OPTIONS.map((option) => ({ ...option, value: String(present[option.name]) })),
+    {
+      name: "provisioner",
+      label: "Nodes are started by",
+      options: [nobody, ...provisioners.map((name) => [name, name])],
+      value: present.provisioner ?? "",
+    },
+    MORE,
+  ];
+}
+
+// What is no number goes as it was typed: the node says what is wrong with it.
+const numberIn = (text) => (Number.isFinite(Number(text)) ? Number(text) : text);
+
+function optionsIn(values) {
+  const given = NUMBERS.filter((name) => values[name].trim() !== "");
+  const numbers = given.map((name) => [name, numberIn(values[name])]);
+  return { ...Object.fromEntries(numbers), provisioner: values.provisioner, ...json(values.more, MORE.label) };
+}
+
+export async function createCluster({ provisioners, nodes }, done) {
+  const known = nodes.map((node) => node.name).join(", ");
+  const values = await ask({
+    title: "New clustered queue",
+    action: "Create",
+    fields: [
+      { name: "name", label: "Name", required: true },
+      { name: "vhost", label: "Vhost", value: "/", required: true },
+      {
+        name: "members",
+        label: "Members on these nodes",
+        help: `Separated by commas, of ${known}. None: the manager chooses.`,
+      },
+      ...optionFields(USUAL, provisioners),
+    ],
+    submit: async (typed) => command("cluster.create", {
+      name: typed.name,
+      vhost: typed.vhost,
+      members: typed.members.split(",").map((name) => name.trim()).filter(Boolean),
+      options: optionsIn(typed),
+    }),
+  });
+  if (values === null) return;
+  toast(`Clustered queue “${values.name}” has been created.`, "good");
+  await done();
+}
+
+export async function changeCluster({ vhost, name, options }, done, { provisioners }) {
+  const values = await ask({
+    title: `Change “${name}”`,
+    text: "The manager governs it so from now on; what is not given stays.",
+    action: "Change",
+    fields: optionFields(options, provisioners),
+    submit: async (typed) => command("cluster.change", { vhost, name, options: optionsIn(typed) }),
+  });
+  if (values === null) return;
+  toast(`“${name}” has been changed.`, "good");
+  await done();
+}
+
+export async function deleteCluster({ vhost, name }, done) {
+  const isSure = await confirm({
+    title: `Delete “${name}”?`,
+    text: "The clustered queue goes away with its members and all their messages, on all nodes.",
+    action: "Delete",
+    typed: name,
+  });
+  const text = `Clustered queue “${name}” has been deleted.`;
+  if (isSure && (await attempt(() => command("cluster.delete", { vhost, name }), text))) await done();
+}
+
+export async function addMember({ vhost, name, members }, done, { nodes }) {
+  const taken = new Set(members.filter((member) => member.fixed).map((member) => member.node));
+  const free = nodes.filter((node) => node.state === "up" && !taken.has(node.name));
+  if (!free.length) {
+    toast("Every node that is up has a fixed member already: add a node first.", "info");
+    return;
+  }
+  const values = await ask({
+    title: `Add a member of “${name}”`,
+    text: "A member that somebody asks for is fixed: the manager never removes it.",
+    action: "Add",
+    fields: [{ name: "node", label: "On node", options: free.map((node) => [node.name, node.name]) }],
+    submit: ({ node }) => command("cluster.add", { vhost, name, node }),
+  });
+  if (values === null) return;
+  toast(`“${name}” gets a member on “${values.node}”.`, "good");
+  await done();
+}
+
+export async function removeMember({ vhost, name }, { node }, done) {
+  const isSure = await confirm({
+    title: `Remove the member on “${node}”?`,
+    text: `It takes no new clients of “${name}”, hands its messages to the others, and is removed when it is empty.`,
+    action: "Remove",
+  });
+  const text = `The member on “${node}” drains.`;
+  if (isSure && (await attempt(() => command("cluster.remove", { vhost, name, node }), text))) await done();
+}

@@ -1,0 +1,55 @@
+// The log-in form. It stands in the place of the whole console until somebody is known.
+
+import { logIn, has } from "../api.js";
+import { fill, h, logo } from "../dom.js";
+import { field } from "../fields.js";
+import { notice, problemBox } from "../ui.js";
+
+export const title = "Log in";
+
+export function mount(root, { reason, onDone }) {
+  const name = field({ name: "name", label: "User", required: true });
+  const password = field({ name: "password", label: "Password", type: "password", required: true });
+  name.input.autocomplete = "username";
+  password.input.autocomplete = "current-password";
+  const said = h("div", { "aria-live": "polite" }, reason && notice(reason));
+  const button = h("button.primary", { type: "submit" }, "Log in");
+
+  async function submit(event) {
+    event.preventDefault();
+    button.disabled = true;
+    try {
+      await logIn(name.input.value, password.input.value);
+      if (has("management")) onDone();
+      else fill(
+        said,
+        notice(
+          `User “${name.input.value}” may not look: it needs the tag “monitoring” or “management”.`,
+          "warn",
+        ),
+      );
+    } catch (error) {
+      fill(said, problemBox(error));
+      password.input.select();
+      password.input.focus();
+    } finally {
+      button.disabled = false;
+    }
+  }
+
+  fill(
+    root,
+    h(
+      "form.login",
+      { onsubmit: submit },
+      h("div.brand", {}, logo(), h("h1", {}, "Flyball")),
+      h("p.lead", {}, "A message broker that governs itself"),
+      said,
+      name.element,
+      password.element,
+      button,
+      h("p.note", {}, "A new node has the user “guest” with the password “guest”, for this computer only."),
+    ),
+  );
+  name.input.focus();
+}
