@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from flyball import __version__
 from flyball.cli.main import app
 from flyball.errors import StoreUnavailable
+from flyball.server.node import Part
 from flyball.server.settings import Address, ServeSettings, options
 
 runner = CliRunner()
@@ -24,7 +25,7 @@ def fake_node(monkeypatch: pytest.MonkeyPatch) -> Fake:
     def put_in_place(error: Exception | None = None) -> list[ServeSettings]:
         seen: list[ServeSettings] = []
 
-        async def serve(settings: ServeSettings) -> None:
+        async def serve(settings: ServeSettings, parts: Sequence[Part]) -> None:
             seen.append(settings)
             if error is not None:
                 raise error

@@ -70,8 +70,9 @@ def serve(flags: Mapping[str, object]) -> None:
     try:
         # Here, not above: a node takes long to import, and the other commands do not need it.
         from flyball.cluster import node
+        from flyball.console.part import console_part
 
-        uvloop.run(node.serve(load_settings(flags, os.environ)))
+        uvloop.run(node.serve(load_settings(flags, os.environ), [console_part()]))
     except Exception as error:
         causes = list(_causes(error))
         if not all(isinstance(cause, SettingsError | StoreError | OSError) for cause in causes):

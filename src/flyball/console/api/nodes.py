@@ -1,0 +1,175 @@
+"""The nodes of the domain, as RabbitMQ's API shows those of a cluster. Each node writes its own document."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+import flyball
+from flyball.console.api import gathering
+from flyball.console.api.answers import not_found
+from flyball.console.api.context import ApiContext, ApiRoute, Call, Right
+from flyball.console.api.statistics import OF_CHURN, detailed
+from flyball.server import inspection
+from flyball.server.settings import Address
+from flyball.store.registry import NodeState
+
+DOCUMENT = "node_document"
+"""What other nodes are asked for."""
+
+RABBITMQ_VERSION = "3.10.8"
+"""The RabbitMQ whose API this is: tools look what they may ask for."""
+
+EXCHANGE_TYPES = [
+    {"name": "direct", "description": "AMQP direct exchange, as per the AMQP specification", "enabled": True},
+    {"name": "fanout", "description": "AMQP fanout exchange, as per the AMQP specification", "enabled": True},
+    {"name": "headers", "description": "AMQP headers exchange, as per the AMQP specification", "enabled": True},
+    {"name": "topic", "description": "AMQP topic exchange, as per the AMQP specification", "enabled": True},
+]
+
+AUTH_MECHANISMS = [
+    {"name": "PLAIN", "description": "SASL PLAIN authentication mechanism", "enabled": True},
+    {"name": "AMQPLAIN", "description": "QPid AMQPLAIN mechanism", "enabled": True},
+]
+
+PROTOCOLS = {"amqps": "amqp/ssl", "link": "clustering"}
+"""Where RabbitMQ calls a listener otherwise."""
+
+OF_MEMORY = {"mem_used": "memory_bytes"}
+OF_USE = {
+    "fd_used": "open_files",
+    "sockets_used": "connections",
+    "disk_free": "disk_free_bytes",
+    "gc_num": "collections",
+    "context_switches": "context_switches",
+    "msg_store_write_count": "store_appended",
+}
+
+KEYS: dict[str, Callable[[Mapping[str, Any]], Any]] = {"name": lambda document: document["name"]}
+
+
+def routes(context: ApiContext) -> list[ApiRoute]:
+    return [
+        context.get("/nodes", list_all, Right.MONITORING, is_list=True),
+        context.get("/nodes/{name}", show, Right.MONITORING),
+    ]
+
+
+def install(context: ApiContext) -> None:
+    """Let other nodes ask for this one's document."""
+
+    async def document_of_this() -> dict[str, Any]:
+        return await document(context)
+
+    context.everywhere.provide(DOCUMENT, document_of_this)
+
+
+async def list_all(call: Call) -> Response:
+    """The nodes of the domain."""
+    return await call.many(await _all(call), dict, KEYS)
+
+
+async def show(call: Call) -> Response:
+    """A node of the domain."""
+    name = call.part("name")
+    for found in await _all(call):
+        if found["name"] == name:
+            return call.one(found)
+    raise not_found(f"no node {name!r}")
+
+
+async def _all(call: Call) -> list[dict[str, Any]]:
+    """Return the documents of all nodes; who does not answer is not running."""
+    told = await call.context.everywhere.ask_all(DOCUMENT)
+    silent = [_silent(name) for name in gathering.nodes(call.node) if name not in told]
+    return sorted([*told.values(), *silent], key=lambda found: str(found["name"]))
+
+
+def _silent(name: str) -> dict[str, Any]:
+    return {"name": name, "type": "disc", "running": False, "being_drained": False, "partitions": []}
+
+
+async def document(context: ApiContext) -> dict[str, Any]:
+    """Return this node as RabbitMQ would tell it."""
+    node, sampler = context.node, context.sampler
+    facts = inspection.node_facts(node)
+    totals = await inspection.totals(node)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    counts: dict[str, Any] = {
+        **{name: getattr(totals, name) for name in (*OF_CHURN.values(), "connections", "store_appended")},
+        **{name: facts[name] for name in ("memory_bytes", "open_files", "disk_free_bytes")},
+        "collections": sum(generation["collections"] for generation in gc.get_stats()),
+        "context_switches": usage.ru_nvcsw + usage.ru_nivcsw,
+    }
+    known = {name: count for name, count in counts.items() if count is not None}
+    rates = sampler.rates_of("node", facts["name"], known)
+    return {
+        "name": facts["name"],
+        "type": "disc",
+        "running": True,
+        "being_drained": node.membership.state is NodeState.LEAVING,
+        "os_pid": str(facts["pid"]),
+        "uptime": int(facts["uptime_s"] * 1000),
+        "processors": os.cpu_count(),
+        "rates_mode": "basic",
+        "mem_limit": facts["memory_limit_bytes"],
+        "mem_alarm": any("memory" in alarm for alarm in facts["alarms"]),
+        "mem_calculation_strategy": "rss",
+        "fd_total": facts["open_files_limit"],
+        "sockets_total": node.settings.max_connections,
+        "disk_free_limit": 0,
+        "disk_free_alarm": any("disk" in alarm for alarm in facts["alarms"]),
+        "db_dir": str(node.settings.data),
+        "log_files": [],
+        "config_files": [],
+        "enabled_plugins": ["rabbitmq_management"],
+        "applications": [{"name": "flyball", "description": "Flyball", "version": flyball.__version__}],
+        "exchange_types": EXCHANGE_TYPES,
+        "auth_mechanisms": AUTH_MECHANISMS,
+        "contexts": contexts(facts),
+        "partitions": [],
+        "cluster_links": [],
+        **detailed(OF_MEMORY, counts, rates),
+        **detailed(OF_USE, counts, rates),
+        **detailed(OF_CHURN, counts, rates),
+    }
+
+
+def contexts(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return where a node serves HTTP."""
+    found = facts["addresses"].get("http")
+    if found is None:
+        return []
+    address = Address.parse(found)
+    return [
+        {
+            "node": facts["name"],
+            "description": "Flyball Management",
+            "path": "/",
+            "ip": address.host,
+            "port": str(address.port),
+            "ssl_opts": [],
+        }
+    ]
+
+
+def listeners(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return where a node listens, and for what."""
+    found = []
+    for protocol, text in facts["addresses"].items():
+        address = Address.parse(text)
+        found.append(
+            {
+                "node": facts["name"],
+                "protocol": PROTOCOLS.get(protocol, protocol),
+                "ip_address": address.host,
+                "port": address.port,
+                "socket_opts": {},
+            }
+        )
+    return found

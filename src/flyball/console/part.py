@@ -1,0 +1,71 @@
+"""Serves HTTP beside a node: one application with the routes of all that people and tools may ask.
+
+What the routes do is in the modules that make them; nothing here knows a path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+from starlette.routing import BaseRoute
+
+from flyball.cluster.http import NodePlaces, placement_routes
+from flyball.console import assets, metrics, openapi, own
+from flyball.console.api import resources
+from flyball.console.context import ConsoleContext, RouteFactory
+from flyball.console.cutting import cuttable
+from flyball.console.everywhere import Everywhere
+from flyball.console.login import ConsoleLogin
+from flyball.console.sampling import Sampler
+from flyball.server.http import make_app, serving
+from flyball.server.http_peers import behind, own_names
+from flyball.server.node import HTTP_CONNECTIONS, Node, Part
+
+
+def _login(context: ConsoleContext) -> Sequence[BaseRoute]:
+    return context.login.routes()
+
+
+def _placement(context: ConsoleContext) -> list[BaseRoute]:
+    return [*placement_routes(context.login, NodePlaces(context.node))]
+
+
+FACTORIES: tuple[RouteFactory, ...] = (_login, _placement, resources.routes, own.routes, metrics.routes)
+"""Who has routes. The first that fits a path answers."""
+
+
+def console_part(factories: Sequence[RouteFactory] = FACTORIES) -> Part:
+    """Return what serves HTTP beside a node, unless its settings switch it off.
+
+    Other nodes can ask this one about itself in any case.
+    """
+
+    @contextlib.asynccontextmanager
+    async def part(node: Node) -> AsyncIterator[None]:
+        sampler = Sampler(node)
+        everywhere = Everywhere(node, sampler)
+        everywhere.install()
+        async with asyncio.TaskGroup() as tasks:
+            sampling = tasks.create_task(sampler.run())
+            try:
+                context = ConsoleContext(node, sampler, everywhere, ConsoleLogin(node.hub.authority))
+                # Some let other nodes ask for what they need, also of a node that serves no HTTP itself.
+                routes = [route for factory in factories for route in factory(context)]
+                if node.settings.http is None:
+                    yield
+                    return
+                app = cuttable(make_app([*routes, *openapi.routes(routes), *assets.routes()]))
+                app = behind(app, node.settings.http_proxies, own_names(node.settings))
+                async with serving(app, node.settings.http, HTTP_CONNECTIONS) as address:
+                    node.addresses["http"] = address
+                    try:
+                        yield
+                    finally:
+                        for stop in context.on_stop:
+                            stop()
+            finally:
+                sampling.cancel()
+
+    return part
