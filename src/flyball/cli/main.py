@@ -8,14 +8,16 @@ import typer
 
 from flyball import __version__
 from flyball.cli import clients, control, domain, lab, permissions, pipeline, policies, queues, users, vhosts
+from flyball.cli.demo import demo
 from flyball.cli.gateway import gateway
 from flyball.cli.messages import get, put
 from flyball.cli.serve import serve
 from flyball.cli.status import status
 from flyball.cli.store import store
+from flyball.cli.top import top
 
 app = typer.Typer(name="flyball", help="A message broker that governs itself.", no_args_is_help=True)
-for command in (serve, store, gateway, status, put, get):
+for command in (serve, demo, store, gateway, status, top, put, get):
     app.command()(command)
 for commands in (queues, clients, users, vhosts, permissions, policies, domain, lab, pipeline, control):
     app.add_typer(commands.app)

@@ -1,0 +1,48 @@
+"""`flyball demo`: the whole idea in three minutes. What it does is in `demonstration`, which takes long to import."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from flyball.cli.session import INTERRUPTED, fail
+from flyball.errors import FlyballError
+
+PACKAGES = ("aio_pika", "control", "matplotlib", "pandas", "plotly", "py4j", "pyspark", "scipy")
+"""What the extras bring. Java may also come from elsewhere."""
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for report, model and design.")] = Path(
+        "flyball-demo"
+    ),
+    stay: Annotated[bool, typer.Option("--stay", help="Keep node and loop running until Ctrl-C.")] = False,
+    short: Annotated[bool, typer.Option("--short", help="Fewer seconds of all, to see that it works.")] = False,
+) -> None:
+    """See the whole idea in three minutes: flood a node, learn from its traces, and let a controller hold it.
+
+    Starts a node with its console, lets clients flood it, records traces, finds
+    the model of the plant on Spark, designs a controller with its certificate,
+    closes the loop, and shows before and after. Nothing is left but DIR.
+
+    Example: flyball demo --stay
+    """
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        fail(f"the demo needs further packages ({', '.join(missing)}): pip install 'flyball[control,pipeline]'")
+    try:
+        # Here, not above: it takes long to import, and the other commands do not need it.
+        from flyball.cli.demonstration.story import Wish, tell
+
+        tell(Wish(out, stay, short), Console())
+    except FlyballError as error:
+        fail(str(error))
+    except OSError as error:
+        # A full disk, or a folder that may not be read or written.
+        fail(f"{error.filename or 'a file'}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        fail(f"interrupted: the node is stopped; what there was lies in {out}", INTERRUPTED)

@@ -1,0 +1,73 @@
+"""Before and after in numbers and as a picture, from the tables that the pipeline has made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.table import Table
+from rich.text import Text
+
+from flyball.cli.governor import plots
+
+GOOD_RATIO = 0.1
+"""A rate that is so near to the goal is held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a consumer made of its goal: at first, and after it was disturbed."""
+
+    name: str
+    run: str
+    goal: float
+    rates: tuple[float, ...]
+    """Messages a second: means, one for each part of the run."""
+
+    def error_ratio(self, rate: float) -> float:
+        """Return how far a rate is from the goal, as a part of it."""
+        return rate / self.goal - 1
+
+
+def held(closed_loops: pd.DataFrame, experiments: Sequence[str]) -> list[Held]:
+    """Return what the consumers of these experiments did, in their order."""
+    found = []
+    for experiment in experiments:
+        of_it = closed_loops[closed_loops["experiment"] == experiment]
+        for run, parts in of_it.groupby("run"):
+            rows: list[dict[Any, Any]] = parts.sort_values("part").to_dict("records")
+            rates = tuple(float(row["mean"]) for row in rows)
+            found.append(Held(str(rows[-1]["controller"]), str(run), float(rows[-1]["goal"]), rates))
+    return found
+
+
+def table_of(found: Sequence[Held]) -> Table:
+    """Return before and after, a line for each consumer."""
+    table = Table(title="Before and after", title_justify="left", title_style="bold", caption_justify="left")
+    table.caption = "messages a second; disturbed: network and handlers take twice as long"
+    table.add_column("consumer", no_wrap=True)
+    for heading in ("goal", "at first", "off by", "disturbed", "off by"):
+        table.add_column(heading, justify="right")
+    for one in found:
+        cells = [cell for rate in one.rates[:2] for cell in _cells(one, rate)]
+        table.add_row(one.name, f"{one.goal:.0f}", *cells)
+    return table
+
+
+def _cells(one: Held, rate: float) -> tuple[Text, Text]:
+    error_ratio = one.error_ratio(rate)
+    style = "green" if abs(error_ratio) <= GOOD_RATIO else "red"
+    return Text(f"{rate:.0f}", style=style), Text(f"{error_ratio:+.0%}", style=style)
+
+
+def draw(found: Sequence[Held], loops: pd.DataFrame, path: Path) -> None:
+    """Draw rate and window of each consumer over time, side by side on one scale."""
+    traces = []
+    for one in found:
+        own = loops[loops["run"] == one.run].sort_values("at_s")
+        columns = [own[name].tolist() for name in ("at_s", "measurement", "action", "setpoint")]
+        traces.append(plots.Trace(one.name, *columns))
+    plots.save(plots.loops(traces, "messages/s", "seconds"), path)

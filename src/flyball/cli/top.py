@@ -1,0 +1,147 @@
+"""`flyball top`: a node as it works, live on a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from flyball.cli.output import Output
+from flyball.cli.session import INTERRUPTED, WRONG_USE, AsJson, fail, pipe_closed
+from flyball.cli.view.feed import FORBIDDEN, Feed, Seen, reason_of
+from flyball.cli.view.keyboard import keys_to
+from flyball.cli.view.screen import screen
+from flyball.client.http import AWAY, Place, Refused
+
+DEFAULT_URL = "http://guest:guest@127.0.0.1:15672"
+FAILED_ADVICE = "Start a node with `flyball serve`, or say where its console is with --url."
+
+Url = Annotated[
+    str,
+    typer.Option("--url", envvar="FLYBALL_URL", metavar="URL", help="The console: http://USER:PASSWORD@HOST:15672."),
+]
+
+
+class NobodyReads(Exception):
+    """Whoever read our output has enough."""
+
+
+def top(
+    url: Url = DEFAULT_URL,
+    once: Annotated[bool, typer.Option("--once", help="Show how it is now, and exit.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Watch a node: rates, latencies by phase, store, memory, alarms, queues and loops, once a second.
+
+    The keys are q to quit, s to sort the queues otherwise, p to pause. With --json
+    each sample is a line; with --once there is one.
+
+    Example: flyball top --url http://guest:guest@127.0.0.1:15672
+    """
+    try:
+        place = Place(url)
+    except ValueError as error:
+        fail(f"--url: {error}", WRONG_USE)
+    if not (once or as_json or sys.stdout.isatty()):
+        fail("this is no terminal: give --once, or --json for a line each second", WRONG_USE)
+    try:
+        with asyncio.Runner() as runner:
+            if once:
+                runner.run(_once(place, as_json))
+            elif as_json:
+                runner.run(_lines(place))
+            else:
+                runner.run(_Watching(place).run())
+    except Refused as error:
+        advice = "Give a user that has the tag monitoring." if error.status in FORBIDDEN else FAILED_ADVICE
+        fail(f"{place.shown}: {error.reason}. {advice}")
+    except NobodyReads:
+        pipe_closed()
+    except AWAY as error:
+        fail(f"{place.shown}: {reason_of(error)}. {FAILED_ADVICE}")
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+async def _once(place: Place, as_json: bool) -> None:
+    seen = Seen(place.shown)
+    await Feed(place, seen, lambda: None).look_once()
+    if as_json:
+        Output(sys.stdout.buffer, True).json(seen.document())
+        return
+    console = Console()
+    console.print(screen(seen, console.width, console.height), height=console.height)
+
+
+async def _lines(place: Place) -> None:
+    """Print a line for each sample, until nobody reads them. While the node is away there are none."""
+    seen = Seen(place.shown)
+    out = Output(sys.stdout.buffer, True)
+    told_at = 0.0
+
+    def tell() -> None:
+        nonlocal told_at
+        if seen.problem is not None:
+            typer.echo(f"flyball: {place.shown}: {seen.problem}; trying again", err=True)
+        elif seen.last["at"] > told_at:
+            told_at = seen.last["at"]
+            try:
+                out.json(seen.document())
+            except BrokenPipeError as error:
+                # As such it would look as if the node were away.
+                raise NobodyReads from error
+
+    await Feed(place, seen, tell).run()
+
+
+class _Watching:
+    """The screen while somebody looks at it."""
+
+    def __init__(self, place: Place) -> None:
+        self._seen = Seen(place.shown)
+        self._feed = Feed(place, self._seen, self._draw)
+        self._console = Console()
+        self._live = Live(console=self._console, screen=True, auto_refresh=False)
+        self._is_paused = False
+        self._task: asyncio.Task[None] | None = None
+        self._refused: Refused | None = None
+
+    async def run(self) -> None:
+        """Show the node until q is pressed. Raises Refused if the node does not let us look."""
+        with self._live, keys_to(self._press):
+            self._draw()
+            async with asyncio.TaskGroup() as tasks:
+                self._task = tasks.create_task(self._follow())
+        if self._refused is not None:
+            raise self._refused
+
+    async def _follow(self) -> None:
+        try:
+            await self._feed.run()
+        except Refused as error:
+            self._refused = error
+
+    def _press(self, key: str) -> None:
+        match key.lower():
+            case "q" if self._task is not None:
+                self._task.cancel()
+            case "s":
+                self._feed.sort_by(self._seen.sort.next)
+                self._draw(is_forced=True)
+            case "p":
+                self._is_paused = not self._is_paused
+                self._draw(is_forced=True)
+
+    def _draw(self, *, is_forced: bool = False) -> None:
+        # What comes while it is paused is kept, and shown when it goes on.
+        if self._is_paused and not is_forced:
+            return
+        size = self._console.size
+        drawn = screen(self._seen, size.width, size.height, is_paused=self._is_paused)
+        with suppress(BlockingIOError):
+            self._live.update(drawn, refresh=True)

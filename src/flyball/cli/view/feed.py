@@ -1,0 +1,216 @@
+"""Where a live view comes from: a node's stream and its list of queues, read over and over, also when it goes away.
+
+Keeps what was heard, for a bounded time; draws nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import random
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from flyball.client.backoff import Backoff
+from flyball.client.http import AWAY, Line, Place, Refused
+
+KEPT_SAMPLES = 120
+SHOWN_QUEUES = 50
+"""More than a screen has lines."""
+QUEUES_EVERY_S = 2.0
+MANY_QUEUES = 1000
+MANY_QUEUES_EVERY_S = 5.0
+"""The node looks at all queues to put some of them in order."""
+ANSWER_S = 5.0
+"""A node that says nothing for so long is away."""
+LONGEST_ANSWER_BYTES = 2**20
+FORBIDDEN = (401, 403)
+CONNECTING = "connecting"
+MONITORS = {"monitoring", "administrator"}
+
+_RETRIES = Backoff(first_s=0.5, most_s=5.0)
+
+Sample = dict[str, Any]
+
+
+class Sort(enum.Enum):
+    """Which queues come first."""
+
+    RATE = "rate"
+    BACKLOG = "backlog"
+    NAME = "name"
+
+    @property
+    def next(self) -> Sort:
+        """The one that follows, round and round."""
+        all_of_them = list(Sort)
+        return all_of_them[(all_of_them.index(self) + 1) % len(all_of_them)]
+
+    @property
+    def query(self) -> str:
+        """How to ask for it."""
+        match self:
+            case Sort.RATE:
+                return "sort=message_stats.publish_details.rate&sort_reverse=true"
+            case Sort.BACKLOG:
+                return "sort=messages&sort_reverse=true"
+            case Sort.NAME:
+                return "sort=name"
+
+
+@dataclass(slots=True)
+class Seen:
+    """All that is known of a node at the moment."""
+
+    address: str
+    sort: Sort = Sort.RATE
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
+    """Oldest first. Those from before we came have rates and gauges only."""
+    queues: list[dict[str, Any]] = field(default_factory=list)
+    queue_count: int = 0
+    problem: str | None = CONNECTING
+    """Why nothing comes, None while something does."""
+
+    @property
+    def last(self) -> Sample:
+        """The newest sample, empty if there is none."""
+        return self.samples[-1] if self.samples else {}
+
+    def document(self) -> dict[str, Any]:
+        """Return what is known now, for machines."""
+        return {**self.last, "queues": self.queues, "queue_count": self.queue_count}
+
+
+class Feed:
+    """Listens to a node and notes what it says. `on_news` is called whenever there is something else to show."""
+
+    def __init__(self, place: Place, seen: Seen, on_news: Callable[[], None]) -> None:
+        self._place = place
+        self._seen = seen
+        self._on_news = on_news
+        self._wants_queues = asyncio.Event()
+
+    def sort_by(self, sort: Sort) -> None:
+        """Have the queues in another order, soon."""
+        self._seen.sort = sort
+        self._wants_queues.set()
+
+    async def run(self) -> None:
+        """Listen until this is cancelled; when the node goes away, say so and try again. Raises Refused."""
+        attempt = 0
+        while True:
+            heard = 0
+            try:
+                async for _ in self.samples():
+                    heard += 1
+                self._note_problem("the node has stopped")
+            except Refused as error:
+                if error.status in FORBIDDEN:
+                    raise
+                self._note_problem(str(error))
+            except AWAY as error:
+                self._note_problem(reason_of(error))
+            attempt = 1 if heard else attempt + 1
+            await asyncio.sleep(_RETRIES.delay_s(attempt, random.random()))
+
+    async def samples(self) -> AsyncGenerator[Sample, None]:
+        """Yield samples as they come, and keep all that is told. Raises one of AWAY when the node goes away."""
+        asking, listening = self._line(), Line(self._place)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                topics = "overview,loops" if await self._may_see_loops(asking) else "overview"
+                await self._ask_for_queues(asking)
+            events = listening.events(f"/api/flyball/stream?topics={topics}&history=1")
+            async with contextlib.aclosing(events) as following:
+                asked_s = time.monotonic()
+                while True:
+                    try:
+                        async with asyncio.timeout(ANSWER_S):
+                            sample = await anext(following)
+                    except StopAsyncIteration:
+                        return
+                    self._note(sample)
+                    if self._wants_queues.is_set() or time.monotonic() - asked_s >= self._pause_s:
+                        self._wants_queues.clear()
+                        asked_s = time.monotonic()
+                        async with asyncio.timeout(ANSWER_S):
+                            await self._ask_for_queues(asking)
+                    self._on_news()
+                    yield sample
+        finally:
+            asking.close()
+            listening.close()
+
+    async def look_once(self) -> None:
+        """Note one sample and the queues with their rates. Raises one of AWAY."""
+        async with contextlib.aclosing(self.samples()) as samples:
+            if await anext(samples, None) is None:
+                raise EOFError("the node has stopped")
+        line = self._line()
+        with contextlib.closing(line):
+            # A second time: a rate is what has changed since the first.
+            async with asyncio.timeout(ANSWER_S):
+                await self._ask_for_queues(line)
+
+    @property
+    def _pause_s(self) -> float:
+        return QUEUES_EVERY_S if self._seen.queue_count <= MANY_QUEUES else MANY_QUEUES_EVERY_S
+
+    def _line(self) -> Line:
+        return Line(self._place, longest_answer_bytes=LONGEST_ANSWER_BYTES)
+
+    async def _may_see_loops(self, line: Line) -> bool:
+        tags = (await line.get("/api/whoami"))["tags"]
+        return bool(MONITORS & set(tags.split(",") if isinstance(tags, str) else tags))
+
+    async def _ask_for_queues(self, line: Line) -> None:
+        columns = "columns=name,vhost,messages_ready,messages_unacknowledged,consumers,message_stats"
+        path = f"/api/queues?page=1&page_size={SHOWN_QUEUES}&{self._seen.sort.query}&{columns}"
+        page = await line.get(path)
+        self._seen.queues = [_queue(queue) for queue in page["items"]]
+        self._seen.queue_count = page["total_count"]
+
+    def _note(self, sample: Sample) -> None:
+        seen = self._seen
+        history = sample.pop("history", [])
+        newest_at = seen.last.get("at", 0.0)
+        seen.samples.extend(one for one in history if newest_at < one["at"] < sample["at"])
+        seen.samples.append(sample)
+        seen.problem = None
+
+    def _note_problem(self, problem: str) -> None:
+        self._seen.problem = problem
+        self._on_news()
+
+
+def _queue(told: dict[str, Any]) -> dict[str, Any]:
+    stats = told.get("message_stats", {})
+
+    def rate(*names: str) -> float:
+        return float(sum(stats.get(f"{name}_details", {}).get("rate", 0.0) for name in names))
+
+    return {
+        "vhost": told["vhost"],
+        "name": told["name"],
+        "ready": told.get("messages_ready", 0),
+        "unacked": told.get("messages_unacknowledged", 0),
+        "consumers": told.get("consumers", 0),
+        "rates": {"publish": rate("publish"), "deliver": rate("deliver_get"), "ack": rate("ack")},
+    }
+
+
+def reason_of(error: BaseException) -> str:
+    """Return in a few words why a node cannot be heard."""
+    match error:
+        case TimeoutError():
+            return "the node does not answer"
+        case ConnectionRefusedError():
+            return "nobody listens there"
+        case OSError(strerror=str(text)):
+            return text.lower()
+        case _:
+            return str(error) or type(error).__name__

@@ -1,0 +1,85 @@
+"""`flyball demo`, in its short form, from the first line to the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flyball.control.documents import read_design
+
+LIMIT_S = 280.0
+"""It takes about a minute on a machine that has nothing else to do."""
+
+
+@pytest.mark.timeout(300)
+def test_the_demo_tells_the_whole_story_and_leaves_nothing_but_its_report(tmp_path: Path) -> None:
+    passing = tmp_path / "passing"
+    passing.mkdir()
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [sys.executable, "-m", "flyball", "demo", "--short", "--out", str(out)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TMPDIR": str(passing), "COLUMNS": "200", "NO_COLOR": "1"},
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    # Every part is told, with its number.
+    assert re.findall(r"^(\d)/7 ", done.stdout, re.MULTILINE) == list("1234567")
+    # The model comes from Spark, and the design holds for it.
+    design = read_design((out / "design.json").read_text(encoding="utf-8"))
+    (plant,) = json.loads((out / "model.json").read_text(encoding="utf-8"))["plants"]
+    assert design.plant is not None
+    assert (design.plant.a, design.plant.b) == (plant["a"], plant["b"])
+    assert plant["b"] > 0
+    assert design.certificate is not None
+    assert design.certificate.is_sound
+    # Before and after stand side by side.
+    table = done.stdout.partition("Before and after")[2]
+    assert "window of 20, set by hand" in table
+    assert "designed from the model" in table
+    page = (out / "report" / "report.html").read_text(encoding="utf-8")
+    assert "The closed loop" in page
+    assert (out / "report" / "before-after.svg").stat().st_size > 1000
+    # What the node recorded is part of it.
+    assert "store" in (out / "report" / "tables" / "phases.csv").read_text(encoding="utf-8")
+    # The node and its folder are gone.
+    host, port = re.findall(r"console: http://([\d.]+):(\d+)", done.stdout)[0]
+    with pytest.raises(ConnectionRefusedError), socket.create_connection((host, int(port)), timeout=5):
+        pass
+    assert not [path.name for path in passing.iterdir() if path.name.startswith("flyball")]
+
+
+@pytest.mark.parametrize("package", ["pyspark", "aio_pika"])
+def test_without_its_packages_the_demo_says_what_to_install(package: str, tmp_path: Path) -> None:
+    lacking = f"import sys; sys.modules[{package!r}] = None; from flyball.cli.main import app; app()"
+    done = subprocess.run(
+        [sys.executable, "-c", lacking, "demo", "--out", str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    told = f"flyball: the demo needs further packages ({package}): pip install 'flyball[control,pipeline]'\n"
+    assert (done.stderr, done.returncode, done.stdout) == (told, 1, "")
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "flyball", "demo", "--out", str(tmp_path / "file" / "out")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stderr.count("\n"), done.returncode) == (1, 1)
+    assert "Not a directory" in done.stderr
