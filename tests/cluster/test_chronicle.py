@@ -135,7 +135,6 @@ def test_only_the_last_decisions_are_kept() -> None:
     assert len(found["decisions"]) == KEPT_DECISIONS
     assert found["last"] == KEPT_DECISIONS + 10
     assert found["decisions"][-1]["reason"] == str(KEPT_DECISIONS + 9)
-    assert found["decisions"][-1]["reason"] == str(KEPT_DECISIONS + 9)
 
 
 def test_of_one_clustered_queue_only_its_own_decisions_are_shown_and_only_the_last() -> None:

@@ -147,8 +147,14 @@ async def test_queues_that_are_rebalanced_move_each_for_itself_while_nobody_wait
     await stage.until(lambda: len(owners()) == 4, "both know the queues")
     before = owners()
     with mock.patch.object(nodes, "move", fail_once):
+        assert len(await stage.do(leading, "domain.rebalance", dry_run=True)) == 2
         moves = await stage.do(leading, "domain.rebalance")
         assert len(moves) == 2
+        told = leading.leader.chronicle.since(0, "")["decisions"]
+        assert [(decision["kind"], decision["target"]) for decision in told if decision["kind"] != "Lead"] == [
+            ("MoveQueue", move["name"]) for move in moves
+        ]
+        assert told[-1]["reason"] == f"somebody asked for a rebalance: {moves[-1]['reason']}"
         assert owners() == before
         await stage.until(lambda: owners() != before, "one moves")
     (stayed,) = failed

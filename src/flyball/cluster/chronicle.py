@@ -25,6 +25,7 @@ from flyball.cluster.decisions import (
     Unmark,
 )
 from flyball.cluster.domain import split_key, title
+from flyball.cluster.facts import MoveFacts
 from flyball.cluster.overview import Overview
 
 KEPT_DECISIONS = 500
@@ -67,6 +68,11 @@ class Chronicle:
         decision = record.decision
         target, what = self._words_for(decision)
         self._add(type(decision).__name__, decision.cluster, target, what, self.named(decision.reason))
+
+    def note_queue_move(self, move: MoveFacts) -> None:
+        """An ordinary queue is to move, since somebody wanted the queues spread."""
+        what = f"Move queue '{move['name']}' from '{move['source']}' to '{move['destination']}'"
+        self._add("MoveQueue", "", move["name"], what, f"somebody asked for a rebalance: {move['reason']}")
 
     def since(self, number: int, term: str) -> dict[str, Any]:
         """Return what came after that number of that term; all of it if the term is another one."""

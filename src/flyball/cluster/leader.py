@@ -184,10 +184,7 @@ class Leader:
         """Begin to spread the ordinary queues over the nodes; return what moves, or would."""
         moves = self.nodes.owner_moves()
         queues = {queue.id: queue for queue, _ in self.overview.ordinary()}
-        if not dry_run:
-            for move in moves:
-                self._errands.spawn(("move queue", move.queue), partial(self.nodes.move, move))
-        return [
+        told: list[MoveFacts] = [
             {
                 "what": "queue",
                 "vhost": queues[move.queue].vhost,
@@ -198,6 +195,11 @@ class Leader:
             }
             for move in moves
         ]
+        if not dry_run:
+            for move, facts in zip(moves, told, strict=True):
+                self.chronicle.note_queue_move(facts)
+                self._errands.spawn(("move queue", move.queue), partial(self.nodes.move, move))
+        return told
 
     def decisions_of(self, cluster: str) -> list[dict[str, str]]:
         """Return what was decided last for a clustered queue, and why; newest last."""

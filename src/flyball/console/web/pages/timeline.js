@@ -16,13 +16,14 @@ const KINDS = {
   RemoveMember: ["remove a member", "warn"],
   Release: ["stop a node", "warn"],
   Move: ["move", "info"],
+  MoveQueue: ["move a queue", "info"],
   TakeOver: ["take over", "warn"],
   HandOver: ["cannot cure it", "warn"],
   Failure: ["failed", "bad"],
 };
 const GROUPS = {
   all: () => true,
-  moves: ({ kind }) => kind === "Move",
+  moves: ({ kind }) => ["Move", "MoveQueue"].includes(kind),
   members: ({ kind }) => ["Provision", "AddMember", "Mark", "Unmark", "RemoveMember", "Release"].includes(kind),
   rest: ({ kind }) => ["Lead", "TakeOver", "HandOver", "Failure"].includes(kind),
 };
