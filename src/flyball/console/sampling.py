@@ -49,6 +49,7 @@ class _Look:
     at_s: float
     counters: Mapping[str, int]
     rates: dict[str, float]
+    is_idle: bool
 
 
 class Sampler:
@@ -166,18 +167,19 @@ class Sampler:
         before = self._looks.get((kind, key))
         if before is not None and now_s - before.at_s < YOUNGEST_S:
             return before.rates
-        if before is not None and counters == before.counters and not any(before.rates.values()):
+        if before is not None and before.is_idle and counters == before.counters:
             # Of many objects most are idle, and that is quickly seen.
             before.at_s = now_s
             return before.rates
-        if before is None or now_s - before.at_s > OLDEST_S or counters == before.counters:
+        is_idle = before is None or now_s - before.at_s > OLDEST_S or counters == before.counters
+        if before is None or is_idle:
             rates = dict.fromkeys(counters, 0.0)
         else:
             passed_s = now_s - before.at_s
             grown = {name: value - before.counters.get(name, value) for name, value in counters.items()}
             # An object of the same name may have begun to count again.
             rates = {name: (more if name in LEVELS else max(0, more)) / passed_s for name, more in grown.items()}
-        self._looks[kind, key] = _Look(now_s, counters, rates)
+        self._looks[kind, key] = _Look(now_s, counters, rates, is_idle)
         return rates
 
     def _forget(self, now_s: float) -> None:
