@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from unittest import mock
 
+import pytest
+
 from flyball.client import Client
 from flyball.client.connection import Connection, ServerAddress
 from flyball.errors import StoreUnavailable
@@ -33,14 +35,14 @@ def move(queue_id: int, owner: SimulatedNode, heir: SimulatedNode) -> asyncio.Ta
     return owner.process.start(owner.agent.members.release(queue_id, heir.node.membership.node_id))
 
 
-async def new_queue(owner: SimulatedNode) -> Queue:
+async def new_queue(owner: SimulatedNode, name: str = "plain") -> Queue:
     async with Client.connect(address_of(owner), name="somebody") as client:
-        return await client.create_queue("plain")
+        return await client.create_queue(name)
 
 
-async def taken(client: Client) -> list[int]:
+async def taken(client: Client, name: str = "plain") -> list[int]:
     found: list[int] = []
-    while (message := await client.take("plain", wait_s=1.0)) is not None:
+    while (message := await client.take(name, wait_s=1.0)) is not None:
         found.append(int(message.text))
     return found
 
@@ -70,6 +72,43 @@ async def test_nothing_is_overtaken_while_a_queue_moves_from_one_other_node_to_a
 async def test_nothing_is_overtaken_while_a_queue_comes_to_the_node_of_its_producer(stage: Stage) -> None:
     owner, heir = stage.following
     await stage.world.user.start(put_while_it_moves(owner, heir, heir))
+
+
+async def put_while_they_part(
+    owner: SimulatedNode, heir: SimulatedNode, entry: SimulatedNode, moved_name: str
+) -> None:
+    queues = [await new_queue(owner, "plain"), await new_queue(owner, "other")]
+    (moved,) = (queue for queue in queues if queue.name == moved_name)
+    async with Client.connect(address_of(entry), name="alice") as client:
+        puts: list[asyncio.Task[object]] = []
+        moving: asyncio.Task[None] | None = None
+        for number in range(PUTS):
+            # Those to one of the two go between those to both.
+            to = queues if number % 3 else queues[number % 2 :][:1]
+            puts.append(asyncio.ensure_future(client.put_to_queues(to, str(number))))
+            await asyncio.sleep(0.0005)
+            if number == MOVED_AFTER:
+                moving = move(moved.id, owner, heir)
+        assert moving is not None
+        await asyncio.gather(*puts, moving)
+        assert await taken(client, "plain") == [number for number in range(PUTS) if number % 3 or not number % 2]
+        assert await taken(client, "other") == [number for number in range(PUTS) if number % 3 or number % 2]
+
+
+@pytest.mark.parametrize("moved_name", ["plain", "other"])
+def test_puts_to_two_queues_reach_both_in_order_when_one_of_them_moves(moved_name: str) -> None:
+    @on_stage("a", "b", "c")
+    async def elsewhere(stage: Stage) -> None:
+        owner, heir = stage.following
+        await stage.world.user.start(put_while_they_part(owner, heir, stage.leading, moved_name))
+
+    @on_stage("a", "b", "c")
+    async def here(stage: Stage) -> None:
+        owner, heir = stage.following
+        await stage.world.user.start(put_while_they_part(owner, heir, heir, moved_name))
+
+    elsewhere()
+    here()
 
 
 @on_stage("a", "b", "c")

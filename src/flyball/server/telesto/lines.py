@@ -7,7 +7,7 @@ back. Knows neither packets nor connections.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 Way = object
@@ -62,6 +62,13 @@ class Lines:
         """Whether a put to these queues has to line up, also if they are here by now."""
         return bool(self._lines) and any(queue_id in self._lines for queue_id in queue_ids)
 
+    def join(self, puts: Sequence[OrderedPut]) -> None:
+        """Let puts go as soon as those before them allow. All have their places before the first of them goes."""
+        for put in puts:
+            self.wait(put)
+        for put in puts:
+            self.move_on(put.queue_ids)
+
     def may_go(self, put: OrderedPut, way: Way) -> bool:
         """Whether the put may go that way now; else it waits, and `go` is called when that has changed."""
         if any(line.bars(put, way) for line in self._lines_of(put)):
@@ -106,7 +113,8 @@ class Lines:
                 if first.is_resting:
                     break
                 first.go()
-                if first.number in line.waiting:
+                # If it has fallen into parts, one of them has its place now.
+                if line.waiting.get(first.number) is first:
                     break
             line.is_moving = False
             if not line.waiting and not line.sent:

@@ -283,44 +283,47 @@ class Relay:
 
     def put(self, queue_ids: Sequence[int], drafts: Sequence[wire.WireDraft], done: PutDone) -> None:
         """Put drafts into queues of which some are at other nodes, or were when others were put there."""
-        if all(self._is_known(queue_id) for queue_id in queue_ids):
+        if all(self.knows(queue_id) for queue_id in queue_ids):
             self._put_known(queue_ids, drafts, done)
         else:
             # Another node may have made them just now.
             self.look_again(partial(self._put_known, queue_ids, drafts, done))
 
-    def _put_known(self, queue_ids: Sequence[int], drafts: Sequence[wire.WireDraft], done: PutDone) -> None:
+    def _put_known(
+        self, queue_ids: Sequence[int], drafts: Sequence[wire.WireDraft], done: PutDone, number: int | None = None
+    ) -> None:
+        """Put them wherever the queues are. `number` is the place among the client's puts, the last if not given."""
         places_of: dict[int, list[int]] = {}
         for place, queue_id in enumerate(queue_ids):
-            if not self._is_known(queue_id):
+            if not self.knows(queue_id):
                 done([], QueueNotFound(queue_id))
                 return
             places_of.setdefault(self.owner_of(queue_id) or 0, []).append(place)
         parts = _Parts(len(queue_ids), len(drafts), len(places_of), done)
+        puts: list[_Put] = []
         for owner, places in places_of.items():
             ids = [queue_ids[place] for place in places]
             told = partial(parts.one, places)
             if owner or self.lines.has_any(ids):
-                self._put_there(ids, drafts, told)
+                place_in_line = self.lines.next_number() if number is None else number
+                puts.append(self._new_put(ids, drafts, told, place_in_line))
             else:
                 put_drafts(self._session, ids, drafts, told)
+        self.lines.join(puts)
 
-    def _put_there(self, queue_ids: list[int], drafts: Sequence[wire.WireDraft], told: PutDone) -> None:
+    def _new_put(self, queue_ids: list[int], drafts: Sequence[wire.WireDraft], told: PutDone, number: int) -> _Put:
         def answered(upstream: Upstream | None, answer: wire.Packet | None) -> None:
             if answer is None and all(self._engine.has_queue(queue_id) for queue_id in queue_ids):
                 put_drafts(self._session, queue_ids, drafts, told)
             elif answer is None:
-                # Its first queue has come here, or is gone; the others may have gone elsewhere.
-                self._put_known(queue_ids, drafts, told)
+                # The queues have parted, or one is gone.
+                self._put_known(queue_ids, drafts, told, number)
             elif isinstance(answer, wire.PutDone):
                 told(answer.message_ids, None)
             else:
                 told([], self._error_of(answer))
 
-        _Put(self, wire.Put(0, queue_ids, list(drafts)), answered).begin()
-
-    def _is_known(self, queue_id: int) -> bool:
-        return self._engine.has_queue(queue_id) or self._hub.directory.get(queue_id) is not None
+        return _Put(self, wire.Put(0, queue_ids, list(drafts)), answered, number)
 
     def _pass_to_consumer(self, remote: _Remote, packet: _OneConsumer, request: TelestoRequest) -> None:
         settled: set[int] = set()
@@ -475,6 +478,10 @@ class Relay:
     def serves(self, queue_id: int) -> bool:
         return self._engine.has_queue(queue_id)
 
+    def knows(self, queue_id: int) -> bool:
+        """Whether the queue is served here, or by another node that this one has heard of."""
+        return self.serves(queue_id) or self.owner_of(queue_id) is not None
+
     def look_again(self, go_on: Callable[[], None]) -> None:
         """Follow the other nodes, and go on."""
         self._hub.spawn(self._catch_up(go_on))
@@ -556,24 +563,23 @@ class _Put(_Passage):
     __slots__ = ("is_resting", "number", "queue_ids")
 
     def __init__(
-        self, relay: Relay, packet: wire.Put, answered: Callable[[Upstream | None, wire.Packet | None], None]
+        self,
+        relay: Relay,
+        packet: wire.Put,
+        answered: Callable[[Upstream | None, wire.Packet | None], None],
+        number: int,
     ) -> None:
         super().__init__(relay, packet, packet.queue_ids[0], answered)
         self.queue_ids = packet.queue_ids
-        self.number = relay.lines.next_number()
+        self.number = number
         self.is_resting = False
-
-    def begin(self) -> None:
-        """Go as soon as those before it allow."""
-        self.go()
-        self._relay.lines.move_on(self.queue_ids)
 
     def go(self) -> None:
         relay, lines = self._relay, self._relay.lines
         lines.step_out(self)
         owner = relay.owner_of(self._queue_id)
-        if owner is None:
-            if not relay.serves(self._queue_id) and not self._has_looked:
+        if owner is None or any(relay.owner_of(queue_id) != owner for queue_id in self.queue_ids):
+            if not self._has_looked and not all(relay.knows(queue_id) for queue_id in self.queue_ids):
                 self._has_looked = True
                 self._rest()
                 relay.look_again(self._wake)
