@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 import uvloop
+from hypothesis import HealthCheck, settings
 
 from flyball.store.postgres.embedded import EmbeddedPostgres
 from tests.amqp.brokers import Broker, rabbitmq_broker
@@ -21,6 +23,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _database_numbers = itertools.count(1)
+
+# The same examples in every run, however slow the machine is: what fails has been changed. Others are tried with
+# HYPOTHESIS_PROFILE=long.
+settings.register_profile(
+    "flyball",
+    derandomize=os.environ.get("HYPOTHESIS_PROFILE") != "long",
+    database=None,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("flyball")
 
 
 def pytest_configure() -> None:

@@ -13,7 +13,7 @@ import uvloop
 from tests.client.flavours import FLAVOURS, Connect, connect_on_uvloop
 from tests.nodes import RunningNode
 
-TEST_LIMIT_S = 60.0
+TEST_LIMIT_S = 200.0
 
 _names = itertools.count(1)
 

@@ -104,7 +104,7 @@ def run_example(name: str, address: str) -> str:
         [sys.executable, "-X", "dev", str(ROOT / "examples" / name), address],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

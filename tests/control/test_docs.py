@@ -90,7 +90,7 @@ async def consumed(own_address: str) -> list[bytes]:
     source = block.replace(DEFAULT_ADDRESS, own_address)
     names: dict[str, object] = {"process": process}
     code = compile(source, "docs/control.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(100), asyncio.TaskGroup() as tasks:
         tasks.create_task(eval(code, names))
         await all_came.wait()
         await names["consumer"].stop()  # type: ignore[attr-defined]
@@ -122,7 +122,7 @@ def test_the_page_shows_each_figure_of_the_script_and_no_other(tmp_path: Path) -
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=250,
     )
     assert (done.returncode, done.stderr) == (0, "")
     drawn = {path.name for path in tmp_path.iterdir()}

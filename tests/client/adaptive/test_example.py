@@ -22,7 +22,7 @@ def test_the_example_holds_its_rate_and_ctrl_c_loses_nothing(broker: Broker, nam
         assert example.stdout is not None
         assert "messages/s, pace" in example.stdout.readline()
         example.send_signal(signal.SIGINT)
-        _, complaints = example.communicate(timeout=30)
+        _, complaints = example.communicate(timeout=100)
     assert (example.returncode, complaints) == (0, "")
     left = [int(text.rstrip("*")) for text in asyncio.run(drain(broker.url(), name))]
     assert left == list(range(2000 - len(left), 2000)), "what was not handled is there, in its old order"
