@@ -50,7 +50,7 @@ def test_requests_are_written_as_they_were(tmp_path: Path) -> None:
         ("POST /bids", 1, "refused", 5_000_000_000, 0, 0, 0, 0, "auction", 1, 1),
     ]
     assert times_us[1] - times_us[0] == 1_000_000
-    assert 0 <= times_us[0] - before_us < 60_000_000
+    assert -10_000 <= times_us[0] - before_us < 60_000_000
 
 
 @pytest.mark.parametrize("outcome", ["served", "failed", "refused", "left"])

@@ -33,7 +33,7 @@ def test_samples_are_written_as_they_were(tmp_path: Path) -> None:
         ("letters", 0.5, 0.02, 0.03, 7.0, 9),
     ]
     assert times_us[1] - times_us[0] == 1_000_000
-    assert 0 <= times_us[0] - before_us < 60_000_000
+    assert -10_000 <= times_us[0] - before_us < 60_000_000
 
 
 def test_a_buffer_that_is_full_is_followed_by_another(tmp_path: Path) -> None:
