@@ -23,6 +23,8 @@ from flyball.admission.meter import Hold, Meter
 
 P = ParamSpec("P")
 
+PATIENCE_S = 60
+
 
 def on_uvloop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     """Make a test of a coroutine."""
@@ -72,7 +74,9 @@ class _Server(uvicorn.Server):
 @asynccontextmanager
 async def serve(app: Any, **options: Any) -> AsyncIterator[int]:
     """Serve an application on a free port, which is told."""
-    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=5, **options)
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, timeout_graceful_shutdown=int(PATIENCE_S), **options
+    )
     server = _Server(config)
     listening = socket.create_server(("127.0.0.1", 0))
     async with asyncio.TaskGroup() as tasks:
@@ -150,7 +154,7 @@ async def ask(port: int, path: str, method: str = "GET", **options: Any) -> Resp
 
 async def until(is_so: Callable[[], bool]) -> None:
     """Let the event loop go on until something is so."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not is_so():  # noqa: ASYNC110 - nobody tells when somebody waits
             await asyncio.sleep(0)
 

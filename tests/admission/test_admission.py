@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -22,7 +22,7 @@ from flyball.admission.profile import KeyProfile, Profile
 from flyball.admission.state import loop_facts_of
 from flyball.control.loop import Sample
 from flyball.errors import AdmissionError, NotAdmitted
-from tests.control.clock import run_leaping
+from tests.control.clock import leaping, run_leaping
 
 SMALL, LARGE, FREE = "GET /small", "GET /large", "GET /free"
 PROFILE = Profile(
@@ -56,16 +56,6 @@ class Pool:
 def new_admission(pool: Pool | None = None, **options: Any) -> Admission:
     options = {"reference": 1000.0, "classifier": Classifier(PROFILE), "random": Random(1), **options}
     return Admission(pool or Pool(), **options)
-
-
-def leaping(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run a test on a loop whose clock leaps to the next timer."""
-
-    def run() -> None:
-        run_leaping(test())
-
-    run.__name__ = test.__name__
-    return run
 
 
 async def spend_budget(admission: Admission) -> None:
@@ -588,6 +578,25 @@ async def _go_through(actions: list[tuple[str, Any]], scheduler: str) -> None:
         assert counts.arrived == counts.admitted + counts.refused + counts.left
         assert counts.admitted == counts.served + counts.failed == sum(counts.waits)
     admission.stop()
+
+
+@leaping
+async def test_another_deadline_holds_for_whoever_comes_then() -> None:
+    pool = Pool(size=4)
+    admission = new_admission(pool, deadline_s=3600.0)
+    for _ in range(4):
+        pool.take()
+    patient = asyncio.ensure_future(admission.admit(LARGE))
+    await asyncio.sleep(0)
+    admission.deadline_s = 2.0
+    assert admission.state()["classes"][1]["deadline_s"] == 2.0
+    with pytest.raises(NotAdmitted):
+        await admission.admit(LARGE)
+    assert asyncio.get_running_loop().time() == pytest.approx(2.0)
+    assert not patient.done()
+    admission.stop()
+    with pytest.raises(NotAdmitted):
+        await patient
 
 
 # Shadow

@@ -18,6 +18,7 @@ from flyball.admission.meter import current_use
 from flyball.admission.use import Unit, Use
 from flyball.errors import AdmissionError
 from tests.admission.serving import Database, ask, begin, count, on_uvloop, serve, until, waiting
+from tests.control.clock import leaping
 
 
 async def respond(send: Any, status: int = 200, body: bytes = b"done") -> None:
@@ -88,7 +89,7 @@ async def test_requests_pass_while_the_database_is_not_busy() -> None:
 async def test_a_request_waits_while_the_database_is_busy_and_begins_when_it_is_not() -> None:
     app = App()
     database = Database()
-    guarded = AdmissionMiddleware(app, sensor=database)
+    guarded = AdmissionMiddleware(app, sensor=database, deadline_s=3600)
     busy = database.take()
     async with serve(guarded) as port:
         client = await begin(port, "/items")
@@ -119,7 +120,7 @@ async def test_whoever_has_waited_too_long_is_told_when_to_come_again() -> None:
 @on_uvloop
 async def test_whoever_comes_when_too_many_wait_is_refused_at_once() -> None:
     database = Database()
-    guarded = AdmissionMiddleware(App(), sensor=database, queue_limit=1)
+    guarded = AdmissionMiddleware(App(), sensor=database, queue_limit=1, deadline_s=3600)
     busy = database.take()
     async with serve(guarded) as port:
         first = await begin(port, "/items")
@@ -173,7 +174,7 @@ def test_head_and_options_wait_as_others_do(method: str) -> None:
     @on_uvloop
     async def check() -> None:
         database = Database()
-        guarded = AdmissionMiddleware(App(), sensor=database)
+        guarded = AdmissionMiddleware(App(), sensor=database, deadline_s=3600)
         busy = database.take()
         async with serve(guarded) as port:
             client = await begin(port, "/items", method)
@@ -204,7 +205,7 @@ async def test_a_client_that_hangs_up_leaves_the_queue_at_once() -> None:
 async def test_a_body_that_comes_while_its_request_waits_is_kept() -> None:
     app = App()
     database = Database()
-    guarded = AdmissionMiddleware(app, sensor=database)
+    guarded = AdmissionMiddleware(app, sensor=database, deadline_s=3600)
     busy = database.take()
     body = bytes(range(256)) * 40
     async with serve(guarded) as port:
@@ -221,7 +222,7 @@ async def test_a_body_that_comes_while_its_request_waits_is_kept() -> None:
 async def test_a_body_larger_than_what_is_kept_arrives_whole_and_in_order() -> None:
     app = App()
     database = Database()
-    guarded = AdmissionMiddleware(app, sensor=database)
+    guarded = AdmissionMiddleware(app, sensor=database, deadline_s=3600)
     busy = database.take()
     body = b"".join(b"%015d," % number for number in range(40 * KEPT_BYTES // 16))
     async with serve(guarded) as port, asyncio.TaskGroup() as tasks:
@@ -234,7 +235,7 @@ async def test_a_body_larger_than_what_is_kept_arrives_whole_and_in_order() -> N
         await sending
 
 
-@on_uvloop
+@leaping
 async def test_no_more_is_taken_of_a_body_than_is_kept_while_its_request_waits() -> None:
     database = Database()
     taken_bytes = 0
@@ -257,7 +258,7 @@ async def test_no_more_is_taken_of_a_body_than_is_kept_while_its_request_waits()
     assert KEPT_BYTES <= kept_bytes < KEPT_BYTES + MESSAGE_BYTES + 1000
 
 
-@on_uvloop
+@leaping
 async def test_of_a_body_in_tiny_parts_few_are_kept() -> None:
     database = Database()
     guarded = AdmissionMiddleware(App(), sensor=database, deadline_s=0.05)
@@ -455,7 +456,7 @@ def test_an_exempt_path_without_its_slash_is_a_mistake() -> None:
 @on_uvloop
 async def test_the_state_is_shown_where_it_is_wanted_even_while_everybody_waits() -> None:
     database = Database()
-    guarded = AdmissionMiddleware(App(), sensor=database, state_path="/admission")
+    guarded = AdmissionMiddleware(App(), sensor=database, state_path="/admission", deadline_s=3600, period_s=3600)
     busy = database.take()
     async with serve(guarded, root_path="/shop") as port:
         client = await begin(port, "/items")
@@ -625,7 +626,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 @on_uvloop
 async def test_a_websocket_waits_before_its_handshake_and_is_a_stream_after_it() -> None:
     database = Database()
-    guarded = AdmissionMiddleware(echo, sensor=database)
+    guarded = AdmissionMiddleware(echo, sensor=database, deadline_s=3600)
     busy = database.take()
     socket = Socket()
     async with asyncio.TaskGroup() as tasks:
@@ -685,7 +686,7 @@ async def test_a_websocket_that_goes_away_before_its_handshake_leaves_the_queue(
 async def test_a_client_that_goes_in_the_moment_of_its_admission_is_no_leak() -> None:
     database = Database()
     app = App()
-    guarded = AdmissionMiddleware(app, sensor=database)
+    guarded = AdmissionMiddleware(app, sensor=database, deadline_s=3600)
     busy = database.take()
     inbox: asyncio.Queue[Message] = asyncio.Queue()
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
@@ -35,3 +37,13 @@ def run_leaping(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine that waits for timers only, in no time."""
     with asyncio.Runner(loop_factory=_LeapingLoop) as runner:
         return runner.run(coroutine)
+
+
+def leaping(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Make a test of a coroutine that waits for timers only."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **options: P.kwargs) -> None:
+        run_leaping(test(*args, **options))
+
+    return run

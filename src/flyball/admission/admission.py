@@ -172,7 +172,7 @@ class Admission:
         self.scheduler = make_scheduler(scheduler) if isinstance(scheduler, str) else scheduler
         self.reference = _reference_of(reference, unit)
         self.period_s = period_s
-        self.deadline_s = deadline_s
+        self._deadline_s = deadline_s
         self._least_deadline_ratio = least_deadline_ratio
         self.stream_after_s = stream_after_s
         self.counts: list[ClassCounts] = []
@@ -227,6 +227,17 @@ class Admission:
     def budget_per_s(self) -> float:
         """The cost that is admitted a second."""
         return self._budget.value
+
+    @property
+    def deadline_s(self) -> float:
+        """How long the dearest requests may wait. Another one holds for those who come then."""
+        return self._deadline_s
+
+    @deadline_s.setter
+    def deadline_s(self, deadline_s: float) -> None:
+        _check_above_0(deadline_s=deadline_s)
+        self._deadline_s = deadline_s
+        self._know_classes()
 
     @property
     def in_flight(self) -> int:
@@ -341,7 +352,7 @@ class Admission:
     def _know_classes(self) -> None:
         """Get ready for requests of the gate's classes, which have just become these."""
         costs = self._gate.class_costs
-        self._deadlines_s = [self.deadline_s * max(self._least_deadline_ratio, cost / costs[-1]) for cost in costs]
+        self._deadlines_s = [self._deadline_s * max(self._least_deadline_ratio, cost / costs[-1]) for cost in costs]
         while len(self.counts) < len(costs):
             self.counts.append(ClassCounts())
 

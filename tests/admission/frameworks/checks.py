@@ -15,6 +15,7 @@ async def check(app: Any, guarded: AdmissionMiddleware, database: Database, item
     `app` is what is served, and `guarded` the middleware in it.
     """
     admission = guarded.admission
+    admission.deadline_s = 3600
     async with serve(app) as port:
         await _check_serving(port, guarded, item_key)
         busy = database.take()
@@ -29,7 +30,7 @@ async def check(app: Any, guarded: AdmissionMiddleware, database: Database, item
         assert response.body == b"a bid"
         assert count(admission, "left") == 1
         database.take()
-        guarded.admission.deadline_s = 0.01
+        admission.deadline_s = 0.01
         refused = await ask(port, "/items/3")
         assert refused.status == 503
         assert int(refused.headers["retry-after"]) >= 1

@@ -1,4 +1,8 @@
-"""Every kind of pool in the same few words, so that the same tests say what all sensors promise."""
+"""Every kind of pool in the same few words, so that the same tests say what all sensors promise.
+
+Who asks for a connection waits at most `wait_s`, also while one is made for it: where that matters, as many as are
+asked for are `ready` before.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,9 @@ def engine_url(dsn: str, driver: str) -> str:
 
 
 @contextmanager
-def psycopg_threads(dsn: str, meter: Meter, wait_s: float = PATIENCE_S) -> Iterator[tuple[Sensor, Take]]:
+def psycopg_threads(
+    dsn: str, meter: Meter, wait_s: float = PATIENCE_S, ready: int = 1
+) -> Iterator[tuple[Sensor, Take]]:
     sensor = PsycopgSensor(meter)
 
     @contextmanager
@@ -48,13 +54,16 @@ def psycopg_threads(dsn: str, meter: Meter, wait_s: float = PATIENCE_S) -> Itera
         with pool.connection() as connection:
             yield connection.execute
 
-    with psycopg_pool.ConnectionPool(dsn, min_size=1, max_size=SIZE, timeout=wait_s, open=False) as pool:
+    with psycopg_pool.ConnectionPool(dsn, min_size=ready, max_size=SIZE, timeout=wait_s, open=False) as pool:
         sensor.watch(pool)
+        pool.wait(PATIENCE_S)
         yield sensor, take
 
 
 @contextmanager
-def sqlalchemy_threads(dsn: str, meter: Meter, wait_s: float = PATIENCE_S) -> Iterator[tuple[Sensor, Take]]:
+def sqlalchemy_threads(
+    dsn: str, meter: Meter, wait_s: float = PATIENCE_S, ready: int = 1
+) -> Iterator[tuple[Sensor, Take]]:
     sensor = SqlalchemySensor(meter)
     engine = sqlalchemy.create_engine(
         engine_url(dsn, "psycopg"), pool_size=1, max_overflow=SIZE - 1, pool_timeout=wait_s
@@ -72,10 +81,10 @@ def sqlalchemy_threads(dsn: str, meter: Meter, wait_s: float = PATIENCE_S) -> It
 
 @asynccontextmanager
 async def asyncpg_tasks(
-    dsn: str, meter: Meter, wait_s: float = PATIENCE_S
+    dsn: str, meter: Meter, wait_s: float = PATIENCE_S, ready: int = 1
 ) -> AsyncIterator[tuple[Sensor, TakeAsync]]:
     sensor = AsyncpgSensor(meter)
-    pool = asyncpg.create_pool(dsn, min_size=1, max_size=SIZE)
+    pool = asyncpg.create_pool(dsn, min_size=ready, max_size=SIZE)
     sensor.watch(pool)
 
     @asynccontextmanager
@@ -89,7 +98,7 @@ async def asyncpg_tasks(
 
 @asynccontextmanager
 async def psycopg_tasks(
-    dsn: str, meter: Meter, wait_s: float = PATIENCE_S
+    dsn: str, meter: Meter, wait_s: float = PATIENCE_S, ready: int = 1
 ) -> AsyncIterator[tuple[Sensor, TakeAsync]]:
     sensor = PsycopgSensor(meter)
 
@@ -98,14 +107,17 @@ async def psycopg_tasks(
         async with pool.connection() as connection:
             yield connection.execute
 
-    async with psycopg_pool.AsyncConnectionPool(dsn, min_size=1, max_size=SIZE, timeout=wait_s, open=False) as pool:
+    async with psycopg_pool.AsyncConnectionPool(
+        dsn, min_size=ready, max_size=SIZE, timeout=wait_s, open=False
+    ) as pool:
         sensor.watch(pool)
+        await pool.wait(PATIENCE_S)
         yield sensor, take
 
 
 @asynccontextmanager
 async def sqlalchemy_tasks(
-    dsn: str, meter: Meter, wait_s: float = PATIENCE_S
+    dsn: str, meter: Meter, wait_s: float = PATIENCE_S, ready: int = 1
 ) -> AsyncIterator[tuple[Sensor, TakeAsync]]:
     sensor = SqlalchemySensor(meter)
     engine = create_async_engine(engine_url(dsn, "asyncpg"), pool_size=1, max_overflow=SIZE - 1, pool_timeout=wait_s)

@@ -8,7 +8,7 @@ from flyball.admission.sensors import AsyncpgSensor
 from flyball.admission.use import Usage
 from flyball.errors import AdmissionError
 from tests.admission.conftest import Clock
-from tests.admission.sensors.pools import until
+from tests.admission.sensors.pools import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ async def test_a_connection_may_be_taken_and_given_back_by_hand(
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=2)
     async with pool:
         sensor.watch(pool)
-        connection = await pool.acquire(timeout=5.0)
+        connection = await pool.acquire(timeout=PATIENCE_S)
         clock.now_s = 1.0
         await pool.release(connection)
         await pool.release(connection)

@@ -12,6 +12,7 @@ from flyball.admission.sensors import PsycopgSensor
 from flyball.admission.use import Usage
 from flyball.errors import AdmissionError
 from tests.admission.conftest import Clock
+from tests.admission.sensors.pools import PATIENCE_S
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_a_connection_may_be_taken_and_given_back_by_hand(
     sensor: PsycopgSensor, pool: ConnectionPool, clock: Clock
 ) -> None:
     sensor.watch(pool)
-    connection = pool.getconn(timeout=5.0)
+    connection = pool.getconn(timeout=PATIENCE_S)
     clock.now_s = 1.0
     assert sensor.meter.usage.busy == 1
     pool.putconn(connection)

@@ -75,7 +75,7 @@ async def test_who_finds_the_pool_empty_waits_at_the_cost_of_their_request(
 async def test_who_has_waited_too_long_has_taken_nothing(
     opened: OpenAsync, dsn: str, meter: Meter, clock: Clock
 ) -> None:
-    async with opened(dsn, meter, wait_s=0.2) as (_, take):
+    async with opened(dsn, meter, wait_s=0.2, ready=SIZE) as (_, take):
         async with take(), take():
             with pytest.raises(TIME_OUTS):
                 async with take():
@@ -211,7 +211,7 @@ async def test_a_request_pays_for_what_it_does_in_a_pool_of_threads(
 
 @with_threads
 def test_a_thread_that_has_waited_too_long_has_taken_nothing(opened: Open, dsn: str, meter: Meter) -> None:
-    with opened(dsn, meter, wait_s=0.2) as (_, take):
+    with opened(dsn, meter, wait_s=0.2, ready=SIZE) as (_, take):
         with take(), take():
             with pytest.raises(TIME_OUTS), take():
                 pass
