@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flyball.client.adaptive.pace import BURST_S, Pace
 
 
-@settings(deadline=None)
 @given(st.floats(0.5, 5000), st.lists(st.floats(0.0, 0.5), min_size=1, max_size=200))
 def test_no_more_pass_than_the_rate_allows(per_s: float, gaps_s: list[float]) -> None:
     pace = Pace(per_s, 0.0)
@@ -19,6 +18,15 @@ def test_no_more_pass_than_the_rate_allows(per_s: float, gaps_s: list[float]) ->
         while pace.take(now_s):
             passed += 1
         assert passed <= 1 + per_s * (now_s + BURST_S) + 1e-6
+
+
+@given(st.floats(0.5, 5000), st.floats(0.0, 10.0), st.integers(1, 50))
+def test_who_has_waited_as_long_as_it_was_told_to_need_not_wait_again(per_s: float, now_s: float, count: int) -> None:
+    pace = Pace(per_s, now_s)
+    assert pace.take(now_s)
+    for _ in range(count):
+        now_s += pace.wait_s()
+        assert pace.take(now_s)
 
 
 def test_who_asks_often_enough_gets_the_whole_rate() -> None:

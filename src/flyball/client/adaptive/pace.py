@@ -7,6 +7,8 @@ MOST_LOST_RATIO = 0.1
 is slower, and a faster pace would only become a burst later on."""
 BURST_S = 0.02
 """What was missed for so long may be made up for at once: timers of an event loop are late by milliseconds."""
+NEARLY_ONE = 1.0 - 1e-9
+"""Parts of a token do not add up exactly: who has waited as long as it was told to is not told to wait again."""
 
 
 class Pace:
@@ -35,7 +37,7 @@ class Pace:
     def take(self, now_s: float) -> bool:
         """Let one through, if it is time."""
         self.refill(now_s)
-        if self._tokens < 1.0:
+        if self._tokens < NEARLY_ONE:
             return False
         self._tokens -= 1.0
         return True
