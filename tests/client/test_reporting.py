@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -16,7 +17,9 @@ from flyball.client.backoff import Backoff
 from flyball.client.reporting import KEPT_SAMPLES, LoopReporter, ReportedLoop, own_name
 from flyball.control.loop import Sample
 from flyball.errors import ControlError
+from tests.ports import kept_port
 
+PATIENCE_S = 30.0
 FACTS = {"about": "a test", "law": "i"}
 
 
@@ -38,6 +41,7 @@ class Console:
         self._server: asyncio.Server | None = None
         self._changed = asyncio.Event()
         self._port = 0
+        self._kept = contextlib.ExitStack()
         self._serving: dict[asyncio.Task[Any], asyncio.StreamWriter] = {}
 
     @property
@@ -45,15 +49,16 @@ class Console:
         return f"http://anna:secret@127.0.0.1:{self._port}"
 
     async def __aenter__(self) -> Console:
+        self._port = self._kept.enter_context(kept_port())
         await self.start()
         return self
 
     async def __aexit__(self, *error: object) -> None:
         await self.stop()
+        self._kept.close()
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -122,6 +127,8 @@ class Console:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporting, "_RETRIES", Backoff(0.01, 0.01))
+    for limit in ("ANSWER_S", "FAREWELL_S"):
+        monkeypatch.setattr(reporting, limit, PATIENCE_S)
 
 
 def reporter_of(console: Console) -> LoopReporter:
@@ -189,19 +196,17 @@ async def test_while_the_node_is_away_the_newest_samples_are_kept_and_told_later
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
-    console = Console()
-    await console.start()
-    await console.stop()
-    reporter = reporter_of(console)
-    reported = reporter.watch_loop("orders", FACTS, obedient)
-    for number in range(2 * KEPT_SAMPLES):
-        reported.record(sample(number))
-    while reporter.failures < 3:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    await console.start()
-    await console.until(lambda: len(console.samples) > 0)
-    await reporter.forget(reported)
-    await console.stop()
+    async with Console() as console:
+        await console.stop()
+        reporter = reporter_of(console)
+        reported = reporter.watch_loop("orders", FACTS, obedient)
+        for number in range(2 * KEPT_SAMPLES):
+            reported.record(sample(number))
+        while reporter.failures < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await console.start()
+        await console.until(lambda: len(console.samples) > 0)
+        await reporter.forget(reported)
     assert console.samples == [float(number) for number in range(KEPT_SAMPLES, 2 * KEPT_SAMPLES)]
     assert caplog.text.count("cannot report to http://127.0.0.1") == 1, "it is logged once"
     assert "secret" not in caplog.text
