@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from flyball.client import (
     QueueConsumer,
     QueueProducer,
     RequestTimeout,
+    placed,
     sync,
 )
 from flyball.client.consumer import Consumer
@@ -31,6 +33,7 @@ from tests.client.servers import proxy
 from tests.nodes import RunningNode
 
 QUICK = Backoff(first_s=0.01, most_s=0.05)
+PATIENCE_S = 30.0
 NOBODY = "127.0.0.1:1"
 
 
@@ -83,7 +86,7 @@ class Site:
         placement = manager.at(self)
         node.call(lambda node: setattr(node.hub, "placement", placement))
 
-    def ask_to_move(self, there: Site, deadline_s: float = 20.0, address: str | None = None) -> None:
+    def ask_to_move(self, there: Site, deadline_s: float = PATIENCE_S, address: str | None = None) -> None:
         """Ask the client that came last to go to the other site."""
 
         def ask(node: object) -> None:
@@ -106,6 +109,11 @@ def manager() -> Manager:
     return Manager()
 
 
+@pytest.fixture(autouse=True)
+def time_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placed, "_LEAVE_TIME_S", PATIENCE_S)
+
+
 @pytest.fixture
 def sites(tmp_path: Path, manager: Manager) -> Iterator[tuple[Site, Site]]:
     with (
@@ -119,10 +127,15 @@ def sites(tmp_path: Path, manager: Manager) -> Iterator[tuple[Site, Site]]:
         yield made
 
 
-def factory(*sites: Site | str, silence_limit_s: float = 6.0, resend: bool = True) -> ConnectionFactory:
+def factory(*sites: Site | str, resend: bool = True) -> ConnectionFactory:
     addresses = [site if isinstance(site, str) else site.address for site in sites]
     return ConnectionFactory(
-        *addresses, name="shop", backoff=QUICK, silence_limit_s=silence_limit_s, resend=resend, time_limit_s=20
+        *addresses,
+        name="shop",
+        backoff=QUICK,
+        silence_limit_s=PATIENCE_S,
+        resend=resend,
+        time_limit_s=PATIENCE_S,
     )
 
 
@@ -310,11 +323,13 @@ async def test_a_consumer_that_stays_after_all_consumes_on(sites: tuple[Site, Si
     first, second = sites
     async with (
         proxy(second.address) as between,
-        await factory(first, silence_limit_s=0.2).connect("consumer", "orders") as consumer,
+        await factory(first).connect("consumer", "orders") as consumer,
     ):
+        # The node that it has come to may be silent for long, the next one may not.
+        consumer._options = replace(consumer._options, silence_limit_s=0.2)
         between.swallows_answers = True
         first.ask_to_move(second, address=between.address)
-        await between.requested.wait()
+        await eventually(lambda: between.accepted == 1)
         first.put("one")
         one = await consumer.receive()
         assert one is not None
@@ -418,11 +433,21 @@ async def test_a_factory_that_does_not_resend_says_that_the_outcome_is_unknown(s
         assert site.texts() == ["once", "afterwards"]
 
 
-async def test_a_node_that_falls_silent_is_given_up(sites: tuple[Site, Site], manager: Manager) -> None:
+async def test_a_node_that_falls_silent_is_given_up(
+    sites: tuple[Site, Site], manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = sites
+
+    class Impatient(Seat):
+        async def _look_out(self) -> None:
+            if self.node == first.name:
+                self._silence_limit_s = 0.1
+            await super()._look_out()
+
+    monkeypatch.setattr(placed, "Seat", Impatient)
     async with proxy(first.address) as between:
         first.address = between.address
-        async with await factory(second, silence_limit_s=0.3).connect("consumer", "orders") as consumer:
+        async with await factory(second).connect("consumer", "orders") as consumer:
             between.swallows_answers = True
             manager.site = second
             second.put("one")
