@@ -19,6 +19,8 @@ class Relay:
         self._flowing.set()
         self.budgets: list[int] = []
         """The next connections are cut when so many bytes of the broker have gone through, one number for each."""
+        self.whole = 0
+        """So many connections were made that are not to be cut by a budget."""
         self._server: asyncio.Server
 
     async def __aenter__(self) -> Self:
@@ -60,6 +62,7 @@ class Relay:
             writer.transport.abort()
             return
         budget = self.budgets.pop(0) if self.budgets else None
+        self.whole += budget is None
         self._writers |= {writer, onwards[1]}
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._hand_on(reader, onwards[1], None))

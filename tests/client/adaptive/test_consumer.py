@@ -26,6 +26,7 @@ from flyball.client.adaptive import (
     subscription,
 )
 from flyball.client.adaptive.actuators import ConsumerActuator
+from flyball.client.adaptive.crew import Handler
 from flyball.control.design import lambda_pi
 from flyball.control.documents import Design
 from flyball.control.laws import Multiplicative, ProportionalIntegral
@@ -98,77 +99,74 @@ async def test_a_connection_that_is_given_is_used_and_left_open(broker: Broker, 
     assert await drain(broker.url(), name) == []
 
 
-# Goals
+# Goals: here that they are reached with real brokers, however slow those are; how well they are held is in
+# test_goals_held.py
 
 
-async def test_a_rate_is_held_by_the_pacer(broker: Broker, name: str) -> None:
-    await fill(broker.url(), name, 1000)
+class Again(Exception):
+    """The message goes back to its queue, which so never gets empty."""
+
+
+def takes(handling_s: float) -> Handler:
+    async def handle(message: IncomingMessage) -> None:
+        await asyncio.sleep(handling_s)
+        raise Again
+
+    return handle
+
+
+async def test_a_rate_is_reached_with_the_pacer(broker: Broker, name: str) -> None:
+    await fill(broker.url(), name, 100)
     samples = Samples()
-    work = Work()
     async with AdaptiveConsumer(
-        broker.url(), name, work, Rate(200), sample_time_s=0.5, record=samples.record
+        broker.url(), name, takes(0), Rate(50), sample_time_s=0.5, record=samples.record
     ) as consumer:
-        await samples.until(lambda: len(samples.all) >= 4)
-        state = consumer.state
-    assert state.pace_per_s is not None
-    assert sum(samples.all[1:4]) / 3 == pytest.approx(200, rel=0.1)
+        await samples.until(lambda: samples.last(3) == pytest.approx(50, rel=0.1))
+        assert consumer.state.pace_per_s is not None
     await drain(broker.url(), name)
 
 
-async def test_a_rate_is_held_by_a_fractional_window_below_one(broker: Broker, name: str) -> None:
-    """Handlers of 5 ms give less than 200/s at a window of 1: 60/s is a window of about 0.3."""
-    await fill(broker.url(), name, 1000)
+async def test_a_rate_is_reached_with_a_fractional_window_below_one(broker: Broker, name: str) -> None:
+    """Handlers of 20 ms give less than 50/s at a window of 1: 15/s is a window of about 0.3."""
+    await fill(broker.url(), name, 600)
     samples = Samples()
 
     async def handle(message: IncomingMessage) -> None:
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.02)
 
     async with AdaptiveConsumer(
         broker.url(),
         name,
         handle,
-        Rate(60),
+        Rate(15),
         actuator=FractionalWindow(),
-        start=0.5,
+        start=2,
         sample_time_s=0.5,
         record=samples.record,
     ):
-        await samples.until(lambda: len(samples.all) >= 12)
-    assert sum(samples.all[6:12]) / 6 == pytest.approx(60, rel=0.3)
-    # A busy machine makes single samples slow, and the window answers.
-    assert min(samples.actions[6:]) < 1
+        await samples.until(lambda: samples.last(4) == pytest.approx(15, rel=0.3) and samples.actions[-1] < 1)
     await drain(broker.url(), name)
 
 
-async def test_a_latency_is_held_by_the_window(broker: Broker, name: str) -> None:
-    """One handler of 5 ms at a time: 50 ms are about ten messages."""
-    await fill(broker.url(), name, 3000)
+async def test_a_latency_is_reached_with_the_window(broker: Broker, name: str) -> None:
+    """One handler of 20 ms at a time: 200 ms are about ten messages."""
+    await fill(broker.url(), name, 100)
     samples = Samples()
-
-    async def handle(message: IncomingMessage) -> None:
-        await asyncio.sleep(0.005)
-
     async with AdaptiveConsumer(
-        broker.url(), name, handle, Latency(0.05), concurrency=1, sample_time_s=0.4, record=samples.record
+        broker.url(), name, takes(0.02), Latency(0.2), concurrency=1, sample_time_s=0.4, record=samples.record
     ):
-        await samples.until(lambda: len(samples.all) >= 12)
-    assert sum(samples.all[8:12]) / 4 == pytest.approx(0.05, rel=0.35)
+        await samples.until(lambda: samples.last(4) == pytest.approx(0.2, rel=0.3))
     await drain(broker.url(), name)
 
 
 async def test_as_fast_as_the_handlers_can_means_that_few_messages_wait(broker: Broker, name: str) -> None:
-    await fill(broker.url(), name, 4000)
+    await fill(broker.url(), name, 100)
     samples = Samples()
-
-    async def handle(message: IncomingMessage) -> None:
-        await asyncio.sleep(0.01)
-
     async with AdaptiveConsumer(
-        broker.url(), name, handle, Fast(2), concurrency=5, sample_time_s=0.2, record=samples.record
+        broker.url(), name, takes(0.05), Fast(2), concurrency=5, sample_time_s=0.2, record=samples.record
     ) as consumer:
-        await samples.until(lambda: len(samples.all) >= 15)
-        assert 6 <= consumer.state.window <= 12
-    assert sum(samples.all[8:15]) / 7 == pytest.approx(2, abs=1)
+        await samples.until(lambda: samples.last(5) == pytest.approx(2, abs=1))
+        assert consumer.state.window > 5, "more than the handlers are busy with"
     await drain(broker.url(), name)
 
 
@@ -184,16 +182,16 @@ async def test_an_empty_queue_winds_nothing_up(broker: Broker, name: str) -> Non
 
 
 async def test_another_goal_counts_at_once_with_a_pacer(broker: Broker, name: str) -> None:
-    await fill(broker.url(), name, 3000)
+    await fill(broker.url(), name, 100)
     samples = Samples()
     async with AdaptiveConsumer(
-        broker.url(), name, Work(), Rate(50), sample_time_s=0.4, record=samples.record
+        broker.url(), name, takes(0), Rate(20), sample_time_s=0.4, record=samples.record
     ) as consumer:
         await samples.until(lambda: len(samples.all) >= 2)
-        consumer.set_goal(Rate(300))
-        assert consumer.state.pace_per_s == 300
-        await samples.until(lambda: samples.all[-1] == pytest.approx(300, rel=0.15))
-        assert consumer.state.window == 150, "half a second at the goal"
+        consumer.set_goal(Rate(80))
+        assert consumer.state.pace_per_s == 80
+        await samples.until(lambda: samples.last(2) == pytest.approx(80, rel=0.15))
+        assert consumer.state.window == 40, "half a second at the goal"
         with pytest.raises(ControlError, match="another kind needs another consumer"):
             consumer.set_goal(Fast())
     await drain(broker.url(), name)
@@ -215,6 +213,7 @@ async def test_in_shadow_mode_it_computes_and_does_not_act(broker: Broker, name:
         is_shadow=True,
         stop_limit_s=0,
     ) as consumer:
+        await work.until_begun(2)
         await samples.until(lambda: len(samples.all) >= 5)
         assert (consumer.state.window, len(work.begun)) == (2, 2)
     assert samples.actions[-1] > 2

@@ -81,7 +81,12 @@ class Samples:
         self.actions.append(sample.action)
         self._changed.set()
 
+    def last(self, count: int) -> float:
+        """Return the mean of the last ones, 0 as long as there are fewer."""
+        return sum(self.all[-count:]) / count if len(self.all) >= count else 0.0
+
     async def until(self, condition: Callable[[], bool]) -> None:
+        """Return when the condition holds, which is looked at after each sample."""
         while not condition():
             self._changed.clear()
             await self._changed.wait()
