@@ -99,14 +99,14 @@ async def die(node: Node, leader: Node) -> int:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110, what is waited for comes from another process
             await asyncio.sleep(0.005)
 
 
 async def retried(node: Node, batch: Batch) -> None:
     """Commit as the writer does: again while the outcome is not known."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for attempt in itertools.count():
             try:
                 await node.commit(batch, again=attempt > 0)
