@@ -24,7 +24,7 @@ from flyball.store.memory import MemoryStore
 
 T = TypeVar("T")
 
-ANSWER_LIMIT_S = 20.0
+ANSWER_LIMIT_S = 60.0
 
 EPHEMERAL = {**dict.fromkeys(("amqp", "telesto", "thorbang"), "127.0.0.1:0"), "http": "off"}
 """Every listener of messages on a port that the system chooses, and no console."""
@@ -137,12 +137,28 @@ class Gate:
             await commit(store, batch, again=again)
 
         monkeypatch.setattr(MemoryStore, "commit", commit_when_open)
+        self._limits_s: tuple[float, float] | None = None
 
-    def close(self, node: RunningNode) -> None:
-        node.call(lambda _: self._is_open.clear())
+    def close(self, node: RunningNode, time_limit_s: float | None = None) -> None:
+        """Close it; until it is open again, requests of that node wait for the store only so long."""
+
+        def begin(node: Node) -> None:
+            self._is_open.clear()
+            if time_limit_s is not None:
+                journal = node.hub.broker.journal
+                self._limits_s = journal._time_limit_s, journal._tick_s
+                journal._time_limit_s, journal._tick_s = time_limit_s, time_limit_s / 20
+
+        node.call(begin)
 
     def open(self, node: RunningNode) -> None:
-        node.call(lambda _: self._is_open.set())
+        def end(node: Node) -> None:
+            self._is_open.set()
+            if self._limits_s is not None:
+                node.hub.broker.journal._time_limit_s, node.hub.broker.journal._tick_s = self._limits_s
+                self._limits_s = None
+
+        node.call(end)
 
 
 class ServeProcess:
@@ -202,7 +218,7 @@ class ServeProcess:
     def wait(self) -> tuple[int, str]:
         """Wait until it has ended; return its exit code and what it wrote to stderr."""
         process = self._running
-        _, complaints = process.communicate(timeout=60)
+        _, complaints = process.communicate(timeout=ANSWER_LIMIT_S)
         self._process = None
         return process.returncode, complaints
 

@@ -599,11 +599,11 @@ def test_a_removal_reaches_messages_that_only_the_store_has_and_outlives_the_nod
 def test_a_removal_that_the_store_does_not_answer_fails_in_time_and_leaves_the_messages(
     gate: Gate, start_memory_node: Callable[..., RunningNode]
 ) -> None:
-    node = start_memory_node(store_time_limit_s=0.2)
+    node = start_memory_node()
     peer = wide(node)
     queue_id = peer.create_queue()
     (message_id,) = peer.put(queue_id, b"kept")
-    gate.close(node)
+    gate.close(node, time_limit_s=0.2)
     assert peer.refusal(wire.Remove(1, queue_id, message_id, 1)) == ErrorCode.STORE_UNAVAILABLE
     gate.open(node)
     assert peer.take(queue_id) == [b"kept"]
@@ -633,11 +633,11 @@ def test_status_and_clients_tell_what_is_there(memory_node: RunningNode) -> None
 def test_a_request_that_the_store_does_not_answer_fails_in_time_and_leaves_things_as_they_were(
     gate: Gate, start_memory_node: Callable[..., RunningNode]
 ) -> None:
-    node = start_memory_node(store_time_limit_s=0.2)
+    node = start_memory_node()
     peer = wide(node)
     queue_id = peer.create_queue()
     peer.put(queue_id, b"kept")
-    gate.close(node)
+    gate.close(node, time_limit_s=0.2)
     peer.send(
         wire.Put(1, [queue_id], [WireDraft(b"refused")]),
         wire.Take(2, queue_id, WireSelector(), 1, 0),
@@ -656,9 +656,9 @@ def test_a_request_that_the_store_does_not_answer_fails_in_time_and_leaves_thing
 def test_a_queue_deleted_while_its_creation_is_under_way_does_not_harm_the_node(
     gate: Gate, start_memory_node: Callable[..., RunningNode]
 ) -> None:
-    node = start_memory_node(store_time_limit_s=0.2)
+    node = start_memory_node()
     peer = wide(node)
-    gate.close(node)
+    gate.close(node, time_limit_s=0.2)
     peer.send(wire.CreateQueue(1, "name"), wire.DeleteQueue(2, 1))
     assert isinstance(peer.receive(), wire.Error)
     assert isinstance(peer.receive(), wire.Error)

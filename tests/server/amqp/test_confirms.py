@@ -66,7 +66,8 @@ def test_confirms_come_together_where_they_can(gate: Gate, memory_node: RunningN
     with opened(memory_node) as peer:
         peer.ask(spec.Queue.Declare(queue="q", durable=True), spec.Queue.DeclareOk)
         peer.ask(spec.Confirm.Select(), spec.Confirm.SelectOk)
-        gate.close(memory_node)
+        # With a long limit no batch is closed for its age, however slowly they come.
+        gate.close(memory_node, time_limit_s=1000.0)
         for _ in range(50):
             peer.publish(b"body", routing_key="q", properties=PERSISTENT)
         memory_node.wait_until(lambda node: node.hub.broker.journal.pending_count == 50)
