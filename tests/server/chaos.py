@@ -9,6 +9,7 @@ rounds, `python -m bench.crashes` as many as you like.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -22,7 +23,7 @@ from typing import Protocol
 import psutil
 
 from flyball.wire import telesto as wire
-from tests.nodes import ServeProcess
+from tests.nodes import ANSWER_LIMIT_S, ServeProcess
 from tests.server.amqp.chaos import Crowd, expect_order
 from tests.server.peers import Closed, TelestoPeer, ThorBangPeer
 
@@ -116,7 +117,7 @@ class Client:
         self.ledger = Ledger()
         self.is_under_way = threading.Event()
         """Set when it has popped some messages."""
-        self._name = name
+        self.name = name
         self._dialect = dialect
         self._chance = random.Random(seed)
         self._is_over = threading.Event()
@@ -145,7 +146,7 @@ class Client:
         while not self._is_over.is_set():
             if self._chance.random() < 0.6:
                 number += 1
-                self._put(POPPED if self._chance.random() < 0.8 else KEPT, f"{self._name} {number}")
+                self._put(POPPED if self._chance.random() < 0.8 else KEPT, f"{self.name} {number}")
             else:
                 self._pop()
 
@@ -236,7 +237,10 @@ class Chaos:
             dialect: Dialect = (ThorBang, Telesto)[at % 2](self._node, name, queue_ids)
             clients.append(Client(name, dialect, self._chance.randrange(2**32)))
         self._crowd.start(number, self._chance)
-        # The moment of the kill is the point here, not something to wait for.
+        for client in clients:
+            assert client.is_under_way.wait(ANSWER_LIMIT_S), f"{client.name} does not get on"
+        self._crowd.wait_until_under_way()
+        # From here on the moment of the kill is the point, not something to wait for.
         time.sleep(self._chance.uniform(0.05, 0.6))
         if victim in ("postgres", "both"):
             os.kill(postmaster_pid(self._data), signal.SIGKILL)
@@ -300,13 +304,18 @@ def drain(node: ServeProcess, queue_id: int) -> list[str]:
 
 def frozen(data: Path) -> Callable[[], None]:
     """Stop every process of PostgreSQL where it is; return what lets them go on."""
-    processes = postgres_processes(data)
-    for process in processes:
-        process.suspend()
+    postmaster = psutil.Process(postmaster_pid(data))
+    # It comes first, and so has no further children. One that was about to end may end before its turn.
+    postmaster.suspend()
+    backends = postmaster.children(recursive=True)
+    for backend in backends:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            backend.suspend()
 
     def go_on() -> None:
-        for process in processes:
-            process.resume()
+        for process in (postmaster, *backends):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
 
     return go_on
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pika import spec
 
 from tests.amqp.peer import ConnectionEnded, Peer
-from tests.nodes import ServeProcess
+from tests.nodes import ANSWER_LIMIT_S, ServeProcess
 
 QUEUE = "amqp"
 DEAD = "amqp dead letters"
@@ -23,6 +23,7 @@ PUBLISHERS = 3
 CONSUMERS = 2
 MOST_UNCONFIRMED = 20
 PREFETCH = 10
+SOME = 20
 
 PERSISTENT = spec.BasicProperties(delivery_mode=2)
 
@@ -49,6 +50,9 @@ class Client:
         self.chance = random.Random(seed)
         self.ledger = Ledger()
         self.is_over = threading.Event()
+        self.is_under_way = threading.Event()
+        """Set when it has done some work."""
+        self.rejected = 0
         self._work = work
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name)
@@ -98,6 +102,8 @@ def publish(client: Client) -> None:
                     ledger.confirmed.add(body)
                 else:
                     ledger.refused += 1
+        if len(ledger.confirmed) >= SOME:
+            client.is_under_way.set()
 
 
 def consume(client: Client) -> None:
@@ -114,7 +120,10 @@ def consume(client: Client) -> None:
             ledger.acknowledged.add(delivery.body.decode())
             peer.send(spec.Basic.Ack(delivery_tag=tag))
         else:
+            client.rejected += dice <= 0.9
             peer.send(spec.Basic.Nack(delivery_tag=tag, requeue=dice > 0.9))
+        if client.rejected >= SOME:
+            client.is_under_way.set()
 
 
 class Crowd:
@@ -141,6 +150,11 @@ class Crowd:
             for at in range(count):
                 name = f"{number}.{work.__name__}.{at}"
                 self._clients.append(Client(self._connect(), work, name, chance.randrange(2**32)))
+
+    def wait_until_under_way(self) -> None:
+        """Wait until each of the clients has done some work."""
+        for client in self._clients:
+            assert client.is_under_way.wait(ANSWER_LIMIT_S), f"{client.name} does not get on"
 
     def check(self) -> None:
         """Stop the clients and see what is left. Raises AssertionError if a promise was broken."""
