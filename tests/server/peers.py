@@ -72,6 +72,13 @@ class ThorBangPeer(Peer):
         self.send(*requests)
         return [self.receive() for _ in requests]
 
+    def wait_for_the_store(self) -> None:
+        """Return when the store answers in time again: until then what needs it is refused."""
+        for number in range(20):
+            if self.ask(f"CREATECLIENT,waiting {number}")[0].isdecimal():
+                return
+        raise AssertionError("the store does not come back")
+
     def set_up(self) -> tuple[int, int]:
         """Create a client and a queue, and return their ids."""
         client_id, queue_id = self.ask("CREATECLIENT,client", "CREATEQUEUE,queue")

@@ -14,6 +14,7 @@ import pytest
 
 from flyball.server.broker import Wait
 from flyball.server.node import Node
+from flyball.server.settings import ServeSettings
 from flyball.server.telesto.session import TelestoSession
 from flyball.store.postgres.store import PostgresStore
 from flyball.wire import telesto as wire
@@ -22,7 +23,8 @@ from tests.nodes import ANSWER_LIMIT_S, RunningNode, ServeProcess
 from tests.server.chaos import Chaos, drain, frozen, postgres_processes
 from tests.server.peers import TelestoPeer, ThorBangPeer, wide_peer
 
-TIME_LIMIT_S = 1.0
+TIME_LIMIT_S = 2.0
+"""Less than the usual limit, and more than a slow machine takes for what it has to do in that time."""
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_requests_fail_in_time_while_postgresql_hangs_and_work_again_by_themselv
     assert refused.code == ErrorCode.STORE_UNAVAILABLE
     assert isinstance(unread, wire.Error)
     assert unread.code == ErrorCode.INTERNAL_ERROR
-    assert TIME_LIMIT_S * 0.9 <= took_s <= TIME_LIMIT_S * 2
+    assert TIME_LIMIT_S * 0.9 <= took_s < ServeSettings.model_fields["store_time_limit_s"].default
     put_until_it_works(thorbang, client_id, queue_id, "after")
     # The read that failed has taken nothing.
     assert drain(node, queue_id) == ["before", "before", "after"]
@@ -109,12 +111,13 @@ def test_a_killed_postgresql_is_brought_back_while_requests_wait_for_it(tmp_path
 
 
 def test_a_queue_whose_creation_was_in_doubt_exists_once(tmp_path: Path, node: ServeProcess) -> None:
-    _, _, wide = peers(node)
+    thorbang, _, wide = peers(node)
     go_on = frozen(tmp_path)
     try:
         assert wide.refusal(wire.CreateQueue(1, "doubtful")) == ErrorCode.STORE_UNAVAILABLE
     finally:
         go_on()
+    thorbang.wait_for_the_store()
     # It was on its way and is done by now: whoever tries again is told that it is there.
     assert wide.refusal(wire.CreateQueue(2, "doubtful")) == ErrorCode.QUEUE_NAME_NOT_UNIQUE
     assert node.stop()[0] == 0
@@ -137,6 +140,7 @@ def test_a_queue_deleted_while_the_store_was_away_does_not_come_back(tmp_path: P
         assert wide.refusal(wire.DeleteQueue(2, queue_id)) == ErrorCode.STORE_UNAVAILABLE
     finally:
         go_on()
+    thorbang.wait_for_the_store()
     assert wide.create_queue("another") > queue_id
     assert node.stop()[0] == 0
     node.start()
@@ -232,7 +236,7 @@ def test_a_reader_that_leaves_while_the_store_is_searched_for_it_does_not_wait_o
     reader, writer = wide_peer(node, "reader"), wide_peer(node, "writer")
     selector = wire.WireSelector(context=7)
     reader.send(wire.Take(1, queue_id, selector, 1, 60_000))
-    assert is_searching.wait(timeout=20)
+    assert is_searching.wait(ANSWER_LIMIT_S)
     reader.close()
     node.wait_until(lambda node: all(wait.is_over for wait in waits(node)))
     node.call(lambda _: may_search.set())
@@ -245,7 +249,7 @@ def test_a_node_stops_even_if_the_store_never_answers_a_search(
     start_node: Callable[..., RunningNode], new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = new_database()
-    first = start_node(store=database, store_time_limit_s=0.2)
+    first = start_node(store=database)
     writer = wide_peer(first, "writer")
     queue_id = writer.create_queue()
     writer.put(queue_id, b"other")
@@ -258,10 +262,10 @@ def test_a_node_stops_even_if_the_store_never_answers_a_search(
         yield
 
     monkeypatch.setattr(PostgresStore, "index", search_for_ever)
-    node = start_node(store=database, store_time_limit_s=0.2)
+    node = start_node(store=database, store_time_limit_s=TIME_LIMIT_S)
     reader = wide_peer(node, "reader")
     reader.send(wire.Take(1, queue_id, wire.WireSelector(context=7), 1, 0))
-    assert is_searching.wait(timeout=20)
+    assert is_searching.wait(ANSWER_LIMIT_S)
     node.stop()
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import signal
 import socket
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.nodes import ServeProcess, StartFailed
+from tests.nodes import ANSWER_LIMIT_S, ServeProcess, StartFailed
 from tests.server.chaos import KEPT, POPPED, Client, Dialect, Ledger, Telesto, ThorBang, drain
 from tests.server.peers import Closed, TelestoPeer, ThorBangPeer
 
@@ -20,14 +19,13 @@ def test_a_node_that_is_told_to_stop_under_load_keeps_every_promise(number: sign
         queue_ids = create_queues(node)
         clients = [start_client(node, at, queue_ids) for at in range(6)]
         for client in clients:
-            assert client.is_under_way.wait(timeout=20)
+            assert client.is_under_way.wait(ANSWER_LIMIT_S)
         node.signal(number)
         code, complaints = node.wait()
         assert (code, complaints) == (0, "")
         ledgers = [client.stop() for client in clients]
-        began = time.monotonic()
         node.start()
-        assert time.monotonic() - began < 5
+        assert "was not properly shut down" not in (tmp_path / "postgresql.log").read_text(), "it had to recover"
         expect_all_there(node, ledgers, queue_ids)
 
 
@@ -66,7 +64,8 @@ def test_requests_under_way_are_answered_before_the_node_ends(tmp_path: Path) ->
 
 
 def test_a_node_stops_quickly_with_idle_clients_waiting_readers_and_consumers(tmp_path: Path) -> None:
-    with ServeProcess(tmp_path, store="memory") as node:
+    # The limit is what a node would wait for: far longer than the test waits for its end.
+    with ServeProcess(tmp_path, store="memory", store_time_limit_s=600) as node:
         node.connect("telesto")
         node.connect("thorbang")
         peer = TelestoPeer(node.connect("telesto"))
@@ -76,9 +75,7 @@ def test_a_node_stops_quickly_with_idle_clients_waiting_readers_and_consumers(tm
         peer.put(queue_id, b"body")
         peer.consume(queue_id, prefetch=0.5)
         peer.next_delivery()
-        began = time.monotonic()
         assert node.stop() == (0, "")
-        assert time.monotonic() - began < 2
         assert peer.is_closed_by_node()
 
 

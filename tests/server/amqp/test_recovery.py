@@ -22,6 +22,7 @@ from tests.amqp.peer import Peer
 from tests.amqp.queues import Consumer, channel_closed, count, get, publish, take, take_all, wait_for_count
 from tests.nodes import RunningNode, ServeProcess
 from tests.server.chaos import frozen
+from tests.server.peers import ThorBangPeer
 
 OpenChannel = Callable[..., Any]
 
@@ -510,12 +511,12 @@ def test_messages_beyond_memory_expire_on_time(node: Node) -> None:
 # A store that is away
 
 
-TIME_LIMIT_S = 1.0
+TIME_LIMIT_S = 2.0
 
 
 @pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[ServeProcess]:
-    """A node that waits for its store only a second."""
+    """A node that waits for its store only two seconds."""
     with ServeProcess(tmp_path, store="embedded", store_time_limit_s=TIME_LIMIT_S) as process:
         yield process
 
@@ -562,6 +563,7 @@ def test_what_is_declared_while_the_store_is_away_fails_and_can_be_declared_agai
     finally:
         go_on()
     assert closed.value.reply_code == 541
+    ThorBangPeer(hasty.connect("thorbang")).wait_for_the_store()
     channel = open_channel(hasty)
     channel.queue_declare("queue", durable=True)
     keep(channel, "queue", "body")
@@ -603,5 +605,6 @@ def test_a_get_that_needs_a_store_that_is_away_fails_in_time(
             channel.basic_get("queue")
     finally:
         go_on()
-    assert (closed.value.reply_code, "within 1 s" in closed.value.reply_text) == (541, True)
+    assert (closed.value.reply_code, f"within {TIME_LIMIT_S:g} s" in closed.value.reply_text) == (541, True)
+    ThorBangPeer(hasty.connect("thorbang")).wait_for_the_store()
     assert take_all(open_channel(hasty), "queue") == ["0", "1"]
