@@ -23,7 +23,8 @@ def two_nodes(folder: Path, new_database: Callable[[], str], **flags: Any) -> It
     url = new_database()
 
     def node(name: str) -> RunningNode:
-        return RunningNode(folder / name, store=url, name=name, **flags)
+        # A lease that no slow machine misses: no test here waits for the end of one.
+        return RunningNode(folder / name, **{"store": url, "name": name, "lease_s": 60, **flags})
 
     with node("a") as first, node("b") as second:
         for one in (first, second):

@@ -19,7 +19,7 @@ from flyball.server.node import Node
 from flyball.store.group_commit import OPERATION_BYTES
 from flyball.wire import telesto as wire
 from flyball.wire.telesto import WireDraft, WireSelector
-from tests.nodes import Gate, RunningNode, ServeProcess
+from tests.nodes import ANSWER_LIMIT_S, Gate, RunningNode, ServeProcess
 from tests.server.peers import Peer, TelestoPeer, telesto, thorbang, wide
 
 IDLE_CONNECTIONS = 1000
@@ -44,22 +44,23 @@ def one_who_reads_little(node: RunningNode) -> TelestoPeer:
     return peer
 
 
-def send_until_it_blocks(peer: Peer, request: bytes) -> int:
-    """Send requests without reading any answer until neither side takes more; return how many bytes went."""
-    sent = 0
-    peer.socket.settimeout(0.5)
-    try:
-        while True:
-            sent += peer.socket.send(request)
-    except TimeoutError:
-        return sent
-    finally:
-        peer.socket.settimeout(20)
+def send_until_it_is_read_no_further(node: RunningNode, peer: Peer, request: bytes) -> None:
+    """Send requests without reading any answer until neither side takes more."""
+    peer.socket.settimeout(0.1)
+    is_reading = True
+    while is_reading:
+        with contextlib.suppress(TimeoutError):
+            while True:
+                peer.socket.send(request)
+        # It may have been too slow to read more in that time.
+        is_reading = node.call(lambda node: write_buffer(node)[1])
+    peer.socket.settimeout(ANSWER_LIMIT_S)
 
 
 def test_a_peer_that_does_not_read_is_read_no_further_and_costs_a_bounded_buffer(memory_node: RunningNode) -> None:
     peer = one_who_reads_little(memory_node)
-    send_until_it_blocks(peer, peer.encoded(*[wire.GetMessages(number, 1) for number in range(1000)]))
+    requests = peer.encoded(*[wire.GetMessages(number, 1) for number in range(1000)])
+    send_until_it_is_read_no_further(memory_node, peer, requests)
     buffered, is_reading = memory_node.call(lambda node: write_buffer(node))
     assert not is_reading
     assert buffered <= 2 * connection.WRITE_BUFFER_BYTES + wire.PLAIN_FRAME_MAX
@@ -105,10 +106,10 @@ def test_a_consumer_that_does_not_read_leaves_the_rest_of_the_queue_to_others(me
     idler.consume(queue_id, prefetch=65_535)
     body = b"x" * 100_000
     memory_node.wait_until(lambda node: len(node.hub.broker.engine.queue(queue_id).consumers) == 1)
-    while not writer.list(queue_id, most=1):
+    while not (taken := writer.take(queue_id)):
         writer.put(queue_id, body)
     # Both sockets' buffers are full, the node's own one too, and this message found no taker.
-    assert writer.take(queue_id) == [body]
+    assert taken == [body]
     # As soon as the idler reads, it is sent more.
     writer.put(queue_id, b"last")
     bodies = iter(lambda: idler.next_delivery().record.body, b"last")
@@ -288,7 +289,7 @@ def open_idle(node: ServeProcess, count: int, opened: ExitStack) -> None:
             peer.sendall(request)
             answers.register(peer, selectors.EVENT_READ)
         while answers.get_map():
-            for key, _ in answers.select(timeout=20):
+            for key, _ in answers.select(timeout=ANSWER_LIMIT_S):
                 assert isinstance(key.fileobj, socket.socket)
                 assert key.fileobj.recv(100)
                 answers.unregister(key.fileobj)

@@ -47,7 +47,8 @@ def pair(tmp_path: Path, new_database: Callable[[], str], open_channel: Callable
     store = new_database()
     with ExitStack() as nodes:
         first, second = (
-            nodes.enter_context(RunningNode(tmp_path / name, store=store, name=name)) for name in ("one", "two")
+            nodes.enter_context(RunningNode(tmp_path / name, store=store, name=name, lease_s=60))
+            for name in ("one", "two")
         )
         yield Pair(first, second, open_channel)
 
@@ -200,7 +201,7 @@ def test_the_queues_of_a_killed_node_go_on_at_another_with_their_consumers(
     store = new_database()
     with (
         RunningNode(tmp_path / "one", store=store, name="one") as one,
-        ServeProcess(tmp_path / "two", store=store, name="two", lease_s=1) as two,
+        ServeProcess(tmp_path / "two", store=store, name="two") as two,
     ):
         there, here = open_channel(two), open_channel(one)
         there.queue_declare("orders", durable=True)

@@ -17,7 +17,7 @@ import pytest
 from flyball.server import inspection
 from flyball.server.inspection import COUNTERS, GAUGES, Facts, Totals
 from flyball.server.node import Node
-from tests.nodes import RunningNode
+from tests.nodes import ANSWER_LIMIT_S, RunningNode
 from tests.server.peers import ThorBangPeer
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -219,7 +219,7 @@ def test_a_connection_can_be_closed_by_its_name(node: RunningNode, connection: A
     (facts,) = node.run(inspection.connection_list)
     assert node.call(lambda found: inspection.close_connection(found, facts["name"], "out of office"))
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="CONNECTION_FORCED - out of office"):
-        connection.process_data_events(5)
+        connection.process_data_events(ANSWER_LIMIT_S)
     assert not node.call(lambda found: inspection.close_connection(found, "nobody", ""))
 
 

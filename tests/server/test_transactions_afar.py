@@ -19,7 +19,9 @@ PERSISTENT = spec.BasicProperties(delivery_mode=2)
 def pair(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[tuple[RunningNode, RunningNode]]:
     store = new_database()
     with ExitStack() as nodes:
-        owner, entry = (nodes.enter_context(RunningNode(tmp_path / name, store=store, name=name)) for name in "ab")
+        owner, entry = (
+            nodes.enter_context(RunningNode(tmp_path / name, store=store, name=name, lease_s=60)) for name in "ab"
+        )
         yield owner, entry
 
 

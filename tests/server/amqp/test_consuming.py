@@ -17,7 +17,7 @@ from flyball.server.node import Node
 from flyball.store.postgres.store import PostgresStore
 from tests.amqp.peer import Peer
 from tests.amqp.queues import Consumer, channel_closed, count, get, publish, take_all
-from tests.nodes import RunningNode
+from tests.nodes import ANSWER_LIMIT_S, RunningNode
 
 OpenChannel = Callable[..., Any]
 StartNode = Callable[..., RunningNode]
@@ -284,7 +284,7 @@ def test_a_queue_may_go_while_a_get_waits_for_the_store(
     node = recovered()
     peer, channel = new_peer(node), open_channel(node)
     peer.send(spec.Basic.Get(queue="queue"))
-    assert is_searching.wait(timeout=20)
+    assert is_searching.wait(ANSWER_LIMIT_S)
     channel.queue_delete("queue")
     node.call(lambda _: may_search.set())
     peer.expect(spec.Basic.GetEmpty)
@@ -333,7 +333,7 @@ def test_a_peer_may_go_while_its_get_waits_for_the_store(
     peer, channel = new_peer(node), open_channel(node)
     connections = len(node.node.hub.connections)
     peer.send(spec.Basic.Get(queue="queue"))
-    assert is_loading.wait(timeout=20)
+    assert is_loading.wait(ANSWER_LIMIT_S)
     peer.__exit__(None, None, None)
     node.call(lambda _: may_load.set())
     node.wait_until(lambda node: len(node.hub.connections) == connections - 1)

@@ -29,7 +29,7 @@ from flyball.store.memory import MemoryStore
 from flyball.store.registry import NodeRecord, NodeState
 
 SECRET = b"the secret of the domain"
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 class DomainNode:

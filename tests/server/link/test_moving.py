@@ -522,6 +522,8 @@ def test_a_consumer_moves_between_members_without_its_client_noticing(route: tup
             where = members[target.id]
             goal = where if target is made.nodes[0] else made.nodes[0].directory.get(where.queue.id)
             assert goal is not None
+            # The acknowledgement has arrived.
+            await until(lambda: len(consumer.engine_consumer.leases) == 1)
             assert await afar.move(consumer, goal, time_limit_s=0.05)
             assert consumer.queue.id == where.queue.id
             # What was not settled in time is somebody else's; to settle it has no effect, and does no harm.
