@@ -17,7 +17,7 @@ from pika import spec
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 FRAME_END = b"\xce"
-ANSWER_LIMIT_S = 20.0
+ANSWER_LIMIT_S = 60.0
 
 CAPABILITIES = {
     "publisher_confirms": True,

@@ -10,7 +10,7 @@ import pytest
 from pika import spec
 
 from tests.amqp.peer import CAPABILITIES, Peer
-from tests.amqp.queues import Consumer, channel_closed, declare, exists, get, publish, take_all
+from tests.amqp.queues import Consumer, channel_closed, declare, exists, get, publish, take_all, wait_until
 
 Connect = Callable[..., Any]
 IN_USE = "ACCESS_REFUSED - queue '{}' in vhost '/' in exclusive use"
@@ -268,10 +268,7 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(connect: Connect, chan
     else:
         other.connection.close()
     # The end of a connection is seen a little later than the client sees it.
-    for _ in range(1000):
-        if not exists(connect, queue):
-            break
-    assert not exists(connect, queue)
+    wait_until(channel, lambda: not exists(connect, queue), lambda: "still there")
 
 
 def test_a_queue_with_consumers_is_not_deleted_if_only_unused_may_be(channel: Any) -> None:

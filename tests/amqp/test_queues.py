@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pika import spec
 
+from tests.amqp.brokers import Broker
 from tests.amqp.peer import Peer
 
 NewName = Callable[[], str]
@@ -51,11 +52,11 @@ def wait_until_gone(peer: Peer, name: str) -> None:
         pass
 
 
-def wait_until_unroutable(peer: Peer, exchange: str, key: str) -> None:
-    """Publish until it leads nowhere. Makes the channel confirm."""
+def wait_until_unroutable(peer: Peer, name: str) -> None:
+    """Publish until the name leads nowhere. Makes the channel confirm."""
     peer.ask(spec.Confirm.Select(), spec.Confirm.SelectOk)
     while True:
-        peer.publish(b"", exchange, key, mandatory=True)
+        peer.publish(b"", "", name, mandatory=True)
         answer = peer.read_frame().method
         if isinstance(answer, spec.Basic.Return):
             peer.read_frame()
@@ -474,25 +475,25 @@ def test_an_auto_delete_queue_that_never_had_a_consumer_stays(peer: Peer, new_pe
 
 
 def test_an_unused_queue_expires(peer: Peer, name: str) -> None:
-    # Bound to this key alone, it is gone when the key leads nowhere. Asking for the queue itself would be a use.
+    # It is gone when its name leads nowhere. Asking for the queue itself would be a use.
     declare(peer, name, arguments={"x-expires": 50})
-    peer.ask(spec.Queue.Bind(queue=name, exchange="amq.direct", routing_key=name), spec.Queue.BindOk)
 
-    wait_until_unroutable(peer, "amq.direct", name)
+    wait_until_unroutable(peer, name)
 
 
-def test_a_queue_with_a_consumer_does_not_expire(peer: Peer, new_name: NewName) -> None:
-    used, unused = new_name(), new_name()
-    declare(peer, used, arguments={"x-expires": 50})
+def test_a_queue_with_a_consumer_does_not_expire(broker: Broker, peer: Peer, name: str) -> None:
+    used, unused = f"{name}-used", f"{name}-unused"
+    declare(peer, used)
     peer.ask(spec.Basic.Consume(queue=used), spec.Basic.ConsumeOk)
+    # Only now, since a queue that expires may be gone before its first consumer comes.
+    broker.set_policy(name, f"^{name}", {"expires": 50}, apply_to="queues")
     declare(peer, unused, arguments={"x-expires": 60})
-    bind = spec.Queue.Bind(queue=unused, exchange="amq.direct", routing_key=unused)
-    peer.ask(bind, spec.Queue.BindOk)
 
-    wait_until_unroutable(peer, "amq.direct", unused)
+    wait_until_unroutable(peer, unused)
 
     assert is_there(peer, used)
     delete(peer, used)
+    broker.clear_policy(name)
 
 
 # Deleting and purging

@@ -16,7 +16,7 @@ from tests.amqp.brokers import Broker
 
 Result = TypeVar("Result")
 Scenario = Callable[[AbstractRobustConnection], Awaitable[Result]]
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 def run(broker: Broker, scenario: Scenario[Result]) -> Result:

@@ -13,7 +13,7 @@ from pika.adapters.asyncio_connection import AsyncioConnection
 from tests.amqp.brokers import Broker
 from tests.amqp.queues import take_all, wait_for_count
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 MESSAGES = 500
 
 
