@@ -70,7 +70,16 @@ def rabbitmq(folder: Path, settings: str = "", plugins: Sequence[str] = ()) -> I
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    port, api_port, dist_port, mapper_port = free_ports(4)
+    with ExitStack() as running:
+        port, api_port, dist_port, mapper_port = running.enter_context(free_ports(4))
+        _write_settings(folder, port, api_port, settings, plugins)
+        environment = _environment(folder, dist_port, mapper_port)
+        running.enter_context(_port_mapper(mapper_port, environment))
+        node = running.enter_context(_node(folder, environment))
+        yield RabbitMq(psutil.Process(node.pid), port, api_port)
+
+
+def _write_settings(folder: Path, port: int, api_port: int, settings: str, plugins: Sequence[str]) -> None:
     (folder / "empty").touch()
     (folder / "plugins").write_text(f"[{','.join(['rabbitmq_management', *plugins])}].\n")
     # Statistics would cost what is measured; without the collector a node works as one without the API.
@@ -81,7 +90,10 @@ def rabbitmq(folder: Path, settings: str = "", plugins: Sequence[str] = ()) -> I
         "management_agent.disable_metrics_collector = true\n"
         f"{settings}\n"
     )
-    environment = {
+
+
+def _environment(folder: Path, dist_port: int, mapper_port: int) -> dict[str, str]:
+    return {
         **{name: value for name, value in os.environ.items() if not name.startswith(("RABBITMQ_", "ERL_"))},
         "HOME": str(folder),
         "ERL_EPMD_PORT": str(mapper_port),
@@ -99,10 +111,6 @@ def rabbitmq(folder: Path, settings: str = "", plugins: Sequence[str] = ()) -> I
         # The script then becomes the node instead of being its parent.
         "RUNNING_UNDER_SYSTEMD": "true",
     }
-    with ExitStack() as running:
-        running.enter_context(_port_mapper(mapper_port, environment))
-        node = running.enter_context(_node(folder, environment))
-        yield RabbitMq(psutil.Process(node.pid), port, api_port)
 
 
 @contextmanager
@@ -163,16 +171,23 @@ def _is_served(port: int) -> bool:
     return True
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody uses, below those that the system gives to outgoing connections."""
+@contextmanager
+def free_ports(count: int) -> Iterator[list[int]]:
+    """Find ports that nobody uses, below those that the system gives to outgoing connections.
+
+    Nobody else, in whatever process, is told the same ones here before this is left.
+    """
     ports: list[int] = []
-    while len(ports) < count:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-        if port not in ports:
+    with ExitStack() as marks:
+        while len(ports) < count:
+            port = random.randrange(20_000, 32_000)
+            mark = marks.enter_context(socket.socket(socket.AF_UNIX))
+            with socket.socket() as probe:
+                try:
+                    # A name that is no file: it ends with this process at the latest.
+                    mark.bind(f"\0flyball-port-{port}")
+                    probe.bind((HOST, port))
+                except OSError:
+                    continue
             ports.append(port)
-    return ports
+        yield ports

@@ -23,6 +23,18 @@ FAMILIES = [
 ]
 PATHS = ["/metrics", "/metrics/per-object", *[f"/metrics/detailed?family={family}" for family in FAMILIES]]
 
+COUNTED_LAST = [
+    "rabbitmq_channel_messages_acked_total",
+    "rabbitmq_channel_messages_delivered_ack_total",
+    "rabbitmq_channel_get_total",
+    "rabbitmq_channel_messages_unacked",
+    "rabbitmq_channel_consumers",
+    "rabbitmq_queue_messages_unacked",
+    "rabbitmq_queue_consumers",
+    "rabbitmq_queue_messages_published_total",
+]
+"""Of the channel and of the queue, what is there only after all of the below."""
+
 
 def begin(address: tuple[str, int]) -> Any:
     """Have something of each kind in a broker; return the connection, which has to stay open for it."""
@@ -41,16 +53,16 @@ def begin(address: tuple[str, int]) -> Any:
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
-    [port] = free_ports(1)
-    settings = f"prometheus.tcp.ip = 127.0.0.1\nprometheus.tcp.port = {port}\ncollect_statistics_interval = 200"
-    with rabbitmq(tmp_path_factory.mktemp("rabbitmq"), settings, ["rabbitmq_prometheus"]) as broker:
-        connection = begin((broker.host, broker.port))
-        address = Address("127.0.0.1", port)
-        # It counts now and then only.
-        while not scrape(address).value("rabbitmq_channel_messages_acked_total"):
-            pass
-        yield address
-        connection.close()
+    with free_ports(1) as [port]:
+        settings = f"prometheus.tcp.ip = 127.0.0.1\nprometheus.tcp.port = {port}\ncollect_statistics_interval = 200"
+        with rabbitmq(tmp_path_factory.mktemp("rabbitmq"), settings, ["rabbitmq_prometheus"]) as broker:
+            connection = begin((broker.host, broker.port))
+            address = Address("127.0.0.1", port)
+            # It counts now and then only.
+            while not all(sum(scrape(address).all(name).values()) for name in COUNTED_LAST):
+                pass
+            yield address
+            connection.close()
 
 
 @pytest.fixture(scope="module")
