@@ -22,6 +22,7 @@ from flyball.server.http_peers import behind
 from flyball.server.settings import Address
 from flyball.store.group_commit import GroupCommit
 from flyball.store.memory import MemoryStore
+from tests.nodes import ANSWER_LIMIT_S
 
 GUEST = ("guest", "guest")
 CONSOLE = {"X-Requested-With": "flyball-console"}
@@ -49,7 +50,7 @@ def with_login(use: Use, *, loopback_users: tuple[str, ...] = (), proxies: tuple
             app = behind(make_app([*login.routes(), route]), proxies, ["broker.example"])
             async with (
                 serving(app, Address("127.0.0.1", 0), 100) as address,
-                httpx.AsyncClient(base_url=f"http://{address}") as client,
+                httpx.AsyncClient(base_url=f"http://{address}", timeout=ANSWER_LIMIT_S) as client,
             ):
                 await use(client, authority)
             await journal.stop()

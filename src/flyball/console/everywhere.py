@@ -79,24 +79,20 @@ class Everywhere:
 
     # Asking
 
-    async def ask_all(
-        self, what: str, arguments: Mapping[str, Any] | None = None, limit_s: float = LIMIT_S
-    ) -> dict[str, Any]:
+    async def ask_all(self, what: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return what the nodes answer, by their names. Who does not answer in time is missing."""
         here = await self._ask_here(what, arguments or {})
-        return {self._node.hub.company.name: here, **await self.ask_others(what, arguments, limit_s)}
+        return {self._node.hub.company.name: here, **await self.ask_others(what, arguments)}
 
-    async def ask_others(
-        self, what: str, arguments: Mapping[str, Any] | None = None, limit_s: float = LIMIT_S
-    ) -> dict[str, Any]:
+    async def ask_others(self, what: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return what the other nodes answer, by their names. Who does not answer in time is missing."""
         given = arguments or {}
         answers: dict[str, Any] = {}
 
         async def ask(node_id: int, name: str) -> None:
             try:
-                async with asyncio.timeout(limit_s):
-                    answers[name] = await self._ask_there(node_id, what, given, limit_s)
+                async with asyncio.timeout(LIMIT_S):
+                    answers[name] = await self._ask_there(node_id, what, given)
             except (FlyballError, TimeoutError):
                 return
 
@@ -114,7 +110,7 @@ class Everywhere:
             return await self._ask_here(what, given)
         for other in self._node.membership.others:
             if other.name == name:
-                return await self._ask_there(other.id, what, given, LIMIT_S)
+                return await self._ask_there(other.id, what, given)
         raise ClusterError(f"there is no node {name!r}")
 
     async def _ask_here(self, what: str, arguments: Mapping[str, Any]) -> Any:
@@ -122,14 +118,14 @@ class Everywhere:
             return await _LISTS[what](self._node, **arguments)
         return await self._here[what](**arguments)
 
-    async def _ask_there(self, node_id: int, what: str, arguments: Mapping[str, Any], limit_s: float) -> Any:
+    async def _ask_there(self, node_id: int, what: str, arguments: Mapping[str, Any]) -> Any:
         request = self._node.peers.request
         if what not in _LISTS:
-            return await request(node_id, PREFIX + what, dict(arguments), limit_s)
+            return await request(node_id, PREFIX + what, dict(arguments), LIMIT_S)
         found: list[Facts] = []
         after: int | None = 0
         while after is not None:
-            page = await request(node_id, PREFIX + what, {"after": after, **arguments}, limit_s)
+            page = await request(node_id, PREFIX + what, {"after": after, **arguments}, LIMIT_S)
             found += page["items"]
             after = page["after"]
         return found

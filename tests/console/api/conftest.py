@@ -18,9 +18,7 @@ from flyball.console.part import console_part
 from flyball.lab.rabbitmq import RabbitMq, rabbitmq
 from flyball.server.settings import Address
 from tests.console import rabbitmqadmin
-from tests.nodes import RunningNode
-
-ANSWER_LIMIT_S = 30.0
+from tests.nodes import ANSWER_LIMIT_S, RunningNode
 
 GUEST = ("guest", "guest")
 

@@ -71,12 +71,13 @@ def test_others_have_their_turns_while_a_long_document_is_parsed() -> None:
     content = b'{"queues": [' + b'{"name": "q"}, ' * 500_000 + b"{}]}"
 
     async def longest_wait_ratio() -> float:
-        began_s = last_s = time.perf_counter()
+        # What the process works: time in which others have the processor is nobody's wait here.
+        began_s = last_s = time.process_time()
         waits_s = []
         parsing = asyncio.ensure_future(read(content))
         while not parsing.done():
             await asyncio.sleep(0)
-            now_s = time.perf_counter()
+            now_s = time.process_time()
             waits_s.append(now_s - last_s)
             last_s = now_s
         assert len((await parsing)["queues"]) == 500_001

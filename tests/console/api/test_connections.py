@@ -107,9 +107,10 @@ def test_a_user_sees_and_closes_its_own_connections_only(
             wait_for_the_end(connection)
 
 
-def test_who_only_looks_on_closes_nothing(api: Api, api_of: Callable[..., Api], channel: Any) -> None:
+def test_who_only_looks_on_closes_nothing(api: Api, api_of: Callable[..., Api], console_node: RunningNode) -> None:
     watcher = api_of("connection-watcher", ["monitoring"])
-    name = api.names("/connections")[0]
-    assert name in watcher.names("/connections")
-    assert watcher.ask(f"/connections/{quote(name)}", "DELETE").status_code == 401
-    assert name in api.names("/connections")
+    with connected(console_node.address("amqp"), client_properties={"connection_name": "kept"}):
+        name = name_of(api, "kept")
+        assert name in watcher.names("/connections")
+        assert watcher.ask(f"/connections/{quote(name)}", "DELETE").status_code == 401
+        assert name in api.names("/connections")

@@ -9,6 +9,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from flyball.server.settings import Address
+from tests.nodes import ANSWER_LIMIT_S
 
 GUEST = ("guest", "guest")
 
@@ -64,7 +65,7 @@ def _types(text: str) -> Iterator[tuple[str, str]]:
 
 def scrape(address: Address, path: str = "/metrics", user: tuple[str, str] | None = GUEST) -> Scrape:
     """Ask for metrics, and read them."""
-    answer = httpx.get(f"http://{address}{path}", auth=user, timeout=30)
+    answer = httpx.get(f"http://{address}{path}", auth=user, timeout=ANSWER_LIMIT_S)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     return read(answer.text)

@@ -55,10 +55,14 @@ def domain(tmp_path_factory: pytest.TempPathFactory, new_database: Callable[[], 
 def found(domain: RunningNode) -> Scrape:
     """What Prometheus gets of it, once the nodes have told each other of all that there is."""
     needed = ("flyball_cluster_sessions", "flyball_loop_action", "flyball_phase_seconds_bucket")
-    address = domain.address("http")
-    while not all(scrape(address).all(name) for name in needed):
+    positive = ("flyball_cluster_member_load", "flyball_cluster_member_unacked")
+
+    def is_whole(found: Scrape) -> bool:
+        return all(map(found.all, needed)) and all(any(found.all(name).values()) for name in positive)
+
+    while not is_whole(found := scrape(domain.address("http"))):
         pass
-    return scrape(address)
+    return found
 
 
 def expressions() -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from flyball.console import sampling
 from flyball.console.part import console_part
 from tests.console.own.streams import GUEST
-from tests.nodes import RunningNode
+from tests.nodes import ANSWER_LIMIT_S, RunningNode
 
 
 @pytest.fixture
@@ -30,7 +30,9 @@ def node(tmp_path: Path, quick_samples: None) -> Iterator[RunningNode]:
 @pytest.fixture
 def api(node: RunningNode) -> Iterator[httpx.Client]:
     """Asks as an administrator."""
-    with httpx.Client(base_url=f"http://{node.address('http')}/api/flyball", auth=GUEST, timeout=20) as client:
+    with httpx.Client(
+        base_url=f"http://{node.address('http')}/api/flyball", auth=GUEST, timeout=ANSWER_LIMIT_S
+    ) as client:
         yield client
 
 

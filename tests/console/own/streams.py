@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from flyball.control.certificate import Certificate, certificate_summary
+from tests.nodes import ANSWER_LIMIT_S
 
 GUEST = ("guest", "guest")
 
@@ -65,7 +66,7 @@ def streaming(
 ) -> Iterator[Stream]:
     """Read a stream; it is closed at the end."""
     with (
-        httpx.Client(auth=auth, timeout=20) as client,
+        httpx.Client(auth=auth, timeout=ANSWER_LIMIT_S) as client,
         client.stream("GET", f"{str(base).rstrip('/')}/stream", params={"topics": topics, **more}) as response,
     ):
         yield Stream(response)

@@ -17,7 +17,7 @@ from flyball.admission.state import loop_facts_of
 from flyball.client.reporting import LoopReporter
 from flyball.console.own import admission as module
 from tests.console.metrics.scrapes import scrape
-from tests.nodes import RunningNode
+from tests.nodes import ANSWER_LIMIT_S, RunningNode
 
 Users = dict[str, tuple[str, str]]
 
@@ -116,7 +116,7 @@ def test_a_real_application_reports_and_is_switched(api: httpx.Client, node: Run
         return PlainTextResponse("hello")
 
     async def run() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(ANSWER_LIMIT_S):
             await scenario()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -129,7 +129,7 @@ def test_a_real_application_reports_and_is_switched(api: httpx.Client, node: Run
         base = api.base_url
         async with (
             httpx.AsyncClient(transport=transport, base_url="http://shop") as customer,
-            httpx.AsyncClient(base_url=str(base), auth=("guest", "guest")) as console,
+            httpx.AsyncClient(base_url=str(base), auth=("guest", "guest"), timeout=ANSWER_LIMIT_S) as console,
         ):
             assert (await customer.get("/")).text == "hello"
             name = await until_reported(console)

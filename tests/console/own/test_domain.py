@@ -16,7 +16,7 @@ from flyball.cluster.node import attached
 from flyball.console.part import console_part
 from flyball.server.node import Node
 from tests.console.own.streams import GUEST
-from tests.nodes import RunningNode
+from tests.nodes import ANSWER_LIMIT_S, RunningNode
 from tests.server.domains import two_nodes
 
 Users = dict[str, tuple[str, str]]
@@ -33,7 +33,8 @@ async def governed(node: Node) -> AsyncIterator[None]:
 @contextmanager
 def pages_of(*nodes: RunningNode) -> Iterator[Pages]:
     pages = [
-        httpx.Client(base_url=f"http://{node.address('http')}/api/flyball", auth=GUEST, timeout=30) for node in nodes
+        httpx.Client(base_url=f"http://{node.address('http')}/api/flyball", auth=GUEST, timeout=ANSWER_LIMIT_S)
+        for node in nodes
     ]
     yield pages
     for page in pages:

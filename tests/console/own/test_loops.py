@@ -13,7 +13,7 @@ import pytest
 from flyball.console.part import console_part
 from flyball.server.loops import MOST_LOOPS
 from tests.console.own.streams import GUEST, SHAKY, report
-from tests.nodes import RunningNode
+from tests.nodes import ANSWER_LIMIT_S, RunningNode
 from tests.server.domains import two_nodes
 
 Users = dict[str, tuple[str, str]]
@@ -142,7 +142,7 @@ def test_all_loops_that_a_node_keeps_are_listed_and_no_more_are_kept(api: httpx.
 def test_loops_of_all_nodes_are_seen_and_switched_from_any(tmp_path: Path, new_database: Callable[[], str]) -> None:
     with two_nodes(tmp_path, new_database, parts=[console_part()], http="127.0.0.1:0", thorbang="off") as nodes:
         urls = [f"http://{node.address('http')}/api/flyball" for node in nodes]
-        here, there = (httpx.Client(base_url=url, auth=GUEST, timeout=20) for url in urls)
+        here, there = (httpx.Client(base_url=url, auth=GUEST, timeout=ANSWER_LIMIT_S) for url in urls)
         with here, there:
             assert tell(there, is_shadow=True).status_code == 200
             names = {loop["name"]: loop["node"] for loop in here.get("/loops").json()}

@@ -23,7 +23,7 @@ from flyball.errors import InvalidArgument
 from flyball.model import Permission, User
 from flyball.server.node import Node
 from tests.console.own.streams import Stream, report, streaming
-from tests.nodes import RunningNode
+from tests.nodes import ANSWER_LIMIT_S, RunningNode
 from tests.server.domains import two_nodes
 
 Users = dict[str, tuple[str, str]]
@@ -85,7 +85,15 @@ def test_topics_add_what_they_name(api: httpx.Client, node: RunningNode) -> None
     assert domain["leader"] == "north"
 
 
-def test_the_domain_is_told_when_it_is_asked_for_anew_and_not_with_each_sample(api: httpx.Client) -> None:
+@pytest.fixture
+def lasting_domain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask for it before the node: it looks at its domain once."""
+    monkeypatch.setattr(module, "DOMAIN_S", 3600.0)
+
+
+def test_the_domain_is_told_when_it_is_asked_for_anew_and_not_with_each_sample(
+    lasting_domain: None, api: httpx.Client
+) -> None:
     with streaming(api.base_url, "domain") as stream:
         stream.until(lambda sample: "domain" in sample)
         assert not any("domain" in stream.next() for _ in range(5))
@@ -159,7 +167,7 @@ def test_a_stream_ends_when_its_user_logs_out_or_has_another_password(
 ) -> None:
     base = f"http://{node.address('http')}/api"
     name, password = users["management"]
-    with httpx.Client(timeout=20) as browser:
+    with httpx.Client(timeout=ANSWER_LIMIT_S) as browser:
         browser.post(f"{base}/login", json={"name": name, "password": password}).raise_for_status()
         with browser.stream("GET", f"{base}/flyball/stream") as response:
             stream = Stream(response)
@@ -238,14 +246,13 @@ def test_one_who_does_not_read_is_cut_off(
         token = b64encode(b"guest:guest").decode()
         head = f"GET /api/flyball/stream?topics=loops HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic {token}"
         reader.sendall(head.encode() + b"\r\n\r\n")
-        node.wait_until(lambda _: feeds[0].count == 1)
+        node.wait_until(lambda _: "a stream of user 'guest' is cut off" in caplog.text)
         node.wait_until(lambda _: feeds[0].count == 0)
         got_bytes = 0
         with suppress(ConnectionResetError):
             while data := reader.recv(65536):
                 got_bytes += len(data)
     assert got_bytes < 10_000_000
-    assert "a stream of user 'guest' is cut off" in caplog.text
     assert "Exception" not in caplog.text
 
 
@@ -308,12 +315,15 @@ def test_many_samples_do_not_grow_memory(feeds: list[Feed], tmp_path: Path) -> N
         node.run(lambda node: tell(node, 50))
         tracemalloc.start()
         try:
+            began_s = time.monotonic()
             before, _ = tracemalloc.get_traced_memory()
             node.run(lambda node: tell(node, 500))
             after, _ = tracemalloc.get_traced_memory()
+            passed_s = time.monotonic() - began_s
         finally:
             tracemalloc.stop()
-    assert after - before < 100_000
+    # Each node of this process keeps a sample a second, for some minutes, whoever listens.
+    assert after - before < 100_000 + 5_000 * passed_s
 
 
 # Errors

@@ -14,7 +14,7 @@ import pytest
 from flyball.cluster.node import attached
 from flyball.console.part import console_part
 from flyball.server.node import Node
-from tests.nodes import RunningNode
+from tests.nodes import ANSWER_LIMIT_S, RunningNode
 from tests.server.domains import two_nodes
 
 Pair = tuple[httpx.Client, httpx.Client]
@@ -23,7 +23,7 @@ GUEST = ("guest", "guest")
 
 
 def client(node: RunningNode) -> httpx.Client:
-    return httpx.Client(base_url=f"http://{node.address('http')}/api", auth=GUEST, timeout=30)
+    return httpx.Client(base_url=f"http://{node.address('http')}/api", auth=GUEST, timeout=ANSWER_LIMIT_S)
 
 
 @pytest.fixture

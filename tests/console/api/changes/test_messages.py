@@ -17,7 +17,7 @@ from flyball.model import User
 from flyball.server.amqp.direct import direct_channel
 from flyball.server.node import Node
 from flyball.wire.amqp import Properties, write_table
-from tests.nodes import Gate, RunningNode
+from tests.nodes import ANSWER_LIMIT_S, Gate, RunningNode
 
 Place = Callable[..., str]
 
@@ -228,7 +228,10 @@ def test_a_published_message_is_answered_when_it_is_in_the_store(
 ) -> None:
     node = start_memory_node(parts=[console_part()], http="127.0.0.1:0")
     base = f"http://{node.address('http')}/api"
-    with httpx.Client(base_url=base, auth=("guest", "guest")) as api, ThreadPoolExecutor() as others:
+    with (
+        httpx.Client(base_url=base, auth=("guest", "guest"), timeout=ANSWER_LIMIT_S) as api,
+        ThreadPoolExecutor() as others,
+    ):
         assert api.put("/queues/%2F/q", json={"durable": True}).status_code == 201
         gate.close(node)
         body = {"properties": {"delivery_mode": 2}, "routing_key": "q", "payload": "m", "payload_encoding": "string"}
@@ -245,13 +248,17 @@ def test_what_is_answered_survives_the_node(tmp_path: Path) -> None:
 
     with (
         serving() as node,
-        httpx.Client(base_url=f"http://{node.address('http')}/api", auth=("guest", "guest")) as api,
+        httpx.Client(
+            base_url=f"http://{node.address('http')}/api", auth=("guest", "guest"), timeout=ANSWER_LIMIT_S
+        ) as api,
     ):
         api.put("/queues/%2F/q", json={"durable": True})
         body = {"properties": {"delivery_mode": 2}, "routing_key": "q", "payload": "m", "payload_encoding": "string"}
         assert api.post("/exchanges/%2F/amq.default/publish", json=body).json() == {"routed": True}
     with (
         serving() as node,
-        httpx.Client(base_url=f"http://{node.address('http')}/api", auth=("guest", "guest")) as api,
+        httpx.Client(
+            base_url=f"http://{node.address('http')}/api", auth=("guest", "guest"), timeout=ANSWER_LIMIT_S
+        ) as api,
     ):
         assert [message["payload"] for message in get(api, "/queues/%2F/q")] == ["m"]
