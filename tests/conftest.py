@@ -14,10 +14,11 @@ import asyncpg
 import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
+from pika.connection import Parameters
 
 from flyball.store.postgres.embedded import EmbeddedPostgres
 from tests.amqp.brokers import Broker, rabbitmq_broker
-from tests.nodes import Gate, RunningNode
+from tests.nodes import ANSWER_LIMIT_S, Gate, RunningNode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,9 +39,12 @@ settings.load_profile("flyball")
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C reach the programs under test: a shell that runs the tests in the background has it ignored."""
+    """Prepare this process for the tests."""
+    # A shell that runs the tests in the background has Ctrl-C ignored: it has to reach the programs under test.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Otherwise a client gives up after seconds, which a slow machine may need to let it in.
+    Parameters.DEFAULT_SOCKET_TIMEOUT = Parameters.DEFAULT_STACK_TIMEOUT = ANSWER_LIMIT_S
 
 
 @pytest.fixture(scope="session")
