@@ -11,7 +11,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-START_LIMIT_S = 30.0
+START_LIMIT_S = 60.0
+PAUSE_S = 0.1
 
 
 @contextmanager
@@ -43,4 +44,22 @@ def in_background(make: Callable[[], AbstractAsyncContextManager[T]]) -> Iterato
         loop, is_over = over.result(START_LIMIT_S)
         if thread.is_alive():
             loop.call_soon_threadsafe(is_over.set)
+        thread.join()
+
+
+@contextmanager
+def meanwhile(act: Callable[[], object]) -> Iterator[None]:
+    """Do something again and again, in a thread of its own."""
+    over = threading.Event()
+
+    def main() -> None:
+        while not over.wait(PAUSE_S):
+            act()
+
+    thread = threading.Thread(target=main, name="meanwhile")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
         thread.join()

@@ -11,14 +11,22 @@ from typing import Any
 import httpx
 import pika
 import pytest
-from playwright.sync_api import Browser, StorageState, sync_playwright
+from playwright.sync_api import Browser, StorageState, expect, sync_playwright
 
 from flyball.store.postgres.embedded import EmbeddedPostgres
-from tests.console.browser.visitor import PHONE_OPTIONS, Visitor
-from tests.nodes import ServeProcess
+from tests.console.browser.visitor import LOOK_MS, PHONE_OPTIONS, Visitor
+from tests.nodes import ANSWER_LIMIT_S, ServeProcess
 
 GUEST = ("guest", "guest")
 READER = ("reader", "secret")
+LIMIT_S = 300
+"""Of a test: it may have a browser and nodes to start, and wait for several things."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(LIMIT_S))
 
 
 @pytest.fixture(scope="package")
@@ -27,8 +35,11 @@ def browser(postgres: EmbeddedPostgres) -> Iterator[Browser]:
 
     Playwright keeps an event loop in this thread, so whatever needs one there, as PostgreSQL, is started before.
     """
+    expect.set_options(timeout=LOOK_MS)
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        found = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"], timeout=LOOK_MS
+        )
         yield found
         found.close()
 
@@ -49,7 +60,7 @@ def node(data: Path) -> Iterator[ServeProcess]:
 @pytest.fixture(scope="package")
 def api(node: ServeProcess) -> Iterator[httpx.Client]:
     """The node's HTTP interface, as an administrator."""
-    with httpx.Client(base_url=f"http://{node.address('http')}/api", auth=GUEST) as client:
+    with httpx.Client(base_url=f"http://{node.address('http')}/api", auth=GUEST, timeout=ANSWER_LIMIT_S) as client:
         yield client
 
 

@@ -85,10 +85,6 @@ def reported(api: httpx.Client) -> str:
                 return str(found["name"])
 
 
-def number(text: str) -> float:
-    return float(text.replace(",", ""))
-
-
 def test_the_load_is_drawn_against_r_and_classes_tell_how_they_fare(visitor: Visitor, application: str) -> None:
     visitor.open("/admission", "Admission")
     card = visitor.card(application)
@@ -121,11 +117,7 @@ def test_one_application_shows_its_numbers_live_with_its_kinds_of_requests(
     expect(kinds.get_by_role("row").filter(has_text="GET /large")).to_contain_text("ms")
     expect(kinds.get_by_role("row").filter(has_text="GET /small")).to_be_visible()
     served = visitor.card("Classes").locator("td[data-label=Served]").last
-    before = number(served.inner_text())
-    visitor.page.wait_for_function(
-        "([cell, before]) => Number(cell.textContent.replaceAll(',', '')) > before",
-        arg=[served.element_handle(), before],
-    )
+    expect(served).not_to_have_text(served.inner_text())
     visitor.keep_picture("admission-one")
     assert visitor.complaints == []
 
@@ -141,7 +133,7 @@ def test_its_loop_is_one_step_away_and_is_put_into_shadow_there(
         visitor.dialog.get_by_role("button", name=action).click()
         expect(visitor.dialog).to_have_count(0)
         visitor.open(f"/admission/{application}", application)
-        expect(visitor.main.locator(".badges").first).to_contain_text(mark, timeout=10_000)
+        expect(visitor.main.locator(".badges").first).to_contain_text(mark)
         visitor.open(f"/governor/admission.{application}", "admission of shop")
     assert visitor.complaints == []
 

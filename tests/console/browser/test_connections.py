@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from flyball.client.sync import Client
+from tests.console.api.conftest import wait_for_the_end
 from tests.console.browser.visitor import Visitor
 from tests.nodes import ServeProcess
 
@@ -49,7 +50,7 @@ def test_a_connection_is_closed_with_the_reason_that_was_given(visitor: Visitor,
     visitor.dialog.get_by_role("button", name="Close it").click()
     expect(visitor.toast("The connection is closed")).to_be_visible()
     with pytest.raises(pika.exceptions.ConnectionClosed, match="spring cleaning"):
-        connection.process_data_events(time_limit=5)
+        wait_for_the_end(connection)
     visitor.page.reload()
     expect(visitor.card("Connections").locator(".loading")).to_have_count(0)
     expect(row).to_have_count(0)

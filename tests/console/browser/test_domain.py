@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -15,10 +16,11 @@ from playwright.sync_api import Browser, Locator, expect
 from flyball.store.postgres.embedded import EmbeddedPostgres
 from tests.console.browser.conftest import GUEST, READER
 from tests.console.browser.visitor import PHONE, PHONE_OPTIONS, Visitor
-from tests.nodes import ServeProcess
+from tests.nodes import ANSWER_LIMIT_S, ServeProcess
 
 ONLY = "You may look but not act: only administrators change the domain."
-LONG_MS = 30_000
+LONG_MS = 120_000
+"""For what nodes agree on, and for one that is started."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,7 @@ def nodes(
 def domain(nodes: tuple[ServeProcess, ServeProcess]) -> Iterator[httpx.Client]:
     """Flyball's own part of the HTTP interface of the node north, when both nodes are there and one leads."""
     address = nodes[0].address("http")
-    with httpx.Client(base_url=f"http://{address}/api/flyball", auth=GUEST, timeout=30) as client:
+    with httpx.Client(base_url=f"http://{address}/api/flyball", auth=GUEST, timeout=ANSWER_LIMIT_S) as client:
         until(client, lambda tree: len(tree["nodes"]) == 2 and tree["leader"] is not None)
         yield client
 
@@ -243,6 +245,31 @@ def test_a_node_is_added_by_a_provisioner_and_removed(north: Visitor, domain: ht
     assert north.own_complaints == []
 
 
+def test_a_clustered_queue_that_gets_too_many_clients_grows_and_the_time_line_says_why(
+    north: Visitor, domain: httpx.Client, nodes: tuple[ServeProcess, ServeProcess]
+) -> None:
+    order(domain, "cluster.create", name="parcels", members=["north"], options={"capacity": 2, "max_members": 2})
+    opened(north)
+    members = north.card("parcels").locator("tbody").get_by_role("row")
+    expect(members).to_have_count(1)
+    north.page.get_by_text("Growing and shrinking").click()
+    growth = decisions(north, "Add a member of parcels on 'south'")
+    expect(growth).to_have_count(0)
+    host, port = nodes[0].address("amqp")
+    with ExitStack() as connections:
+        for _ in range(3):
+            parameters = pika.ConnectionParameters(host, port, heartbeat=0)
+            connection = connections.enter_context(pika.BlockingConnection(parameters))
+            connection.channel().basic_consume("parcels", lambda *_: None)
+        why = "because the load of 3 would be 150 % of what the members can bear (2)"
+        expect(growth).to_contain_text(why, timeout=LONG_MS)
+        expect(members.filter(has_text="south")).to_be_visible(timeout=LONG_MS)
+        north.keep_picture("domain-growth")
+    order(domain, "cluster.delete", name="parcels")
+    expect(north.card("parcels")).to_have_count(0, timeout=LONG_MS)
+    assert north.complaints == []
+
+
 def test_who_may_only_look_cannot_change_the_domain(
     browser: Browser, nodes: tuple[ServeProcess, ServeProcess], cluster: str, domain: httpx.Client
 ) -> None:
@@ -269,6 +296,8 @@ def test_on_a_phone_it_fits(
     session = north_window.context.storage_state()
     with Visitor(browser, nodes[0], **PHONE_OPTIONS, color_scheme="dark", storage_state=session) as phone:
         opened(phone)
+        # Of all decisions the newest are shown.
+        phone.page.get_by_text("Leading and failing").click()
         expect(decisions(phone, "leads the domain")).to_be_visible()
         expect(phone.main.locator(".loading")).to_have_count(0)
         phone.keep_picture("phone-domain")

@@ -64,7 +64,7 @@ def test_a_report_is_shown_in_a_frame_that_can_ask_the_node_for_nothing(visitor:
     expect(inside.get_by_role("heading", level=1)).to_be_visible()
     # A report draws what comes into view.
     inside.locator(".canvas").first.scroll_into_view_if_needed()
-    expect(inside.locator(".js-plotly-plot").first).to_be_visible(timeout=20_000)
+    expect(inside.locator(".js-plotly-plot").first).to_be_visible()
     heading = inside.get_by_role("heading", level=1)
     assert heading.evaluate("() => origin") == "null"
     asks = "() => fetch('/api/whoami').then((answer) => answer.status).catch(() => 'refused')"

@@ -15,7 +15,7 @@ from playwright.sync_api import Locator, expect
 from flyball.client.adaptive import AdaptiveConsumer, Rate, Window
 from flyball.client.reporting import LoopReporter
 from flyball.control.laws import ProportionalIntegral
-from tests.console.browser.background import in_background
+from tests.console.browser.background import in_background, meanwhile
 from tests.console.browser.test_overview import PIXELS
 from tests.console.browser.visitor import Visitor
 from tests.console.own.streams import FACTS, SHAKY
@@ -23,7 +23,7 @@ from tests.nodes import ServeProcess
 
 SETPOINT = 50
 ONLY = "You may look but not act: only administrators switch loops."
-GONE_MS = 20_000
+LOOK_AGAIN_MS = 20
 
 
 async def handle(message: IncomingMessage) -> None:
@@ -44,12 +44,6 @@ def consumer_of(node: ServeProcess, queue: str, **options: Any) -> AdaptiveConsu
         reporter=LoopReporter(f"http://guest:guest@{node.address('http')}", period_s=0.2),
         **options,
     )
-
-
-def publish(channel: Any, queue: str) -> None:
-    """Publish what keeps a consumer busy for some seconds."""
-    for _ in range(200):
-        channel.basic_publish("", queue, b"order")
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +99,13 @@ def test_running_loops_are_drawn_with_setpoint_measurement_and_action(visitor: V
     assert visitor.complaints == []
 
 
-def test_what_a_loop_draws_comes_live(visitor: Visitor, loop: dict[str, Any], channel: Any) -> None:
+def test_what_a_loop_draws_comes_live(visitor: Visitor, loop: dict[str, Any], new_channel: Callable[[], Any]) -> None:
     opened(visitor, loop)
     expect(visitor.tile("Setpoint")).to_have_text(str(SETPOINT))
     expect(visitor.tile("Measurement")).to_have_text("0")
-    publish(channel, "governor.orders")
-    expect(visitor.tile("Measurement")).not_to_have_text("0")
+    publishing = new_channel()
+    with meanwhile(lambda: publishing.basic_publish("", "governor.orders", b"order")):
+        expect(visitor.tile("Measurement")).not_to_have_text("0")
     assert visitor.complaints == []
 
 
@@ -141,12 +136,14 @@ def test_a_loop_is_made_active_after_a_question_and_put_back(
     visitor.keep_picture("governor-question")
     visitor.dialog.get_by_role("button", name="Make it active").click()
     expect(visitor.toast("may act now")).to_be_visible()
-    expect(marks(visitor)).to_contain_text("active", timeout=10_000)
+    expect(marks(visitor)).to_contain_text("active")
     expect(marks(visitor)).not_to_contain_text("wanted")
-    assert consumer.state.pace_per_s is not None
+    # What it tells comes before what it then does.
+    while consumer.state.pace_per_s is None:
+        visitor.page.wait_for_timeout(LOOK_AGAIN_MS)
     visitor.button("Put it into shadow").click()
     visitor.dialog.get_by_role("button", name="Put it into shadow").click()
-    expect(visitor.main.get_by_text("It is in shadow")).to_be_visible(timeout=10_000)
+    expect(visitor.main.get_by_text("It is in shadow")).to_be_visible()
     assert api.get(f"/flyball/loops/{loop['name']}").json()["is_shadow"]
     assert visitor.complaints == []
 
@@ -240,7 +237,7 @@ def test_loops_are_found_by_name(visitor: Visitor, loop: dict[str, Any]) -> None
 
 def test_a_loop_that_reports_no_more_is_grey_and_cannot_be_switched(visitor: Visitor, gone: str) -> None:
     visitor.open("/governor", "Governor")
-    expect(visitor.card("lost")).to_have_class(re.compile(r"\bgone\b"), timeout=GONE_MS)
+    expect(visitor.card("lost")).to_have_class(re.compile(r"\bgone\b"))
     expect(visitor.card("lost")).to_contain_text("Last heard of")
     visitor.open(f"/governor/{gone}", "lost")
     expect(visitor.main.get_by_text("It is gone: nothing was heard of it since")).to_be_visible()

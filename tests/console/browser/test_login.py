@@ -8,6 +8,7 @@ import httpx
 from playwright.sync_api import StorageState, expect
 
 from tests.console.browser.visitor import Visitor
+from tests.nodes import ANSWER_LIMIT_S
 
 
 def test_a_wrong_password_is_refused_with_a_reason_and_the_right_one_opens_the_overview(
@@ -32,7 +33,7 @@ def test_a_session_outlives_a_reload_and_ends_with_the_log_out(visit: Callable[.
     cookies = {cookie["name"]: cookie["value"] for cookie in visitor.context.cookies()}
     visitor.page.get_by_role("button", name="Log out").click()
     expect(visitor.page.get_by_role("button", name="Log in")).to_be_visible()
-    assert httpx.get(f"{visitor.base}/api/whoami", cookies=cookies).status_code == 401
+    assert httpx.get(f"{visitor.base}/api/whoami", cookies=cookies, timeout=ANSWER_LIMIT_S).status_code == 401
     visitor.page.reload()
     expect(visitor.page.get_by_role("button", name="Log in")).to_be_visible()
     assert visitor.complaints == []

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import httpx
 import pytest
@@ -14,9 +15,11 @@ from tests.console.browser.visitor import Visitor
 from tests.nodes import ServeProcess
 
 QUEUES = 10_000
+IMPORT_LIMIT_S = 240
 FULLEST = "shop-42.orders-04242"
 ANSWER_MS = 200
-SPIN_S = 0.2
+MOST_TRIES = 40
+SPIN_S = 0.02
 
 TIMED = """([act, argument]) => new Promise((resolve) => {
   const body = document.querySelector('tbody');
@@ -51,7 +54,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     with ServeProcess(tmp_path_factory.mktemp("full"), store="memory", http="127.0.0.1:0") as node:
         names = [f"shop-{number % 100}.orders-{number:05}" for number in range(QUEUES)]
         queues = [{"name": name, "vhost": "/", "durable": True, "arguments": {}} for name in names]
-        with httpx.Client(base_url=f"http://{node.address('http')}/api", auth=GUEST, timeout=60) as api:
+        with httpx.Client(base_url=f"http://{node.address('http')}/api", auth=GUEST, timeout=IMPORT_LIMIT_S) as api:
             api.post("/definitions", json={"queues": queues}).raise_for_status()
             order = {"properties": {}, "routing_key": FULLEST, "payload": "order", "payload_encoding": "string"}
             api.post("/exchanges/%2F/amq.default/publish", json=order).raise_for_status()
@@ -71,17 +74,26 @@ def visitor(full_window: Visitor) -> Visitor:
     return found
 
 
+def check_quick(visitor: Visitor, acts: Iterable[tuple[str, str]]) -> None:
+    """Check that one of several acts is answered at once: somebody else may have the processor during the others."""
+    times_ms = []
+    for act in itertools.islice(acts, MOST_TRIES):
+        before = crowding()
+        times_ms.append(visitor.page.evaluate(TIMED, act) / max(before, crowding()))
+        if times_ms[-1] < ANSWER_MS:
+            return
+    raise AssertionError(f"nothing is answered within {ANSWER_MS} ms: {times_ms}")
+
+
 def test_a_filter_answers_at_once(visitor: Visitor) -> None:
-    times = [visitor.page.evaluate(TIMED, ["type", f"orders-0{number}"]) for number in range(1, 9)]
-    assert min(times) < ANSWER_MS * crowding(), times
+    check_quick(visitor, (("type", f"orders-0{number}") for number in itertools.cycle(range(1, 9))))
     expect(visitor.main.locator(".table-status")).to_have_text("1,000 of 10,000 queues")
     assert visitor.complaints == []
 
 
 @pytest.mark.parametrize("column", ["messages_ready", "name"])
 def test_sorting_answers_at_once(visitor: Visitor, column: str) -> None:
-    times = [visitor.page.evaluate(TIMED, ["sort", column]) for _ in range(8)]
-    assert min(times) < ANSWER_MS * crowding(), times
+    check_quick(visitor, itertools.repeat(("sort", column)))
     assert visitor.complaints == []
 
 

@@ -14,6 +14,9 @@ from tests.nodes import ServeProcess
 ARTIFACTS = Path(__file__).parents[3] / "artifacts" / "console"
 """Screenshots of the pages, for people to look at."""
 
+LOOK_MS = 60_000
+"""So long is looked for what should be there, and pages may take to come: a machine may be slow."""
+
 DESK = {"width": 1400, "height": 900}
 PHONE = {"width": 390, "height": 844}
 PHONE_OPTIONS: dict[str, Any] = {"viewport": PHONE, "has_touch": True, "is_mobile": True}
@@ -25,6 +28,7 @@ class Visitor:
     def __init__(self, browser: Browser, node: ServeProcess, **options: Any) -> None:
         self.base = f"http://{node.address('http')}"
         self.context: BrowserContext = browser.new_context(**{"viewport": DESK, "locale": "en-GB", **options})
+        self.context.set_default_timeout(LOOK_MS)
         self.page: Page = self.context.new_page()
         self.complaints: list[str] = []
         """Errors and warnings of the browser, and what it asked somebody else for than the node."""
