@@ -21,6 +21,7 @@ GUEST = ("guest", "guest")
 READER = ("reader", "secret")
 LIMIT_S = 300
 """Of a test: it may have a browser and nodes to start, and wait for several things."""
+START_MS = 150_000
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,7 +39,7 @@ def browser(postgres: EmbeddedPostgres) -> Iterator[Browser]:
     expect.set_options(timeout=LOOK_MS)
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox"], timeout=LOOK_MS
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"], timeout=START_MS
         )
         yield found
         found.close()

@@ -15,6 +15,8 @@ NOTE_CONTROLS = """() => {
   window.controls = [...all].filter(window.isUsed);
   return window.controls.length;
 }"""
+# Where one begins is up to the browser, and there may be more controls by then.
+MOST_ROUNDS = 3
 NOTE_FOCUS = """() => {
   const isNoted = window.visited !== undefined;
   window.visited = new Map();
@@ -54,9 +56,12 @@ def test_every_control_is_reached_by_the_tabulator_and_shows_that_it_has_the_foc
     assert count > 10
     visitor.page.evaluate("document.activeElement.blur()")
     visitor.page.evaluate(NOTE_FOCUS)
-    for _ in range(count + 5):
-        visitor.page.keyboard.press("Tab")
-    assert visitor.page.evaluate(UNREACHED) == []
+    for _ in range(MOST_ROUNDS):
+        for _ in range(count):
+            visitor.page.keyboard.press("Tab")
+        if not (unreached := visitor.page.evaluate(UNREACHED)):
+            break
+    assert unreached == []
     assert visitor.page.evaluate(UNMARKED) == []
 
 
