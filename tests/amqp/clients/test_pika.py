@@ -23,13 +23,13 @@ class RoundTrip:
     def __init__(self, queue: str, stop: Callable[[], None]) -> None:
         self.queue = queue
         self.stop = stop
-        self.confirmed = 0
+        self.confirmed: set[int] = set()
         self.received: list[int] = []
         self.error: Any = None
 
     @property
     def is_done(self) -> bool:
-        return self.confirmed == len(self.received) == MESSAGES
+        return len(self.confirmed) == len(self.received) == MESSAGES
 
     def on_open(self, connection: Any) -> None:
         self.connection = connection
@@ -62,11 +62,9 @@ class RoundTrip:
 
     def on_confirm(self, frame: Any) -> None:
         assert isinstance(frame.method, pika.spec.Basic.Ack)
-        # Confirms count from 1; with `multiple` one stands for all up to its tag.
-        if frame.method.multiple:
-            self.confirmed = max(self.confirmed, frame.method.delivery_tag)
-        else:
-            self.confirmed += 1
+        # Confirms count from 1, and need not come in order; with `multiple` one stands for all up to its tag.
+        tag = frame.method.delivery_tag
+        self.confirmed.update(range(1, tag + 1) if frame.method.multiple else [tag])
         self.look()
 
     def on_delivery(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
