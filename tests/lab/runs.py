@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -20,8 +21,10 @@ from flyball.lab.worker import Commands, serve
 from flyball.lab.workloads import Workload, make_workload
 from tests.nodes import RunningNode
 
-PATIENCE_S = 30.0
+PATIENCE_S = 100.0
 REPORT_EVERY_S = 0.01
+LAST_LOOKS = 20
+"""So many reports in a row have to say that what is missing stays so."""
 
 Event = dict[str, Any]
 
@@ -73,6 +76,8 @@ class Outcome:
 
     last: list[Event]
     traces: Path
+    began_us: int = 0
+    """When the clients were told to begin; none of them does so before."""
 
     @property
     def failure(self) -> str:
@@ -102,9 +107,13 @@ def run(
     calls: int = 100,
     workers: int = 1,
     meanwhile: Callable[[Workload, dict[str, Any], list[Conductor]], Any] | None = None,
+    missing: int = 0,
 ) -> Outcome:
-    """Run a workload until each worker has made so many calls, and `meanwhile`, if any, has ended."""
-    return uvloop.run(_run(make_workload(parameters), targets, traces, calls, workers, meanwhile))
+    """Run a workload until each worker has made so many calls, and `meanwhile`, if any, has ended.
+
+    So many messages are `missing` in the end: nobody waits for them for long.
+    """
+    return uvloop.run(_run(make_workload(parameters), targets, traces, calls, workers, meanwhile, missing))
 
 
 async def _run(
@@ -113,10 +122,11 @@ async def _run(
     traces: Path,
     calls: int,
     workers: int,
-    meanwhile: Callable[[Workload, dict[str, Any], list[Conductor]], Any] | None,
+    meanwhile: Callable[[Workload, dict[str, Any], list[Conductor]], Any] | None = None,
+    missing: int = 0,
 ) -> Outcome:
     set_up = {**await workload.set_up(targets), **workload.prepare([])}
-    return await conduct(workload, set_up, targets, traces, calls, workers, meanwhile)
+    return await conduct(workload, set_up, targets, traces, calls, workers, meanwhile, missing)
 
 
 async def conduct(
@@ -127,6 +137,7 @@ async def conduct(
     calls: int,
     workers: int = 1,
     meanwhile: Callable[[Workload, dict[str, Any], list[Conductor]], Any] | None = None,
+    missing: int = 0,
 ) -> Outcome:
     """Run a workload that is set up; see `run`."""
     conductors = [Conductor() for _ in range(workers)]
@@ -136,10 +147,10 @@ async def conduct(
         ):
             tasks.create_task(conductor.be_a_worker())
             conductor.tell(assignment(workload, targets, traces, set_up, list(numbers), f"worker-{place}"))
-        await _conduct(workload, set_up, conductors, calls, meanwhile)
+        began_us = await _conduct(workload, set_up, conductors, calls, meanwhile, missing)
         for conductor in conductors:
             conductor.hang_up()
-    return Outcome([conductor.events[-1] for conductor in conductors], traces)
+    return Outcome([conductor.events[-1] for conductor in conductors], traces, began_us)
 
 
 async def _conduct(
@@ -148,7 +159,10 @@ async def _conduct(
     conductors: list[Conductor],
     calls: int,
     meanwhile: Callable[[Workload, dict[str, Any], list[Conductor]], Any] | None,
-) -> None:
+    missing: int,
+) -> int:
+    """Lead the workers through the run; return when they were told to begin, 0 if that never was."""
+
     async def all_hear(name: str) -> bool:
         heard = [await conductor.heard(name) for conductor in conductors]
         return all(event["event"] == name for event in heard)
@@ -158,34 +172,39 @@ async def _conduct(
             conductor.tell(command)
 
     if not await all_hear("ready"):
-        return
-    all_told({"command": "start", "at_us": time.time_ns() // 1000})
+        return 0
+    began_us = time.time_ns() // 1000
+    all_told({"command": "start", "at_us": began_us})
     for conductor in conductors:
         await conductor.until(lambda event: event.get("calls", 0) >= calls or event.get("running") == 0)
     if meanwhile is not None:
         await meanwhile(workload, set_up, conductors)
     all_told({"command": "stop"})
-    if not await all_hear("stopped"):
-        return
-    if workload.drains:
-        await _until_drained(conductors)
-    all_told({"command": "finish"})
-    await all_hear("done")
+    if await all_hear("stopped"):
+        if workload.drains:
+            await _until_drained(conductors, missing)
+        all_told({"command": "finish"})
+        await all_hear("done")
+    return began_us
 
 
-async def _until_drained(conductors: list[Conductor]) -> None:
-    """Return when all that was sent is received, or nothing more comes."""
+async def _until_drained(conductors: list[Conductor], missing: int) -> None:
+    """Return when all that was sent is received but for those that are missing, or patience ends."""
     still = 0
-    before = -1
-    while still < 20:
-        latest = [await conductor.until(lambda event: event["event"] == "progress") for conductor in conductors]
-        if any(event["event"] == "failed" for event in latest):
-            return
-        sent, received = (sum(event[name] for event in latest) for name in ("sent", "received"))
-        if sent == received:
-            return
-        still = still + 1 if received == before else 0
-        before = received
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            while still < LAST_LOOKS:
+                latest = [await conductor.until(_is_progress) for conductor in conductors]
+                if any(event["event"] == "failed" for event in latest):
+                    return
+                sent, received = (sum(event[name] for event in latest) for name in ("sent", "received"))
+                if sent == received:
+                    return
+                still = still + 1 if sent == received + missing else 0
+
+
+def _is_progress(event: Event) -> bool:
+    return bool(event["event"] == "progress")
 
 
 def assignment(

@@ -10,6 +10,10 @@ import uvloop
 from flyball.lab.alarm import Alarm
 
 
+LEAD_NS = 200_000_000
+"""Long enough for all to wait before the first is woken, also when the process is held up."""
+
+
 def test_tasks_wake_in_the_order_of_their_times_and_never_too_early() -> None:
     async def main() -> list[int]:
         alarm = Alarm()
@@ -23,7 +27,7 @@ def test_tasks_wake_in_the_order_of_their_times_and_never_too_early() -> None:
         now_ns = time.perf_counter_ns()
         async with asyncio.TaskGroup() as tasks:
             for place in (3, 1, 4, 2, 0):
-                tasks.create_task(wait(place, now_ns + 2_000_000 + place * 300_000))
+                tasks.create_task(wait(place, now_ns + LEAD_NS + place * 300_000))
         alarm.close()
         return woken
 

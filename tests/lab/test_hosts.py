@@ -103,12 +103,13 @@ def test_another_version_over_there_is_refused(url: str, monkeypatch: pytest.Mon
         uvloop.run(SshHost(url).check())
 
 
-@pytest.mark.parametrize("ahead_s", [-0.3, 0.3])
+@pytest.mark.parametrize("ahead_s", [-0.9, 0.9])
 def test_a_clock_that_differs_is_a_warning(url: str, ahead_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "CLOCK_THERE", hosts.CLOCK_THERE.replace("time.time()", f"time.time() + {ahead_s}"))
     (warning,) = uvloop.run(SshHost(url).check())
     found_s = float(warning.partition("differs by ")[2].partition(" s")[0])
-    assert found_s == pytest.approx(0.3, abs=0.1)
+    # It tells how much at the least: a busy machine is slow to answer.
+    assert 0.4 < found_s <= 0.9
 
 
 def test_a_clock_that_is_quite_wrong_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,14 +45,16 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 def test_an_answer_comes_a_round_trip_later_and_not_much_after_that() -> None:
     async def talk(relay: Relay, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        took_s = []
-        for _ in range(10):
+        for _ in range(200):
             began = time.perf_counter()
             writer.write(b"?")
             await reader.readexactly(1)
-            took_s.append(time.perf_counter() - began)
-        assert min(took_s) >= ROUND_TRIP_S
-        assert min(took_s) < 1.5 * ROUND_TRIP_S
+            took_s = time.perf_counter() - began
+            assert took_s >= ROUND_TRIP_S
+            # A busy machine may hold up an answer, but not each of them.
+            if took_s < 1.5 * ROUND_TRIP_S:
+                return
+        pytest.fail("no answer came in time")
 
     through_a_relay(echo, talk)
 
@@ -60,11 +62,12 @@ def test_an_answer_comes_a_round_trip_later_and_not_much_after_that() -> None:
 def test_bytes_that_follow_do_not_wait_for_the_answers_of_those_before() -> None:
     async def talk(relay: Relay, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         began = time.perf_counter()
-        for _ in range(50):
+        for _ in range(100):
             writer.write(b"?")
             await asyncio.sleep(0)
-        await reader.readexactly(50)
-        assert time.perf_counter() - began < 10 * ROUND_TRIP_S
+        await reader.readexactly(100)
+        # Those that wait for each other take at least as many round trips.
+        assert time.perf_counter() - began < 100 * ROUND_TRIP_S
 
     through_a_relay(echo, talk)
 

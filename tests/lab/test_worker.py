@@ -125,6 +125,10 @@ def test_that_all_clients_are_through_is_said_at_once(memory_node: RunningNode, 
     assert (progress["running"], progress["calls"]) == (0, 9)
 
 
+MESSAGES, PAUSE_S, LIMIT_S = 20, 0.1, 1.5
+"""All pauses together are longer than the limit, and each is much shorter."""
+
+
 class Leisurely(Workload):
     """Takes its time for messages that it sends when it is told to stop."""
 
@@ -140,18 +144,18 @@ class Leisurely(Workload):
     async def behave(self, client: Client) -> None:
         await client.pause(3600)
         queue = client.queue("late")
-        for number in range(20):
+        for number in range(MESSAGES):
             await client.put(queue, client.address, b"", number + 1)
-            await client.pause(0.05)
+            await client.pause(PAUSE_S)
 
 
 def test_clients_may_take_their_time_to_stop_as_long_as_something_moves(
     memory_node: RunningNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "STOP_LIMIT_S", 0.5)
+    monkeypatch.setattr(worker, "STOP_LIMIT_S", LIMIT_S)
     parameters = {"kind": "tests.lab.test_worker:Leisurely"}
     outcome = run(parameters, [target_of(memory_node, "thorbang")], tmp_path, calls=0)
-    assert (outcome.failure, outcome.total("sent")) == ("", 20)
+    assert (outcome.failure, outcome.total("sent")) == ("", MESSAGES)
 
 
 def test_an_unexpected_command_is_an_error(memory_node: RunningNode, tmp_path: Path) -> None:

@@ -70,10 +70,10 @@ def test_the_load_is_recorded_as_a_loop_without_a_goal() -> None:
             if len(samples) == 3:
                 enough.set()
 
-        sampler = LoadSampler(meter, Unit.BUSY_MS, 0.01, record)
-        sampler.start()
-        sampler.start()
         meter.ask().got()
+        sampler = LoadSampler(meter, Unit.BUSY_MS, 0.1, record)
+        sampler.start()
+        sampler.start()
         await enough.wait()
         sampler.stop()
         sampler.stop()
@@ -82,7 +82,7 @@ def test_the_load_is_recorded_as_a_loop_without_a_goal() -> None:
     samples = asyncio.run(main())
     assert [sample.sequence for sample in samples] == [0, 1, 2]
     for sample in samples:
-        assert (sample.loop, sample.setpoint, sample.sample_time_s) == (LOOP, 0.0, 0.01)
+        assert (sample.loop, sample.setpoint, sample.sample_time_s) == (LOOP, 0.0, 0.1)
         assert sample.action == sample.measurement
         # One connection, busy all the time.
         assert sample.measurement == pytest.approx(1000, rel=0.2)

@@ -56,7 +56,9 @@ def visited(
             host, port = server.sockets[0].getsockname()
             target = Target(name="site", host=host, port=port)
             workload = make_workload({"kind": "auction", "clients": 3, "think_time_s": 0.001, **parameters})
-            made = {**await workload.set_up([target]), **(set_up or {})}
+            # What is tried is how visitors wait, and not the first look around.
+            patient = workload.model_copy(update={"time_out_s": 60.0})
+            made = {**await patient.set_up([target]), **(set_up or {})}
             return await conduct(workload, made, [target], folder / "traces", calls=calls)
 
     return uvloop.run(main())
@@ -79,11 +81,14 @@ def test_answers_are_calls_by_key_and_cost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "result"), [(FULL, "refused"), (BROKEN, "failed"), (GONE, "failed"), (HANGS, "failed")]
+    ("answer", "result", "time_out_s"),
+    [(FULL, "refused", 60.0), (BROKEN, "failed", 60.0), (GONE, "failed", 60.0), (HANGS, "failed", 0.05)],
 )
-def test_who_is_not_served_goes_on_and_the_run_does_too(answer: bytes, result: str, tmp_path: Path) -> None:
+def test_who_is_not_served_goes_on_and_the_run_does_too(
+    answer: bytes, result: str, time_out_s: float, tmp_path: Path
+) -> None:
     outcome = visited(
-        lambda number, line: PAGE if number < WARM_UPS or number % 2 else answer, tmp_path, 40, time_out_s=0.05
+        lambda number, line: PAGE if number < WARM_UPS or number % 2 else answer, tmp_path, 40, time_out_s=time_out_s
     )
     assert outcome.failure == ""
     found = results(outcome)
@@ -92,9 +97,10 @@ def test_who_is_not_served_goes_on_and_the_run_does_too(answer: bytes, result: s
 
 
 def test_a_time_out_is_recorded_with_how_long_it_was_waited(tmp_path: Path) -> None:
-    outcome = visited(lambda number, line: PAGE if number < WARM_UPS else HANGS, tmp_path, 3, time_out_s=0.05)
+    outcome = visited(lambda number, line: PAGE if number < WARM_UPS else HANGS, tmp_path, 3, time_out_s=0.2)
     took_ns = outcome.calls()["response_ns"].to_pylist()
-    assert all(45e6 < took < 5e9 for took in took_ns)
+    # A loop's timers know only milliseconds.
+    assert all(took > 0.19e9 for took in took_ns)
 
 
 def test_what_is_under_way_when_the_run_stops_is_given_up(tmp_path: Path) -> None:

@@ -89,10 +89,10 @@ class FaultyServer:
         return wire.encode_message(sender, context, 1, content)
 
 
-def run_against(fault: str, parameters: dict[str, Any], traces: Path) -> Outcome:
+def run_against(fault: str, parameters: dict[str, Any], traces: Path, missing: int = 0) -> Outcome:
     async def meet() -> Outcome:
         async with FaultyServer(fault).serving() as target:
-            return await _run(make_workload(parameters), [target], traces, 1000, 1, None)
+            return await _run(make_workload(parameters), [target], traces, 1000, 1, missing=missing)
 
     return uvloop.run(meet())
 
@@ -149,13 +149,13 @@ def test_a_copy_that_comes_when_all_is_received_is_noticed(memory_node: RunningN
 
 
 def test_a_lost_answer_is_noticed_at_the_end_at_the_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "STOP_LIMIT_S", 0.1)
+    monkeypatch.setattr(worker, "STOP_LIMIT_S", 1.0)
     outcome = run_against("loses", _small("telesto_pairs"), tmp_path)
-    assert outcome.failure == "1 clients still wait for an answer, and nothing has moved for 0.1 s"
+    assert outcome.failure == "1 clients still wait for an answer, and nothing has moved for 1 s"
 
 
 def test_a_message_lost_on_its_way_around_is_in_the_verdict(tmp_path: Path) -> None:
-    outcome = run_against("loses", _small("telesto_one_way"), tmp_path)
+    outcome = run_against("loses", _small("telesto_one_way"), tmp_path, missing=1)
     assert (outcome.verdict.lost, outcome.verdict.doubled) == (1, 0)
 
 
@@ -203,7 +203,7 @@ def test_a_stream_notices_a_lost_message(memory_node: RunningNode, tmp_path: Pat
 
     # A consumer that is busy leaves messages in the queue.
     slow = {**STREAM, "prefetch": 1, "handler_time_s": 0.005}
-    outcome = run(slow, [target], tmp_path, calls=20, meanwhile=take_one_away)
+    outcome = run(slow, [target], tmp_path, calls=20, meanwhile=take_one_away, missing=1)
     assert outcome.failure == ""
     assert (outcome.verdict.lost, outcome.verdict.doubled) == (1, 0)
 
@@ -226,7 +226,15 @@ def test_arrivals_keep_their_schedule_while_the_broker_stalls(
     stalled_us: list[int] = []
 
     async def stall(workload: Workload, set_up: dict[str, Any], conductors: list[Conductor]) -> None:
-        stalling = asyncio.get_running_loop().run_in_executor(None, memory_node.call, lambda node: goes_on.wait())
+        loop = asyncio.get_running_loop()
+        stands_still = asyncio.Event()
+
+        def stand_still(node: object) -> None:
+            loop.call_soon_threadsafe(stands_still.set)
+            goes_on.wait()
+
+        stalling = loop.run_in_executor(None, memory_node.call, stand_still)
+        await stands_still.wait()
         stalled_us.append(time.time_ns() // 1000)
         await conductors[0].until(lambda event: time.time_ns() // 1000 >= stalled_us[0] + STALL_S * 1e6)
         stalled_us.append(time.time_ns() // 1000)
@@ -247,4 +255,5 @@ def test_arrivals_keep_their_schedule_while_the_broker_stalls(
     assert meanwhile.sum() >= 0.9 * STALL_S * RATE_PER_S
     waited_s = latency_s[meanwhile] - (stalled_us[1] - sent["intended_us"][meanwhile]) / 1e6
     assert waited_s.min() > -0.02
-    assert (sent["response_ns"][meanwhile] / 1e9 > STALL_S / 2).sum() <= 5
+    sent_us = sent["intended_us"] + sent["late_ns"] / 1000
+    assert (sent_us[meanwhile] < stalled_us[1] - 20_000).sum() <= 5
