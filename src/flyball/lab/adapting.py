@@ -149,7 +149,8 @@ class _Adapting:
     def _note(self, sample: Sample) -> None:
         self._samples.record(sample)
         if self._player is not None:
-            self._player.place = sample.sequence
+            # Not the sample's number: a sample that was left out must not take a step with it.
+            self._player.place += 1
         while self._changes and self._changes[0].at_sample <= sample.sequence:
             change = self._changes.pop(0)
             if change.goal_per_s is not None and self._consumer is not None:
