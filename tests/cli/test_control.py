@@ -28,6 +28,7 @@ from flyball.cli.governor.handlers import handler_of
 from flyball.cli.governor.live import shown_url, without_password
 from flyball.cli.governor.series import read_series
 from flyball.cli.main import app
+from flyball.client.adaptive.sensors import LEAST_S
 from flyball.client.sync import Client
 from flyball.control.documents import read_design
 from flyball.control.laws import Multiplicative, SelfTuning, law_to_json
@@ -37,6 +38,8 @@ from flyball.trace.files import TraceFiles
 QUIET = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
 QUEUE = "orders"
 MESSAGES = 12_000
+SAMPLE = r"[\d.]+ s: "
+"""How the line of a sample begins."""
 
 Row = dict[str, Any]
 
@@ -448,21 +451,21 @@ def test_a_mistake_in_simulate_is_one_line(
 
 
 def test_the_chain_from_a_queue_to_a_loop_that_holds_its_rate(url: str, tmp_path: Path) -> None:
-    signal_flags = ["--lowest", 1, "--highest", 6, "--count", 45, "--sample-time", 0.05]
-    made = live("identify", url, *signal_flags, "--handler-ms", 10, "--out", tmp_path, "--quiet")
+    signal_flags = ["--lowest", 1, "--highest", 6, "--count", 45, "--sample-time", 0.125]
+    made = live("identify", url, *signal_flags, "--handler-ms", 25, "--out", tmp_path, "--quiet")
     assert made.exit_code == 0, made.stderr
-    assert made.stdout.startswith(f"samples: {tmp_path / 'samples'}\nloop {QUEUE}, a sample every 0.05 s\n")
+    assert made.stdout.startswith(f"samples: {tmp_path / 'samples'}\nloop {QUEUE}, a sample every 0.125 s\n")
     plant = read_model((tmp_path / "model.json").read_text(encoding="utf-8"))
-    # By Little's law a window of one is a message every 10 ms, and a bit.
-    assert plant.gain == pytest.approx(90, rel=0.5)
-    designed = control("design", tmp_path / "model.json", "--setpoint", 300, "--limits", 1, 20, "--out", tmp_path)
+    # By Little's law a window of one is a message every 25 ms, and a bit.
+    assert plant.gain == pytest.approx(37, rel=0.5)
+    designed = control("design", tmp_path / "model.json", "--setpoint", 120, "--limits", 1, 20, "--out", tmp_path)
     assert designed.exit_code == 0, designed.stderr
-    flags = ["--design", tmp_path / "design.json", "--handler-ms", 10, "--seconds", 1.5, "--json"]
+    flags = ["--design", tmp_path / "design.json", "--handler-ms", 25, "--seconds", 4, "--json"]
     *samples, told = documents(live("run", url, *flags, "--samples", tmp_path / "run", "--out", tmp_path))
     assert len(samples) == told["samples"] >= 10
-    assert {sample["setpoint"] for sample in samples} == {300.0}
+    assert {sample["setpoint"] for sample in samples} == {120.0}
     assert all(1 <= sample["action"] <= 20 for sample in samples)
-    assert told["mean"] == pytest.approx(300, rel=0.4)
+    assert told["mean"] == pytest.approx(120, rel=0.4)
     assert "messages/s" in (tmp_path / "run.svg").read_text(encoding="utf-8")
     # What the loop has recorded can be identified from, too: it is read, whatever it says.
     (series,) = read_series([tmp_path / "run"], 1.0)
@@ -470,13 +473,13 @@ def test_the_chain_from_a_queue_to_a_loop_that_holds_its_rate(url: str, tmp_path
 
 
 def test_a_rate_needs_no_model(url: str, tmp_path: Path) -> None:
-    flags = ["--rate", 200, "--handler-ms", 1, "--sample-time", 0.1, "--seconds", 1]
+    flags = ["--rate", 50, "--handler-ms", 1, "--sample-time", 0.2, "--seconds", 2]
     result = live("run", url, *flags, "--out", tmp_path)
     lines = result.stdout.splitlines()
-    assert re.fullmatch(r"0\.1 s: [\d.]+ messages/s, goal 200, action [\d.]+", lines[0])
+    assert re.fullmatch(SAMPLE + r"[\d.]+ messages/s, goal 50, action [\d.]+", lines[0])
     shown = dict(line.split(maxsplit=1) for line in lines if line.startswith(("goal", "mean")))
-    assert shown["goal"] == "200 messages/s"
-    assert float(shown["mean"].split()[0]) == pytest.approx(200, rel=0.3)
+    assert shown["goal"] == "50 messages/s"
+    assert float(shown["mean"].split()[0]) == pytest.approx(50, rel=0.3)
     assert lines[-1] == f"plot: {tmp_path / 'run.svg'}"
 
 
@@ -486,22 +489,22 @@ def test_rabbitmq_is_a_broker_like_any_other(rabbitmq_node: Broker, tmp_path: Pa
         channel.queue_declare("control")
         for _ in range(2_000):
             channel.basic_publish("", "control", b"x")
-        flags = ["--rate", 200, "--handler-ms", 10, "--actuator", "fractional", "--sample-time", 0.2, "--seconds", 3]
+        flags = ["--rate", 60, "--handler-ms", 30, "--actuator", "fractional", "--sample-time", 0.2, "--seconds", 3]
         result = control(
             "run", "--url", rabbitmq_node.url(), "--queue", "control", *flags, "--out", tmp_path, "--json"
         )
         *samples, told = documents(result)
         channel.queue_delete("control")
-    # A window between two and three: 10 ms and a bit for each message.
+    # A window of about two: 30 ms and a bit for each message.
     assert 1.5 < samples[-1]["action"] < 6
-    assert told["mean"] == pytest.approx(200, rel=0.3)
+    assert told["mean"] == pytest.approx(60, rel=0.3)
 
 
 @pytest.mark.parametrize(
     ("goal", "unit"), [(["--latency-ms", "20"], "ms"), (["--fast"], "messages waiting")], ids=["latency", "fast"]
 )
 def test_other_goals_are_shown_in_their_units(url: str, tmp_path: Path, goal: list[str], unit: str) -> None:
-    flags = ["--handler-ms", 2, "--concurrency", 2, "--sample-time", 0.1, "--seconds", 0.5, "--quiet"]
+    flags = ["--handler-ms", 2, "--concurrency", 2, "--sample-time", 0.1, "--seconds", 1.5, "--quiet"]
     result = live("run", url, *goal, *flags, "--out", tmp_path, "--plot", tmp_path / "run.png")
     goal_line = next(line for line in result.stdout.splitlines() if line.startswith("goal"))
     assert goal_line.endswith(f" {unit}")
@@ -509,11 +512,12 @@ def test_other_goals_are_shown_in_their_units(url: str, tmp_path: Path, goal: li
 
 
 def test_a_shadow_shows_what_it_would_do_and_does_nothing(url: str, tmp_path: Path) -> None:
-    flags = ["--rate", 5000, "--actuator", "window", "--handler-ms", 10, "--sample-time", 0.1, "--seconds", 0.6]
+    flags = ["--rate", 5000, "--actuator", "window", "--handler-ms", 10, "--sample-time", 0.1, "--seconds", 1]
     *samples, _ = documents(live("run", url, *flags, "--shadow", "--out", tmp_path, "--json"))
     assert samples[-1]["action"] > 2
-    # With a window of one there is never more than one message every 10 ms.
-    assert max(sample["measurement"] for sample in samples) < 120
+    # With a window of one there is never more than one message every 10 ms, and one more between two samples, even if
+    # these are as near to each other as they may be.
+    assert max(sample["measurement"] for sample in samples) <= 100 + 1 / LEAST_S
 
 
 def test_a_handler_of_ones_own_gets_each_message(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -524,9 +528,10 @@ def test_a_handler_of_ones_own_gets_each_message(url: str, tmp_path: Path, monke
         encoding="utf-8",
     )
     monkeypatch.chdir(tmp_path)
-    flags = ["--rate", 100, "--sample-time", 0.1, "--seconds", 0.5, "--out", tmp_path]
+    flags = ["--rate", 50, "--sample-time", 0.1, "--seconds", 1, "--out", tmp_path]
     assert live("run", url, *flags, "--handler", "own_handlers:handle").exit_code == 0
-    assert 10 < len(sys.modules["own_handlers"].seen) < 80
+    # Unless the rate is held it is thousands.
+    assert 10 < len(sys.modules["own_handlers"].seen) < 500
     assert set(sys.modules["own_handlers"].seen) == {b"x"}
     failing = live("run", url, *flags, "--handler", "own_handlers:fail")
     assert "warning: the handler failed" in failing.stdout
@@ -631,7 +636,7 @@ def test_a_reader_that_has_enough_is_no_error(url: str, tmp_path: Path) -> None:
         assert process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
-        assert (process.stderr.read(), process.wait(timeout=30)) == ("", 1)
+        assert (process.stderr.read(), process.wait(timeout=60)) == ("", 1)
 
 
 def test_addresses_are_shown_without_user_and_password() -> None:
@@ -643,12 +648,8 @@ def test_addresses_are_shown_without_user_and_password() -> None:
 # Ctrl-C, packages, speed
 
 
-SOME_SAMPLES = r"(0\.[3-9]|[1-9])"
-"""How the line of a sample begins that is not the first; a busy machine may leave some out."""
-
-
-def interrupted(arguments: list[object], line: str) -> tuple[int, str, str]:
-    """Run a command, press Ctrl-C as soon as it prints a line like that, and return how it ended."""
+def interrupted(arguments: list[object], after: int = 3) -> tuple[int, str, str]:
+    """Run a command, press Ctrl-C as soon as it has shown so many samples, and return how it ended."""
     process = subprocess.Popen(
         [sys.executable, "-m", "flyball", "control", *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -661,28 +662,28 @@ def interrupted(arguments: list[object], line: str) -> tuple[int, str, str]:
         printed = []
         for text in process.stdout:
             printed.append(text)
-            if re.match(line, text):
+            if sum(re.match(SAMPLE, one) is not None for one in printed) == after:
                 process.send_signal(signal.SIGINT)
                 break
-        out, complaints = process.communicate(timeout=30)
+        out, complaints = process.communicate(timeout=60)
     return process.returncode, "".join(printed) + out, complaints
 
 
 def test_ctrl_c_is_how_a_run_ends(url: str, tmp_path: Path) -> None:
     flags = ["run", "--url", url, "--queue", QUEUE, "--rate", 100, "--handler-ms", 1, "--sample-time", 0.05]
-    code, out, complaints = interrupted([*flags, "--out", tmp_path, "--samples", tmp_path / "kept"], SOME_SAMPLES)
+    code, out, complaints = interrupted([*flags, "--out", tmp_path, "--samples", tmp_path / "kept"])
     assert (code, complaints) == (0, "")
     assert "mean " in out
     assert (tmp_path / "run.svg").exists()
     assert len(read_series([tmp_path / "kept"], 1.0)[0].measurements) >= 2
-    code, out, complaints = interrupted([*flags, "--out", tmp_path, "--seconds", 60], SOME_SAMPLES)
+    code, out, complaints = interrupted([*flags, "--out", tmp_path, "--seconds", 60])
     assert (code, complaints) == (130, "flyball: interrupted: these are the figures of what there was\n")
     assert "mean " in out
 
 
 def test_ctrl_c_keeps_the_samples_that_were_made(url: str, tmp_path: Path) -> None:
     flags = ["identify", "--url", url, "--queue", QUEUE, "--handler-ms", 1, "--sample-time", 0.05]
-    code, _, complaints = interrupted([*flags, "--out", tmp_path], SOME_SAMPLES)
+    code, _, complaints = interrupted([*flags, "--out", tmp_path])
     place = tmp_path / "samples"
     said = re.fullmatch(
         r"flyball: interrupted: (\d+) samples are kept in (\S+); `flyball .*` uses them\n", complaints
@@ -708,14 +709,14 @@ def test_ctrl_c_does_not_wait_for_a_broker_that_says_nothing(tmp_path: Path) -> 
                 # It has sent its greeting, so it is waiting for ours.
                 connection.recv(8)
                 process.send_signal(signal.SIGINT)
-                out, complaints = process.communicate(timeout=15)
+                out, complaints = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert complaints == "flyball: interrupted before it was connected\n"
 
 
 def test_on_a_terminal_one_line_changes_and_the_figures_stand_alone(url: str, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    flags = ["--queue", QUEUE, "--rate", "100", "--handler-ms", "1", "--sample-time", "0.1", "--seconds", "0.5"]
+    flags = ["--queue", QUEUE, "--rate", "100", "--handler-ms", "1", "--sample-time", "0.1", "--seconds", "1.5"]
     done = subprocess.run(
         [sys.executable, "-m", "flyball", "control", "run", "--url", url, *flags, "--out", str(tmp_path)],
         stdout=subprocess.PIPE,
@@ -746,7 +747,7 @@ def test_samples_that_a_disk_does_not_take_are_told(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(TraceFiles, "write", no_room)
-    flags = ["--rate", 100, "--handler-ms", 1, "--sample-time", 0.1, "--seconds", 0.4, "--quiet", "--out", tmp_path]
+    flags = ["--rate", 100, "--handler-ms", 1, "--sample-time", 0.1, "--seconds", 1, "--quiet", "--out", tmp_path]
     result = live("run", url, *flags, "--samples", tmp_path / "kept")
     assert_one_line(result, f" samples could not be written to {tmp_path / 'kept'}", 0)
 

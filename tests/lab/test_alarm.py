@@ -9,7 +9,6 @@ import uvloop
 
 from flyball.lab.alarm import Alarm
 
-
 LEAD_NS = 200_000_000
 """Long enough for all to wait before the first is woken, also when the process is held up."""
 
