@@ -333,10 +333,10 @@ def test_ctrl_c_ends_a_waiting_get_and_loses_no_message(address: str) -> None:
             client.put("q", "first")
             assert process.stdout.readline() == b"first\n"
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=60)
         assert (process.returncode, out, err) == (130, b"", b"")
         client.put("q", "second")
-        assert client.take("q", wait_s=5) is not None
+        assert client.take("q", wait_s=60) is not None
 
 
 def test_a_reader_that_has_enough_ends_get_quietly(address: str) -> None:

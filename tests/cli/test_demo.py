@@ -14,11 +14,11 @@ import pytest
 
 from flyball.control.documents import read_design
 
-LIMIT_S = 280.0
+LIMIT_S = 840.0
 """It takes about a minute on a machine that has nothing else to do."""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_demo_tells_the_whole_story_and_leaves_nothing_but_its_report(tmp_path: Path) -> None:
     passing = tmp_path / "passing"
     passing.mkdir()
@@ -53,7 +53,7 @@ def test_the_demo_tells_the_whole_story_and_leaves_nothing_but_its_report(tmp_pa
     assert "store" in (out / "report" / "tables" / "phases.csv").read_text(encoding="utf-8")
     # The node and its folder are gone.
     host, port = re.findall(r"console: http://([\d.]+):(\d+)", done.stdout)[0]
-    with pytest.raises(ConnectionRefusedError), socket.create_connection((host, int(port)), timeout=5):
+    with pytest.raises(ConnectionRefusedError), socket.create_connection((host, int(port)), timeout=60):
         pass
     assert not [path.name for path in passing.iterdir() if path.name.startswith("flyball")]
 

@@ -30,7 +30,7 @@ from flyball.client.http import Place
 from flyball.console import sampling
 from flyball.console.part import console_part
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 QUIET = {"COLUMNS": "120", "LINES": "40", "TERM": "dumb", "NO_COLOR": "1"}
 
 

@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 import flyball
 
 SSHD = "/usr/sbin/sshd"
+TRIES = 5
 
 
 @contextmanager
@@ -23,13 +24,6 @@ def sshd(folder: Path) -> Iterator[str]:
     folder.mkdir(parents=True, exist_ok=True)
     for key in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
-    port = _free_port()
-    host_key = (folder / "host.pub").read_text()
-    (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {host_key}")
-    (folder / "sshd_config").write_text(
-        f"ListenAddress 127.0.0.1:{port}\nHostKey {folder / 'host'}\nAuthorizedKeysFile {folder / 'user.pub'}\n"
-        "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nPidFile none\n"
-    )
     (folder / "ssh_config").write_text(
         f"IdentityFile {folder / 'user'}\nIdentitiesOnly yes\nUserKnownHostsFile {folder / 'known_hosts'}\n"
     )
@@ -41,26 +35,39 @@ def sshd(folder: Path) -> Iterator[str]:
     if os.geteuid() == 0:
         # Where sshd of root separates its privileges; the system's service makes it too.
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-    server = subprocess.Popen(
-        [SSHD, "-D", "-e", "-f", str(folder / "sshd_config")],
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
-    )
-    assert server.stderr is not None
+    server, port = _listening(folder)
     try:
-        said = ""
-        for line in server.stderr:
-            said += line
-            if line.startswith("Server listening"):
-                break
-        else:
-            raise RuntimeError(f"sshd does not start: {said}")
+        host_key = (folder / "host.pub").read_text()
+        (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {host_key}")
         options = {"python": str(python), "folder": str(folder), "config": str(folder / "ssh_config")}
         yield f"ssh://{getpass.getuser()}@127.0.0.1:{port}?{urlencode(options)}"
     finally:
         server.terminate()
         server.communicate()
+
+
+def _listening(folder: Path) -> tuple[subprocess.Popen[str], int]:
+    """Start it on a free port; on another one, if somebody else has just taken that."""
+    said = ""
+    for _ in range(TRIES):
+        port = _free_port()
+        (folder / "sshd_config").write_text(
+            f"ListenAddress 127.0.0.1:{port}\nHostKey {folder / 'host'}\nAuthorizedKeysFile {folder / 'user.pub'}\n"
+            "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nPidFile none\n"
+        )
+        server = subprocess.Popen(
+            [SSHD, "-D", "-e", "-f", str(folder / "sshd_config")],
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+        assert server.stderr is not None
+        for line in server.stderr:
+            said += line
+            if line.startswith("Server listening"):
+                return server, port
+        server.communicate()
+    raise RuntimeError(f"sshd does not start: {said}")
 
 
 def _free_port() -> int:

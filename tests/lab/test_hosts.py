@@ -86,7 +86,7 @@ def test_a_process_ends_when_the_connection_breaks(url: str, tmp_path: Path) -> 
 
     there = uvloop.run(use())
     assert len(there) == 1
-    _, alive = psutil.wait_procs(there, timeout=20)
+    _, alive = psutil.wait_procs(there, timeout=60)
     assert alive == []
 
 

@@ -35,11 +35,12 @@ def busy() -> Iterator[tuple[subprocess.Popen[str], psutil.Process, Path]]:
             python.kill()
 
 
-def closed_port() -> int:
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port at which nobody listens, and nobody else can."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        port: int = unused.getsockname()[1]
-        return port
+        yield unused.getsockname()[1]
 
 
 def test_workers_run_the_interpreter_of_the_driver(spark: SparkSession) -> None:
@@ -72,8 +73,8 @@ def test_java_ends_when_python_is_killed(busy: tuple[subprocess.Popen[str], psut
 
 
 @pytest.mark.parametrize("scheme", ["spark", "sc"])
-def test_a_master_that_is_not_there_is_named_at_once(scheme: str) -> None:
-    master = f"{scheme}://127.0.0.1:{closed_port()}"
+def test_a_master_that_is_not_there_is_named_at_once(scheme: str, closed_port: int) -> None:
+    master = f"{scheme}://127.0.0.1:{closed_port}"
     with pytest.raises(PipelineError, match=f"cannot reach Spark at {master}: Connection refused"):
         spark_session(SparkSettings(master=master)).__enter__()
 
