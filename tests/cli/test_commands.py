@@ -372,6 +372,7 @@ def matches(shown: str, printed: str) -> bool:
     return re.fullmatch(pattern, printed.rstrip("\n")) is not None
 
 
+@pytest.mark.timeout(900)  # each command is a process that has to start
 def test_the_page_shows_what_happens(node: RunningNode, tmp_path: Path) -> None:
     environment = {
         **os.environ,
@@ -390,7 +391,7 @@ def test_the_page_shows_what_happens(node: RunningNode, tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
         assert matches(shown, done.stdout), f"$ {command}\n{done.stdout}\ninstead of\n{shown}"

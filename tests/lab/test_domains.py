@@ -33,7 +33,7 @@ join_every_s = {join_every_s}
 [run]
 repetitions = 1
 warm_up_s = 0
-length_s = 60
+length_s = 600
 cool_down_s = 0
 """
 
@@ -58,7 +58,8 @@ def test_nodes_that_the_domain_has_started_end_with_the_run(tmp_path: Path, monk
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     cluster = '{ capacity = 3, provisioner = "lab", max_members = 2, most_moves = 0 }'
-    slow = "{ pace_per_s = 1000 }"
+    # Slow enough for the second node to be there before all messages are handled, also where it takes long to start.
+    slow = "{ pace_per_s = 400 }"
     manifest = made(tmp_path, nodes=1, cluster=cluster, settings=slow, messages=1000, join_every_s=0.3)
     assert manifest["domain"]["nodes"] == 2
     assert [process for process in psutil.process_iter(["cmdline"]) if str(scratch) in str(process.info)] == []
