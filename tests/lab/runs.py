@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -93,6 +94,14 @@ class Outcome:
 
     def calls(self) -> pa.Table:
         return pq.ParquetDataset(sorted(self.traces.glob("calls-*.parquet"))).read()
+
+
+def tables_in(traces: Path) -> dict[str, pa.Table]:
+    """Return what was recorded by which writer: each may have begun another file at any time."""
+    files: dict[str, list[Path]] = {}
+    for path in sorted(traces.iterdir()):
+        files.setdefault(re.sub(r"-\d{8}T\d+Z-\d+\.parquet$", "", path.name), []).append(path)
+    return {writer: pq.ParquetDataset(paths).read() for writer, paths in files.items()}
 
 
 def target_of(node: RunningNode, protocol: str, name: str = "node-1") -> Target:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-import pyarrow.parquet as pq
 import pytest
 import uvloop
 
@@ -18,6 +17,7 @@ from flyball.lab.hosts import Host, SshHost, ThisMachine, own_address_towards
 from flyball.lab.plan import plan
 from flyball.lab.runner import make_run
 from tests.lab.descriptions import TINY, described
+from tests.lab.runs import tables_in
 from tests.lab.sshd import sshd
 
 
@@ -163,7 +163,7 @@ def test_nodes_and_clients_of_a_run_may_be_elsewhere(url: str, tmp_path: Path) -
     for part in ("traces", "logs"):
         (tmp_path / "run" / part).mkdir(parents=True)
     manifest = uvloop.run(make_run(plan(experiment).runs[0], tmp_path / "run", lambda live: None))
-    traces = sorted((tmp_path / "run" / "traces").iterdir())
-    assert [path.name.split("-2")[0] for path in traces] == ["calls-worker-1", "trace-node-1"]
-    assert pq.read_table(traces[0]).num_rows == manifest["checks"]["calls"] > 0
+    tables = tables_in(tmp_path / "run" / "traces")
+    assert list(tables) == ["calls-worker-1", "trace-node-1"]
+    assert tables["calls-worker-1"].num_rows == manifest["checks"]["calls"] > 0
     assert manifest["nodes"][0]["peak_bytes"] > 0

@@ -91,7 +91,8 @@ class Worker:
         if self.counts["failed"]:
             raise LabError(f"{self.peer.name}: {self.counts['failed']} calls failed")
         if "cpu_s" in event:
-            self.cpu_samples.append((time.time(), event["cpu_s"]))
+            # By its own clock, as its traces: what is heard late was not said late.
+            self.cpu_samples.append((event.get("at_s", time.time()), event["cpu_s"]))
         if kind == "stopped":
             self.has_stopped.set()
         elif kind == "done":

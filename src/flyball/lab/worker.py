@@ -201,6 +201,7 @@ class Worker:
             "running": self._running,
             "has_stopped": self._stage.stopping,
             "cpu_s": time.process_time() - self._cpu_s,
+            "at_s": time.time(),
         }
 
 
