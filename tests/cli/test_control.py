@@ -37,7 +37,7 @@ from flyball.trace.files import TraceFiles
 
 QUIET = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
 QUEUE = "orders"
-MESSAGES = 12_000
+MESSAGES = 6_000
 SAMPLE = r"[\d.]+ s: "
 """How the line of a sample begins."""
 

@@ -28,8 +28,9 @@ def pair(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[Pair]:
 
 
 @pytest.fixture
-def flyball(pair: Pair) -> Flyball:
-    """Run a command at the second node."""
+def flyball(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Flyball:
+    """Run a command at the second node, which waits for the first however slow it is."""
+    monkeypatch.setattr(status, "LIST_LIMIT_S", 60.0)
     env = {"FLYBALL_SERVER": str(pair[1].address("telesto")), "COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
 
     def run(*arguments: str) -> Result:

@@ -60,7 +60,7 @@ def test_a_process_of_its_own_goes_through_the_whole_dialogue(memory_node: Runni
         assert process.wait() == 0
     assert done["calls"] == stopped["calls"] == done["sent"] + done["received"]
     assert done["cpu_s"] > 0
-    assert 0 < done["wall_s"] < 30
+    assert 0 < done["wall_s"] < 300
     assert done["dropped"] == 0
     assert pq.ParquetDataset(sorted(tmp_path.glob("calls-worker-1-*"))).read().num_rows == done["calls"]
 

@@ -263,9 +263,10 @@ def test_user_info_needs_a_second_connection_for_each_comment(shop_dsn: str, ask
 
 def test_a_pool_of_which_all_keep_one_and_want_another_is_full_until_its_time_out(shop_dsn: str) -> None:
     async def do(visitor: Visitor) -> tuple[Reply, Reply]:
+        await visitor.pool.wait(timeout=60)
         return await visitor.get("/users/1"), await visitor.get("/items/1")
 
-    stuck, fine = visit(shop_dsn, do, connections=1, timeout_s=0.05)
+    stuck, fine = visit(shop_dsn, do, connections=1, timeout_s=0.5)
     assert stuck.status == 503
     assert "The shop is full" in stuck.text
     assert stuck.headers["retry-after"] == "5"

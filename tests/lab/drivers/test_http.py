@@ -119,7 +119,7 @@ def visit(make: Callable[[], Site], visits: Callable[[HttpSession, Site], Awaita
             host, port = server.sockets[0].getsockname()
             session = await connect("http", Target(name="site", host=host, port=port))
             assert isinstance(session, HttpSession)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await visits(session, site)
             await session.close()
         return site
