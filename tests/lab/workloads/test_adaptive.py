@@ -23,17 +23,17 @@ from tests.amqp.brokers import Broker
 from tests.lab.runs import Outcome, run, target_of
 from tests.nodes import RunningNode
 
-GOAL_PER_S = 100.0
+GOAL_PER_S = 50.0
 SMALL: dict[str, Any] = {
     "kind": "adaptive",
     "producers": 5,
-    "gap_s": 0.015,
-    "fill_s": 0.3,
-    "sample_time_s": 0.2,
+    "gap_s": 0.05,
+    "fill_s": 0.5,
+    "sample_time_s": 0.3,
     "goal_per_s": GOAL_PER_S,
-    "round_trip_ms": 30.0,
+    "round_trip_ms": 100.0,
 }
-"""Far below of what a machine can do: with a window of one there are 33 messages a second."""
+"""Far below of what a machine can do, however busy: with a window of one there are ten messages a second."""
 
 
 def samples_of(outcome: Outcome) -> list[dict[str, Any]]:
@@ -62,18 +62,18 @@ def check_loop(outcome: Outcome, least_action: float) -> None:
     assert {sample["setpoint"] for sample in samples} == {GOAL_PER_S}
     assert [sample["sequence"] for sample in samples] == sorted({sample["sequence"] for sample in samples})
     assert samples[-1]["action"] >= least_action
-    assert max(sample["measurement"] for sample in samples) > 45
+    assert max(sample["measurement"] for sample in samples) > 15
 
 
-@pytest.mark.parametrize(("actuator", "least_action"), [("integer", 2.0), ("fractional", 2.0), ("pacer", 50.0)])
+@pytest.mark.parametrize(("actuator", "least_action"), [("integer", 2.0), ("fractional", 2.0), ("pacer", 25.0)])
 def test_a_loop_runs_on_flyball(actuator: str, least_action: float, memory_node: RunningNode, tmp_path: Path) -> None:
-    outcome = run({**SMALL, "actuator": actuator}, [target_of(memory_node, "amqp")], tmp_path, calls=120)
+    outcome = run({**SMALL, "actuator": actuator}, [target_of(memory_node, "amqp")], tmp_path, calls=60)
     check_loop(outcome, least_action)
 
 
 def test_a_loop_runs_on_rabbitmq(rabbitmq_node: Broker, tmp_path: Path) -> None:
     target = Target(name="rabbitmq", host=rabbitmq_node.host, port=rabbitmq_node.port)
-    check_loop(run(SMALL, [target], tmp_path, calls=120), 2.0)
+    check_loop(run(SMALL, [target], tmp_path, calls=60), 2.0)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_staircase_is_played_one_step_a_sample(
     signal: str, played: list[float], memory_node: RunningNode, tmp_path: Path
 ) -> None:
     parameters = {**SMALL, "signal": signal, "actuator": "integer", "levels": 4, "lowest": 1, "highest": 10}
-    outcome = run(parameters, [target_of(memory_node, "amqp")], tmp_path, calls=250)
+    outcome = run(parameters, [target_of(memory_node, "amqp")], tmp_path, calls=90)
     check(outcome)
     actions = [sample["action"] for sample in samples_of(outcome)]
     assert list(dict.fromkeys(actions)) == played
@@ -103,7 +103,7 @@ def test_a_sample_that_is_left_out_leaves_no_step_out(
 
     monkeypatch.setattr(SampleWriter, "record", record_slowly)
     parameters = {**SMALL, "signal": "staircase", "actuator": "integer", "levels": 4, "lowest": 1, "highest": 10}
-    samples = samples_of(run(parameters, [target_of(memory_node, "amqp")], tmp_path, calls=250))
+    samples = samples_of(run(parameters, [target_of(memory_node, "amqp")], tmp_path, calls=90))
     assert list(dict.fromkeys(sample["action"] for sample in samples)) == [1.0, 4.0, 7.0, 10.0]
     assert samples[-1]["sequence"] > len(samples)
 
@@ -111,7 +111,7 @@ def test_a_sample_that_is_left_out_leaves_no_step_out(
 def test_a_signal_goes_on_where_a_loop_would_wait_for_messages(memory_node: RunningNode, tmp_path: Path) -> None:
     parameters = {**SMALL, "signal": "staircase", "actuator": "integer", "levels": 4, "lowest": 1, "highest": 100}
     outcome = run(
-        {**parameters, "producers": 1, "gap_s": 0.01}, [target_of(memory_node, "amqp")], tmp_path, calls=200
+        {**parameters, "producers": 1, "gap_s": 0.01}, [target_of(memory_node, "amqp")], tmp_path, calls=400
     )
     assert samples_of(outcome)[-1]["action"] == 100.0
 
@@ -126,7 +126,7 @@ def test_halved_capacity_is_half_the_rate_at_the_same_window(memory_node: Runnin
     schedule = [{"at_sample": 8, "capacity_ratio": 0.5}]
     target = target_of(memory_node, "amqp")
     # The way is so long that what a busy machine adds to it matters little.
-    outcome = run(constant(3, schedule=schedule, round_trip_ms=60.0), [target], tmp_path, calls=120)
+    outcome = run(constant(3, schedule=schedule, round_trip_ms=200.0), [target], tmp_path, calls=60)
     check(outcome)
     samples = samples_of(outcome)
     assert {sample["action"] for sample in samples[1:]} == {3.0}
@@ -136,12 +136,12 @@ def test_halved_capacity_is_half_the_rate_at_the_same_window(memory_node: Runnin
 
 
 def test_the_goal_changes_after_its_sample(memory_node: RunningNode, tmp_path: Path) -> None:
-    schedule = [{"at_sample": 3, "goal_per_s": 50.0}]
-    outcome = run({**SMALL, "schedule": schedule}, [target_of(memory_node, "amqp")], tmp_path, calls=100)
+    schedule = [{"at_sample": 3, "goal_per_s": 25.0}]
+    outcome = run({**SMALL, "schedule": schedule}, [target_of(memory_node, "amqp")], tmp_path, calls=90)
     check(outcome)
     goals = {sample["sequence"]: sample["setpoint"] for sample in samples_of(outcome)}
-    assert all(goal == (GOAL_PER_S if sequence <= 3 else 50.0) for sequence, goal in goals.items())
-    assert 50.0 in goals.values()
+    assert all(goal == (GOAL_PER_S if sequence <= 3 else 25.0) for sequence, goal in goals.items())
+    assert 25.0 in goals.values()
 
 
 def test_what_is_wrong_with_a_loop_is_told_in_a_line(
