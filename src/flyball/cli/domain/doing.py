@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 POLL_S = 0.2
 """How often the domain is looked at while something is under way."""
 
+ANSWER_S = 30.0
+"""A node that has said nothing for so long while another one is removed does not answer."""
+
 LAST_ANSWER_S = 3.0
 """A node that stops and has said nothing for so long is gone."""
 
@@ -72,7 +75,7 @@ def _remove_node(client: Client, name: str, force: bool, wait_s: float) -> str:
     client.manage("domain.node.remove", name=name, force=force)
     try:
         # A node that is about to stop answers at once or never again.
-        answer_s = LAST_ANSWER_S if is_asked else None
+        answer_s = LAST_ANSWER_S if is_asked else ANSWER_S
         _wait(client, lambda facts: _state_of(facts, name) is None, f"node {name} drains", wait_s, answer_s)
         return _state_of(facts_from(client, answer_s), name) or "gone"
     except (ConnectionFailed, ConnectionLost, RequestTimeout):
