@@ -18,6 +18,7 @@ from flyball.client.sync import Client
 from flyball.cluster.provisioners import LocalProcesses, Surroundings
 from flyball.errors import ClusterError
 from flyball.server.logs import MAX_FILE_BYTES
+from tests.cluster.provisioners.clock import leap, run_with_leaps
 
 STORE = "postgresql://flyball:secret@db.example/flyball"
 
@@ -183,11 +184,20 @@ def test_why_a_node_does_not_start_is_in_the_error(tmp_path: Path) -> None:
 
 
 def test_a_node_that_is_never_ready_is_ended(tmp_path: Path) -> None:
-    provisioner = pretender(tmp_path, "print(os.getpid(), flush=True); signal.pause()", start_limit_s=2)
-    with pytest.raises(ClusterError, match="node n2 is not ready after 2 s: see "):
-        uvloop.run(provisioner.start("n2"))
-    pid = int((tmp_path / "nodes" / "n2" / "node.log").read_text().splitlines()[1])
-    assert not is_there(pid)
+    pipe = tmp_path / "pid"
+    os.mkfifo(pipe)
+    extra = f"print(os.getpid(), file=open({str(pipe)!r}, 'w'), flush=True); signal.pause()"
+    provisioner = pretender(tmp_path, extra, start_limit_s=1000)
+
+    async def scenario() -> int:
+        starting = asyncio.ensure_future(provisioner.start("n2"))
+        pid = int(await asyncio.to_thread(pipe.read_text))
+        leap(1000)
+        with pytest.raises(ClusterError, match="node n2 is not ready after 1000 s: see "):
+            await starting
+        return pid
+
+    assert not is_there(run_with_leaps(scenario()))
 
 
 @pytest.mark.parametrize("name", ["", "..", "../n", "-n", "a/b", "a b", "x" * 64])
