@@ -20,6 +20,7 @@ from flyball.server.http import Login, make_app, serving
 from flyball.server.settings import Address
 from flyball.store.group_commit import GroupCommit
 from flyball.store.memory import MemoryStore
+from tests.nodes import ANSWER_LIMIT_S
 
 GUEST = ("guest", "guest")
 ANSWER = PlaceAnswer("north", {"amqp": "10.0.0.1:5672", "telesto": "10.0.0.1:9001"}, "s-1")
@@ -78,7 +79,7 @@ def asked(
     async def use(authority: Authority, address: Address) -> None:
         if prepare is not None:
             await prepare(authority)
-        async with httpx.AsyncClient(base_url=f"http://{address}") as client:
+        async with httpx.AsyncClient(base_url=f"http://{address}", timeout=ANSWER_LIMIT_S) as client:
             answers.append(await ask(client))
 
     with_server(places, use)

@@ -163,11 +163,12 @@ def test_whoever_is_elected_raises_the_potential_least_of_those_with_room(
 def test_an_election_among_a_thousand_takes_microseconds() -> None:
     roster = roster_of(*([100.0] * 1000))
     place(roster, PRODUCER, 2000)
-    begun = time.perf_counter()
+    # What it takes of the processor, which does not depend on what else the machine has to do.
+    begun = time.thread_time()
     for _ in range(200):
         elect(roster, PRODUCER)
-    # Some five: the bound leaves room for a machine that is busy.
-    assert (time.perf_counter() - begun) / 200 < 500e-6
+    # Some five: the bound leaves room for a machine that is slow.
+    assert (time.thread_time() - begun) / 200 < 500e-6
 
 
 def test_sums_do_not_drift_however_often_somebody_comes_and_goes() -> None:
