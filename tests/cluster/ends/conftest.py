@@ -16,6 +16,15 @@ from tests.cluster.ends.site import Site
 
 _numbers = itertools.count(1)
 
+TEST_LIMIT_S = 600
+"""Nodes are started in every test, one after the other in some."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(TEST_LIMIT_S))
+
 
 @pytest.fixture
 def new_site(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[Callable[..., Site]]:

@@ -20,13 +20,20 @@ from flyball.cli.main import app
 from flyball.client.sync import Client
 from flyball.cluster.facts import ClusterFacts, DomainFacts
 from flyball.errors import FlyballError
+from flyball.server.settings import ServeSettings
 from tests.nodes import ServeProcess
 
-LEASE_S = 1.5
-"""Short, so that nobody waits for long until a dead node is noticed."""
+LEASE_S = 60.0
+"""Long: where no node is to die, none is taken for dead that the machine lets wait. Renewals come every second."""
 
-LIMIT_S = 60.0
+MORTAL_LEASE_S: float = ServeSettings.model_fields["lease_s"].default
+"""Where nodes are to die, so long it takes until that is noticed."""
+
+LIMIT_S = 120.0
 """Whatever a domain should do is done by then, on a busy machine too."""
+
+LOOK_S = 0.05
+"""How often a domain is looked at: those who do the work need the machine, too."""
 
 Condition = Callable[[DomainFacts], object]
 
@@ -120,6 +127,7 @@ class Site:
                 if facts is not None and condition(facts):
                     return time.monotonic() - began_s
                 assert time.monotonic() - began_s < limit_s, f"it is not so after {limit_s} s: {facts}"
+                time.sleep(LOOK_S)
 
 
 def _close(connection: pika.BlockingConnection) -> None:

@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.cluster.ends.site import Site, drain, members_of, numbered, owner_of, publish, state_of, up
+from tests.cluster.ends.site import MORTAL_LEASE_S, Site, drain, members_of, numbered, owner_of, publish, state_of, up
 
 NewSite = Callable[..., Site]
 
 
 def test_a_member_that_somebody_wants_comes_back_with_its_node(new_site: NewSite) -> None:
-    site = new_site("a", "b")
+    site = new_site("a", "b", lease_s=MORTAL_LEASE_S)
     site.run("domain", "cluster", "create", "orders", "--member", "a", "--member", "b")
     publish(site.amqp("b"), "orders", numbered(10))
     site.kill("b")

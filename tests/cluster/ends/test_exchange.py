@@ -86,7 +86,7 @@ def test_a_balanced_load_makes_no_transfers(site: Site) -> None:
             for producer in producers:
                 await producer.send(b"%d" % number)
             for consumer in consumers:
-                delivery = await consumer.receive(wait_s=10)
+                delivery = await consumer.receive(wait_s=LIMIT_S)
                 assert delivery is not None
                 await delivery.ack()
                 received += 1
@@ -113,7 +113,8 @@ def test_clients_are_placed_by_http_and_by_the_gateway(site: Site) -> None:
     create(site, "placed", "b", "c")
     base = f"http://{site.address('a', 'http')}/api/place"
     query = {"queue": "placed", "role": "producer"}
-    nodes = [httpx.get(base, params=query, auth=("guest", "guest")).json()["node"] for _ in range(4)]
+    answers = [httpx.get(base, params=query, auth=("guest", "guest"), timeout=LIMIT_S) for _ in range(4)]
+    nodes = [answer.json()["node"] for answer in answers]
     assert sorted(nodes) == ["b", "b", "c", "c"]
     command = [sys.executable, "-m", "flyball", "gateway", "--queue", "placed", "--listen", "127.0.0.1:0"]
     command += ["--node", site.address("a", "http")]

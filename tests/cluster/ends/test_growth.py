@@ -18,7 +18,7 @@ from flyball.client.errors import LeaseLost
 from flyball.cluster.facts import DomainFacts
 from flyball.errors import FlyballError
 from flyball.lab.history import Checker, Kind, Recorder
-from tests.cluster.ends.site import Site, cluster_of, drain, members_of, publish, up
+from tests.cluster.ends.site import LIMIT_S, Site, cluster_of, drain, members_of, publish, up
 from tests.server.peers import ThorBangPeer
 
 NewSite = Callable[..., Site]
@@ -142,6 +142,7 @@ def test_plain_amqp_clients_are_served_from_elsewhere_when_their_member_goes(new
     site.run("domain", "cluster", "create", "orders", "--member", "a", "--member", "b", "--option", "period_s=0.2")
     history = History()
     stop = threading.Event()
+    confirmed: list[bytes] = []
     found: list[bytes] = []
 
     def produce() -> None:
@@ -151,6 +152,7 @@ def test_plain_amqp_clients_are_served_from_elsewhere_when_their_member_goes(new
             body = history.publish("plain")
             channel.basic_publish("", "orders", body, pika.BasicProperties(delivery_mode=2))
             history.note(Kind.CONFIRMED, body)
+            confirmed.append(body)
 
     def consume() -> None:
         connection = site.amqp("a")
@@ -159,17 +161,18 @@ def test_plain_amqp_clients_are_served_from_elsewhere_when_their_member_goes(new
         last_s = time.monotonic()
         with suppress(pika.exceptions.AMQPError):
             for method, _, body in channel.consume("orders", inactivity_timeout=0.2):
-                if method is None:
-                    if stop.is_set() and time.monotonic() - last_s > 2:
-                        break
-                    continue
-                last_s = time.monotonic()
-                history.note(Kind.DELIVERED, body, "consumer", is_redelivered=method.redelivered)
-                history.note(Kind.ACK, body, "consumer")
-                channel.basic_ack(method.delivery_tag)
-                found.append(body)
+                if method is not None:
+                    last_s = time.monotonic()
+                    history.note(Kind.DELIVERED, body, "consumer", is_redelivered=method.redelivered)
+                    history.note(Kind.ACK, body, "consumer")
+                    channel.basic_ack(method.delivery_tag)
+                    found.append(body)
+                has_all = not producer.is_alive() and len(found) >= len(confirmed)
+                if has_all or time.monotonic() - last_s > LIMIT_S:
+                    break
 
-    workers = [threading.Thread(target=produce), threading.Thread(target=consume)]
+    producer, consumer = threading.Thread(target=produce), threading.Thread(target=consume)
+    workers = [producer, consumer]
     for worker in workers:
         worker.start()
     try:

@@ -1,4 +1,7 @@
-"""A node that dies, stands still or loses its store is replaced by the others, and comes back as a new one."""
+"""A node that dies, stands still or loses its store is replaced by the others, and comes back as a new one.
+
+How soon that has to be is tested in tests/cluster/test_time_to_repair.py, with a clock that leaves the machine out.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,36 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import psutil
+import pytest
 from bench.chaos.proxy import HOST, Proxy
 
 from flyball.cluster.facts import DomainFacts
-from flyball.server.settings import ServeSettings
 from flyball.store.postgres.embedded import SOCKET_NAME
-from tests.cluster.ends.site import Site, cluster_of, drain, members_of, numbered, owner_of, publish, state_of
+from tests.cluster.ends.site import (
+    LIMIT_S,
+    MORTAL_LEASE_S,
+    Site,
+    cluster_of,
+    drain,
+    members_of,
+    numbered,
+    owner_of,
+    publish,
+    state_of,
+)
 
 NewSite = Callable[..., Site]
 
-REPAIR_S = 10.0
-"""By then others serve what a dead node has served."""
+
+@pytest.fixture
+def new_site(new_site: NewSite) -> NewSite:
+    """Nodes that are missed as soon as others are by default."""
+    return partial(new_site, lease_s=MORTAL_LEASE_S)
 
 
 def test_others_serve_the_queues_of_a_node_that_is_killed_and_who_consumes_elsewhere_goes_on(
@@ -38,8 +56,7 @@ def test_others_serve_the_queues_of_a_node_that_is_killed_and_who_consumes_elsew
     found: list[tuple[bytes, bool]] = []
     deliveries = consumer.consume("plain", inactivity_timeout=0.5)
     # It holds ten that it has not acknowledged when the owner dies.
-    first = next(deliveries)
-    assert first[0] is not None
+    next(method for method, _, _ in deliveries if method is not None)
     began_s = time.monotonic()
     site.kill("b")
     site.wait_until(lambda facts: state_of(facts, "b") == "dead")
@@ -49,19 +66,14 @@ def test_others_serve_the_queues_of_a_node_that_is_killed_and_who_consumes_elsew
             consumer.basic_ack(method.delivery_tag)
         if {body for body, _ in found} >= set(numbered(100)):
             break
-        assert time.monotonic() - began_s < 3 * REPAIR_S
-    served_s = time.monotonic() - began_s
+        assert time.monotonic() - began_s < LIMIT_S
     orders = drain(site.amqp("a"), "orders", 100)
-    repaired_s = time.monotonic() - began_s
-    print(f"all served by others {repaired_s:.1f} s after kill -9")
-    assert max(served_s, repaired_s) < REPAIR_S
+    print(f"all served by others {time.monotonic() - began_s:.1f} s after kill -9")
     assert sorted(orders) == sorted(numbered(100))
 
 
-def test_with_the_lease_that_nodes_have_by_default_others_serve_in_time_also_if_the_leader_is_killed(
-    new_site: NewSite,
-) -> None:
-    site = new_site("a", "b", lease_s=ServeSettings.model_fields["lease_s"].default)
+def test_others_serve_also_if_the_leader_is_killed(new_site: NewSite) -> None:
+    site = new_site("a", "b")
     leader = str(site.facts()["leader"])
     [other] = {"a", "b"} - {leader}
     connection = site.amqp(leader)
@@ -71,9 +83,7 @@ def test_with_the_lease_that_nodes_have_by_default_others_serve_in_time_also_if_
     site.kill(leader)
     site.wait_until(lambda facts: owner_of(facts, "plain") == other)
     assert sorted(drain(site.amqp(other), "plain", 50)) == sorted(numbered(50))
-    repaired_s = time.monotonic() - began_s
-    print(f"all served by others {repaired_s:.1f} s after kill -9 of the leader")
-    assert repaired_s < REPAIR_S
+    print(f"all served by others {time.monotonic() - began_s:.1f} s after kill -9 of the leader")
 
 
 def test_another_node_leads_when_the_leader_is_killed(new_site: NewSite) -> None:
@@ -88,9 +98,7 @@ def test_another_node_leads_when_the_leader_is_killed(new_site: NewSite) -> None
     led_s = time.monotonic() - began_s
     # The only member lives on elsewhere, and is left again when its node is back.
     site.wait_until(lambda facts: members_of(facts, "orders")[0] in others, at=others[0])
-    repaired_s = time.monotonic() - began_s
-    print(f"another node led after {led_s:.1f} s, and had repaired after {repaired_s:.1f} s")
-    assert repaired_s < REPAIR_S
+    print(f"another node led after {led_s:.1f} s, and had repaired after {time.monotonic() - began_s:.1f} s")
     assert sorted(drain(site.amqp(others[1]), "orders", 50)) == sorted(numbered(50))
     place = json.loads(site.run("domain", "place", "orders", "--json", at=others[1]))
     assert place["node"] in others
@@ -107,11 +115,9 @@ def test_a_node_that_stood_still_joins_as_a_new_one_and_delivers_nothing_of_old(
     try:
         site.wait_until(lambda facts: owner_of(facts, "plain") == "a", at="a")
         assert sorted(drain(site.amqp("a"), "plain", 50)) == sorted(numbered(50))
-        repaired_s = time.monotonic() - began_s
+        print(f"all served by others {time.monotonic() - began_s:.1f} s after SIGSTOP")
     finally:
         site.nodes["b"].signal(signal.SIGCONT)
-    print(f"all served by others {repaired_s:.1f} s after SIGSTOP")
-    assert repaired_s < REPAIR_S
 
     def is_new(facts: object) -> bool:
         [node] = [node for node in facts["nodes"] if node["name"] == "b"]  # type: ignore[index]
@@ -125,7 +131,7 @@ def test_a_node_that_stood_still_joins_as_a_new_one_and_delivers_nothing_of_old(
 
 
 def test_a_node_that_is_cut_off_from_its_store_is_replaced_and_comes_back(
-    new_site: NewSite, new_database: Callable[[], str], tmp_path: Path
+    new_database: Callable[[], str], tmp_path: Path
 ) -> None:
     store = urlsplit(new_database())
     [folder] = parse_qs(store.query)["host"]
@@ -135,7 +141,7 @@ def test_a_node_that_is_cut_off_from_its_store_is_replaced_and_comes_back(
             await asyncio.to_thread(disturb, wire, asyncio.get_running_loop())
 
     def disturb(wire: Proxy, loop: asyncio.AbstractEventLoop) -> None:
-        with Site(tmp_path, store.geturl()) as site:
+        with Site(tmp_path, store.geturl(), lease_s=MORTAL_LEASE_S) as site:
             site.start("a")
             site.start("b", store=f"postgresql://postgres@{HOST}:{wire.port}{store.path}")
             connection = site.amqp("b")
@@ -145,9 +151,7 @@ def test_a_node_that_is_cut_off_from_its_store_is_replaced_and_comes_back(
             loop.call_soon_threadsafe(wire.cut)
             site.wait_until(lambda facts: owner_of(facts, "plain") == "a", at="a")
             assert sorted(drain(site.amqp("a"), "plain", 50)) == sorted(numbered(50))
-            repaired_s = time.monotonic() - began_s
-            print(f"all served by others {repaired_s:.1f} s after the cut")
-            assert repaired_s < REPAIR_S
+            print(f"all served by others {time.monotonic() - began_s:.1f} s after the cut")
             loop.call_soon_threadsafe(wire.heal)
             site.wait_until(lambda facts: state_of(facts, "b") == "up", at="a")
 

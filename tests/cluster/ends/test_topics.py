@@ -6,7 +6,7 @@ import asyncio
 
 from flyball.client import Client
 from flyball.cluster.facts import DomainFacts
-from tests.cluster.ends.site import Site, drain, state_of
+from tests.cluster.ends.site import LIMIT_S, Site, drain, state_of
 
 
 def test_a_message_reaches_subscribers_of_the_topic_and_its_ancestors_on_all_nodes(site: Site) -> None:
@@ -21,7 +21,7 @@ def test_a_message_reaches_subscribers_of_the_topic_and_its_ancestors_on_all_nod
             assert await a.topic("news").publish(b"rain") == 1
             bodies = []
             for consumer in (archive, fan, archive):
-                delivery = await consumer.next(wait_s=10)
+                delivery = await consumer.next(wait_s=LIMIT_S)
                 assert delivery is not None
                 bodies.append(delivery.message.body)
                 await delivery.ack()
@@ -45,7 +45,7 @@ def test_a_durable_subscription_collects_while_its_subscriber_is_away(site: Site
     async def read() -> bytes:
         client = Client.connect(site.address("c", "telesto"), name="away")
         async with client, client.subscribe("durable", durable="away") as consumer:
-            delivery = await consumer.next(wait_s=10)
+            delivery = await consumer.next(wait_s=LIMIT_S)
             assert delivery is not None
             await delivery.ack()
             return delivery.message.body

@@ -57,7 +57,13 @@ class Terminals:
     def run(self, command: str) -> str:
         words = [sys.executable, "-m", *shlex.split(command, comments=True)]
         done = subprocess.run(
-            words, cwd=self._folder, env=self.environment, capture_output=True, text=True, check=False, timeout=60
+            words,
+            cwd=self._folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LIMIT_S,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

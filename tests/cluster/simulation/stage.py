@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from tests.cluster.simulation.loop import VirtualLoop, run
-from tests.cluster.simulation.world import SimulatedNode, World
+from tests.cluster.simulation.world import LEASE_S, SimulatedNode, World
 
 LIMIT_S = 60.0
 
@@ -52,12 +52,12 @@ class Stage:
         return sum(agent.leads for agent in agents) == len(leaders) == 1 and "" not in leaders
 
 
-def on_stage(*names: str) -> Callable[[Scenario], Callable[[], None]]:
+def on_stage(*names: str, lease_s: float = LEASE_S) -> Callable[[Scenario], Callable[[], None]]:
     """Run a test with these nodes, in simulated time. At its end nothing must be amiss."""
 
     def decorate(scenario: Scenario) -> Callable[[], None]:
         async def main(loop: VirtualLoop) -> None:
-            world = World(loop, seed=1)
+            world = World(loop, seed=1, lease_s=lease_s)
             stage = Stage(world)
             for name in names:
                 world.launch(name)

@@ -170,7 +170,7 @@ class SimulatedNode:
             name=self.name,
             data=Path("."),
             trace=False,
-            lease_s=LEASE_S,
+            lease_s=self.world.lease_s,
             amqp=ANYWHERE,
             telesto=ANYWHERE,
             thorbang=None,
@@ -199,9 +199,10 @@ class SimulatedNode:
 class World:
     """Everything in one simulation. It is also the provisioner: nodes that it is asked for are simulated, too."""
 
-    def __init__(self, loop: VirtualLoop, seed: int) -> None:
+    def __init__(self, loop: VirtualLoop, seed: int, lease_s: float = LEASE_S) -> None:
         self.loop = loop
         self.seed = seed
+        self.lease_s = lease_s
         self.chance = Random(seed)
         self.network = Network(loop, Random(self.chance.random()))
         self.violations: list[str] = []
