@@ -5,7 +5,7 @@
     python -m bench.chaos --minutes 1 --nodes 1 --json result.json --keep folder
 
 Ends with exit code 1 if a confirmed message was lost, an acknowledged one came again, or something was not served
-again within 10 s. The same seed makes the same faults in the same order.
+again within 10 s (`--served-limit-s`). The same seed makes the same faults in the same order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench.chaos.faults import KINDS
-from bench.chaos.run import Chaos, Result, Settings
+from bench.chaos.run import SERVED_LIMIT_S, Chaos, Result, Settings
 
 
 def main() -> int:
@@ -46,6 +46,7 @@ def main() -> int:
                 options.lease_s,
                 tuple(kind for kind in KINDS if options.only is None or kind.name in options.only),
                 options.rounds,
+                options.served_limit_s,
                 history=history,
             ),
             lambda text, share: progress.update(task, description=text, completed=share),
@@ -64,6 +65,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--lease-s", type=float, default=4.0)
+    parser.add_argument("--served-limit-s", type=float, default=SERVED_LIMIT_S, help="how soon all is served again")
     parser.add_argument("--only", action="append", choices=[kind.name for kind in KINDS], help="these faults only")
     parser.add_argument("--json", type=Path, help="write the result there")
     parser.add_argument("--keep", type=Path, help="a folder for data, logs and the history, which are kept")

@@ -37,10 +37,10 @@ from flyball.errors import LabError
 from flyball.lab.history import UPHEAVAL, Checker, Kind, Operation, Recorder, Verdict, to_line
 
 SERVED_LIMIT_S = 10.0
-"""Everything has to be served again so soon after a fault."""
-PATIENCE_S = 30.0
-"""A fault after which nothing is served for so long is given up, and the next one comes."""
-DRAIN_LIMIT_S = 60.0
+"""Everything has to be served again so soon after a fault, unless the settings say otherwise."""
+PATIENCE = 3.0
+"""A fault after which nothing is served for so many times that long is given up, and the next one comes."""
+DRAIN_LIMIT_S = 120.0
 QUIET_S = 2.0
 """When nothing came for so long and the queues are empty, all is drained."""
 
@@ -70,6 +70,7 @@ class Settings:
     kinds: tuple[FaultKind, ...] = KINDS
     rounds: int | None = None
     """Every kind of fault so many times, however long that takes; None for as long as the run lasts."""
+    served_limit_s: float = SERVED_LIMIT_S
     flags: Mapping[str, object] = field(default_factory=dict)
     """Further settings of each node."""
     history: TextIO | None = None
@@ -102,10 +103,11 @@ class Result:
     """Queues that were not empty in time."""
     complaints: list[str]
     """What nodes said when they ended against all expectation."""
+    served_limit_s: float = SERVED_LIMIT_S
 
     @property
     def slow(self) -> list[Inflicted]:
-        return [fault for fault in self.faults if fault.served_s is None or fault.served_s > SERVED_LIMIT_S]
+        return [fault for fault in self.faults if fault.served_s is None or fault.served_s > self.served_limit_s]
 
     @property
     def is_good(self) -> bool:
@@ -236,6 +238,7 @@ class Chaos:
             self._inflicted,
             undrained,
             self._complaints,
+            self._settings.served_limit_s,
         )
 
     async def _set_up(self) -> None:
@@ -309,7 +312,7 @@ class Chaos:
     async def _wait_for_service(self, inflicted: Inflicted) -> None:
         """Wait until everything is served; a fault that takes too long does not end the run."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(PATIENCE * self._settings.served_limit_s):
                 await self._service.is_back.wait()
         if self._service.took_s is not None:
             inflicted.served_s = round(self._service.took_s, 3)
@@ -325,12 +328,14 @@ class Chaos:
 
     async def _drain(self) -> list[str]:
         """Wait until consumers have taken everything; return the queues where they have not."""
+        waiting = self._queues
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_LIMIT_S):
                 # Nothing tells when a queue becomes empty.
-                while await self._waiting() or time.monotonic() - self._last_delivery_s < QUIET_S:  # noqa: ASYNC110
+                while waiting or time.monotonic() - self._last_delivery_s < QUIET_S:
                     await asyncio.sleep(0.2)
-        return await self._waiting()
+                    waiting = await self._waiting()
+        return waiting
 
     async def _waiting(self) -> list[str]:
         """Return the queues that are not empty, or that cannot be asked."""

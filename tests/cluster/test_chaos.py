@@ -28,12 +28,16 @@ FAULTS = {
     "cut a node off from PostgreSQL",
     CUT_LINK.name,
 }
-"""What a domain has to bear at least. With this seed all of them take some 20 s, and what has to be repaired."""
+"""What a domain has to bear at least. With this seed all of them take some 30 s, and what has to be repaired."""
+
+SERVED_LIMIT_S = 60
+"""How soon everything is served again depends on the machine; test_time_to_repair.py does not."""
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)
 def test_nothing_is_lost_or_doubled_while_nodes_and_postgresql_are_killed_paused_and_cut_off(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bench.chaos", "--seed", "10", "--rounds", "1", "--lease-s", "2"]
+    command = [sys.executable, "-m", "bench.chaos", "--seed", "10", "--rounds", "1"]
+    command += ["--served-limit-s", str(SERVED_LIMIT_S)]
     command += [word for kind in FAULTS for word in ("--only", kind)]
     output = tmp_path / "result.json"
     done = subprocess.run(
