@@ -21,7 +21,7 @@ from flyball.errors import LabError
 from flyball.store.postgres.embedded import SOCKET_NAME, EmbeddedPostgres
 
 PROTOCOLS = ("amqp", "telesto")
-START_LIMIT_S = 60.0
+START_LIMIT_S = 180.0
 
 
 class NodeProcess:
