@@ -176,16 +176,17 @@ def publish(
 
 
 def drain(connection: pika.BlockingConnection, queue: str, count: int, limit_s: float = LIMIT_S) -> list[bytes]:
-    """Consume so many messages, and acknowledge each; return their bodies."""
+    """Consume so many messages, unless none comes within the limit, and acknowledge each; return their bodies."""
     channel = connection.channel()
     channel.basic_qos(prefetch_count=20)
     found: list[bytes] = []
-    deadline_s = time.monotonic() + limit_s
+    last_s = time.monotonic()
     for method, _, body in channel.consume(queue, inactivity_timeout=0.5):
         if method is not None:
             found.append(body)
             channel.basic_ack(method.delivery_tag)
-        if len(found) >= count or time.monotonic() > deadline_s:
+            last_s = time.monotonic()
+        if len(found) >= count or time.monotonic() - last_s > limit_s:
             break
     channel.cancel()
     channel.close()
