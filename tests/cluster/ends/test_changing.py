@@ -7,7 +7,18 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.cluster.ends.site import MORTAL_LEASE_S, Site, drain, members_of, numbered, owner_of, publish, state_of, up
+from tests.cluster.ends.site import (
+    LIMIT_S,
+    MORTAL_LEASE_S,
+    Site,
+    drain,
+    members_of,
+    numbered,
+    owner_of,
+    publish,
+    state_of,
+    up,
+)
 
 NewSite = Callable[..., Site]
 
@@ -126,7 +137,8 @@ def test_queues_are_rebalanced_while_they_are_used_through_another_node(new_site
     def consume(name: str) -> None:
         connection = site.amqp("c")
         begun.wait()
-        got[name] = drain(connection, name, 300)
+        # Some come when those of all other queues are published.
+        got[name] = drain(connection, name, 300, limit_s=4 * LIMIT_S)
         connection.close()
 
     consumers = [threading.Thread(target=consume, args=(name,)) for name in names]
