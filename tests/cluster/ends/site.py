@@ -23,8 +23,9 @@ from flyball.errors import FlyballError
 from flyball.server.settings import ServeSettings
 from tests.nodes import ServeProcess
 
-LEASE_S = 60.0
-"""Long: where no node is to die, none is taken for dead that the machine lets wait. Renewals come every second."""
+LEASE_S = 10.0
+"""Long: where no node is to die, none is taken for dead that the machine lets wait. Renewals come every second; but a
+leader watches for so long before it judges, also of nodes that are to be removed."""
 
 MORTAL_LEASE_S: float = ServeSettings.model_fields["lease_s"].default
 """Where nodes are to die, so long it takes until that is noticed."""
