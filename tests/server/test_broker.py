@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flyball.engine.consumer import Consumer
+from flyball.engine.queue import WorkingQueue
 from flyball.errors import FlyballError, LeaseNotFound, StoreUnavailable
 from flyball.model import Draft, Message, Queue, Selector
 from flyball.server.broker import ID_BLOCK, Broker
@@ -124,10 +125,11 @@ async def test_ids_that_a_node_gives_back_were_granted_to_nobody_else() -> None:
     assert await store.reserve_message_ids(1) >= theirs + ID_BLOCK
 
 
-@in_a_loop
-async def test_what_has_arrived_is_taken_in_once_though_two_look_at_the_same_time() -> None:
+@contextlib.asynccontextmanager
+async def one_arriving(kind: type[MemoryStore]) -> AsyncIterator[tuple[Broker, WorkingQueue]]:
+    """A broker with a member of a clustered queue, to which another node has just given message 7."""
     domain = MemoryDomain()
-    giver, store = MemoryStore(domain=domain, node="one"), PatientStore(domain=domain, node="two")
+    giver, store = MemoryStore(domain=domain, node="one"), kind(domain=domain, node="two")
     await giver.open()
     await giver.commit(Batch([QueueCreated(Queue(1, "orders", member=True))], [Message(7, 1, b"body")]))
     await giver.registry.renew(600.0, addresses={}, report={}, known_generation=9, seen_version=0)
@@ -135,6 +137,12 @@ async def test_what_has_arrived_is_taken_in_once_though_two_look_at_the_same_tim
         await store.commit(Batch([QueueCreated(Queue(2, "orders", member=True))]))
         [working] = await broker.adopt_queues([2])
         await giver.commit(Batch(transfers=[Transfer([7], 1, 2)]))
+        yield broker, working
+
+
+@in_a_loop
+async def test_what_has_arrived_is_taken_in_once_though_two_look_at_the_same_time() -> None:
+    async with one_arriving(PatientStore) as (broker, working):
         await asyncio.gather(broker.take_arrivals(), broker.take_arrivals())
         assert [(message.id, message.stored) for message in working.oldest(0, 10)] == [(7, True)]
 
@@ -153,15 +161,7 @@ class LosesAnswers(MemoryStore):
 
 @in_a_loop
 async def test_what_has_arrived_is_known_to_be_stored_though_the_answer_was_lost() -> None:
-    domain = MemoryDomain()
-    giver, store = MemoryStore(domain=domain, node="one"), LosesAnswers(domain=domain, node="two")
-    await giver.open()
-    await giver.commit(Batch([QueueCreated(Queue(1, "orders", member=True))], [Message(7, 1, b"body")]))
-    await giver.registry.renew(600.0, addresses={}, report={}, known_generation=9, seen_version=0)
-    async with running(store) as broker:
-        await store.commit(Batch([QueueCreated(Queue(2, "orders", member=True))]))
-        [working] = await broker.adopt_queues([2])
-        await giver.commit(Batch(transfers=[Transfer([7], 1, 2)]))
+    async with one_arriving(LosesAnswers) as (broker, working):
         with pytest.raises(StoreUnavailable):
             await broker.take_arrivals()
         assert not working.oldest(0, 10)[0].stored

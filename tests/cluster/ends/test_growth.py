@@ -14,6 +14,7 @@ import pika.exceptions
 import pytest
 
 from flyball.client import Client, ConnectionFactory, sync
+from flyball.client.consumer import Delivery
 from flyball.client.errors import LeaseLost
 from flyball.cluster.facts import DomainFacts
 from flyball.errors import FlyballError
@@ -126,15 +127,21 @@ async def _produce(factory: ConnectionFactory, history: History, name: str, stop
 async def _consume(factory: ConnectionFactory, history: History, name: str) -> None:
     async with await factory.connect("consumer", "orders") as consumer:
         async for delivery in consumer:
-            body = delivery.message.body
-            history.note(Kind.DELIVERED, body, name)
-            history.note(Kind.ACK, body, name)
-            try:
-                await delivery.ack()
-            except LeaseLost:
-                history.note(Kind.ACK_REFUSED, body, name)
-            else:
-                history.note(Kind.ACKED, body, name)
+            await _acknowledge(delivery, history, name)
+
+
+async def _acknowledge(delivery: Delivery, history: History, name: str) -> bool:
+    """Acknowledge what a consumer got, and note what comes of it; return whether it was taken."""
+    body = delivery.message.body
+    history.note(Kind.DELIVERED, body, name)
+    history.note(Kind.ACK, body, name)
+    try:
+        await delivery.ack()
+    except LeaseLost:
+        history.note(Kind.ACK_REFUSED, body, name)
+        return False
+    history.note(Kind.ACKED, body, name)
+    return True
 
 
 def test_plain_amqp_clients_are_served_from_elsewhere_when_their_member_goes(new_site: NewSite) -> None:
@@ -208,16 +215,8 @@ def test_plain_python_clients_count_and_keep_no_member_from_going(new_site: NewS
     async def consume(name: str, found: list[bytes]) -> None:
         async with Client.connect(address, name=name) as client, client.consume("orders", prefetch=3) as consumer:
             async for delivery in consumer:
-                body = delivery.message.body
-                history.note(Kind.DELIVERED, body, name)
-                history.note(Kind.ACK, body, name)
-                try:
-                    await delivery.ack()
-                except LeaseLost:
-                    history.note(Kind.ACK_REFUSED, body, name)
-                else:
-                    history.note(Kind.ACKED, body, name)
-                    found.append(body)
+                if await _acknowledge(delivery, history, name):
+                    found.append(delivery.message.body)
 
     async def wait() -> None:
         # Nothing is ever addressed to it.
