@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from flyball.errors import StoreError, StoreUnavailable
 from flyball.model import Message, Queue
 from flyball.store.changes import QueueCreated, QueueDeleted
-from flyball.store.group_commit import LINGER_S, GroupCommit, OutcomeUnknown
+from flyball.store.group_commit import LINGER_S, MAX_BATCH_BYTES, GroupCommit, OutcomeUnknown
 from flyball.store.interface import Batch
 
 LIMIT_S = 10.0
@@ -178,6 +178,23 @@ async def test_what_gathers_while_a_commit_is_in_flight_goes_into_the_next() -> 
         await bench.journal.sent().succeed()
         assert (waiter.told, bench.writer.pending_count, bench.writer.pending_bytes) == ((3, 0), 0, 0)
         assert (bench.writer.commits, bench.writer.rows_appended, len(bench.flushed)) == (2, 3, 2)
+
+
+async def test_operations_submitted_together_are_one_batch_whatever_their_size() -> None:
+    async with running() as bench:
+        bench.writer.append(message(1), None)
+        await turns()
+        old, large = message(2), bytes(MAX_BATCH_BYTES)
+        bench.writer.append(old, None)
+        with bench.writer.together():
+            for number in (3, 4):
+                bench.writer.append(message(number, large), None)
+            bench.writer.remove(old, None, spare=False)
+        bench.writer.append(message(5), None)
+        await bench.journal.sent().succeed()
+        assert ids(bench.journal.sent()) == ([2, 3, 4], [2])
+        await bench.journal.sent().succeed()
+        assert ids(bench.journal.sent()) == ([5], [])
 
 
 async def test_a_message_is_marked_stored_before_its_waiter_hears_of_it() -> None:

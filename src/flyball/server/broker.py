@@ -427,6 +427,20 @@ class Broker:
             tell(number)
         return True
 
+    def settle_written(self, message: Message, is_acknowledged: bool = False) -> bool:
+        """As `settle`, for a removal that must be durable together with something else: a transaction, a successor.
+
+        An insert that is not written yet stays in its batch, and its publisher is confirmed with that batch. To
+        cancel it would confirm the publisher now, and a crash before the next commit would lose a confirmed message
+        together with what takes its place.
+        """
+        if not message.persistent:
+            return self.settle(message, is_acknowledged)
+        if not self.engine.settle(message, is_acknowledged):
+            return False
+        self.journal.remove(message, None, spare=False)
+        return True
+
     def give_back(self, messages: Sequence[Message]) -> None:
         """Bring back messages whose leases have ended, but for those that have come back too often."""
         back: list[Message] = []
@@ -463,10 +477,9 @@ class Broker:
         burial = self.on_dead(working, message, reason)
         if burial is Burial.LATER:
             return
-        if burial is Burial.SUCCEEDED and message.persistent:
+        if burial is Burial.SUCCEEDED:
             # Its publisher must not be told that it is safe before its successor is.
-            self.engine.settle(message)
-            self.journal.remove(message, None, spare=False)
+            self.settle_written(message)
         else:
             self.settle(message)
 

@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from flyball.errors import Fenced, StoreError, StoreUnavailable
@@ -240,6 +242,8 @@ class GroupCommit:
         self._spared = 0
         """How many messages were removed before they were sent, since the last batch."""
         self._spared_ratio = 0.0
+        self._limit_bytes = MAX_BATCH_BYTES
+        """The size from which on a batch takes no more."""
         self.batch_number = 0
         """Another one whenever a new batch opens: what is submitted under one number is committed together."""
         self.commits = 0
@@ -260,7 +264,7 @@ class GroupCommit:
         if waiter is not None:
             gathering.append_waiters[message.id] = waiter
         gathering.cost_bytes = cost_bytes = gathering.cost_bytes + OPERATION_BYTES + len(message.body)
-        if cost_bytes > MAX_BATCH_BYTES:
+        if cost_bytes > self._limit_bytes:
             self._seal()
 
     def remove(self, message: Message, waiter: Waiter | None, *, spare: bool = True) -> bool:
@@ -283,7 +287,7 @@ class GroupCommit:
             gathering.remove_waiters[len(gathering.removes)] = waiter
         gathering.removes.append(message)
         gathering.cost_bytes = cost_bytes = gathering.cost_bytes + OPERATION_BYTES
-        if cost_bytes > MAX_BATCH_BYTES:
+        if cost_bytes > self._limit_bytes:
             self._seal()
         return False
 
@@ -296,7 +300,7 @@ class GroupCommit:
         gathering.changes.append(change)
         gathering.change_waiters.append(waiter)
         gathering.cost_bytes += OPERATION_BYTES
-        if gathering.cost_bytes > MAX_BATCH_BYTES:
+        if gathering.cost_bytes > self._limit_bytes:
             self._seal()
         self.on_change(change)
 
@@ -310,8 +314,19 @@ class GroupCommit:
         gathering.transfers.append(transfer)
         gathering.transfer_waiters.append(waiter)
         gathering.cost_bytes += OPERATION_BYTES
-        if gathering.cost_bytes > MAX_BATCH_BYTES:
+        if gathering.cost_bytes > self._limit_bytes:
             self._seal()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Submit what follows in one batch, however large it becomes: a crash leaves all of it or nothing."""
+        self._limit_bytes = sys.maxsize
+        try:
+            yield
+        finally:
+            self._limit_bytes = MAX_BATCH_BYTES
+            if self._open is not None and self._open.cost_bytes > MAX_BATCH_BYTES:
+                self._seal()
 
     def fence(self, error: Fenced) -> None:
         """The node's epoch is over: fail everything that is pending, and whatever comes.

@@ -81,6 +81,19 @@ class DomainNode:
         return [session for session in self.hub.connections if isinstance(session, AmqpSession)]
 
 
+def held_store(node: DomainNode) -> asyncio.Event:
+    """Hold back what the node commits until the event that is returned is set."""
+    gate = asyncio.Event()
+    commit = node.broker.store.commit
+
+    async def commit_when_open(*arguments: Any, **options: Any) -> None:
+        await gate.wait()
+        await commit(*arguments, **options)
+
+    node.broker.store.commit = commit_when_open  # type: ignore[method-assign]
+    return gate
+
+
 class HandMadeDomain:
     """Nodes that know each other. Directories follow when somebody catches up."""
 

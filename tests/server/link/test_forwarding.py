@@ -13,7 +13,7 @@ import pytest
 from pamqp.commands import Basic
 
 from flyball.model import Exchange
-from tests.server.link.domains import client, run, until
+from tests.server.link.domains import client, held_store, run, until
 from tests.server.link.pairs import Inbox, Two, bodies, two_nodes, with_two_nodes
 
 
@@ -182,6 +182,32 @@ async def test_a_dead_letter_goes_to_the_queue_of_another_node(two: Two) -> None
     assert dead is not None
     await until(lambda: len(dead) == 1)
     await until(lambda: not two.working.out)
+
+
+@with_two_nodes
+async def test_dead_letter_of_two_nodes_never_cancels_unwritten_insert(two: Two) -> None:
+    await two.here.declare_queue("dead-here", durable=True)
+    two.made.tell_all()
+    dead_letters = await two.there.declare_exchange("dlx", "fanout", durable=True)
+    for name in ("dead-here", "dead-there"):
+        queue = await two.there.declare_queue(name, durable=True)
+        await queue.bind(dead_letters)
+    await two.forwarded(arguments={"x-dead-letter-exchange": "dlx"})
+    inbox = Inbox()
+    await (await two.there.get_queue("orders")).consume(inbox)
+    gate = held_store(two.second)
+    # The first one is on its way to the store, which hangs; the second one gathers behind it.
+    first = asyncio.ensure_future(two.publish(b"1", channel=two.there))
+    await inbox.take(1)
+    second = asyncio.ensure_future(two.publish(b"2", channel=two.there))
+    (message,) = await inbox.take(1)
+    await message.reject(requeue=False)
+    # The other node has its copy, and the dead message is gone; the copy of this node is not written yet.
+    await until(lambda: len(two.working.out) == 1)
+    await two.there.set_qos(0)
+    assert not second.done()
+    gate.set()
+    await asyncio.gather(first, second)
 
 
 @with_two_nodes

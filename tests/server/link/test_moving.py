@@ -15,7 +15,7 @@ from flyball.model import Message, QueueSummary
 from flyball.server import remote as remote_module
 from flyball.server import shadows
 from flyball.server.link import session as link_session
-from tests.server.link.domains import DomainNode, client, domain, run, until
+from tests.server.link.domains import DomainNode, client, domain, held_store, run, until
 from tests.server.link.pairs import Inbox, Two, bodies, two_nodes, with_two_nodes
 
 
@@ -163,14 +163,7 @@ async def test_publishers_wait_while_the_other_node_does_not_answer(
 ) -> None:
     monkeypatch.setattr(remote_module, "CONGESTED_BYTES", 10_000)
     await two.forwarded()
-    gate = asyncio.Event()
-    commit = two.second.broker.store.commit
-
-    async def commit_when_open(*arguments: Any, **options: Any) -> None:
-        await gate.wait()
-        await commit(*arguments, **options)
-
-    two.second.broker.store.commit = commit_when_open  # type: ignore[method-assign]
+    gate = held_store(two.second)
     publishing = asyncio.gather(*[two.publish(bytes(1000)) for _ in range(50)])
     await until(lambda: two.first.remotes.is_congested)
     await two.first.peers.request(2, "queue.counts", {"queue_id": two.queue_id})
@@ -183,14 +176,7 @@ async def test_publishers_wait_while_the_other_node_does_not_answer(
 @with_two_nodes
 async def test_a_put_under_way_when_the_owner_dies_is_refused(two: Two) -> None:
     await two.forwarded()
-    gate = asyncio.Event()
-    commit = two.second.broker.store.commit
-
-    async def commit_when_open(*arguments: Any, **options: Any) -> None:
-        await gate.wait()
-        await commit(*arguments, **options)
-
-    two.second.broker.store.commit = commit_when_open  # type: ignore[method-assign]
+    gate = held_store(two.second)
     publishing = asyncio.ensure_future(two.publish(b"1"))
     await until(lambda: len(two.working) == 1)
     two.made.kill(two.second)

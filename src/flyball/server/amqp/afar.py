@@ -602,7 +602,8 @@ class Afar:
                 loop = asyncio.get_running_loop()
                 loop.call_later(RETRY_S, self.remotes.put, remotes, content, answered, 0)
             elif is_out:
-                self._broker.settle(message)
+                # Queues of this node may have got a copy, whose insert need not be written yet.
+                self._broker.settle_written(message)
 
         self.remotes.put(remotes, content, answered, 0)
 

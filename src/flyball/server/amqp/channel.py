@@ -491,7 +491,11 @@ def basic_get(channel: Channel, method: amqp.BasicGet) -> None:
 
 
 def basic_ack(channel: Channel, method: amqp.BasicAck) -> None:
-    _settle(channel, partial(channel.deliveries.acknowledge, method.delivery_tag, method.multiple))
+    deliveries, tag, multiple = channel.deliveries, method.delivery_tag, method.multiple
+    if channel.settling is None:
+        deliveries.acknowledge(tag, multiple)
+    else:
+        channel.settling.append(partial(deliveries.acknowledge_in_transaction, tag, multiple))
 
 
 def basic_nack(channel: Channel, method: amqp.BasicNack) -> None:
@@ -547,15 +551,16 @@ def tx_select(channel: Channel, method: amqp.TxSelect) -> None:
 def tx_commit(channel: Channel, method: amqp.TxCommit) -> None:
     if channel.settling is None:
         raise refusal(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
-    contents = channel.publisher.commit()
     afar = channel.session.context.afar
     if afar is not None:
         afar.settled()
-    settling, channel.settling = channel.settling, []
-    for settle in settling:
-        settle()
-    settled = None if afar is None else afar.settled()
     journal = channel.session.broker.journal
+    settling, channel.settling = channel.settling, []
+    with journal.together():
+        contents = channel.publisher.commit()
+        for settle in settling:
+            settle()
+    settled = None if afar is None else afar.settled()
 
     def wait(done: Callable[..., None]) -> None:
         if afar is not None and settled is not None and (contents or channel.deliveries.is_afar):

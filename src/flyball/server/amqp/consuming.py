@@ -354,6 +354,16 @@ class Deliveries:
                 self._note_void()
         self._feed(leases)
 
+    def acknowledge_in_transaction(self, tag: int, multiple: bool) -> None:
+        """As `acknowledge`, with a transaction: what was not written yet is written before it is removed."""
+        leases = self._take(tag) if multiple else self._take_one(tag)
+        self.acknowledged += len(leases)
+        self._release(leases)
+        for lease in leases:
+            if not self._channel.session.broker.settle_written(lease[1], True) or lease is _VOID:
+                self._note_void()
+        self._feed(leases)
+
     def reject(self, tag: int, multiple: bool, requeue: bool) -> None:
         """The peer does not want a delivery, or none up to it: they go back, or are dead."""
         leases = self._take(tag) if multiple else self._take_one(tag)
