@@ -70,8 +70,9 @@ class ConnectionEnded(Exception):
 class Peer:
     """One connection below the level of client libraries."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._socket = socket.create_connection((host, port), timeout=ANSWER_LIMIT_S)
+    def __init__(self, host: str, port: int, source: str = "") -> None:
+        """Connect, from another address of this machine if `source` names one."""
+        self._socket = socket.create_connection((host, port), ANSWER_LIMIT_S, (source, 0) if source else None)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received = b""
 

@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from flyball.console.attempts import TRIES, Attempts
 from flyball.console.login import COOKIE, ConsoleLogin
 from flyball.model import Permission, User
+from flyball.server.attempts import TRIES, Attempts
 from flyball.server.authority import Authority
 from flyball.server.http import make_app, serving
 from flyball.server.http_peers import behind
@@ -42,10 +42,11 @@ def with_login(use: Use, *, loopback_users: tuple[str, ...] = (), proxies: tuple
         journal = GroupCommit(store)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(journal.run())
-            authority = Authority(journal, (), loopback_users=loopback_users)
-            await authority.start()
             # No time passes: what has failed often has to wait, however slow this machine is.
-            login = ConsoleLogin(authority, attempts=Attempts(now=lambda: 0.0))
+            attempts = Attempts(now=lambda: 0.0)
+            authority = Authority(journal, (), loopback_users=loopback_users, attempts=attempts)
+            await authority.start()
+            login = ConsoleLogin(authority)
             route = Route("/hello", login.required(hello), methods=["GET", "POST"])
             app = behind(make_app([*login.routes(), route]), proxies, ["broker.example"])
             async with (

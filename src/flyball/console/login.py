@@ -18,9 +18,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from flyball.console.attempts import Attempts, TooManyAttempts
 from flyball.console.sessions import Sessions
+from flyball.errors import NotAdmitted
 from flyball.model import User
+from flyball.server.attempts import TooManyAttempts
 from flyball.server.authority import Authority
 from flyball.server.connection import is_loopback
 from flyball.server.http import (
@@ -60,11 +61,8 @@ class _Refused(Exception):
 class ConsoleLogin(Login):
     """Lets users in who say a name and password, or have a session."""
 
-    def __init__(
-        self, authority: Authority, *, attempts: Attempts | None = None, sessions: Sessions | None = None
-    ) -> None:
+    def __init__(self, authority: Authority, *, sessions: Sessions | None = None) -> None:
         super().__init__(authority)
-        self._attempts = Attempts() if attempts is None else attempts
         self._sessions = Sessions(authority.access) if sessions is None else sessions
 
     def required(self, handler: Handler) -> Endpoint:
@@ -167,15 +165,9 @@ class ConsoleLogin(Login):
     async def _authenticated(self, request: Request, name: str, password: str) -> User | None:
         address = "" if request.client is None else request.client.host
         is_local = _peer_is_loopback(request)
-        user = self._attempts.glance(name, address, lambda: self.authority.recognise(name, password, is_local))
-        if user is not None:
-            return user
         try:
-            async with self._attempts.attempt(name, address) as attempt:
-                user = await self.authority.authenticate(name, password, is_local)
-                if user is not None:
-                    attempt.succeed()
-        except TooManyAttempts as error:
+            user = await self.authority.log_in(name, password, address, is_local)
+        except (TooManyAttempts, NotAdmitted) as error:
             wait_s = math.ceil(error.retry_after_s)
             raise _Refused(
                 problem(429, str(error), "Wait, then give the right password.", {"Retry-After": str(wait_s)})

@@ -16,6 +16,7 @@ from flyball.engine.patterns import check_name
 from flyball.engine.policies import Policies
 from flyball.errors import RequestError, UserNameTaken
 from flyball.model import DEFAULT_VHOST, Definition, Permission, Policy, User
+from flyball.server.attempts import Attempts, place_of
 from flyball.server.passwords import Passwords, check_hash
 from flyball.server.pending import Changing, outcome
 from flyball.store.changes import Change, DefinitionDeleted, DefinitionPut
@@ -43,6 +44,7 @@ class Authority:
         *,
         loopback_users: Collection[str] = (FIRST_USER,),
         passwords: Passwords | None = None,
+        attempts: Attempts | None = None,
     ) -> None:
         self.access = Access()
         self.policies = Policies()
@@ -59,6 +61,7 @@ class Authority:
         """Called when other policies than before may apply in a virtual host."""
         self._journal = journal
         self._passwords = Passwords() if passwords is None else passwords
+        self._attempts = Attempts() if attempts is None else attempts
         self._is_first_start = True
         self._load(definitions)
 
@@ -77,13 +80,32 @@ class Authority:
 
     # Logging in
 
-    async def authenticate(self, name: str, password: str | bytes, peer_is_loopback: bool) -> User | None:
+    async def log_in(
+        self, name: str, password: str | bytes, address: str, peer_is_loopback: bool, *, can_wait: bool = False
+    ) -> User | None:
+        """Do what `authenticate` does for a client at an address, which may not try often. All protocols use it.
+
+        With `can_wait` a client that has failed often is delayed rather than refused, if not many are. Raises
+        TooManyAttempts, and NotAdmitted if too many logins wait already. Whoever is cancelled waits no more.
+        """
+        user = self._attempts.glance(name, address, lambda: self.recognise(name, password, peer_is_loopback))
+        if user is not None:
+            return user
+        async with self._attempts.attempt(name, address, can_wait=can_wait) as attempt:
+            user = await self.authenticate(name, password, peer_is_loopback, place_of(address))
+            if user is not None:
+                attempt.succeed()
+        return user
+
+    async def authenticate(
+        self, name: str, password: str | bytes, peer_is_loopback: bool, place: str = ""
+    ) -> User | None:
         """Return the user if the password is the right one and it may log in from there.
 
-        Whatever is wrong, it takes as long to find out.
+        Whatever is wrong, it takes as long to find out. Checks for different places take turns. Raises NotAdmitted.
         """
         user = self.access.find_user(name)
-        is_right = await self._passwords.verify(None if user is None else user.password_hash, password)
+        is_right = await self._passwords.verify(None if user is None else user.password_hash, password, place)
         if user is None or not is_right:
             return None
         # It may have been deleted or given another password while this one was checked.
@@ -92,7 +114,7 @@ class Authority:
             return None
         return now if self._may_come_from(name, peer_is_loopback) else None
 
-    def recognise(self, name: str, password: str, peer_is_loopback: bool) -> User | None:
+    def recognise(self, name: str, password: str | bytes, peer_is_loopback: bool) -> User | None:
         """Return the user if `authenticate` has let it in with that password a short while ago. It takes no time."""
         user = self.access.find_user(name)
         if user is None or user.password_hash is None or not self._may_come_from(name, peer_is_loopback):

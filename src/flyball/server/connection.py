@@ -23,6 +23,7 @@ from flyball.server.authority import Authority
 from flyball.server.broker import Broker
 from flyball.server.company import Company
 from flyball.server.directory import Directory
+from flyball.server.handshakes import Handshakes
 from flyball.server.loops import Loops
 from flyball.server.placement import HerePlacement, Placement
 from flyball.server.topics import Topics
@@ -57,6 +58,8 @@ class Hub:
         recorder: Recorder | None,
         max_connections: int,
         tasks: asyncio.TaskGroup,
+        *,
+        max_unauthenticated: int = 4000,
     ) -> None:
         self.broker = broker
         self.authority = authority
@@ -70,6 +73,8 @@ class Hub:
         self.recorder = recorder
         self.max_connections = max_connections
         self.connections: set[Connection] = set()
+        self.handshakes: Handshakes[Connection] = Handshakes(max_unauthenticated)
+        """Those that have not logged in yet, of protocols in which they have to."""
         self.last_number = 0
         """The number of the last connection that came."""
         self.stalled: set[Connection] = set()
@@ -93,16 +98,17 @@ class Hub:
         authority.on_user_deleted = self._user_deleted
         authority.on_vhost_closed = self._vhost_closed
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start what a session cannot do at once. It ends with the node at the latest: then nothing is begun."""
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+        """Start what a session cannot do at once. It ends with the node at the latest: then None is returned."""
         try:
             task = self._tasks.create_task(work)
         except RuntimeError:
             # The group of tasks is about to end, because one has failed, and takes no more.
             work.close()
-            return
+            return None
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
+        return task
 
     def stop(self) -> None:
         """End what is still under way."""
@@ -176,6 +182,7 @@ class Hub:
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self.handshakes.remove(connection)
         self.stalled.discard(connection)
         if self.is_stopping:
             self._check_idle()
@@ -273,10 +280,15 @@ class Connection(asyncio.Protocol, abc.ABC):
         return None if self._transport is None else self._transport.get_extra_info(name)
 
     @property
+    def peer_host(self) -> str:
+        """The address of the peer without its port, empty if that cannot be told."""
+        name = self.extra("peername")
+        return str(name[0]) if name else ""
+
+    @property
     def peer_is_loopback(self) -> bool:
         """Whether the peer is on the node's own machine."""
-        name = self._transport.get_extra_info("peername") if self._transport is not None else None
-        return is_loopback(name[0]) if name else False
+        return is_loopback(self.peer_host)
 
     @property
     def is_busy(self) -> bool:

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp
 
 from flyball import errors
 from flyball.model import User
+from flyball.server.attempts import TooManyAttempts
 from flyball.server.authority import Authority
 from flyball.server.connection import is_loopback
 from flyball.server.http_protocol import BoundedProtocol
@@ -110,8 +111,11 @@ class Login:
         given = basic_of(request)
         if given is None:
             return None
-        peer_is_loopback = request.client is not None and is_loopback(request.client.host)
-        return await self.authority.authenticate(*given, peer_is_loopback)
+        host = "" if request.client is None else request.client.host
+        try:
+            return await self.authority.log_in(*given, host, is_loopback(host))
+        except (TooManyAttempts, errors.NotAdmitted):
+            return None
 
 
 def basic_of(request: Request) -> tuple[str, str] | None:

@@ -174,7 +174,15 @@ async def serving(
         broker.watch_expiries()
         recorder = _recorder(settings)
         topics = Topics(topology, definitions)
-        hub = Hub(broker, authority, topics, recorder, settings.max_connections, tasks)
+        hub = Hub(
+            broker,
+            authority,
+            topics,
+            recorder,
+            settings.max_connections,
+            tasks,
+            max_unauthenticated=settings.max_unauthenticated,
+        )
         hub.directory = topology.directory
         hub.reports["flow"] = amqp_context.flow.report
         add_node_loops(hub.loops, node_name(settings), amqp_context.flow, broker.listings.admission)

@@ -6,7 +6,6 @@ a success is remembered for a short while, in a form from which nobody gets the 
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import secrets
@@ -17,13 +16,17 @@ from argon2 import PasswordHasher, Type, extract_parameters
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from flyball.errors import InvalidArgument
+from flyball.server.turns import Turns
 
 TIME_COST = 2
 MEMORY_KIB = 19 * 1024
 """The least that OWASP recommends for argon2id: a node checks several passwords at once and has other work."""
 
+# Runs of argon2 under way; further ones wait, with the memory that they would need.
 RUNS_AT_ONCE = 2
-"""So many checks run at a time; further ones wait, with the memory that they would need."""
+
+# Runs that may wait. The longest line of one place is cut when there are more.
+MAX_WAITING = 1000
 
 REMEMBER_S = 300.0
 """A success that nobody repeats for so long is forgotten."""
@@ -54,7 +57,7 @@ class Passwords:
             salt_len=_SALT_BYTES,
         )
         self._now = now
-        self._room = asyncio.Semaphore(RUNS_AT_ONCE)
+        self._turns = Turns(RUNS_AT_ONCE, MAX_WAITING)
         self._key = secrets.token_bytes(hashlib.blake2b.MAX_KEY_SIZE)
         self._remembered: dict[bytes, float] = {}
         """Until when a success is remembered, by its mark; the oldest first."""
@@ -72,14 +75,15 @@ class Passwords:
             raise InvalidArgument(f"a password has at most {MAX_PASSWORD_BYTES} bytes")
         if b"\0" in data:
             raise InvalidArgument("a password cannot hold a zero character")
-        async with self._room:
+        async with self._turns.turn("") as turn:
             self.runs += 1
-            return await asyncio.to_thread(self._hasher.hash, data)
+            return await turn.run(self._hasher.hash, data)
 
-    async def verify(self, password_hash: str | None, password: str | bytes) -> bool:
-        """Say whether the password is the one of the hash.
+    async def verify(self, password_hash: str | None, password: str | bytes, place: str = "") -> bool:
+        """Return whether the password is the one of the hash.
 
-        Without a hash, for somebody who does not exist or has no password, it is not, and saying so takes as long.
+        Without a hash, for a user that does not exist or has no password, it is not, and the answer takes as long.
+        Places where passwords are checked take turns. Raises NotAdmitted if too many checks wait already.
         """
         data = _bytes_of(password)
         if password_hash is None or not 0 < len(data) <= MAX_PASSWORD_BYTES:
@@ -87,12 +91,12 @@ class Passwords:
         mark = self._mark(password_hash, data)
         if self._is_remembered(mark):
             return True
-        async with self._room:
+        async with self._turns.turn(place) as turn:
             # Somebody may have found out meanwhile: all connections of a program log in at the same moment.
             if self._is_remembered(mark):
                 return True
             self.runs += 1
-            is_right = await asyncio.to_thread(self._check, password_hash, data)
+            is_right = await turn.run(self._check, password_hash, data)
         if is_right:
             self._remember(mark)
         return is_right

@@ -10,9 +10,11 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from flyball.errors import NotAdmitted
 from flyball.model import User
 from flyball.server.amqp.replies import refusal
 from flyball.server.amqp.sasl import Credentials, read_response
+from flyball.server.attempts import TooManyAttempts
 from flyball.wire import amqp
 from flyball.wire.amqp import AmqpError, ReplyCode, reply_text
 
@@ -71,7 +73,8 @@ def start_ok(session: AmqpSession, method: amqp.ConnectionStartOk) -> None:
         assert name is not None, "EXTERNAL is offered to those who have one"
         _logged_in(session, session.hub.authority.authenticate_certificate(name, session.peer_is_loopback), mechanism)
     else:
-        session.hub.spawn(_log_in(session, read_response(mechanism, method.response), mechanism))
+        session.login_began_at = session.read_bytes
+        session.login = session.hub.spawn(_log_in(session, read_response(mechanism, method.response), mechanism))
 
 
 def tune_ok(session: AmqpSession, method: amqp.ConnectionTuneOk) -> None:
@@ -106,7 +109,14 @@ async def _log_in(session: AmqpSession, credentials: Credentials | None, mechani
         session.close_silently()
         session.release()
         return
-    user = await session.hub.authority.authenticate(credentials.name, credentials.password, session.peer_is_loopback)
+    user: User | None = None
+    try:
+        user = await session.hub.authority.log_in(
+            credentials.name, credentials.password, session.peer_host, session.peer_is_loopback, can_wait=True
+        )
+    except (TooManyAttempts, NotAdmitted) as error:
+        # The peer hears what a wrong password would be answered: how often it may try is not its business.
+        log.warning("refused %s: %s", session.peer, error)
     _logged_in(session, user, mechanism)
 
 

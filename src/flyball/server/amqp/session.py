@@ -42,6 +42,9 @@ LONG_READ_BYTES = 128 * 1024
 """Who sends so much at a time is read once in a turn of the loop: libuv would read up to 32 times, and meanwhile
 nobody else would be served."""
 
+# What a peer may send while its password is checked: more than the two methods that can follow.
+READ_IN_LOGIN_BYTES = 4096
+
 MAX_UNREAD_BYTES = 16 * 1024 * 1024
 """A peer that leaves so much unread is not listened to either."""
 
@@ -81,6 +84,10 @@ class AmqpSession(Connection):
         """What it says that it is."""
         self.mechanism = ""
         """How it has logged in."""
+        self.login: asyncio.Task[None] | None = None
+        """The check of its password, if one was begun."""
+        self.login_began_at = 0
+        """How many bytes had been read then."""
         self._due: list[Publisher] = []
         self._timer: asyncio.TimerHandle | None = None
         self._heartbeat_s = 0.0
@@ -100,6 +107,14 @@ class AmqpSession(Connection):
         super().connection_made(transport)
         if self in self.hub.connections:
             self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.hang_up)
+            surplus = self.hub.handshakes.add(self, self.peer_host)
+            if surplus is not None:
+                log.warning(
+                    "dropped %s: %d connections have not logged in; raise max_unauthenticated if they are yours",
+                    surplus.peer,
+                    len(self.hub.handshakes),
+                )
+                surplus.abort()
 
     @property
     def is_gone(self) -> bool:
@@ -108,6 +123,11 @@ class AmqpSession(Connection):
     @property
     def is_busy(self) -> bool:
         return super().is_busy or any(channel.publisher.is_busy for channel in self._channels.values())
+
+    @property
+    def is_logging_in(self) -> bool:
+        """Whether the peer waits for its password to be checked."""
+        return self.login is not None and not self.login.done()
 
     @property
     def waits_for_credit(self) -> bool:
@@ -158,6 +178,9 @@ class AmqpSession(Connection):
 
     def ended(self) -> None:
         self._set_timer(None, 0)
+        if self.login is not None:
+            # The password of a peer that has gone is not checked: others wait for theirs.
+            self.login.cancel()
         self.context.flow.forget(self)
         self._let_go()
 
@@ -182,6 +205,13 @@ class AmqpSession(Connection):
     def _read_on(self) -> None:
         if self._is_reading and not self.is_gone and self._transport is not None:
             self._transport.resume_reading()
+
+    def eof_received(self) -> bool:
+        if self.state not in (State.RUNNING, State.CLOSING):
+            # A peer that has gone looks like one that only says no more, and nobody does that before it is let in.
+            self.hang_up()
+            return False
+        return super().eof_received()
 
     def feed(self, data: bytes) -> None:
         self._has_heard = True
@@ -250,7 +280,8 @@ class AmqpSession(Connection):
                 channels = self._channels
             if traced is not None:
                 traced.handled(self.broker.journal, self._queue_id_of(command))
-        self._set_reading(False)
+        # Whoever does not read does not notice that the peer has gone, and its password need not be checked then.
+        self._set_reading(self.is_logging_in and self.read_bytes - self.login_began_at < READ_IN_LOGIN_BYTES)
 
     def _queue_id_of(self, command: Command) -> int:
         """Return the first queue that a message went to, for the trace; 0 if there is none."""
@@ -452,6 +483,7 @@ class AmqpSession(Connection):
         """The peer has been let in."""
         self.vhost = vhost
         self.state = State.RUNNING
+        self.hub.handshakes.remove(self)
         self.send(amqp.ConnectionOpenOk(0).encode())
         self._set_timer(self._beat if self._heartbeat_s else None, self._heartbeat_s / 2)
 

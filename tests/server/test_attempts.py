@@ -7,8 +7,18 @@ from contextlib import suppress
 
 import pytest
 
-from flyball.console import attempts
-from flyball.console.attempts import GLANCE_S, GLANCES, REFILL_S, TRIES, Attempts, TooManyAttempts, place_of
+from flyball.server import attempts
+from flyball.server.attempts import (
+    GLANCE_S,
+    GLANCES,
+    MAX_DELAYED,
+    NAME_TRIES,
+    REFILL_S,
+    TRIES,
+    Attempts,
+    TooManyAttempts,
+    place_of,
+)
 
 
 class Clock:
@@ -53,7 +63,7 @@ def test_after_a_few_failures_one_has_to_wait() -> None:
 def test_one_name_is_not_tried_quickly_from_many_addresses() -> None:
     async def run() -> None:
         tried = Attempts(now=Clock())
-        for number in range(TRIES):
+        for number in range(NAME_TRIES):
             await fail(tried, "ann", f"10.0.0.{number}")
         with pytest.raises(TooManyAttempts):
             await fail(tried, "ann", "10.0.1.1")
@@ -73,6 +83,69 @@ def test_many_names_are_not_tried_quickly_from_one_address() -> None:
     asyncio.run(run())
 
 
+def test_one_address_that_guesses_leaves_tries_of_the_name_to_others() -> None:
+    async def run() -> None:
+        clock = Clock()
+        tried = Attempts(now=clock)
+        for _ in range(100):
+            clock.now_s += REFILL_S / 10
+            with suppress(TooManyAttempts):
+                await fail(tried, "ann", "10.6.6.6")
+        await succeed(tried, "ann", "10.0.0.1")
+
+    asyncio.run(run())
+
+
+def test_try_that_is_cancelled_while_it_waits_does_not_count() -> None:
+    async def run() -> None:
+        tried = Attempts(now=Clock())
+        goes_on = asyncio.Event()
+
+        async def slow_success() -> None:
+            async with tried.attempt("ann", "10.0.0.1") as attempt:
+                await goes_on.wait()
+                attempt.succeed()
+
+        under_way = [asyncio.ensure_future(slow_success()) for _ in range(TRIES)]
+        waiting = [asyncio.ensure_future(slow_success()) for _ in range(10)]
+        await asyncio.sleep(0)
+        for each in waiting[:9]:
+            each.cancel()
+        goes_on.set()
+        results = await asyncio.gather(*under_way, *waiting, return_exceptions=True)
+        assert [isinstance(each, asyncio.CancelledError) for each in results] == [False] * TRIES + [True] * 9 + [
+            False
+        ]
+        await use_up(tried, "ann", "10.0.0.1")
+
+    asyncio.run(run())
+
+
+def test_a_few_that_can_wait_are_delayed_and_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "REFILL_S", 0.001)
+
+    async def run() -> None:
+        tried = Attempts()
+        clock = Clock()
+        tried._now = clock
+        await use_up(tried, "ann", "10.0.0.1")
+
+        async def fail_later() -> bool:
+            try:
+                async with tried.attempt("bob", "10.0.0.1", can_wait=True):
+                    return True
+            except TooManyAttempts:
+                return False
+
+        later = [asyncio.ensure_future(fail_later()) for _ in range(10)]
+        await asyncio.sleep(0)
+        assert [each.done() for each in later] == [False] * MAX_DELAYED + [True] * (10 - MAX_DELAYED)
+        clock.now_s += 1
+        assert sum(await asyncio.gather(*later)) == MAX_DELAYED
+
+    asyncio.run(run())
+
+
 def test_a_success_lets_one_fail_again() -> None:
     async def run() -> None:
         tried = Attempts(now=Clock())
@@ -88,7 +161,8 @@ def test_who_has_logged_in_is_not_shut_out_by_others_who_guess() -> None:
     async def run() -> None:
         tried = Attempts(now=Clock())
         await succeed(tried, "ann", "10.0.0.1")
-        await use_up(tried, "ann", "10.6.6.6")
+        for number in range(NAME_TRIES):
+            await fail(tried, "ann", f"10.6.6.{number}")
         await use_up(tried, "bob", "10.0.0.1")
         with pytest.raises(TooManyAttempts):
             await succeed(tried, "ann", "10.0.0.2")
@@ -144,11 +218,11 @@ def test_who_logs_in_does_not_give_more_tries_to_those_who_guess() -> None:
     async def run() -> None:
         tried = Attempts(now=Clock())
         await succeed(tried, "ann", "10.0.0.1")
-        for number in range(TRIES):
+        for number in range(NAME_TRIES):
             await fail(tried, "ann", f"10.6.6.{number}")
             await succeed(tried, "ann", "10.0.0.1")
         with pytest.raises(TooManyAttempts):
-            await fail(tried, "ann", "10.6.6.6")
+            await fail(tried, "ann", "10.6.7.7")
 
     asyncio.run(run())
 
@@ -204,11 +278,11 @@ def test_the_names_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPat
 
 
 def test_names_that_are_made_up_push_out_nobody_who_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "MOST", 30)
+    monkeypatch.setattr(attempts, "MOST", 60)
 
     async def run() -> None:
         tried = Attempts(now=Clock())
-        for number in range(TRIES):
+        for number in range(NAME_TRIES):
             await fail(tried, "ann", f"10.0.0.{number}")
         for number in range(100):
             with suppress(TooManyAttempts):

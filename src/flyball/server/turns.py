@@ -1,0 +1,122 @@
+"""Costly work in threads, fairly: a few pieces at once, a bounded number waiting, and places that take turns.
+
+A place that asks for much waits behind itself, not in front of others. Knows nothing of what the work is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from flyball.errors import NotAdmitted
+
+# Seconds after which one that is turned away may ask again.
+RETRY_S = 5.0
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Turns:
+    """Up to `at_once` pieces of work under way, and up to `max_waiting` waiting, in one line for each place."""
+
+    def __init__(self, at_once: int, max_waiting: int) -> None:
+        self._free = at_once
+        self._max_waiting = max_waiting
+        self._lines: dict[str, deque[asyncio.Future[None]]] = {}
+        """The place whose turn is next comes first."""
+        self.waiting = 0
+
+    @contextlib.asynccontextmanager
+    async def turn(self, place: str) -> AsyncIterator[Turn]:
+        """Wait for a turn. Raises NotAdmitted if too many wait; whoever is cancelled leaves the line at once."""
+        if self._free:
+            self._free -= 1
+        else:
+            await self._wait(place)
+        turn = Turn()
+        try:
+            yield turn
+        finally:
+            turn.end(self._next)
+
+    async def _wait(self, place: str) -> None:
+        if self.waiting >= self._max_waiting:
+            self._turn_away(place)
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lines.setdefault(place, deque()).append(mine)
+        self.waiting += 1
+        try:
+            await mine
+        except asyncio.CancelledError:
+            if mine.done() and not mine.cancelled():
+                # It has got its turn, and does not need it.
+                self._next()
+            else:
+                self._remove(place, mine)
+            raise
+
+    def _turn_away(self, place: str) -> None:
+        """Turn away the last of the longest line; raises NotAdmitted if that is the one who comes now."""
+        longest = max(self._lines, key=lambda each: len(self._lines[each]))
+        refusal = NotAdmitted("too many passwords wait to be checked", RETRY_S)
+        if len(self._lines.get(place, ())) + 1 >= len(self._lines[longest]):
+            raise refusal
+        last = self._lines[longest][-1]
+        self._remove(longest, last)
+        if not last.done():
+            last.set_exception(refusal)
+
+    def _remove(self, place: str, waiting: asyncio.Future[None]) -> None:
+        line = self._lines.get(place)
+        if line is not None and waiting in line:
+            line.remove(waiting)
+            self.waiting -= 1
+            if not line:
+                del self._lines[place]
+
+    def _next(self) -> None:
+        """A turn is over: give it to the first of the place whose turn it is."""
+        while self._lines:
+            place = next(iter(self._lines))
+            line = self._lines.pop(place)
+            first = line.popleft()
+            self.waiting -= 1
+            if line:
+                # Behind all others.
+                self._lines[place] = line
+            if not first.done():
+                first.set_result(None)
+                return
+        self._free += 1
+
+
+class Turn:
+    """Leave to do something costly."""
+
+    def __init__(self) -> None:
+        self._work: asyncio.Future[Any] | None = None
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function in a thread and return what it returns."""
+        work = asyncio.get_running_loop().run_in_executor(None, partial(function, *args, **kwargs))
+        self._work = work
+        return await asyncio.shield(work)
+
+    def end(self, then: Callable[[], None]) -> None:
+        """Call `then` when the work is done: a thread goes on though the one who asked is gone."""
+        if self._work is None or self._work.done():
+            then()
+        else:
+            self._work.add_done_callback(lambda work: _after(work, then))
+
+
+def _after(work: asyncio.Future[Any], then: Callable[[], None]) -> None:
+    if not work.cancelled():
+        # Nobody waits for it: an error that is not looked at would be logged as forgotten.
+        work.exception()
+    then()
