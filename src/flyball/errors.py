@@ -39,6 +39,7 @@ FlyballError
 ├── StoreError                 our side: the store could not do it
 │   ├── StoreUnavailable       it did not answer in time; the outcome may be unknown
 │   ├── StoreMismatch          it holds something this version cannot read
+│   ├── StoreInUse             another process has this node's place in it
 │   └── Fenced                 others have taken this node's place: it may write nothing more
 ├── SettingsError              a setting is wrong; the field names it
 ├── LabError                   an experiment cannot be run, or went wrong
@@ -321,6 +322,10 @@ class StoreUnavailable(StoreError):
 
 class StoreMismatch(StoreError):
     """The store holds data of another version, or of something else."""
+
+
+class StoreInUse(StoreError):
+    """Another process uses the store under this node's name, or its data folder: an operator has to stop one."""
 
 
 class Fenced(StoreError):

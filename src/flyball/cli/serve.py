@@ -14,13 +14,15 @@ from typing import Annotated, Any
 import typer
 import uvloop
 
-from flyball.errors import SettingsError, StoreError
+from flyball.errors import SettingsError, StoreError, StoreInUse, StoreMismatch
 from flyball.server.settings import Option, load_settings, options
 
 Serve = Callable[[Mapping[str, object]], None]
 
 WRONG_USE = 2
 FAILED = 1
+# Starting again does not help before an operator has done what the message says: for RestartPreventExitStatus.
+OPERATOR_NEEDED = 4
 
 
 def takes_settings(run: Serve) -> Callable[..., None]:
@@ -77,7 +79,7 @@ def serve(flags: Mapping[str, object]) -> None:
         causes = list(_causes(error))
         if not all(isinstance(cause, SettingsError | StoreError | OSError) for cause in causes):
             raise
-        _fail(_advice(causes[0]), WRONG_USE if isinstance(causes[0], SettingsError) else FAILED)
+        _fail(_advice(causes[0]), _exit_code(causes[0]))
 
 
 def _causes(error: Exception) -> Iterator[Exception]:
@@ -89,8 +91,20 @@ def _causes(error: Exception) -> Iterator[Exception]:
         yield error
 
 
+def _exit_code(error: Exception) -> int:
+    match error:
+        case SettingsError():
+            return WRONG_USE
+        case StoreMismatch() | StoreInUse():
+            return OPERATOR_NEEDED
+        case _:
+            return FAILED
+
+
 def _advice(error: Exception) -> str:
     match error:
+        case StoreMismatch() | StoreInUse():
+            return f"{error}."
         case StoreError():
             return f"the store does not work: {error}. Check --store and --data."
         case OSError(errno=errno.EADDRINUSE):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 import flyball
@@ -15,15 +16,18 @@ from flyball.cluster.governor import DomainGovernor
 from flyball.cluster.leader import Leader
 from flyball.cluster.placing import DomainPlacement
 from flyball.cluster.provisioners import Provisioner, Surroundings, load_provisioners
-from flyball.errors import Fenced, StoreUnavailable
+from flyball.errors import Fenced, StoreError, StoreInUse, StoreUnavailable
 from flyball.server import node as server
 from flyball.server.node import Node, Part
 from flyball.server.settings import ServeSettings
 
 log = logging.getLogger(__name__)
 
+# The interval at which a node that cannot join again, since the store is unavailable, retries.
 REJOIN_S = 0.5
-"""A node that cannot join again, since the store is away, tries so often."""
+
+# Longer than PostgreSQL takes to notice that a session's machine has vanished: 25 s by the session's keepalives.
+IN_USE_LIMIT_S = 60.0
 
 
 async def serve(settings: ServeSettings, parts: Sequence[Part] = ()) -> None:
@@ -37,21 +41,57 @@ async def serve(settings: ServeSettings, parts: Sequence[Part] = ()) -> None:
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, stop.set)
-    has_served = False
+    rejoining = _Rejoining()
     while not stop.is_set():
         try:
             await _serve_until(settings, stop, parts)
         except* Fenced:
-            has_served = True
+            rejoining.begin()
             log.warning("others have taken this node's place: it joins again as a new one")
             print("joining again", flush=True)
-        except* StoreUnavailable as unavailable:
-            if not has_served:
-                raise
-            log.warning("cannot join again yet: %s", unavailable.exceptions[0])
+        except* (StoreUnavailable, StoreInUse) as group:
+            error = _first(group)
+            if not rejoining.may_retry(error):
+                raise error from None
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REJOIN_S):
                     await stop.wait()
+
+
+class _Rejoining:
+    """A node that has served and was fenced: how long it tries to join again."""
+
+    def __init__(self) -> None:
+        self._began_s: float | None = None
+        self._logged: set[str] = set()
+
+    def begin(self) -> None:
+        self._began_s = time.monotonic()
+        self._logged.clear()
+
+    def may_retry(self, error: StoreError) -> bool:
+        """Tell whether trying again can help. Not before the node has served: then its operator is there to be told.
+
+        Whoever has the node's name may be a session of its own past that the server has not noticed to be gone; after
+        a while it can only be another process, which an operator has to stop.
+        """
+        if self._began_s is None:
+            return False
+        if isinstance(error, StoreInUse) and time.monotonic() - self._began_s > IN_USE_LIMIT_S:
+            return False
+        # Once per reason, not per attempt.
+        if str(error) not in self._logged:
+            self._logged.add(str(error))
+            log.warning("cannot join again yet: %s", error)
+        return True
+
+
+def _first(group: BaseExceptionGroup[StoreError]) -> StoreError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, StoreError), "nothing else was caught"
+    return error
 
 
 async def _serve_until(settings: ServeSettings, stop: asyncio.Event, parts: Sequence[Part]) -> None:

@@ -823,9 +823,12 @@ class Broker:
             self._spawn(self._reserve())
 
     async def _reserve(self) -> None:
-        first = await self._reader.until_available(lambda: self.store.reserve_message_ids(ID_BLOCK), patient=True)
-        self.engine.grant_message_ids(first, ID_BLOCK)
-        self._is_reserving = False
+        try:
+            first = await self._reader.until_available(lambda: self.store.reserve_message_ids(ID_BLOCK), patient=True)
+            self.engine.grant_message_ids(first, ID_BLOCK)
+        finally:
+            # Also when it failed for good: whoever needs ids next asks again.
+            self._is_reserving = False
 
     async def _purge_absent(
         self,

@@ -535,7 +535,8 @@ def node_facts(node: Node) -> Facts:
             "pending_changes": broker.journal.pending_count,
             "pending_bytes": broker.journal.pending_bytes,
             "last_commit_s": broker.journal.last_commit_s,
-            "is_failing": broker.journal.failing_since is not None,
+            "is_failing": broker.journal.failing_since is not None or broker.store.problem is not None,
+            "problem": broker.store.problem,
         },
         "flow": flow,
         "alarms": alarms(node, flow),
@@ -551,7 +552,10 @@ def alarms(node: Node, flow: Mapping[str, Any] | None = None) -> list[str]:
         found.append(NO_MEMORY)
     if flow["under_pressure"] and flow["commit_queue"]["rate_bytes_per_s"] == 0:
         found.append(NO_STORE)
-    if node.hub.broker.journal.failing_since is not None:
+    broker = node.hub.broker
+    if broker.store.problem is not None:
+        found.append(f"the store does not answer: {broker.store.problem}")
+    elif broker.journal.failing_since is not None:
         found.append("the store does not answer")
     if not node.hub.may_speak:
         found.append("the node has lost its lease")

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flyball.errors import Fenced, StoreUnavailable
+from flyball.errors import Fenced, StoreError, StoreMismatch
 from flyball.server import clock
 from flyball.server.authority import Authority
 from flyball.server.connection import Hub
@@ -47,6 +47,9 @@ JUMP_S = 0.1
 QUEUE_ID_BLOCK = 10_000
 CLIENT_ID_BLOCK = 100_000
 """So many ids are reserved at a time while others give out ids too."""
+
+# Retrying cannot help: the node has to join again, or an operator has to start another version.
+FATAL = (Fenced, StoreMismatch)
 
 NodesChanged = Callable[[Sequence[NodeRecord]], None]
 
@@ -129,7 +132,10 @@ class Membership:
         await self._renew()
 
     async def run(self) -> None:
-        """Renew the lease and follow the others. Ends with Fenced when this node's epoch is over."""
+        """Renew the lease and follow the others, however long the store is unavailable.
+
+        Ends with Fenced when this node's epoch is over, with StoreMismatch when the tables are a newer version's.
+        """
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._keep_renewing())
@@ -229,7 +235,9 @@ class Membership:
         while True:
             try:
                 await self._renew()
-            except StoreUnavailable as error:
+            except FATAL:
+                raise
+            except StoreError as error:
                 if not is_failing:
                     log.warning("the lease cannot be renewed: %s", error)
                 is_failing = True
@@ -251,7 +259,9 @@ class Membership:
             self._news.clear()
             try:
                 await self.catch_up()
-            except StoreUnavailable as error:
+            except FATAL:
+                raise
+            except StoreError as error:
                 log.info("the changes of other nodes could not be read: %s", error)
                 await asyncio.sleep(RETRY_S)
                 self._news.set()

@@ -36,6 +36,7 @@ def status_of(hub: Hub) -> dict[str, Any]:
         },
         "store": {
             "kind": type(broker.store).__name__,
+            "problem": broker.store.problem,
             "commits": broker.journal.commits,
             "pending_count": broker.journal.pending_count,
             "pending_bytes": broker.journal.pending_bytes,

@@ -110,11 +110,16 @@ class Store(Protocol):
         """The nodes that use the same store."""
         ...
 
+    @property
+    def problem(self) -> str | None:
+        """Why the store is unavailable, and what an operator can do; None while it works, as far as is known."""
+        ...
+
     async def open(self) -> Snapshot:
         """Make the store ready, join the registry, and say what it holds for this node and of others.
 
         Waits until all nodes that are up know of this one. Messages that are not persistent are dropped, those of
-        deleted queues not counted. Raises StoreUnavailable, StoreMismatch, or StoreError when a broker of the same
+        deleted queues not counted. Raises StoreUnavailable, StoreMismatch, or StoreInUse when a broker of the same
         name uses the same store.
         """
         ...

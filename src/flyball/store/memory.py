@@ -21,6 +21,7 @@ class MemoryStore:
     """A Store in dictionaries. What it keeps survives `close` and `open`, and nothing else."""
 
     keeps_messages = True
+    problem: str | None = None
     pages = False
 
     def __init__(self, *, domain: MemoryDomain | None = None, node: str = "flyball") -> None:

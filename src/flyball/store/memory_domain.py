@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flyball.errors import Fenced, StoreError, StoreUnavailable
+from flyball.errors import Fenced, StoreError, StoreInUse, StoreUnavailable
 from flyball.model import Client, Definition, Message, PlacedQueue, Queue
 from flyball.store.changes import (
     Change,
@@ -73,7 +73,7 @@ class MemoryDomain:
     def enter(self, registry: MemoryRegistry) -> None:
         """Begin another life of a node. Raises StoreError when one of that name is there already."""
         if self._sessions.get(registry.name, registry) is not registry:
-            raise StoreError(f"another broker uses this database: {registry.name}")
+            raise StoreInUse(f"another broker uses this database: {registry.name}")
         found = [node for node in self._nodes.values() if node.name == registry.name]
         node = found[0] if found else _Node(self.count("node"), registry.name)
         node.epoch += 1

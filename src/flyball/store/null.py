@@ -13,6 +13,7 @@ class NullStore:
     """A Store without contents. Only message ids count up."""
 
     keeps_messages = False
+    problem: str | None = None
     pages = False
 
     def __init__(self) -> None:

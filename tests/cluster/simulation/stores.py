@@ -216,6 +216,7 @@ class SimulatedStore:
 
     keeps_messages = True
     pages = False
+    problem: str | None = None
 
     def __init__(self, domain: MemoryDomain, name: str, loop: VirtualLoop, process: Process, chance: Random) -> None:
         self._store = MemoryStore(domain=domain, node=name)

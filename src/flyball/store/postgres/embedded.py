@@ -13,6 +13,7 @@ import importlib.util
 import logging
 import os
 import pwd
+import re
 import shutil
 import signal
 import stat
@@ -143,18 +144,25 @@ class EmbeddedPostgres:
 
     async def supervise(self) -> None:
         """Bring the server back whenever it dies. Runs until `stop`; its owner is the node's TaskGroup."""
+        problem = ""
         while self._wanted and self._server is not None:
             await _exited(self._server)
             if not self._wanted:
                 return
-            log.error("the embedded PostgreSQL died (status %s): starting it again", self._server.returncode)
+            if not problem:
+                log.error("the embedded PostgreSQL died (status %s): starting it again", self._server.returncode)
             try:
                 await self._launch_until_ready()
-            except StoreError as error:
+            except (StoreError, OSError) as error:
+                # Also where no process can be started or no file written: too many files, no memory, a full disk.
                 if self._wanted:
-                    log.error("%s", error)
+                    # Once per reason, not per attempt.
+                    if str(error) != problem:
+                        problem = str(error)
+                        log.error("%s; retrying", problem)
                     await asyncio.sleep(RESTART_PAUSE_S)
                 continue
+            problem = ""
             self._restarts += 1
             log.warning("the embedded PostgreSQL runs again")
 
@@ -270,7 +278,7 @@ class EmbeddedPostgres:
             except TimeoutError as error:
                 raise StoreUnavailable(f"PostgreSQL is not ready: see {self._log_path}") from error
             if "shared memory block" not in self._last_log_line():
-                raise StoreError(f"PostgreSQL does not start: {self._last_log_line()}")
+                raise StoreUnavailable(f"PostgreSQL does not start: {self._last_log_line()}")
             log.info("waiting for the last backends of the PostgreSQL that was killed")
             await asyncio.sleep(10 * POLL_S)
 
@@ -306,9 +314,11 @@ class EmbeddedPostgres:
         with self._log_path.open("rb") as log_file:
             log_file.seek(max(0, self._log_path.stat().st_size - 4096))
             lines = log_file.read().decode(errors="replace").splitlines()
-        return next((line for line in reversed(lines) if "FATAL" in line or "PANIC" in line), "") or (
+        found = next((line for line in reversed(lines) if "FATAL" in line or "PANIC" in line), "") or (
             lines[-1] if lines else f"see {self._log_path}"
         )
+        # Without time and process: the same problem reads the same at every attempt.
+        return re.sub(r"^.* \[\d+\] ", "", found)
 
 
 @dataclass(slots=True, frozen=True)

@@ -18,7 +18,7 @@ from flyball.errors import Fenced, StoreError, StoreUnavailable
 from flyball.store.changes import Change, QueueDeleted, QueueMoved
 from flyball.store.postgres import changes as told_changes
 from flyball.store.postgres import registry_statements, statements
-from flyball.store.postgres.session import Connection, Session
+from flyball.store.postgres.session import Connection, Outages, Session
 from flyball.store.postgres.values import from_json, from_text, to_json, to_text
 from flyball.store.registry import JOINING_LEASE_S, NodeRecord, NodeState, VersionedChange, is_known_to_all
 
@@ -51,10 +51,12 @@ class PostgresRegistry:
 
     is_shared = True
 
-    def __init__(self, connect: Callable[[], Awaitable[Connection]], schema: str, time_limit_s: float) -> None:
+    def __init__(
+        self, connect: Callable[[], Awaitable[Connection]], schema: str, time_limit_s: float, outages: Outages
+    ) -> None:
         self._schema = schema
-        self._session = Session(connect, prepare=self._begin_to_listen, time_limit_s=time_limit_s)
-        self._worker = Session(connect, prepare=self.check_epoch)
+        self._session = Session(connect, prepare=self._begin_to_listen, time_limit_s=time_limit_s, outages=outages)
+        self._worker = Session(connect, prepare=self.check_epoch, outages=outages)
         self._schema_number = 0
         self._last_told: tuple[NodeState, int] | None = None
         self._leads = False

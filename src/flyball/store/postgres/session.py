@@ -1,22 +1,76 @@
-"""One connection to PostgreSQL that is in a known state or is thrown away, and what its errors mean to us."""
+"""One connection to PostgreSQL that is in a known state or is thrown away, and what is wrong with it."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from operator import itemgetter
 from typing import TypeAlias
 
 import asyncpg
 
 from flyball.errors import StoreError, StoreUnavailable
+from flyball.store.postgres.failures import translated
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
+log = logging.getLogger(__name__)
+
 CONNECT_LIMIT_S = 5.0
 
-PASSING_CLASSES = frozenset({"08", "25", "40", "53", "55", "57", "58", "XX"})
-"""Classes of SQLSTATE that say "not now": connection, read only, rollback, resources, operator, system."""
+# Sessions that are in use retry every second, or hang for as long as their time limit: what failed longer ago is not
+# in use any more.
+STALE_S = 30.0
+
+
+class Outages:
+    """Why sessions of a store fail at present, by session. Each reason of an outage is logged once, not per retry."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        # A node that starts reports the error itself, and ends.
+        self.is_serving = False
+        self._failures: dict[object, tuple[str, float]] = {}
+        self._logged: set[str] = set()
+        self._since = 0.0
+
+    @property
+    def reason(self) -> str | None:
+        """What failed last and what to do about it; None while every session works, as far as is known."""
+        if not self._failures:
+            return None
+        reason, _ = max(self._failures.values(), key=itemgetter(1))
+        return reason
+
+    def failed(self, session: object, error: StoreUnavailable) -> None:
+        """Note that a session could not be used."""
+        if not self.is_serving:
+            return
+        now = self._clock()
+        if not self._failures:
+            self._since = now
+        reason = str(error)
+        self._failures[session] = reason, now
+        if reason not in self._logged:
+            self._logged.add(reason)
+            log.error("%s; retrying", reason)
+
+    def worked(self, session: object) -> None:
+        """Note that a session was used with success."""
+        if not self._failures:
+            return
+        self._failures.pop(session, None)
+        now = self._clock()
+        # A session that failed and is not needed any more does not retry: others tell that the server is back.
+        for other, (_, at) in list(self._failures.items()):
+            if now - at > STALE_S:
+                del self._failures[other]
+        if not self._failures:
+            self._logged.clear()
+            log.warning("PostgreSQL is available again after %.1f s", now - self._since)
 
 
 class Session:
@@ -31,10 +85,12 @@ class Session:
         *,
         prepare: Callable[[Connection], Awaitable[None]] | None = None,
         time_limit_s: float | None = None,
+        outages: Outages | None = None,
     ) -> None:
         self._connect = connect
         self._prepare = prepare
         self._time_limit_s = time_limit_s
+        self._outages = Outages() if outages is None else outages
         self._connection: Connection | None = None
         self._lock = asyncio.Lock()
 
@@ -42,15 +98,21 @@ class Session:
     async def connection(self) -> AsyncIterator[Connection]:
         """Lend the connection. Raises StoreUnavailable where trying again may help, StoreError where not."""
         async with self._lock:
+            is_connecting = True
             try:
                 async with asyncio.timeout(self._time_limit_s):
-                    yield await self._ready()
+                    connection = await self._ready()
+                    is_connecting = False
+                    yield connection
             except BaseException as error:
                 self.abandon()
-                meant = translated(error)
-                if meant is None:
+                meant = error if isinstance(error, StoreError) else translated(error, is_connecting=is_connecting)
+                if isinstance(meant, StoreUnavailable):
+                    self._outages.failed(self, meant)
+                if meant is None or meant is error:
                     raise
                 raise meant from error
+            self._outages.worked(self)
 
     @property
     def is_connected(self) -> bool:
@@ -82,16 +144,3 @@ class Session:
             if self._prepare is not None:
                 await self._prepare(self._connection)
             return self._connection
-
-
-def translated(error: BaseException) -> StoreError | None:
-    """Say in our words what asyncpg reported. None for what is not the database's doing."""
-    if isinstance(error, TimeoutError):
-        return StoreUnavailable("PostgreSQL does not answer")
-    if isinstance(error, asyncpg.PostgresError):
-        if (error.sqlstate or "08")[:2] in PASSING_CLASSES:
-            return StoreUnavailable(f"PostgreSQL is not available: {error}")
-        return StoreError(f"PostgreSQL refuses: {error}")
-    if isinstance(error, asyncpg.InterfaceError | asyncpg.InternalClientError | OSError):
-        return StoreUnavailable(f"PostgreSQL is not available: {error}")
-    return None

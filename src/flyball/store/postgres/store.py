@@ -14,7 +14,7 @@ from typing import Any
 
 import asyncpg
 
-from flyball.errors import StoreError, StoreUnavailable
+from flyball.errors import StoreError, StoreInUse, StoreUnavailable
 from flyball.model import Client, ClientMode, Definition, Message, PlacedQueue, QueueSummary, Snapshot
 from flyball.store.changes import QueueDeleted
 from flyball.store.interface import NO_LIMIT, Arrived, Batch, IndexColumns, IndexKeys, IndexPiece, Transfer, is_same
@@ -22,7 +22,7 @@ from flyball.store.postgres import changes as told_changes
 from flyball.store.postgres import registry_statements, statements
 from flyball.store.postgres.migrations import migrate, quoted
 from flyball.store.postgres.registry import PostgresRegistry
-from flyball.store.postgres.session import CONNECT_LIMIT_S, Connection, Session
+from flyball.store.postgres.session import CONNECT_LIMIT_S, Connection, Outages, Session
 from flyball.store.postgres.values import from_json, from_text, to_text
 
 log = logging.getLogger(__name__)
@@ -65,10 +65,15 @@ class PostgresStore:
         self._dsn = dsn
         self._node = node
         self._schema = schema
-        self.registry = PostgresRegistry(self._connect, schema, min(read_limit_s, REGISTRY_LIMIT_S))
-        self._writer = Session(self._connect, prepare=self._prepare_writer)
-        self._reader = Session(self._connect, prepare=self.registry.check_epoch, time_limit_s=read_limit_s)
-        self._worker = Session(self._connect, prepare=self.registry.check_epoch)
+        self._outages = outages = Outages()
+        self.registry = registry = PostgresRegistry(
+            self._connect, schema, min(read_limit_s, REGISTRY_LIMIT_S), outages
+        )
+        self._writer = Session(self._connect, prepare=self._prepare_writer, outages=outages)
+        self._reader = Session(
+            self._connect, prepare=registry.check_epoch, time_limit_s=read_limit_s, outages=outages
+        )
+        self._worker = Session(self._connect, prepare=registry.check_epoch, outages=outages)
         self._writer_pid: int | None = None
         self._is_joining = False
         self._reserved_up_to: int | None = None
@@ -76,8 +81,13 @@ class PostgresStore:
         self._transferring: list[Transfer] = []
         self._last_transfer = 0
 
+    @property
+    def problem(self) -> str | None:
+        return self._outages.reason
+
     async def open(self) -> Snapshot:
         registry = self.registry
+        self._outages.is_serving = False
         # A session that began before the node joined would not be found by those who end its sessions.
         await self._reader.close()
         await self._worker.close()
@@ -96,9 +106,12 @@ class PostgresStore:
         async with registry.staying(), self._writer.connection() as connection:
             await connection.execute(statements.DROP_PASSING, registry.node_id)
             async with connection.transaction(isolation="repeatable_read"):
-                return await self._snapshot(connection)
+                snapshot = await self._snapshot(connection)
+        self._outages.is_serving = True
+        return snapshot
 
     async def close(self) -> None:
+        self._outages.is_serving = False
         await self._worker.close()
         await self._reader.close()
         await self._writer.close()
@@ -263,7 +276,10 @@ class PostgresStore:
                     return
             except _WriterLockTaken as error:
                 if loop.time() >= deadline:
-                    raise StoreError(f"another broker uses this database: {error}") from error
+                    raise StoreInUse(
+                        f"another broker uses this database: node {self._node!r} in {error}; stop it, or give this"
+                        " one another --name"
+                    ) from error
             await asyncio.sleep(WRITER_LOCK_RETRY_S)
 
     async def _prepare_writer(self, connection: Connection) -> None:
