@@ -123,12 +123,18 @@ pip_install() {
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$root/constraints.txt" "$@" >&2
 }
 
-install_compiled() {
-    local extra=$1 include
+# Make sure that there is a C compiler, with Python's header files.
+require_compiler() {
+    local include
     include=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
     if ! command -v gcc >/dev/null || [[ ! -e $include/Python.h ]]; then
         install_packages "A C compiler or Python's header files are" gcc libc6-dev python3-dev
     fi
+}
+
+install_compiled() {
+    local extra=$1
+    require_compiler
     # First the compiler, then what it compiles: the build uses the mypy of this environment.
     FLYBALL_COMPILE=0 pip_install --editable "${root}[fast${extra:+,$extra}]"
     pip_install --no-build-isolation --no-deps --editable "$root"
