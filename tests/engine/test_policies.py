@@ -31,6 +31,12 @@ def test_a_policy_applies_where_its_pattern_fits_in_its_virtual_host() -> None:
     assert policies.for_queue("shop", "orders") is None
 
 
+def test_pattern_of_a_policy_takes_linear_time() -> None:
+    policies = policies_of(Policy("p", "^(a+)+$", SHORT))
+    assert policies.for_queue("/", "a" * 200 + "!") is None
+    assert name_of(policies.for_exchange("/", "a" * 200)) == "p"
+
+
 def test_an_empty_pattern_fits_every_name() -> None:
     assert name_of(policies_of(Policy("p", "", SHORT)).for_queue("/", "orders")) == "p"
 
@@ -175,3 +181,14 @@ def test_name_pattern_priority_and_kind_are_checked() -> None:
     with pytest.raises(InvalidArgument, match="not to 'streams'"):
         policies.set(Policy("p", ".*", SHORT, apply_to="streams"))
     assert policies.all() == [Policy("p", ".*", SHORT)]
+
+
+def test_stored_policy_whose_pattern_cannot_be_matched_applies_to_nothing() -> None:
+    policies = Policies()
+    problem = policies.restore(Policy("p", "^(?!amq)", SHORT))
+    assert problem is not None
+    assert problem.pattern == "^(?!amq)"
+    assert policies.for_queue("/", "orders") is None
+    assert name_of(policies.find("/", "p")) == "p"
+    assert policies.restore(Policy("p", "ord", SHORT)) is None
+    assert name_of(policies.for_queue("/", "orders")) == "p"

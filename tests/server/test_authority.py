@@ -326,7 +326,8 @@ def test_stored_definitions_that_fit_nobody_let_nobody_in(caplog: pytest.LogCapt
     definitions = [
         permission("alice", "/", ".*"),
         permission("guest", "shop", ".*"),
-        permission("guest", "/", "("),
+        permission("guest", "/", "^(?!secret)"),
+        Definition("policy", "p", _policy("p", r"(a)\1")),
         Definition("exchange", "x", {"name": "x"}),
         Definition("vhost", "/", {"name": "/"}),
         Definition("user", "guest", {"name": "guest", "password_hash": None, "tags": []}),
@@ -335,11 +336,26 @@ def test_stored_definitions_that_fit_nobody_let_nobody_in(caplog: pytest.LogCapt
     async def run() -> None:
         authority = Authority(GroupCommit(MemoryStore()), definitions)
         await authority.start()
-        assert authority.access.permissions == []
+        # A pattern that Python's engine could match, before RE2: kept, so that it can be corrected, and of no use.
+        assert [permission.read for permission in authority.access.permissions] == ["^(?!secret)"]
+        assert not authority.access.may("guest", "/", Action.READ, "orders")
+        assert [policy.name for policy in authority.policies.of_vhost("/")] == ["p"]
+        assert authority.policies.for_queue("/", "aa") is None
         assert [user.name for user in authority.access.users] == ["guest"]
 
     asyncio.run(run())
-    assert len(caplog.records) == 3
+    assert len(caplog.records) == 4
+
+
+def _policy(name: str, pattern: str) -> dict[str, object]:
+    return {
+        "name": name,
+        "pattern": pattern,
+        "definition": {"max-length": 1},
+        "vhost": "/",
+        "apply_to": "all",
+        "priority": 0,
+    }
 
 
 def test_no_log_line_and_no_repr_holds_a_secret(caplog: pytest.LogCaptureFixture) -> None:

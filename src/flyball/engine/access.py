@@ -6,11 +6,11 @@ Every protocol asks here. Nothing here keeps, hashes or logs anything.
 from __future__ import annotations
 
 import enum
-import re
 
-from flyball.engine.patterns import check_name, compile_pattern
+from flyball.engine.patterns import NamePattern, check_name, compile_pattern, never_fits
 from flyball.errors import (
     InvalidArgument,
+    InvalidPattern,
     ReservedName,
     UserNameTaken,
     UserNotFound,
@@ -51,7 +51,7 @@ class Access:
         """In the order in which they were added."""
         self._permissions: dict[tuple[str, str], Permission] = {}
         """By user and virtual host."""
-        self._patterns: dict[tuple[str, str], tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]] = {}
+        self._patterns: dict[tuple[str, str], tuple[NamePattern, NamePattern, NamePattern]] = {}
 
     # Questions
 
@@ -68,7 +68,7 @@ class Access:
         patterns = self._patterns.get((user, vhost))
         if patterns is None:
             return False
-        return patterns[action].search(name or DEFAULT_EXCHANGE) is not None
+        return patterns[action].fits(name or DEFAULT_EXCHANGE)
 
     def is_administrator(self, user: str) -> bool:
         known = self._users.get(user)
@@ -150,13 +150,39 @@ class Access:
 
     def set_permission(self, permission: Permission) -> None:
         """Let the user do just that in the virtual host. Raises UserNotFound, VhostNotFound, InvalidPattern."""
+        self._check_place(permission)
+        self._set(
+            permission,
+            (
+                compile_pattern(permission.configure or "^$"),
+                compile_pattern(permission.write or "^$"),
+                compile_pattern(permission.read or "^$"),
+            ),
+        )
+
+    def restore_permission(self, permission: Permission) -> list[InvalidPattern]:
+        """Set a permission that is stored already, and return what is wrong with its patterns: those allow nothing.
+
+        Patterns were Python's once, and a store may have some that are refused today.
+        Raises UserNotFound, VhostNotFound.
+        """
+        self._check_place(permission)
+        problems: list[InvalidPattern] = []
+        patterns: list[NamePattern] = []
+        for pattern in (permission.configure, permission.write, permission.read):
+            try:
+                patterns.append(compile_pattern(pattern or "^$"))
+            except InvalidPattern as error:
+                problems.append(error)
+                patterns.append(never_fits())
+        self._set(permission, (patterns[0], patterns[1], patterns[2]))
+        return problems
+
+    def _check_place(self, permission: Permission) -> None:
         self.user(permission.user)
         self.check_vhost(permission.vhost)
-        patterns = (
-            compile_pattern(permission.configure or "^$"),
-            compile_pattern(permission.write or "^$"),
-            compile_pattern(permission.read or "^$"),
-        )
+
+    def _set(self, permission: Permission, patterns: tuple[NamePattern, NamePattern, NamePattern]) -> None:
         key = (permission.user, permission.vhost)
         self._permissions[key] = permission
         self._patterns[key] = patterns

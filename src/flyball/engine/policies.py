@@ -5,12 +5,11 @@ The meaning is RabbitMQ's. Nothing here acts on what it says.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
-from flyball.engine.patterns import check_name, compile_pattern, unstorable
-from flyball.errors import InvalidArgument, PolicyNotFound
+from flyball.engine.patterns import NamePattern, check_name, compile_pattern, never_fits, unstorable
+from flyball.errors import InvalidArgument, InvalidPattern, PolicyNotFound
 from flyball.model import Arguments, Policy
 
 ALL = "all"
@@ -35,7 +34,7 @@ class Policies:
 
     def __init__(self) -> None:
         self.version = 0
-        self._by_vhost: dict[str, list[tuple[Policy, re.Pattern[str]]]] = {}
+        self._by_vhost: dict[str, list[tuple[Policy, NamePattern]]] = {}
         """Those that go before others first."""
 
     def for_queue(self, vhost: str, name: str) -> Policy | None:
@@ -59,7 +58,23 @@ class Policies:
     def set(self, policy: Policy) -> None:
         """Add the policy or replace the one of its name. Raises InvalidName, InvalidPattern, InvalidArgument."""
         check_policy(policy)
-        pattern = compile_pattern(policy.pattern)
+        self._set(policy, compile_pattern(policy.pattern))
+
+    def restore(self, policy: Policy) -> InvalidPattern | None:
+        """Set a policy that is stored already, and return what is wrong with its pattern: it fits no name then.
+
+        Patterns were Python's once, and a store may have some that are refused today.
+        Raises InvalidName, InvalidArgument.
+        """
+        check_policy(policy)
+        try:
+            self._set(policy, compile_pattern(policy.pattern))
+        except InvalidPattern as error:
+            self._set(policy, never_fits())
+            return error
+        return None
+
+    def _set(self, policy: Policy, pattern: NamePattern) -> None:
         others = [entry for entry in self._by_vhost.get(policy.vhost, []) if entry[0].name != policy.name]
         # Among equals the name decides, so that it is always the same one.
         self._by_vhost[policy.vhost] = sorted(
@@ -83,7 +98,7 @@ class Policies:
 
     def _first(self, vhost: str, name: str, kind: str) -> Policy | None:
         for policy, pattern in self._by_vhost.get(vhost, []):
-            if policy.apply_to in (ALL, kind) and pattern.search(name) is not None:
+            if policy.apply_to in (ALL, kind) and pattern.fits(name):
                 return policy
         return None
 

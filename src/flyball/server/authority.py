@@ -234,7 +234,7 @@ class Authority:
                 if before is None:
                     self.access.clear_permission(permission.user, permission.vhost)
                 else:
-                    self.access.set_permission(before)
+                    self.access.restore_permission(before)
 
         await self._put(_of_permission(permission), undo)
 
@@ -259,7 +259,7 @@ class Authority:
                 if before is None:
                     self.policies.clear(policy.vhost, policy.name)
                 else:
-                    self.policies.set(before)
+                    self.policies.restore(before)
                 self.on_policies_changed(policy.vhost)
 
         await self._put(_of_policy(policy), undo)
@@ -342,22 +342,30 @@ class Authority:
         self.access.add_user(_user(value))
 
     def _load_permission(self, value: Mapping[str, Any]) -> None:
-        self.access.set_permission(
-            Permission(value["user"], value["vhost"], value["configure"], value["write"], value["read"])
-        )
+        permission = Permission(value["user"], value["vhost"], value["configure"], value["write"], value["read"])
+        for problem in self.access.restore_permission(permission):
+            log.error(
+                "permission of user %r in vhost %r allows nothing by one of its patterns, set it again: %s",
+                permission.user,
+                permission.vhost,
+                problem,
+            )
 
     def _load_policy(self, value: Mapping[str, Any]) -> None:
         self.access.check_vhost(value["vhost"])
-        self.policies.set(
-            Policy(
-                value["name"],
-                value["pattern"],
-                dict(value["definition"]),
-                value["vhost"],
-                value["apply_to"],
-                value["priority"],
-            )
+        policy = Policy(
+            value["name"],
+            value["pattern"],
+            dict(value["definition"]),
+            value["vhost"],
+            value["apply_to"],
+            value["priority"],
         )
+        problem = self.policies.restore(policy)
+        if problem is not None:
+            log.error(
+                "policy %r of vhost %r applies to nothing, set it again: %s", policy.name, policy.vhost, problem
+            )
 
     async def _put(self, definition: Definition, undo: Callable[[], None]) -> None:
         """Make the definition durable, or undo what it says and raise a StoreError."""

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import pyarrow
-import pyarrow.compute
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from flyball.console.api.answers import QUICK_SLICE, Refused, fields_of, json_text, mapped, only, stream
+from flyball.engine.patterns import compile_pattern
+from flyball.errors import InvalidPattern
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ async def listing(wish: Wish, items: Sequence[T], document: Callable[[T], Mappin
     shown = _shown(wish, document, keys)
     if not wish.page:
         return stream(await _sorted(wish, items, document, keys), shown)
-    fitting = _named(wish, items, keys.get("name", lambda item: ""))
+    fitting = await _named(wish, items, keys.get("name", lambda item: ""))
     first = (wish.page - 1) * wish.page_size
     if first and first >= len(fitting):
         text = f"Page out of range, page: {wish.page} page size: {wish.page_size}, len: {len(fitting)}"
@@ -100,7 +100,7 @@ def _shown(wish: Wish, document: Callable[[T], Mapping[str, Any]], keys: Keys) -
     return lambda item: only(document(item), fields)
 
 
-def _named(wish: Wish, items: Sequence[T], name_of: Callable[[T], Any]) -> Sequence[T]:
+async def _named(wish: Wish, items: Sequence[T], name_of: Callable[[T], Any]) -> Sequence[T]:
     """Return the items whose names fit."""
     if not wish.name:
         return items
@@ -109,13 +109,11 @@ def _named(wish: Wish, items: Sequence[T], name_of: Callable[[T], Any]) -> Seque
         text = wish.name.lower()
         return [item for item, name in zip(items, names, strict=True) if text in name.lower()]
     try:
-        # This engine needs time in proportion to the names, whatever the pattern: Python's could stop the node.
-        fits = pyarrow.compute.match_substring_regex(
-            pyarrow.array(names, pyarrow.string()), wish.name, ignore_case=True
-        )
-    except pyarrow.ArrowInvalid as error:
-        raise Refused(400, f"{wish.name!r} is no regular expression: {error}") from error
-    return [item for item, does_fit in zip(items, fits.to_pylist(), strict=True) if does_fit]
+        pattern = compile_pattern(wish.name, ignores_case=True)
+    except InvalidPattern as error:
+        raise Refused(400, str(error)) from error
+    fits = await mapped(names, pattern.fits, QUICK_SLICE)
+    return [item for item, does_fit in zip(items, fits, strict=True) if does_fit]
 
 
 async def _sorted(
