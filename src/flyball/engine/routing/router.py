@@ -393,9 +393,10 @@ class Router:
         if (ALTERNATE in known.arguments) != (ALTERNATE in wanted.arguments):
             raise self._unlike(ALTERNATE, known, _typed(wanted), _typed(known))
         if ALTERNATE in known.arguments:
-            current, received = known.arguments[ALTERNATE], wanted.arguments[ALTERNATE]
-            if not equal(current, received):
-                raise self._unlike(ALTERNATE, known, f"'{shown(received)}'", f"'{shown(current)}'")
+            # Names of their own: those above are texts or booleans, and compiled code takes nothing else for them.
+            old, new = known.arguments[ALTERNATE], wanted.arguments[ALTERNATE]
+            if not equal(old, new):
+                raise self._unlike(ALTERNATE, known, f"'{shown(new)}'", f"'{shown(old)}'")
 
     def _unlike(self, name: str, known: Exchange, received: str, current: str) -> UnlikeDeclared:
         return UnlikeDeclared(name, f"exchange '{known.name}'", self.vhost, received, current)
