@@ -10,6 +10,7 @@ import pytest
 
 from flyball.cluster.tasks import FIRST_PAUSE_S, MOST_PAUSE_S, Errands
 from flyball.errors import ClusterError
+from flyball.faults import Faults
 from tests.cluster.simulation.loop import VirtualLoop, run
 
 LONG_S = 1000.0
@@ -24,7 +25,7 @@ def test_what_fails_again_and_again_is_tried_ever_less_often_and_told_once(caplo
 
     async def scenario(loop: VirtualLoop) -> None:
         async with asyncio.TaskGroup() as tasks:
-            errands = Errands(tasks)
+            errands = Errands(tasks, Faults())
             while loop.time() - (began_s or [loop.time()])[0] < LONG_S:
                 errands.keep_trying("stop n2", fail)
                 await asyncio.sleep(0.5)
@@ -40,7 +41,7 @@ def test_what_fails_again_and_again_is_tried_ever_less_often_and_told_once(caplo
 def test_what_has_come_about_is_tried_at_once_when_it_is_wanted_again() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         async with asyncio.TaskGroup() as tasks:
-            errands = Errands(tasks)
+            errands = Errands(tasks, Faults())
             outcomes = [ClusterError("not yet"), None, ClusterError("again")]
             began_s: list[float] = []
 
@@ -66,7 +67,7 @@ def test_an_errand_that_is_given_up_before_it_began_can_be_run_again() -> None:
             done.append("stop n2")
 
         async with asyncio.TaskGroup() as tasks:
-            errands = Errands(tasks)
+            errands = Errands(tasks, Faults())
             errands.spawn("stop n2", work)
             errands.cancel()
             await asyncio.sleep(0)

@@ -185,6 +185,9 @@ class Keeper:
     def queue_moved(self, consumer: Consumer) -> None:
         """Nobody is told."""
 
+    def crash(self, error: BaseException) -> None:
+        raise AssertionError("nothing here fails") from error
+
 
 @in_a_loop
 async def test_what_a_cancelled_consumer_holds_of_a_queue_that_has_moved_cannot_be_acknowledged() -> None:

@@ -18,6 +18,7 @@ from flyball.engine.queue import WorkingQueue
 from flyball.errors import ClusterError, Fenced, FlyballError, StoreError
 from flyball.server.membership import RENEW_S
 from flyball.server.node import Node
+from flyball.server.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -50,16 +51,21 @@ class Exchange:
 
     async def run(self) -> None:
         """Go on until cancelled."""
+        self._busy.clear()
         async with asyncio.TaskGroup() as tasks:
+            supervisor = self._node.supervisor.within(tasks)
             while True:
                 await asyncio.sleep(PERIOD_S)
                 for working in self._members.local():
                     if working.queue.id not in self._busy:
-                        self._look(working, tasks)
+                        try:
+                            self._look(working, supervisor)
+                        except Exception as error:
+                            self._node.hub.faults.note("exchange of a member", error)
                 for twin in list(self._node.hub.broker.engine.twins.values()):
                     if twin.queue.id not in self._busy:
                         self._busy.add(twin.queue.id)
-                        tasks.create_task(self._merge(twin))
+                        supervisor.spawn(self._merge(twin))
 
     async def give(self, source: int, destination: int, most: int) -> int:
         """Another member asks for messages of one of ours; return how many it gets."""
@@ -74,7 +80,7 @@ class Exchange:
 
     # Inside
 
-    def _look(self, working: WorkingQueue, tasks: asyncio.TaskGroup) -> None:
+    def _look(self, working: WorkingQueue, supervisor: Supervisor) -> None:
         """Hand over what a member holds too much of, or ask for messages if its consumers wait in vain."""
         queue_id = working.queue.id
         definition = self._members.definition(working.queue)
@@ -85,7 +91,7 @@ class Exchange:
         handovers = surplus(own, others, self._overview.options(key_of(working.queue)).surplus)
         if handovers:
             # One at a time: the next round sees what is left.
-            tasks.create_task(self._give_surplus(queue_id, handovers[0].destination, handovers[0].count))
+            supervisor.spawn(self._give_surplus(queue_id, handovers[0].destination, handovers[0].count))
             self._busy.add(queue_id)
             return
         rounds = self._hungry_rounds.get(queue_id, 0) + 1 if not own.ready and own.idle else 0
@@ -98,7 +104,7 @@ class Exchange:
         remote = None if asked is None else self._node.topology.directory.get(asked.queue_id)
         if remote is not None:
             self._hungry_rounds[queue_id] = 0
-            tasks.create_task(self._ask_for_messages(remote.owner, remote.queue.id, queue_id))
+            supervisor.spawn(self._ask_for_messages(remote.owner, remote.queue.id, queue_id))
             self._busy.add(queue_id)
 
     async def _give_surplus(self, source_id: int, destination_id: int, count: int) -> None:

@@ -58,7 +58,7 @@ class Leader:
         self.clusters = Clusters(agent, self.overview)
         self.nodes = Nodes(agent, self.overview, provisioners)
         self._hearing = Hearing(agent)
-        self._errands = Errands(tasks)
+        self._errands = Errands(tasks, agent.node.hub.faults)
         self._carrying_out = asyncio.Lock()
         self.chronicle = Chronicle(self.overview, f"{self._registry.node_id}.{self._registry.epoch}")
         self._loops = ProvisioningLoops(agent.node.hub.loops)

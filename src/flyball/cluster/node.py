@@ -137,7 +137,8 @@ async def attached(
         leader = Leader(agent, provisioners, tasks)
         commands.install(node.hub, DomainGovernor(agent, leader, placement, provisioners).run)
         node.hub.reports["domain"] = leader.report
-        working = [tasks.create_task(agent.run()), tasks.create_task(leader.run())]
+        supervisor = node.supervisor.within(tasks)
+        working = [supervisor.keep("cluster agent", agent.run), supervisor.keep("cluster leader", leader.run)]
         try:
             yield agent, leader
         finally:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from flyball.errors import Fenced, FlyballError
+from flyball.faults import Faults
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +27,9 @@ class _Failure:
 class Errands:
     """Runs errands by what they are about. One that fails is logged: whoever wanted it will want it again."""
 
-    def __init__(self, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, tasks: asyncio.TaskGroup, faults: Faults) -> None:
         self._tasks = tasks
+        self._faults = faults
         self._under_way: dict[object, asyncio.Task[None]] = {}
         self._failures: dict[object, _Failure] = {}
 
@@ -58,6 +60,10 @@ class Errands:
             log.info("%s: given up", about)
         except FlyballError as error:
             self._note_failure(about, str(error))
+        except Exception as error:
+            # A defect that one errand has met stays with it.
+            self._faults.note("errand of the leader", error)
+            self._note_failure(about, f"{type(error).__name__}: {error}")
         else:
             self._failures.pop(about, None)
 

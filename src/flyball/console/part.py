@@ -48,7 +48,7 @@ def console_part(factories: Sequence[RouteFactory] = FACTORIES) -> Part:
         everywhere = Everywhere(node, sampler)
         everywhere.install()
         async with asyncio.TaskGroup() as tasks:
-            sampling = tasks.create_task(sampler.run())
+            sampling = node.supervisor.within(tasks).keep("console sampling", sampler.run)
             try:
                 context = ConsoleContext(node, sampler, everywhere, ConsoleLogin(node.hub.authority))
                 # Some let other nodes ask for what they need, also of a node that serves no HTTP itself.
@@ -58,7 +58,7 @@ def console_part(factories: Sequence[RouteFactory] = FACTORIES) -> Part:
                     return
                 app = cuttable(make_app([*routes, *openapi.routes(routes), *assets.routes()]))
                 app = behind(app, node.settings.http_proxies, own_names(node.settings))
-                async with serving(app, node.settings.http, HTTP_CONNECTIONS) as address:
+                async with serving(app, node.settings.http, HTTP_CONNECTIONS, node.supervisor) as address:
                     node.addresses["http"] = address
                     try:
                         yield

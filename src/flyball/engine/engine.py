@@ -312,6 +312,7 @@ class Engine:
         for message in working.out.values():
             self._release(message)
         working.out.clear()
+        working.parked.clear()
         for consumer in working.consumers.values():
             consumer.is_cancelled = True
             for message_id in list(consumer.leases):

@@ -29,6 +29,18 @@ class Delivery:
     message: Message
 
 
+@dataclass(slots=True)
+class Parked:
+    """A message that its queue has given up, and that could not be dead-lettered: it is kept for an operator."""
+
+    message: Message
+    reason: str
+    """Why the queue has given it up: expired, rejected, maxlen or delivery_limit."""
+    problem: str
+    """Why it could not be dead-lettered."""
+    at_us: int
+
+
 class Original(Protocol):
     """The real queue behind a shadow, on another node: what is decided about its messages is told there."""
 
@@ -72,6 +84,7 @@ class WorkingQueue(Counts):
         "last_message_id",
         "original",
         "out",
+        "parked",
         "queue",
         "ready_bytes",
         "sent",
@@ -106,6 +119,8 @@ class WorkingQueue(Counts):
         self.active: Consumer | None = None
         """The consumer that gets everything, if the queue has but one at a time."""
         self.out: dict[int, Message] = {}
+        self.parked: dict[int, Parked] = {}
+        """Those of `out` that nobody holds and nobody gets, since they could not be dead-lettered."""
         self.consumers: dict[int, Consumer] = {}
         self._hungry = Line()
         """Consumers that want a message while nothing fits."""
@@ -118,6 +133,11 @@ class WorkingQueue(Counts):
     def __len__(self) -> int:
         """How many messages are ready."""
         return len(self._backlog)
+
+    @property
+    def unacked(self) -> int:
+        """How many messages are out and not parked."""
+        return len(self.out) - len(self.parked)
 
     @property
     def need(self) -> Need | None:
@@ -276,6 +296,8 @@ class WorkingQueue(Counts):
     def settle(self, message: Message) -> None:
         """A message that was out is gone for good."""
         del self.out[message.id]
+        if self.parked:
+            self.parked.pop(message.id, None)
         if message.sender is not None:
             left = self.sent[message.sender] - 1
             if left:

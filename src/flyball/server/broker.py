@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -18,7 +19,7 @@ from flyball.engine.consumer import Consumer, SharedWindow
 from flyball.engine.counts import Meters
 from flyball.engine.credit import SLOT_US
 from flyball.engine.engine import Engine
-from flyball.engine.queue import Delivery, WorkingQueue
+from flyball.engine.queue import Delivery, Parked, WorkingQueue
 from flyball.errors import (
     FlyballError,
     InvalidBody,
@@ -28,14 +29,18 @@ from flyball.errors import (
     StoreError,
     StoreUnavailable,
 )
+from flyball.faults import Faults
 from flyball.model import Client, ClientMode, Draft, Message, Queue, Selector, Snapshot
 from flyball.server import clock
 from flyball.server.listings import CHEAP_MESSAGES, Listings
 from flyball.server.pending import Changing, Done, PutDone, Putting, TakeDone, Taking, Together
 from flyball.server.reading import StoreReader
+from flyball.server.supervisor import Supervisor
 from flyball.store.changes import Change, ClientCreated, ClientDeleted, QueueCreated, QueueDeleted, QueueMoved
 from flyball.store.group_commit import GroupCommit
 from flyball.store.interface import Arrived, Store
+
+log = logging.getLogger(__name__)
 
 ID_BLOCK = 1_000_000
 """So many message ids are reserved in the store at a time."""
@@ -84,6 +89,10 @@ class Receiver(Protocol):
         """Another node serves the queue from now on: the consumer is gone, and what it held comes again there."""
         ...
 
+    def crash(self, error: BaseException) -> None:
+        """One of the above has failed unexpectedly: the session ends, and gives back what it holds."""
+        ...
+
 
 class Wait:
     """A reader that waits for a message, for so long at most."""
@@ -116,6 +125,9 @@ class Wait:
         # Whoever asks again finds out where it is.
         self.give_up()
 
+    def crash(self, error: BaseException) -> None:
+        self._broker.faults.note("reader that waits", error)
+
     def give_up(self, error: FlyballError | None = None) -> None:
         """Stop waiting: the time is up, or the queue is gone, or nobody is there any more to be answered.
 
@@ -147,8 +159,10 @@ class Broker:
         resident_limit_bytes: int,
         max_message_bytes: int,
         tasks: asyncio.TaskGroup,
+        faults: Faults | None = None,
     ) -> None:
         self.store = store
+        self.faults = Faults() if faults is None else faults
         self.engine = Engine(
             snapshot,
             keeps_messages=store.keeps_messages,
@@ -167,6 +181,7 @@ class Broker:
             spawn=self._spawn,
             dispatch=self._dispatch,
             removing_ids=lambda: self.journal.removing_ids(),
+            faults=self.faults,
         )
         self.on_flushed: Callable[[], None] = lambda: None
         """Called whenever less waits for the store."""
@@ -176,17 +191,18 @@ class Broker:
         """Called when another node serves a queue that was this node's."""
         self.on_dead: Callable[[WorkingQueue, Message, str], Burial] = lambda *_: Burial.NO_SUCCESSOR
         """Called with a message that nobody will get any more, and why, before it is removed."""
-        self.journal = GroupCommit(store, time_limit_s=time_limit_s, on_flushed=lambda: self.on_flushed())
+        self.journal = GroupCommit(
+            store, time_limit_s=time_limit_s, on_flushed=lambda: self.on_flushed(), faults=self.faults
+        )
         self.max_message_bytes = max_message_bytes
         self.in_company = False
         """Whether other nodes use the same store: then it knows every queue, also one that will not be kept."""
         self._time_limit_s = time_limit_s
-        self._tasks = tasks
+        self._supervisor = Supervisor(tasks, self.faults)
         self._is_reserving = False
         self._arrived: list[Arrived] = []
         """What was handed over by other nodes and taken in, while the store has not forgotten that."""
         self._taking_in = asyncio.Lock()
-        self._under_way: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.TimerHandle | None = None
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._expiry_due_us: int | None = None
@@ -215,8 +231,7 @@ class Broker:
         for timer in (self._ticking, self._expiry_timer):
             if timer is not None:
                 timer.cancel()
-        for task in self._under_way:
-            task.cancel()
+        self._supervisor.cancel()
         # Numbers that are not returned are skipped: no reason to fail while stopping.
         with contextlib.suppress(StoreError):
             await self.store.return_message_ids(self.engine.first_spare_message_id)
@@ -291,7 +306,10 @@ class Broker:
         self._change_for_good(QueueMoved(working.queue, owner), done)
         self.on_queue_released(working.queue, owner)
         for consumer in list(working.consumers.values()):
-            consumer.owner.queue_moved(consumer)  # type: ignore[attr-defined]
+            try:
+                consumer.owner.queue_moved(consumer)  # type: ignore[attr-defined]
+            except Exception as error:
+                consumer.owner.crash(error)  # type: ignore[attr-defined]
         return passing
 
     async def take_arrivals(self) -> None:
@@ -332,7 +350,10 @@ class Broker:
     def _forget_queue(self, queue_id: int, *, only_empty: bool = False) -> WorkingQueue:
         working = self.engine.delete_queue(queue_id, only_empty=only_empty)
         for consumer in list(working.consumers.values()):
-            consumer.owner.queue_deleted(consumer)  # type: ignore[attr-defined]
+            try:
+                consumer.owner.queue_deleted(consumer)  # type: ignore[attr-defined]
+            except Exception as error:
+                consumer.owner.crash(error)  # type: ignore[attr-defined]
         self.on_queue_deleted(working.queue)
         return working
 
@@ -410,7 +431,11 @@ class Broker:
         if message.persistent:
             self.journal.append(message, None)
         if delivery is not None:
-            delivery.consumer.owner.deliver(delivery.consumer, message)  # type: ignore[attr-defined]
+            owner = delivery.consumer.owner
+            try:
+                owner.deliver(delivery.consumer, message)  # type: ignore[attr-defined]
+            except Exception as error:
+                self._delivery_failed(delivery, error)
         elif not working.traits.is_plain:
             self._look_after(working)
 
@@ -473,8 +498,12 @@ class Broker:
             self.engine.settle(message)
             working.original.bury(message)
             return
+        try:
+            burial = self.on_dead(working, message, reason)
+        except Exception as error:
+            self.park(working, message, reason, error)
+            return
         working.dropped += 1
-        burial = self.on_dead(working, message, reason)
         if burial is Burial.LATER:
             return
         if burial is Burial.SUCCEEDED:
@@ -482,6 +511,24 @@ class Broker:
             self.settle_written(message)
         else:
             self.settle(message)
+
+    def park(self, working: WorkingQueue, message: Message, reason: str, error: Exception) -> None:
+        """Keep a message, which is out and could not be dead-lettered, for an operator: nobody gets it meanwhile.
+
+        It stays in the store, where it is found again, and tried once more, after a restart.
+        """
+        if message.id not in working.out:
+            return
+        problem = str(error) if isinstance(error, FlyballError) else f"{type(error).__name__}: {error}"
+        if not isinstance(error, FlyballError):
+            self.faults.note("dead letters", error, quiet=True)
+        if not any(parked.problem == problem for parked in working.parked.values()):
+            queue = working.queue
+            log.error(
+                "message cannot be dead-lettered; parked queue=%r vhost=%r id=%d reason=%s problem=%r",
+                *(queue.name, queue.vhost, message.id, reason, problem),
+            )
+        working.parked[message.id] = Parked(message, reason, problem, self.now_us())
 
     def feed(self, consumer: Consumer) -> None:
         """Let the consumer have more, if it wants and there is something. In the line it is served anyway."""
@@ -546,8 +593,10 @@ class Broker:
     def _expire_now(self) -> None:
         self._expiry_timer = None
         self._expiry_due_us = None
-        self.expire()
-        self.watch_expiries()
+        try:
+            self.expire()
+        finally:
+            self.watch_expiries()
 
     def take(self, queue_id: int, selector: Selector, done: TakeDone, accepts: Accepts | None = None) -> None:
         """Remove the first message that fits. One that the protocol of the reader cannot express stays."""
@@ -737,9 +786,12 @@ class Broker:
         for message in self.engine.expire(self.now_us()):
             working = self.engine.find_working(message.queue_id)
             if working is not None:
-                self.bury(working, message, "expired")
+                try:
+                    self.bury(working, message, "expired")
+                except Exception as error:
+                    self.park(working, message, "expired", error)
         for queue_id in self.engine.overdue_queue_ids():
-            self._expire_absent(queue_id)
+            self.faults.guard("expiry in the store", self._expire_absent, queue_id)
 
     def _expire_absent(self, queue_id: int) -> None:
         """Remove what is past its time at the head of a queue and only in the store; further back it can wait."""
@@ -768,14 +820,7 @@ class Broker:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Start what takes longer. It ends with the broker, however long the store keeps it waiting."""
-        try:
-            task = self._tasks.create_task(work)
-        except RuntimeError:
-            # The group of tasks has ended, or is about to. A timer may still run: what it wants is not this node's.
-            work.close()
-            return
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._supervisor.spawn(work)
 
     def _change_for_good(self, change: Change, done: Done) -> None:
         """Make a change durable that cannot be undone: if the time limit passes it is done later."""
@@ -793,7 +838,22 @@ class Broker:
     def _dispatch(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
             owner = delivery.consumer.owner
-            owner.deliver(delivery.consumer, delivery.message)  # type: ignore[attr-defined]
+            try:
+                owner.deliver(delivery.consumer, delivery.message)  # type: ignore[attr-defined]
+            except Exception as error:
+                self._delivery_failed(delivery, error)
+
+    def _delivery_failed(self, delivery: Delivery, error: Exception) -> None:
+        """A consumer cannot be sent a message: its session ends, and the message goes back for others."""
+        consumer, message = delivery.consumer, delivery.message
+        consumer.owner.crash(error)  # type: ignore[attr-defined]
+        self.cancel(consumer)
+        # The session has given back what it knew of. It has failed before it knew this one, if that is still leased.
+        if message.id in consumer.leases:
+            consumer.release(message.id)
+        elif not consumer.keeps_none:
+            return
+        self.give_back([message])
 
     def _feed(self, consumer: Consumer) -> None:
         """Let the consumer have what it wants, a part at a time: others want their turn."""
@@ -812,10 +872,12 @@ class Broker:
 
     def _tick(self) -> None:
         self._ticking = None
-        self._dispatch(self.engine.tick(self.now_us()))
-        for queue_id in self.engine.fractional_queue_ids:
-            self._reader.serve(queue_id)
-        self._tick_if_needed()
+        try:
+            self._dispatch(self.engine.tick(self.now_us()))
+            for queue_id in self.engine.fractional_queue_ids:
+                self._reader.serve(queue_id)
+        finally:
+            self._tick_if_needed()
 
     def _reserve_ids(self) -> None:
         if not self._is_reserving:

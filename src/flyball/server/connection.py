@@ -26,6 +26,7 @@ from flyball.server.directory import Directory
 from flyball.server.handshakes import Handshakes
 from flyball.server.loops import Loops
 from flyball.server.placement import HerePlacement, Placement
+from flyball.server.supervisor import Supervisor
 from flyball.server.topics import Topics
 from flyball.server.uses import Uses
 from flyball.trace.recorder import Recorder
@@ -89,31 +90,33 @@ class Hub:
         self.is_stopping = False
         self.speaks_until = math.inf
         """Until then, by the clock of leases, nobody else serves what is this node's: later it says nothing."""
-        self._tasks = tasks
-        self._under_way: set[asyncio.Task[None]] = set()
+        self.faults = broker.faults
+        self._supervisor = Supervisor(tasks, broker.faults)
         self._dirty: list[Connection] = []
         self._idle: asyncio.Event = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         broker.on_flushed = self._wake
+        broker.faults.on_fault = _end_connection_of
         authority.on_user_deleted = self._user_deleted
         authority.on_vhost_closed = self._vhost_closed
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
-        """Start what a session cannot do at once. It ends with the node at the latest: then None is returned."""
-        try:
-            task = self._tasks.create_task(work)
-        except RuntimeError:
-            # The group of tasks is about to end, because one has failed, and takes no more.
-            work.close()
-            return None
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-        return task
+    def spawn(
+        self, work: Coroutine[Any, Any, None], connection: Connection | None = None
+    ) -> asyncio.Task[None] | None:
+        """Start what a session cannot do at once. It ends with the node at the latest: then None is returned.
+
+        If it fails unexpectedly, the connection that waits for it ends.
+        """
+        return self._supervisor.spawn(work, None if connection is None else connection.fail_internally)
+
+    @property
+    def tasks_under_way(self) -> int:
+        """How many tasks that `spawn` has started have not ended."""
+        return self._supervisor.under_way
 
     def stop(self) -> None:
         """End what is still under way."""
-        for task in self._under_way:
-            task.cancel()
+        self._supervisor.cancel()
 
     def is_member(self, queue_id: int) -> bool:
         """Tell whether a queue, of this node or another, is a member of a clustered queue."""
@@ -136,12 +139,18 @@ class Hub:
     def flush(self) -> None:
         """Write what the connections have to send, one write each, and let those go on that waited."""
         if self.before_flush is not None:
-            self.before_flush()
+            try:
+                self.before_flush()
+            except Exception as error:
+                self.faults.note("before_flush", error)
         if not self.may_speak:
             return
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
-            connection.flush()
+            try:
+                connection.flush()
+            except Exception as error:
+                connection.crash(error)
         if self.stalled:
             is_congested = self.broker.is_congested
             for connection in list(self.stalled):
@@ -170,8 +179,11 @@ class Hub:
         """Read no new requests, and wait until those under way are answered."""
         self.is_stopping = True
         for connection in list(self.connections):
-            connection.stop_reading()
-            connection.stop_waiting()
+            try:
+                connection.stop_reading()
+                connection.stop_waiting()
+            except Exception as error:
+                connection.crash(error)
         self._check_idle()
         await self._idle.wait()
 
@@ -189,11 +201,25 @@ class Hub:
 
     def _user_deleted(self, name: str) -> None:
         for connection in list(self.connections):
-            connection.user_deleted(name)
+            try:
+                connection.user_deleted(name)
+            except Exception as error:
+                connection.crash(error)
 
     def _vhost_closed(self, vhost: str) -> None:
         for connection in list(self.connections):
-            connection.vhost_closed(vhost)
+            try:
+                connection.vhost_closed(vhost)
+            except Exception as error:
+                connection.crash(error)
+
+    def tick(self, now_s: float) -> None:
+        """Let each connection look at its limits; called about once a second."""
+        for connection in list(self.connections):
+            try:
+                connection.tick(now_s)
+            except Exception as error:
+                connection.crash(error)
 
     def _check_idle(self) -> None:
         if not any(connection.is_busy for connection in self.connections):
@@ -210,6 +236,7 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
+        self.faults = hub.faults
         self.broker = hub.broker
         self.meters = hub.broker.meters
         self.client_id = 0
@@ -229,6 +256,7 @@ class Connection(asyncio.Protocol, abc.ABC):
         self._is_reading = True
         self._is_write_paused = False
         self._has_heard_all = False
+        self._has_crashed = False
         self._stall_timer: asyncio.TimerHandle | None = None
         self._received_ns = 0
 
@@ -323,7 +351,37 @@ class Connection(asyncio.Protocol, abc.ABC):
         if self in self.hub.connections and not self.is_link:
             self.meters.connections_closed += 1
         self.hub.forget(self)
-        self.ended()
+        try:
+            self.ended()
+        except Exception as error:
+            self.faults.note(f"{self.PROTOCOL.name.lower()} connection", error, quiet=True)
+
+    # Faults
+
+    def crash(self, error: BaseException) -> None:
+        """Serving the peer has failed unexpectedly: log it, end this connection and nothing else."""
+        self.faults.note(f"{self.PROTOCOL.name.lower()} connection", error, quiet=True)
+        self.fail_internally(error)
+
+    def fail_internally(self, error: BaseException) -> None:
+        """End the connection because of a defect of the node; what it held goes back."""
+        if self._has_crashed:
+            # Not even the farewell works.
+            self.abort()
+            return
+        self._has_crashed = True
+        # The request that has failed will not be answered: nobody is to wait for it.
+        self.in_flight = 0
+        self._is_held = False
+        try:
+            self.tell_internal_error()
+        except Exception as further:
+            self.faults.note(f"{self.PROTOCOL.name.lower()} connection", further, quiet=True)
+            self.abort()
+
+    def tell_internal_error(self) -> None:
+        """End the connection with a word about a defect of the node, where the protocol has one."""
+        self.close("internal error")
 
     def close(self, reason: str) -> None:
         """End the connection because of what the peer did; answers that are ready still go out."""
@@ -355,16 +413,20 @@ class Connection(asyncio.Protocol, abc.ABC):
         self.meters.read_bytes += len(data)
         try:
             self.feed(data)
+            self.pump(self._received_ns)
         except ProtocolError as error:
             self.close(str(error))
-            return
-        self.pump(self._received_ns)
+        except Exception as error:
+            self.crash(error)
 
     def eof_received(self) -> bool:
         """The peer will send nothing more: answer what is under way, then close."""
         self._has_heard_all = True
-        self.ended()
-        self._close_if_done()
+        try:
+            self.ended()
+            self._close_if_done()
+        except Exception as error:
+            self.crash(error)
         # TLS knows no connection that is closed on one side only.
         return self._transport is not None and self._transport.get_extra_info("sslcontext") is None
 
@@ -387,7 +449,10 @@ class Connection(asyncio.Protocol, abc.ABC):
         """There may be room again: carry out what waited."""
         self.hub.stalled.discard(self)
         if self._transport is not None and not self._transport.is_closing():
-            self.pump(time.perf_counter_ns())
+            try:
+                self.pump(time.perf_counter_ns())
+            except Exception as error:
+                self.crash(error)
 
     def stop_reading(self) -> None:
         if self._transport is not None and not self._transport.is_closing() and self._is_reading:
@@ -490,6 +555,24 @@ class Connection(asyncio.Protocol, abc.ABC):
         if self._transport is not None:
             log.warning("dropped %s: it has read nothing for %.0f s", self.peer, WRITE_STALL_S)
             self._transport.abort()
+
+
+def _end_connection_of(error: BaseException) -> None:
+    """End the connection that a fault belongs to, if one can be found.
+
+    An answer that the journal or a timer calls back is a method or a closure of its session: the innermost session in
+    the traceback is the one that has failed, and whose peer would wait for ever.
+    """
+    found: Connection | None = None
+    trace = error.__traceback__
+    while trace is not None:
+        for name in ("self", "session", "connection"):
+            local = trace.tb_frame.f_locals.get(name)
+            if isinstance(local, Connection):
+                found = local
+        trace = trace.tb_next
+    if found is not None:
+        found.fail_internally(error)
 
 
 def is_loopback(host: str) -> bool:

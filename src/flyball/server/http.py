@@ -23,12 +23,14 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from flyball import errors
+from flyball.faults import Faults
 from flyball.model import User
 from flyball.server.attempts import TooManyAttempts
 from flyball.server.authority import Authority
 from flyball.server.connection import is_loopback
 from flyball.server.http_protocol import BoundedProtocol
 from flyball.server.settings import Address
+from flyball.server.supervisor import Supervisor
 
 LISTEN_BACKLOG = 1024
 FAREWELL_S = 1
@@ -190,7 +192,9 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def serving(app: ASGIApp, address: Address, max_connections: int) -> AsyncIterator[Address]:
+async def serving(
+    app: ASGIApp, address: Address, max_connections: int, supervisor: Supervisor | None = None
+) -> AsyncIterator[Address]:
     """Serve the application in this loop and tell where. Raises OSError when the address cannot be had.
 
     While there are more connections than that, requests are answered with 503; see `http_protocol` for what is not
@@ -211,14 +215,23 @@ async def serving(app: ASGIApp, address: Address, max_connections: int) -> Async
             timeout_graceful_shutdown=FAREWELL_S,
             ws="none",
         )
-        server = _Server(config)
+        servers: list[_Server] = []
+
+        async def serve() -> None:
+            # A server that has failed cannot be used again, but its socket can.
+            servers.append(_Server(config))
+            await servers[-1].serve([listener])
+
         async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(server.serve([listener]))
+            keep = Supervisor(tasks, Faults()) if supervisor is None else supervisor.within(tasks)
+            task = keep.keep("http", serve)
             try:
                 yield Address(*listener.getsockname()[:2])
             finally:
-                server.should_exit = True
-                await asyncio.wait((task,))
+                if servers:
+                    servers[-1].should_exit = True
+                    await asyncio.wait((task,), timeout=10 * FAREWELL_S)
+                task.cancel()
 
 
 def _listen(address: Address) -> socket.socket:

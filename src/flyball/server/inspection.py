@@ -101,6 +101,9 @@ class Totals:
     store_bytes: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
+    faults: int = 0
+    """Exceptions that nobody expected: defects of the node, each confined to what has met it."""
+    task_restarts: int = 0
     connections: int = 0
     channels: int = 0
     consumers: int = 0
@@ -165,6 +168,8 @@ async def totals(node: Node) -> Totals:
         store_appended=journal.rows_appended,
         store_removed=journal.rows_removed,
         store_bytes=journal.bytes_committed,
+        faults=broker.faults.count,
+        task_restarts=node.supervisor.restarts,
         connections=meters.connections_opened - meters.connections_closed,
         channels=meters.channels_opened - meters.channels_closed,
         consumers=consumers,

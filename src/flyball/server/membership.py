@@ -11,11 +11,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flyball.errors import Fenced, StoreError, StoreMismatch
+from flyball.errors import Fenced, StoreError
 from flyball.server import clock
 from flyball.server.authority import Authority
 from flyball.server.connection import Hub
 from flyball.server.definitions import Definitions
+from flyball.server.supervisor import FATAL
 from flyball.server.topology import Topology
 from flyball.server.unseen import Unseen
 from flyball.store.changes import (
@@ -47,9 +48,6 @@ JUMP_S = 0.1
 QUEUE_ID_BLOCK = 10_000
 CLIENT_ID_BLOCK = 100_000
 """So many ids are reserved at a time while others give out ids too."""
-
-# Retrying cannot help: the node has to join again, or an operator has to start another version.
-FATAL = (Fenced, StoreMismatch)
 
 NodesChanged = Callable[[Sequence[NodeRecord]], None]
 
@@ -198,7 +196,7 @@ class Membership:
                     if isinstance(item.change, QueueMoved):
                         moved.append(self._move(item.change))
                     elif self._is_news(item):
-                        self._apply(item.change, item.node_id)
+                        self._apply_safely(item)
                 await self._adopt([queue_id for queue_id in moved if queue_id])
                 self._version = news[-1].version
             if settled == self._unseen.count:
@@ -243,6 +241,11 @@ class Membership:
                 is_failing = True
                 await asyncio.sleep(RETRY_S)
                 continue
+            except Exception as error:
+                # Not left to the supervisor: its backoff may become longer than the lease.
+                self._hub.faults.note("renewal of the lease", error)
+                await asyncio.sleep(RETRY_S)
+                continue
             is_failing = False
             await self._until_due()
 
@@ -263,6 +266,10 @@ class Membership:
                 raise
             except StoreError as error:
                 log.info("the changes of other nodes could not be read: %s", error)
+                await asyncio.sleep(RETRY_S)
+                self._news.set()
+            except Exception as error:
+                self._hub.faults.note("changes of other nodes", error)
                 await asyncio.sleep(RETRY_S)
                 self._news.set()
 
@@ -315,7 +322,11 @@ class Membership:
 
     def _tell_nodes(self) -> None:
         for tell in self.on_nodes:
-            tell(self.nodes)
+            try:
+                tell(self.nodes)
+            except Exception as error:
+                # Whoever listens, the lease has to be renewed.
+                self._hub.faults.note("news of the nodes", error)
 
     async def _enter_company(self) -> None:
         """Others use the same store: let it know all that they may want to use, and stop giving out ids alone."""
@@ -364,6 +375,13 @@ class Membership:
             for working in await self._broker.adopt_queues(queue_ids):
                 self._topology.directory.remove(working.queue.id)
                 self.on_placed(working.queue.id)
+
+    def _apply_safely(self, item: VersionedChange) -> None:
+        """Make a change of another node here. One that cannot be made is left out: those after it must be."""
+        try:
+            self._apply(item.change, item.node_id)
+        except Exception as error:
+            self._hub.faults.note("change of another node", error)
 
     def _apply(self, change: Change, node_id: int) -> None:
         match change:

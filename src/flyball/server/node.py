@@ -15,8 +15,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from flyball.errors import SettingsError, StoreError
+from flyball.faults import Faults
 from flyball.model import Order
 from flyball.server import telesto
 from flyball.server.amqp import AmqpContext, AmqpSession, AmqpSettings
@@ -36,6 +38,7 @@ from flyball.server.node_loops import add_node_loops
 from flyball.server.pace import Pace, operations_of
 from flyball.server.remote import Remotes
 from flyball.server.settings import Address, ServeSettings
+from flyball.server.supervisor import Supervisor
 from flyball.server.thorbang import ThorBangSession
 from flyball.server.topics import Topics
 from flyball.server.topology import Topology
@@ -92,8 +95,11 @@ class Node:
         amqp: AmqpContext,
         store_url: str,
         addresses: dict[str, Address],
+        supervisor: Supervisor,
     ) -> None:
         self.settings = settings
+        self.supervisor = supervisor
+        """What long-lived tasks of parts run under."""
         self.hub = hub
         self.topology = topology
         self.definitions = definitions
@@ -136,22 +142,30 @@ def _allow_open_files(wanted: int) -> None:
 async def running(settings: ServeSettings, parts: Sequence[Part] = ()) -> AsyncIterator[Node]:
     """Start a node with the store that its settings name, then its parts; see `serving`."""
     settings.data.mkdir(parents=True, exist_ok=True)
+    faults = Faults()
     async with (
-        _open_store(settings) as (store, store_url),
-        serving(settings, store, parts, store_url=store_url) as node,
+        _open_store(settings, faults) as (store, store_url),
+        serving(settings, store, parts, store_url=store_url, faults=faults) as node,
     ):
         yield node
 
 
 @contextlib.asynccontextmanager
 async def serving(
-    settings: ServeSettings, store: Store, parts: Sequence[Part] = (), *, store_url: str = ""
+    settings: ServeSettings,
+    store: Store,
+    parts: Sequence[Part] = (),
+    *,
+    store_url: str = "",
+    faults: Faults | None = None,
 ) -> AsyncIterator[Node]:
     """Start a node on a store, then its parts; on leaving finish the requests under way, commit everything and stop.
 
     The store is opened here, and closed by whoever has made it.
     """
+    faults = Faults() if faults is None else faults
     async with asyncio.TaskGroup() as tasks:
+        supervisor = Supervisor(tasks, faults)
         snapshot = await store.open()
         broker = Broker(
             store,
@@ -160,10 +174,11 @@ async def serving(
             resident_limit_bytes=settings.resident_bytes,
             max_message_bytes=settings.max_message_bytes,
             tasks=tasks,
+            faults=faults,
         )
         broker.in_company = store.registry.in_company
         await broker.start()
-        tasks.create_task(broker.journal.run())
+        journal = supervisor.keep("journal", broker.journal.run)
         authority = Authority(broker.journal, snapshot.definitions, loopback_users=settings.loopback_users)
         await authority.start()
         directory = Directory(snapshot.elsewhere)
@@ -185,6 +200,7 @@ async def serving(
         )
         hub.directory = topology.directory
         hub.reports["flow"] = amqp_context.flow.report
+        hub.reports["supervisor"] = supervisor.report
         add_node_loops(hub.loops, node_name(settings), amqp_context.flow, broker.listings.admission)
         membership = Membership(hub, topology, definitions, lease_s=settings.lease_s, version=snapshot.version)
         registry = store.registry
@@ -215,13 +231,15 @@ async def serving(
             afar = amqp_context.afar = Afar(amqp_context, remotes, hub)
             afar.is_in_company = lambda: broker.in_company
         await membership.start()
-        member = tasks.create_task(membership.run())
-        beside = [tasks.create_task(_keep_house(hub))]
+        member = supervisor.keep("membership", membership.run)
+        beside = [supervisor.keep("housekeeping", partial(_keep_house, hub))]
         if settings.pace_per_s is not None:
             pace = Pace(settings.pace_per_s, partial(operations_of, broker))
             hub.before_flush = pace.settle
-            beside.append(tasks.create_task(pace.run()))
+            beside.append(supervisor.keep("pace", pace.run))
         servers: list[asyncio.Server] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(partial(_note_escaped, faults))
         try:
             addresses: dict[str, Address] = {}
             listeners = _listeners(settings, hub, amqp_context)
@@ -245,6 +263,7 @@ async def serving(
                 amqp_context,
                 store_url,
                 addresses,
+                supervisor,
             )
             async with contextlib.AsyncExitStack() as entered:
                 for part in parts:
@@ -258,25 +277,28 @@ async def serving(
             for task in beside:
                 task.cancel()
             await broker.journal.stop()
+            # It may have failed just now, and wait to be started again.
+            journal.cancel()
             member.cancel()
             peers.stop()
             with contextlib.suppress(StoreError):
                 await membership.leave()
             hub.stop()
             await broker.stop()
+            loop.set_exception_handler(None)
             if recorder is not None:
                 await asyncio.to_thread(recorder.stop)
 
 
 @contextlib.asynccontextmanager
-async def _open_store(settings: ServeSettings) -> AsyncIterator[tuple[Store, str]]:
+async def _open_store(settings: ServeSettings, faults: Faults) -> AsyncIterator[tuple[Store, str]]:
     """Give out the store that the settings name and its URL, with its server if that is ours."""
     if settings.store.kind == "embedded":
         postgres = EmbeddedPostgres(settings.data)
         await postgres.start()
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(postgres.supervise())
+                Supervisor(tasks, faults).keep("embedded PostgreSQL", postgres.supervise)
                 store = PostgresStore(
                     postgres.dsn, node=node_name(settings), read_limit_s=settings.store_time_limit_s
                 )
@@ -445,14 +467,28 @@ async def _finish(hub: Hub, limit_s: float) -> None:
         connection.disconnect()
 
 
+def _note_escaped(faults: Faults, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Note what a callback of the event loop has raised, and nobody has caught."""
+    error = context.get("exception")
+    if isinstance(error, Exception):
+        faults.note(f"event loop: {context.get('message', 'callback')[:100]}", error)
+    else:
+        loop.default_exception_handler(context)
+
+
 async def _keep_house(hub: Hub) -> None:
     """Remove what deleted queues have left, then what is past its time and look at the loops, again and again."""
     with contextlib.suppress(StoreError):
         await hub.broker.store.sweep_orphans()
     while True:
         await asyncio.sleep(HOUSEKEEPING_S)
-        hub.broker.expire()
-        hub.loops.tick(time.time())
-        now_s = time.monotonic()
-        for connection in list(hub.connections):
-            connection.tick(now_s)
+        # Each by itself: what fails in one of them must not keep the others from their turn.
+        for place, look in (
+            ("expiry", hub.broker.expire),
+            ("loops", lambda: hub.loops.tick(time.time())),
+            ("connections", lambda: hub.tick(time.monotonic())),
+        ):
+            try:
+                look()
+            except Exception as error:
+                hub.faults.note(f"housekeeping: {place}", error)

@@ -13,6 +13,7 @@ from flyball.engine.engine import Engine
 from flyball.engine.index import Shape
 from flyball.engine.queue import Delivery, WorkingQueue
 from flyball.errors import FlyballError, StoreError, StoreUnavailable
+from flyball.faults import Faults
 from flyball.model import Message, Order
 from flyball.server.listings import Listings
 from flyball.store.interface import IndexColumns, Store
@@ -43,12 +44,14 @@ class StoreReader:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         dispatch: Callable[[Sequence[Delivery]], None],
         removing_ids: Callable[[], set[int]],
+        faults: Faults,
     ) -> None:
         """`spawn` starts what takes longer; `dispatch` sends what consumers get because of a read.
 
         `removing_ids` tells what the store may still have though it is removed.
         """
         self._store = store
+        self._faults = faults
         self._engine = engine
         self._time_limit_s = time_limit_s
         self._now_us = now_us
@@ -89,8 +92,14 @@ class StoreReader:
                 await self._build(queue_id, need)
         except StoreError as caught:
             error = caught
+        except Exception as fault:
+            self._faults.note("reading a queue from the store", fault)
+            error = StoreError(f"a queue cannot be read: {type(fault).__name__}: {fault}")
         for waiting in self._fetching.pop(queue_id):
-            waiting.end(error)
+            try:
+                waiting.end(error)
+            except Exception as fault:
+                self._faults.note("answer to a read", fault)
         if error is None:
             self.serve(queue_id)
         else:

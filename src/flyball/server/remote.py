@@ -320,7 +320,7 @@ class Remotes:
         if parked is not None:
             # Those that have come back went out before others that wait.
             for put in sorted(parked, key=_number_of):
-                put.send()
+                self.broker.faults.guard("put to another node", put.send)
             self._let_go_on()
         self._wake()
 
@@ -332,7 +332,7 @@ class Remotes:
         if not self.peers.can_reach(node_id):
             hands = self._hands.pop(node_id, deque())
             for hand in hands:
-                hand.done(False)
+                self.broker.faults.guard("messages handed to another node", hand.done, False)
         self._wake()
 
     def _wake(self) -> None:
@@ -458,7 +458,7 @@ class Remotes:
         now_s = asyncio.get_running_loop().time()
         for queue_id, parked in list(self._parked.items()):
             while parked and parked[0].deadline_s <= now_s:
-                parked.popleft().end(Outcome.UNKNOWN)
+                self.broker.faults.guard("put to another node", parked.popleft().end, Outcome.UNKNOWN)
             if not parked:
                 self._parked.pop(queue_id, None)
         if self._parked:
@@ -478,7 +478,7 @@ class Remotes:
         if self._held and not self.is_congested:
             held, self._held = self._held, set()
             for go_on in held:
-                go_on()
+                self.broker.faults.guard("end of congestion", go_on)
 
     # Consumers
 

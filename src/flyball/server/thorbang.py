@@ -76,7 +76,7 @@ class ThorBangSession(RequestConnection):
             if self._names_something_new(parsed):
                 # Another node may have made it just now; what follows may depend on it.
                 self.hold()
-                self.hub.spawn(self._look_and_handle(parsed, request))
+                self.hub.spawn(self._look_and_handle(parsed, request), self)
                 return
         HANDLERS[type(parsed)](self, parsed, request)
 
@@ -253,7 +253,7 @@ def create_queue(session: ThorBangSession, parsed: wire.CreateQueue, request: Th
     request.kind = Kind.CREATE_QUEUE
     if session.broker.in_company:
         _check_length(parsed.name)
-        session.hub.spawn(_create_claimed(session, parsed.name, request))
+        session.hub.spawn(_create_claimed(session, parsed.name, request), session)
     else:
         _create(session, parsed.name, request)
 
@@ -307,7 +307,7 @@ def remove_queue(session: ThorBangSession, parsed: wire.RemoveQueue, request: Th
         session.broker.delete_queue(parsed.queue_id, lambda error: session.answer(request, error), only_empty=True)
     elif session.elsewhere(parsed.queue_id) is not None:
         session.hold()
-        session.hub.spawn(_remove_elsewhere(session, parsed.queue_id, request))
+        session.hub.spawn(_remove_elsewhere(session, parsed.queue_id, request), session)
     else:
         session.reply(request, wire.OK)
 
@@ -330,7 +330,7 @@ def remove_client(session: ThorBangSession, parsed: wire.RemoveClient, request: 
         session.reply(request, wire.OK)
     elif session.broker.in_company:
         session.hold()
-        session.hub.spawn(_remove_client_of_all(session, parsed.client_id, request))
+        session.hub.spawn(_remove_client_of_all(session, parsed.client_id, request), session)
     else:
         _remove_client(session, parsed.client_id, request)
 

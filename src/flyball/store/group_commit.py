@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from flyball.errors import Fenced, StoreError, StoreUnavailable
+from flyball.faults import Faults
 from flyball.model import Message
 from flyball.store.changes import Change, QueueMoved
 from flyball.store.interface import Batch, Transfer
@@ -218,11 +219,13 @@ class GroupCommit:
         clock: Clock | None = None,
         time_limit_s: float = 10.0,
         on_flushed: Callable[[], None] = lambda: None,
+        faults: Faults | None = None,
     ) -> None:
         self._store = store
         self._clock: Clock = MonotonicClock() if clock is None else clock
         self._time_limit_s = time_limit_s
         self._tick_s = time_limit_s / 20
+        self._faults = Faults() if faults is None else faults
         self._on_flushed = on_flushed
         self.on_change: Callable[[Change], None] = lambda change: None
         """Called with every change that is submitted."""
@@ -531,11 +534,33 @@ class GroupCommit:
             self._answer_transfers(flight, batch)
         for waiters in (flight.waiters(), flight.settled, flight.marks):
             for waiter in waiters:
-                waiter.committed()
+                # One who cannot take the answer must not keep it from the others.
+                try:
+                    waiter.committed()
+                except Exception as error:
+                    self._faults.note("answer to a commit", error)
         for flushed in flight.flushes:
             if not flushed.done():
                 flushed.set_result(None)
-        self._on_flushed()
+        self._tell_flushed()
+
+    def _confirm(self, waiter: Waiter) -> None:
+        try:
+            waiter.committed()
+        except Exception as error:
+            self._faults.note("answer to a commit", error)
+
+    def _fail(self, waiter: Waiter, error: StoreError) -> None:
+        try:
+            waiter.failed(error)
+        except Exception as fault:
+            self._faults.note("answer to a failed commit", fault)
+
+    def _tell_flushed(self) -> None:
+        try:
+            self._on_flushed()
+        except Exception as error:
+            self._faults.note("on_flushed", error)
 
     def _answer_transfers(self, flight: _Gathering, batch: Batch) -> None:
         gone = StoreError("the queue that messages were to go to is gone: they are where they were")
@@ -543,9 +568,9 @@ class GroupCommit:
             if waiter is None:
                 continue
             if any(transfer is refused for refused in batch.refused):
-                waiter.failed(gone)
+                self._fail(waiter, gone)
             else:
-                waiter.committed()
+                self._confirm(waiter)
 
     def _take_back(self, flight: _Gathering, now: float) -> None:
         """It worked though somebody has been told otherwise: the very next batch carries the opposite."""
@@ -565,12 +590,12 @@ class GroupCommit:
         self._flight = None
         self.bytes_committed += flight.cost_bytes
         for waiter in flight.waiters():
-            waiter.failed(error)
+            self._fail(waiter, error)
         self._fail_transfers(flight, error)
         self._answer_settled(flight)
         self._fail_marks(flight, error)
         self._fail_flushes(flight, error)
-        self._on_flushed()
+        self._tell_flushed()
 
     async def _watch(self) -> None:
         """Enforce the time limit, also while the store hangs. Sleeps for good while nothing is pending."""
@@ -600,7 +625,7 @@ class GroupCommit:
             if gathering.expired:
                 self._answer_settled(gathering)
         if failed_any:
-            self._on_flushed()
+            self._tell_flushed()
         hangs = self._sent_at is not None and now - self._sent_at >= 2 * self._time_limit_s
         gives_up = self._give_up_at is not None and now >= self._give_up_at
         if self._writer is not None and (hangs or gives_up):
@@ -613,10 +638,10 @@ class GroupCommit:
         failing, unknown = flight.undo()
         error = StoreUnavailable(f"the store did not answer within {self._time_limit_s:g} s")
         for waiter in failing:
-            waiter.failed(error)
+            self._fail(waiter, error)
         doubt = OutcomeUnknown(f"the store did not answer within {self._time_limit_s:g} s; it may be done later")
         for waiter in unknown:
-            waiter.failed(doubt)
+            self._fail(waiter, doubt)
         self._answer_settled(flight)
         self._fail_flushes(flight, error)
 
@@ -627,7 +652,7 @@ class GroupCommit:
         if not gathering.count and not gathering.marks:
             self._waiting.remove(gathering)
         for waiter in failing:
-            waiter.failed(error)
+            self._fail(waiter, error)
         self._answer_settled(gathering)
         self._fail_flushes(gathering, error)
 
@@ -635,18 +660,18 @@ class GroupCommit:
         """An append and a remove that cancelled out need no store."""
         settled, gathering.settled = gathering.settled, []
         for waiter in settled:
-            waiter.committed()
+            self._confirm(waiter)
 
     def _fail_transfers(self, gathering: _Gathering, error: StoreError) -> None:
         waiters, gathering.transfer_waiters = gathering.transfer_waiters, [None] * len(gathering.transfers)
         for waiter in waiters:
             if waiter is not None:
-                waiter.failed(error)
+                self._fail(waiter, error)
 
     def _fail_marks(self, gathering: _Gathering, error: StoreError) -> None:
         marks, gathering.marks = gathering.marks, []
         for waiter in marks:
-            waiter.failed(error)
+            self._fail(waiter, error)
 
     def _fail_flushes(self, gathering: _Gathering, error: StoreError) -> None:
         for flushed in gathering.flushes:
@@ -668,12 +693,12 @@ class GroupCommit:
         for gathering in rest:
             gathering.expired = True
             for waiter in gathering.withdraw():
-                waiter.failed(error)
+                self._fail(waiter, error)
             self._fail_transfers(gathering, error)
             self._answer_settled(gathering)
             self._fail_marks(gathering, error)
             self._fail_flushes(gathering, error)
         lost = sum(gathering.count for gathering in rest) + (0 if flight is None else flight.count)
-        self._on_flushed()
+        self._tell_flushed()
         if lost:
             log.error("%d operations were still pending when the writer ended", lost)

@@ -440,7 +440,7 @@ async def test_no_queue_of_its_own_is_left_of_a_client_that_goes_while_it_is_dec
     session.abort()
     await until(lambda: session not in two.first.hub.connections)
     answer.set()
-    await until(lambda: not two.first.hub._under_way)
+    await until(lambda: not two.first.hub.tasks_under_way)
     assert two.first.broker.engine.find_queue("mine") is None
     with pytest.raises(aiormq.exceptions.AMQPError):
         await declaring

@@ -266,6 +266,8 @@ OWN = of_node(
     [
         ("alarms", GAUGE, "alarms", "What keeps the node from working as it should"),
         ("exchanges", GAUGE, "exchanges", "Exchanges"),
+        ("faults_total", COUNTER, "faults", "Unexpected exceptions, each confined to what has met it"),
+        ("task_restarts_total", COUNTER, "task_restarts", "Times that a failed task was started again"),
         ("messages_requeued_total", COUNTER, "requeued", "Messages that came back to their queues"),
         (
             "messages_dropped_total",

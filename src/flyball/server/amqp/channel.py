@@ -139,7 +139,7 @@ class Channel:
                 if error is not None or not is_new or not self.session.broker.in_company:
                     done(error)
                 else:
-                    hub.spawn(follow(done))
+                    hub.spawn(follow(done), self.session)
 
             operation(stored)
             is_new = True

@@ -134,6 +134,9 @@ class AmqpConsumer:
         if session.understands("consumer_cancel_notify") and not self.channel.is_closing:
             session.send_after_answer(BasicCancel(self.channel.number, self.tag, True).encode())
 
+    def crash(self, error: BaseException) -> None:
+        self.channel.session.crash(error)
+
     def queue_moved(self, consumer: Consumer) -> None:
         """Follow the queue to where it is served now."""
         afar = self.channel.session.context.afar
@@ -404,9 +407,12 @@ class Deliveries:
     def end(self) -> list[AmqpConsumer]:
         """The channel is over: its consumers, which are returned, get no more; what is not settled goes back."""
         ended = list(self.consumers.values())
-        for consumer in ended:
-            self.cancel(consumer.tag)
-        self.recover()
+        try:
+            for consumer in ended:
+                self.cancel(consumer.tag)
+        finally:
+            # Whatever happens, nothing stays unacked without an owner.
+            self.recover()
         return ended
 
     # Inside

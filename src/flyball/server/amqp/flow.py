@@ -170,6 +170,8 @@ class Flow:
         """Decide the next rate, and hand out what it allows."""
         journal = self._broker.journal
         loop = asyncio.get_running_loop()
+        # Before all else: whatever goes wrong below, those who wait are looked at again.
+        self._timer = loop.call_later(SAMPLE_S, self._tick)
         now = loop.time()
         is_open = not (self._has_kept_waiting or self._line)
         self._has_kept_waiting = False
@@ -178,11 +180,11 @@ class Flow:
         self._memory.sample(self._unpageable_bytes, 0, now, is_open=is_open)
         self._calm = 0 if self._is_scarce() or not is_open else self._calm + 1
         if self._calm >= CALM_SAMPLES:
+            self._timer.cancel()
             self._timer = None
             self._journal.rest()
             self._memory.rest()
             return
-        self._timer = loop.call_later(SAMPLE_S, self._tick)
         self._tell_of_standstill(now)
         self._serve()
 
@@ -227,13 +229,19 @@ class Flow:
             if blocked:
                 log.warning("%d publishing connections may go on", len(blocked))
             for session in blocked:
-                session.unblock()
+                try:
+                    session.unblock()
+                except Exception as error:
+                    session.crash(error)
             return
         if self._still_since is None:
             self._still_since = now
         if self._still_for(BLOCK_AFTER_S):
-            for session in self._line:
-                self._block(session)
+            for session in list(self._line):
+                try:
+                    self._block(session)
+                except Exception as error:
+                    session.crash(error)
 
     def _reason(self) -> str | None:
         """Return why nobody may send anything; None if that is not so."""

@@ -74,7 +74,8 @@ def start_ok(session: AmqpSession, method: amqp.ConnectionStartOk) -> None:
         _logged_in(session, session.hub.authority.authenticate_certificate(name, session.peer_is_loopback), mechanism)
     else:
         session.login_began_at = session.read_bytes
-        session.login = session.hub.spawn(_log_in(session, read_response(mechanism, method.response), mechanism))
+        work = _log_in(session, read_response(mechanism, method.response), mechanism)
+        session.login = session.hub.spawn(work, session)
 
 
 def tune_ok(session: AmqpSession, method: amqp.ConnectionTuneOk) -> None:

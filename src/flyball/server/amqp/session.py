@@ -190,7 +190,11 @@ class AmqpSession(Connection):
         self.meters.channels_closed += len(channels)
         for channel in channels.values():
             channel.is_closing = True
-            channel.end()
+            try:
+                channel.end()
+            except Exception as error:
+                # The other channels hold messages, too.
+                self.faults.note("end of a channel", error, quiet=True)
         if self.vhost:
             self.context.topology.delete_owned(self)
 
@@ -391,7 +395,7 @@ class AmqpSession(Connection):
         self.hold()
         self.in_flight += 1
         self.is_answering = True
-        self.hub.spawn(self._wait(number, ids, work))
+        self.hub.spawn(self._wait(number, ids, work), self)
 
     async def _wait(self, number: int, ids: tuple[int, int], work: Awaitable[Callable[[], None]]) -> None:
         act: Callable[[], None] | None = None
@@ -441,6 +445,9 @@ class AmqpSession(Connection):
             self._set_timer(self.hang_up, SILENT_CLOSE_S if self._is_lost else HANDSHAKE_S)
         elif self.state is not State.CLOSING:
             self.close_silently()
+
+    def tell_internal_error(self) -> None:
+        self._fail_all(AmqpError(ReplyCode.INTERNAL_ERROR, "the node has met a defect; its log tells which"))
 
     def close_silently(self) -> None:
         """End the connection after a while and without a word."""
@@ -517,7 +524,14 @@ class AmqpSession(Connection):
     def _set_timer(self, action: Callable[[], None] | None, delay_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if action is None else asyncio.get_running_loop().call_later(delay_s, action)
+        loop = asyncio.get_running_loop()
+        self._timer = None if action is None else loop.call_later(delay_s, self._on_timer, action)
+
+    def _on_timer(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:
+            self.crash(error)
 
     def _beat(self) -> None:
         """Twice in an interval: show that we are here, and see that the peer is. It may be silent for two."""

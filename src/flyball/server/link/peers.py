@@ -213,13 +213,13 @@ class Link(Connection):
         self.unanswered_bytes = 0
         outcome = wire.Outcome.UNKNOWN if self.is_ready else wire.Outcome.MOVED
         for done, token, _ in puts.values():
-            done(token, outcome)
+            self.faults.guard("answer to a put", done, token, outcome)
         answers, self._answers = self._answers, {}
         for answer in answers.values():
-            answer(None)
+            self.faults.guard("answer of another node", answer, None)
         consumers, self.consumers = self.consumers, {}
         for consumer in consumers.values():
-            consumer.lost()
+            self.faults.guard("consumer on another node", consumer.lost)
         self._peers.on_room()
 
     def stop_reading(self) -> None:
@@ -252,6 +252,9 @@ class Link(Connection):
                     self._take(frame)
             except ProtocolError as error:
                 self.give_up(f"breaks the rules: {error}")
+            except Exception as error:
+                # Many clients share the link: only the one ends that the frame was for.
+                self.faults.note("frame of another node", error)
 
     def _take(self, frame: wire.Frame) -> None:
         if not self.is_ready:
@@ -262,7 +265,10 @@ class Link(Connection):
                 if put is not None:
                     done, token, size_bytes = put
                     self.unanswered_bytes -= size_bytes
-                    done(token, frame.outcome)
+                    try:
+                        done(token, frame.outcome)
+                    except Exception as error:
+                        self.faults.note("answer to a put", error)
             self._peers.on_room()
         elif isinstance(frame, wire.Cancelled) and not frame.consumer:
             self._in_vain += 1

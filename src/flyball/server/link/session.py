@@ -65,6 +65,9 @@ class _Consumer:
     def queue_deleted(self, consumer: Consumer) -> None:
         self._session.consumer_ended(self, Ending.DELETED)
 
+    def crash(self, error: BaseException) -> None:
+        self._session.crash(error)
+
     def queue_moved(self, consumer: Consumer) -> None:
         """Another node serves the queue: the one that asked has to look for it."""
         self._session.consumer_ended(self, Ending.MOVED)
@@ -240,7 +243,7 @@ class LinkSession(Connection):
 
     def _request(self, frame: wire.Request) -> None:
         self.in_flight += 1
-        self.hub.spawn(self._answer(frame))
+        self.hub.spawn(self._answer(frame), self)
 
     async def _answer(self, frame: wire.Request) -> None:
         try:
@@ -471,7 +474,7 @@ class LinkSession(Connection):
         if self._engine.has_queue(frame.queue_id):
             self._take_handed(frame)
         else:
-            self.hub.spawn(self._hand_when_known(frame))
+            self.hub.spawn(self._hand_when_known(frame), self)
 
     async def _hand_when_known(self, frame: wire.Hand) -> None:
         """The other node may have heard sooner than this one who serves the queue."""

@@ -31,7 +31,7 @@ def place(session: TelestoSession, packet: wire.Place, request: TelestoRequest) 
     wish = PlaceRequest(
         packet.vhost, packet.queue_name, Role(packet.role), packet.client_name, packet.session_id, packet.avoid
     )
-    session.hub.spawn(_place(session, wish, request))
+    session.hub.spawn(_place(session, wish, request), session)
 
 
 async def _place(session: TelestoSession, wish: PlaceRequest, request: TelestoRequest) -> None:
@@ -154,7 +154,7 @@ def _as_published(session: TelestoSession, draft: wire.WireDraft, origin: bytes,
 def subscribe(session: TelestoSession, packet: wire.Subscribe, request: TelestoRequest) -> None:
     request.kind = Kind.CREATE_QUEUE
     session.hold()
-    session.hub.spawn(_subscribe(session, packet, request))
+    session.hub.spawn(_subscribe(session, packet, request), session)
 
 
 async def _subscribe(session: TelestoSession, packet: wire.Subscribe, request: TelestoRequest) -> None:

@@ -402,7 +402,7 @@ def remove_client(session: TelestoSession, packet: wire.RemoveClient, request: T
 def manage(session: TelestoSession, packet: wire.Manage, request: TelestoRequest) -> None:
     """Carry out a command; that of an administrator only for one whom the machine shows to be one."""
     session.hold()
-    session.hub.spawn(_manage(session, packet, request))
+    session.hub.spawn(_manage(session, packet, request), session)
 
 
 async def _manage(session: TelestoSession, packet: wire.Manage, request: TelestoRequest) -> None:

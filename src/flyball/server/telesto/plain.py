@@ -84,7 +84,7 @@ def create_queue(session: TelestoSession, packet: wire.CreateQueue, request: Tel
 
     if session.asks_others:
         session.hold()
-        session.hub.spawn(_create_claimed(session, name, request))
+        session.hub.spawn(_create_claimed(session, name, request), session)
     else:
         _create(session, name, request)
 
@@ -167,7 +167,7 @@ def get_active_queues(session: TelestoSession, packet: wire.GetActiveQueues, req
     """List a queue once for each message in it that the client may see, in wide frames just once."""
     request.kind = Kind.LOOK_UP
     if session.asks_others and len(session.hub.directory):
-        session.hub.spawn(_get_active_queues_of_all(session, request))
+        session.hub.spawn(_get_active_queues_of_all(session, request), session)
     else:
         _reply_with_active(session, request, session.broker.engine.active_queues(session.client_id))
 

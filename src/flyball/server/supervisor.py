@@ -1,0 +1,166 @@
+"""Owns the tasks of a node, so that one that fails is started again and takes no other one with it.
+
+A task may end the node only with one of `FATAL`: the node has to join again, or an operator has to act.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from flyball.errors import Fenced, StoreMismatch
+from flyball.faults import Faults
+
+log = logging.getLogger(__name__)
+
+# Retrying cannot help: the node has to join again, or an operator has to start another version. Whoever raises one of
+# these wants the node to stop: it is passed on to the owner of the node.
+FATAL: tuple[type[Exception], ...] = (Fenced, StoreMismatch)
+
+FIRST_BACKOFF_S = 0.1
+MAX_BACKOFF_S = 5.0
+
+# A task that ran for longer than this before it failed starts again after the first backoff.
+HEALTHY_S = 60.0
+
+
+@dataclass(slots=True)
+class Supervised:
+    """How one long-lived task has fared."""
+
+    restarts: int = 0
+    is_waiting: bool = False
+    """Whether it has failed and waits to be started again."""
+    problem: str = ""
+    """Why it failed last."""
+
+
+class Supervisor:
+    """Starts tasks in a group. What fails unexpectedly is logged and counted; long-lived tasks are restarted."""
+
+    def __init__(
+        self,
+        tasks: asyncio.TaskGroup,
+        faults: Faults,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.faults = faults
+        self.supervised: dict[str, Supervised] = {}
+        self._tasks = tasks
+        self._sleep = sleep
+        self._clock = clock
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def within(self, tasks: asyncio.TaskGroup) -> Supervisor:
+        """Return a supervisor of tasks of another group, which are reported together with those of this one."""
+        other = Supervisor(tasks, self.faults, sleep=self._sleep, clock=self._clock)
+        other.supervised = self.supervised
+        return other
+
+    def keep(self, name: str, run: Callable[[], Awaitable[object]]) -> asyncio.Task[None]:
+        """Run a long-lived task until it returns or is cancelled; start it again with backoff when it fails."""
+        supervised = self.supervised.setdefault(name, Supervised())
+        return self._tasks.create_task(self._keep(name, run, supervised), name=name)
+
+    def spawn(
+        self, work: Coroutine[Any, Any, None], on_fault: Callable[[BaseException], None] | None = None
+    ) -> asyncio.Task[None] | None:
+        """Start something that ends by itself. `on_fault` is called if it fails unexpectedly.
+
+        It ends with the group at the latest: when that is about to end, None is returned.
+        """
+        contained = self._contain(work, on_fault)
+        try:
+            task = self._tasks.create_task(contained)
+        except RuntimeError:
+            # The group has ended, or is about to, and takes no more.
+            contained.close()
+            work.close()
+            return None
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        # A task that is cancelled before its first step never awaits the work.
+        task.add_done_callback(lambda ended: work.close())
+        return task
+
+    @property
+    def under_way(self) -> int:
+        """How many tasks that `spawn` has started have not ended."""
+        return len(self._under_way)
+
+    def cancel(self) -> None:
+        """Cancel what `spawn` has started and is still under way."""
+        for task in self._under_way:
+            task.cancel()
+
+    @property
+    def restarts(self) -> int:
+        """How often long-lived tasks were started again."""
+        return sum(task.restarts for task in self.supervised.values())
+
+    def report(self) -> dict[str, Any]:
+        """Return the state of the long-lived tasks, and the faults so far."""
+        return {
+            "faults": self.faults.count,
+            "faults_by_place": self.faults.report(),
+            "restarts": self.restarts,
+            "failed_tasks": {name: task.problem for name, task in self.supervised.items() if task.is_waiting},
+        }
+
+    async def _keep(self, name: str, run: Callable[[], Awaitable[object]], supervised: Supervised) -> None:
+        backoff_s = FIRST_BACKOFF_S
+        while True:
+            began_s = self._clock()
+            try:
+                await run()
+                return
+            except Exception as error:
+                if is_fatal(error):
+                    raise
+                supervised.problem = _text(error)
+                self.faults.note(name, error)
+            if self._clock() - began_s >= HEALTHY_S:
+                backoff_s = FIRST_BACKOFF_S
+            supervised.restarts += 1
+            supervised.is_waiting = True
+            log.warning("task failed; starting it again task=%s in_s=%g", name, backoff_s)
+            await self._sleep(backoff_s)
+            supervised.is_waiting = False
+            backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+
+    async def _contain(
+        self, work: Coroutine[Any, Any, None], on_fault: Callable[[BaseException], None] | None
+    ) -> None:
+        try:
+            await work
+        except Fenced as error:
+            # The node's membership finds out by itself, and ends the node in order.
+            log.info("given up, the node is fenced: %s", error)
+        except Exception as error:
+            if is_fatal(error):
+                raise
+            self.faults.note(getattr(work, "__qualname__", "task"), error)
+            if on_fault is not None:
+                with contextlib.suppress(Exception):
+                    on_fault(error)
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Tell whether an exception, or one of a group, has to end the node."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(FATAL) is not None
+    return isinstance(error, FATAL)
+
+
+def _text(error: BaseException) -> str:
+    """Return what an exception says, of a group what its exceptions say."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(_text(inner) for inner in error.exceptions)
+    return f"{type(error).__name__}: {error}"
