@@ -374,7 +374,7 @@ async def channel_totals(node: Node) -> dict[str, int]:
             publishers += 1
             unconfirmed += publisher.unconfirmed
             uncommitted += len(publisher.transaction or ())
-        uncommitted_acks += len(channel.settling or ())
+        uncommitted_acks += channel.uncommitted_acks
     return {
         "unacked": unacked,
         "unconfirmed": unconfirmed,
@@ -410,7 +410,7 @@ def _channel_facts(node: Node, session: AmqpSession, channel: Channel) -> Facts:
         "unacked": len(deliveries.unsettled),
         "unconfirmed": publisher.unconfirmed,
         "uncommitted": len(publisher.transaction or ()),
-        "uncommitted_acks": len(channel.settling or ()),
+        "uncommitted_acks": channel.uncommitted_acks,
         "confirms": publisher.is_confirming,
         "transactional": channel.settling is not None,
         "consumers": len(deliveries.consumers),

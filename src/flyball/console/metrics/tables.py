@@ -219,7 +219,7 @@ RABBITMQ_CHANNELS: Mapping[str, Rows] = {
         (
             "channel_acks_uncommitted",
             GAUGE,
-            lambda channel: len(channel.settling or ()),
+            lambda channel: channel.uncommitted_acks,
             "Acknowledgements in a transaction",
         ),
         (

@@ -15,7 +15,6 @@ from flyball.engine.consumer import Consumer
 from flyball.engine.queue import WorkingQueue
 from flyball.engine.traits import check_alike, check_declaration, described
 from flyball.errors import (
-    ClusterError,
     ConsumerRefused,
     FlyballError,
     PeerLost,
@@ -24,14 +23,13 @@ from flyball.errors import (
     StoreError,
 )
 from flyball.model import Message, Queue
-from flyball.server.amqp.consuming import AmqpConsumer, consumer_arguments, new_tag
+from flyball.server.amqp.consuming import AmqpConsumer, Lease, consumer_arguments, is_void, new_tag
 from flyball.server.amqp.context import REPLY_TO, AmqpContext
 from flyball.server.amqp.presentation import present
 from flyball.server.amqp.replies import refusal
 from flyball.server.connection import Hub
 from flyball.server.directory import RemoteQueue
 from flyball.server.link.peers import Settled
-from flyball.server.pending import Changing
 from flyball.server.remote import Remotes
 from flyball.server.topology import Headers, check_queue_name
 from flyball.wire import amqp, link
@@ -540,38 +538,16 @@ class Afar:
         """Something was settled that belongs to others again."""
         self.remotes.peers.settled.is_in_vain = True
 
-    def commit(self, contents: Sequence[Content], settled: Settled, done: Callable[..., None]) -> None:
-        """Put what a transaction has for other nodes; done when that and all it has settled is durable there.
-
-        It fails if something was settled that will be delivered again: to say otherwise would double it.
-        """
-        loop = asyncio.get_running_loop()
-        puts: list[asyncio.Future[int]] = []
-
-        def answered(token: int, outcome: int) -> None:
-            if not puts[token].done():
-                puts[token].set_result(outcome)
-
-        for content in contents:
-            puts.append(loop.create_future())
-            self.remotes.put(content.elsewhere, content.on_link(), answered, len(puts) - 1)
-        self._hub.spawn(self._finish_commit(puts, settled, done))
-
-    async def _finish_commit(
-        self, puts: Sequence[asyncio.Future[int]], settled: Settled, done: Callable[..., None]
-    ) -> None:
-        try:
-            for way, in_vain in settled.links.items():
-                await way.ask_to_flush(in_vain)
-            if settled.is_in_vain:
-                raise ClusterError("another node was lost before the commit: what it had sent comes again")
-            outcomes = [await put for put in puts]
-            if Outcome.UNKNOWN in outcomes:
-                raise ClusterError("another node was lost during the commit: its part of it may not be done")
-        except FlyballError as error:
-            done(error)
-        else:
-            self._broker.journal.mark(Changing(done))
+    def is_lost(self, lease: Lease) -> bool:
+        """Whether a delivered message comes again from another node: to ack it has no effect."""
+        message = lease[1]
+        working = self._engine.find_working(message.queue_id)
+        if is_void(lease) or (working is None and message.queue_id < 0):
+            return True
+        if working is None:
+            # If nobody serves its queue it is deleted, and the message gone.
+            return self._directory.get(message.queue_id) is not None
+        return message.id not in working.out
 
     # Dead letters
 

@@ -7,7 +7,6 @@ takes no further methods until then, so that answers keep the order of their que
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flyball.engine.access import Action
@@ -19,6 +18,7 @@ from flyball.server.amqp.consuming import (
     UNLIMITED,
     AmqpConsumer,
     Deliveries,
+    Settling,
     consumer_arguments,
     new_queue_name,
     new_tag,
@@ -26,10 +26,11 @@ from flyball.server.amqp.consuming import (
 from flyball.server.amqp.context import REPLY_TO
 from flyball.server.amqp.publishing import Publisher
 from flyball.server.amqp.replies import refusal, reply_of
-from flyball.server.pending import Changing
+from flyball.server.amqp.transactions import Commit
 from flyball.server.topology import check_queue_name
 from flyball.wire import amqp
 from flyball.wire.amqp import Method, ReplyCode
+from flyball.wire.link import Settlement
 
 if TYPE_CHECKING:
     from flyball.server.amqp.session import AmqpSession
@@ -60,8 +61,8 @@ class Channel:
         self.reply_name: str | None = None
         """Where direct replies to this channel go."""
         self.reply_tag = ""
-        self.settling: list[Callable[[], None]] | None = None
-        """The acknowledgements of a transaction that is under way."""
+        self.settling: list[Settling] | None = None
+        """What the transaction that is under way has settled, until its commit."""
         self.is_closing = False
         """Whether it has failed and waits for the peer to notice: what comes meanwhile is ignored."""
 
@@ -78,9 +79,22 @@ class Channel:
         """Carry out a method with what this node has itself."""
         HANDLERS[type(method)](self, method)
 
+    @property
+    def uncommitted_acks(self) -> int:
+        """How many deliveries are acked in the transaction that is under way."""
+        return sum([len(leases) for settlement, leases in self.settling or () if settlement is Settlement.ACK])
+
+    def roll_back(self) -> None:
+        """Let what the transaction has settled be unacked again."""
+        settling, self.settling = self.settling or (), []
+        for _, leases in settling:
+            self.deliveries.put_back(leases)
+
     def end(self) -> None:
         """Let go of what the channel holds."""
         session = self.session
+        if self.settling:
+            self.roll_back()
         if self.reply_name is not None:
             session.context.replies.pop(self.reply_name, None)
             self.reply_name = None
@@ -491,27 +505,28 @@ def basic_get(channel: Channel, method: amqp.BasicGet) -> None:
 
 
 def basic_ack(channel: Channel, method: amqp.BasicAck) -> None:
-    deliveries, tag, multiple = channel.deliveries, method.delivery_tag, method.multiple
+    deliveries = channel.deliveries
     if channel.settling is None:
-        deliveries.acknowledge(tag, multiple)
+        deliveries.acknowledge(method.delivery_tag, method.multiple)
     else:
-        channel.settling.append(partial(deliveries.acknowledge_in_transaction, tag, multiple))
+        channel.settling.append((Settlement.ACK, deliveries.take(method.delivery_tag, method.multiple)))
 
 
 def basic_nack(channel: Channel, method: amqp.BasicNack) -> None:
-    _settle(channel, partial(channel.deliveries.reject, method.delivery_tag, method.multiple, method.requeue))
+    _reject(channel, method.delivery_tag, method.multiple, method.requeue)
 
 
 def basic_reject(channel: Channel, method: amqp.BasicReject) -> None:
-    _settle(channel, partial(channel.deliveries.reject, method.delivery_tag, False, method.requeue))
+    _reject(channel, method.delivery_tag, False, method.requeue)
 
 
-def _settle(channel: Channel, settle: Callable[[], None]) -> None:
-    """Settle now, or with the transaction that is under way."""
+def _reject(channel: Channel, tag: int, multiple: bool, requeue: bool) -> None:
+    deliveries = channel.deliveries
     if channel.settling is None:
-        settle()
+        deliveries.reject(tag, multiple, requeue)
     else:
-        channel.settling.append(settle)
+        settlement = Settlement.REQUEUE if requeue else Settlement.REJECT
+        channel.settling.append((settlement, deliveries.take(tag, multiple)))
 
 
 def basic_recover(channel: Channel, method: amqp.BasicRecover) -> None:
@@ -551,31 +566,14 @@ def tx_select(channel: Channel, method: amqp.TxSelect) -> None:
 def tx_commit(channel: Channel, method: amqp.TxCommit) -> None:
     if channel.settling is None:
         raise refusal(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
-    afar = channel.session.context.afar
-    if afar is not None:
-        afar.settled()
-    journal = channel.session.broker.journal
-    settling, channel.settling = channel.settling, []
-    with journal.together():
-        contents = channel.publisher.commit()
-        for settle in settling:
-            settle()
-    settled = None if afar is None else afar.settled()
-
-    def wait(done: Callable[..., None]) -> None:
-        if afar is not None and settled is not None and (contents or channel.deliveries.is_afar):
-            afar.commit(contents, settled, done)
-        else:
-            journal.mark(Changing(done))
-
-    channel.carry_out(method, lambda: amqp.TxCommitOk(channel.number), wait)
+    channel.carry_out(method, lambda: amqp.TxCommitOk(channel.number), Commit(channel).begin)
 
 
 def tx_rollback(channel: Channel, method: amqp.TxRollback) -> None:
     if channel.settling is None:
         raise refusal(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
-    channel.publisher.transaction = []
-    channel.settling = []
+    channel.publisher.take_transaction()
+    channel.roll_back()
     channel.reply(amqp.TxRollbackOk(channel.number))
 
 

@@ -17,6 +17,7 @@ from flyball.model import Message, Queue
 from flyball.server.amqp.presentation import present, with_delivery_count
 from flyball.server.amqp.replies import refusal
 from flyball.wire.amqp import BasicCancel, ReplyCode, delivery_prefix, encode_delivery, encode_get_ok
+from flyball.wire.link import Settlement
 
 if TYPE_CHECKING:
     from flyball.server.amqp.channel import Channel
@@ -31,6 +32,15 @@ Lease = tuple[Consumer | None, Message]
 
 _VOID: Lease = (None, Message(0, 0, b"", persistent=False))
 """Stands for what the peer may still settle though it belongs to others again."""
+
+
+Settling = tuple[Settlement, dict[int, Lease]]
+"""What a transaction has settled, by delivery tag, and how."""
+
+
+def is_void(lease: Lease) -> bool:
+    """Whether the peer may settle it to no effect: the message belongs to others again."""
+    return lease is _VOID
 
 
 class AmqpConsumer:
@@ -357,19 +367,11 @@ class Deliveries:
                 self._note_void()
         self._feed(leases)
 
-    def acknowledge_in_transaction(self, tag: int, multiple: bool) -> None:
-        """As `acknowledge`, with a transaction: what was not written yet is written before it is removed."""
-        leases = self._take(tag) if multiple else self._take_one(tag)
-        self.acknowledged += len(leases)
-        self._release(leases)
-        for lease in leases:
-            if not self._channel.session.broker.settle_written(lease[1], True) or lease is _VOID:
-                self._note_void()
-        self._feed(leases)
-
     def reject(self, tag: int, multiple: bool, requeue: bool) -> None:
         """The peer does not want a delivery, or none up to it: they go back, or are dead."""
-        leases = self._take(tag) if multiple else self._take_one(tag)
+        self._reject(self._take(tag) if multiple else self._take_one(tag), requeue)
+
+    def _reject(self, leases: Sequence[Lease], requeue: bool) -> None:
         self._release(leases)
         messages = [message for _, message in leases]
         broker = self._channel.session.broker
@@ -380,6 +382,33 @@ class Deliveries:
                 working = broker.engine.find_working(message.queue_id)
                 if working is not None:
                     broker.bury(working, message, "rejected")
+        self._feed(leases)
+
+    # Transactions
+
+    def take(self, tag: int, multiple: bool) -> dict[int, Lease]:
+        """Take out a delivery, or all up to it, which a transaction settles with its commit.
+
+        Until then they count in the windows of their consumers, as in RabbitMQ.
+        """
+        if multiple:
+            return {each: self.unsettled.pop(each) for each in self._tags(tag)}
+        return {tag: self._take_one(tag)[0]}
+
+    def put_back(self, leases: Mapping[int, Lease]) -> None:
+        """Let deliveries that were taken out be unacked again, in their old places."""
+        self.unsettled = dict(sorted([*self.unsettled.items(), *leases.items()]))
+
+    def settle_committed(self, settlement: Settlement, leases: Sequence[Lease]) -> None:
+        """Settle what a transaction has taken out. What was not written yet is written before it is removed."""
+        if settlement is not Settlement.ACK:
+            self._reject(leases, settlement is Settlement.REQUEUE)
+            return
+        broker = self._channel.session.broker
+        self.acknowledged += len(leases)
+        self._release(leases)
+        for _, message in leases:
+            broker.settle_written(message, True)
         self._feed(leases)
 
     def _note_void(self) -> None:
@@ -393,6 +422,11 @@ class Deliveries:
         leases = [self.unsettled[tag] for tag in tags]
         for tag in tags:
             self.unsettled[tag] = _VOID
+        for _, settled in self._channel.settling or ():
+            for tag, (holder, message) in settled.items():
+                if holder is engine_consumer:
+                    leases.append((holder, message))
+                    settled[tag] = _VOID
         self._release(leases)
         self._channel.session.broker.give_back([message for _, message in leases])
 
@@ -425,10 +459,12 @@ class Deliveries:
 
     def _take(self, tag: int) -> list[Lease]:
         """Take out all leases up to a tag, which must be one of them; up to the last for 0."""
+        return [self.unsettled.pop(each) for each in self._tags(tag)]
+
+    def _tags(self, tag: int) -> list[int]:
+        """Return all tags up to one, which must be unsettled; up to the last for 0."""
         if tag == 0:
-            leases = list(self.unsettled.values())
-            self.unsettled.clear()
-            return leases
+            return list(self.unsettled)
         if tag not in self.unsettled:
             raise _unknown(tag)
         tags: list[int] = []
@@ -436,7 +472,7 @@ class Deliveries:
             if earlier > tag:
                 break
             tags.append(earlier)
-        return [self.unsettled.pop(earlier) for earlier in tags]
+        return tags
 
     def _release(self, leases: Iterable[Lease]) -> None:
         for consumer, message in leases:

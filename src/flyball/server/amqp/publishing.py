@@ -463,22 +463,40 @@ class Publisher:
 
     # Transactions
 
-    def commit(self) -> list[Content]:
-        """Put what the transaction holds into its queues; the caller waits for the store.
-
-        Returns what goes to queues of other nodes as well: that is the caller's to put.
-        """
+    def take_transaction(self) -> list[Content]:
+        """Return what the transaction has published so far, and begin another one."""
         assert self.transaction is not None
         contents, self.transaction = self.transaction, []
-        for content in contents:
-            if content.targets or content.elsewhere:
-                self._intake.put_content(
-                    [working for working in content.targets if self._topology.engine.has_queue(working.queue.id)],
-                    content.on_link(),
-                )
-            else:
-                self._miss(content.mandatory, content.origin, content.properties, content.body)
-        return [content for content in contents if content.elsewhere]
+        return contents
+
+    def find_again(self, content: Content) -> None:
+        """Let a message that was routed before go to the queues that have the names of its targets now.
+
+        Since then they may have been deleted, declared anew or moved to another node.
+        """
+        engine = self._topology.engine
+        if all(engine.find_working(working.queue.id) is working for working in content.targets):
+            return
+        session = self._channel.session
+        afar = session.context.afar
+        here: list[WorkingQueue] = []
+        elsewhere = list(content.elsewhere)
+        for working in content.targets:
+            name = working.queue.name
+            found = engine.find_queue(name, self._vhost) if afar is None else afar.find(session, name)
+            if isinstance(found, WorkingQueue):
+                here.append(found)
+            elif found is not None:
+                elsewhere.append(found)
+        content.targets, content.elsewhere = here, elsewhere
+
+    def put_committed(self, content: Content) -> bool:
+        """Put a message of a transaction into its queues; tell whether one of them is full and rejects it."""
+        return self._intake.put_content(content.targets, content.on_link()) is link.Outcome.FULL
+
+    def miss(self, content: Content) -> None:
+        """No queue gets a message of a transaction."""
+        self._miss(content.mandatory, content.origin, content.properties, content.body)
 
 
 def _any_stored(targets: Sequence[WorkingQueue]) -> bool:
