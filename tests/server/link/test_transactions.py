@@ -29,7 +29,8 @@ async def transactional(two: Two) -> aiormq.abc.AbstractChannel:
 async def got(channel: aiormq.abc.AbstractChannel, queue: str) -> int:
     """Get a message of the queue, and return its tag."""
     found = await channel.basic_get(queue)
-    assert isinstance(found.delivery, Basic.GetOk) and found.delivery.delivery_tag is not None
+    assert isinstance(found.delivery, Basic.GetOk)
+    assert found.delivery.delivery_tag is not None
     return found.delivery.delivery_tag
 
 
