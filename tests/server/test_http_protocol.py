@@ -30,8 +30,14 @@ def with_server(test: Callable[[Callable[[], Awaitable[Streams]]], Awaitable[byt
     async def body(request: Request) -> Response:
         return PlainTextResponse(await request.body())
 
+    async def after(request: Request) -> Response:
+        """Answer after that many turns of the loop."""
+        for _ in range(request.path_params["turns"]):
+            await asyncio.sleep(0)
+        return PlainTextResponse("late")
+
     async def run() -> None:
-        app = make_app([Route("/", body, methods=["GET", "POST"])])
+        app = make_app([Route("/", body, methods=["GET", "POST"]), Route("/after/{turns:int}", after)])
         async with asyncio.timeout(LIMIT_S), serving(app, Address("127.0.0.1", 0), most) as address:
             writers: list[asyncio.StreamWriter] = []
 
@@ -167,6 +173,22 @@ def test_connections_beyond_those_that_are_told_to_ask_again_are_closed(monkeypa
         return await said(reader)
 
     assert b" 503 " in with_server(test, most=1)
+
+
+@pytest.mark.parametrize("follows", [b"", CHUNKED, b"nonsense\r\n\r\n", b"GET /" + b"x" * 100_000])
+def test_a_client_that_goes_while_it_is_answered_leaves_no_traceback(
+    follows: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(connect: Callable[[], Awaitable[Streams]]) -> bytes:
+        for turns in range(1, 20):
+            reader, writer = await connect()
+            await sent(writer, b"GET /after/%d HTTP/1.1\r\nhost: x\r\n\r\n" % turns * 3 + follows)
+            writer.write_eof()
+            await said(reader)
+        return b""
+
+    with_server(test)
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_a_connection_cannot_pile_up_requests() -> None:

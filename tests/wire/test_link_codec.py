@@ -181,6 +181,17 @@ def test_any_bytes_give_frames_or_a_protocol_error(data: bytes) -> None:
         return
 
 
+@pytest.mark.parametrize("kind", [5, 6, 7, 11, 18, 19, 21])
+def test_a_short_frame_is_refused_alike_whatever_follows_it(kind: int) -> None:
+    frame = struct.pack(">IB", 1, kind)
+    said: list[str] = []
+    for follows in (b"", b"\0" * 40):
+        with pytest.raises(ProtocolError) as refused:
+            decode([frame + follows])
+        said.append(str(refused.value))
+    assert said[0] == said[1]
+
+
 def test_a_frame_beyond_the_limit_is_refused_by_its_header_alone() -> None:
     with pytest.raises(ProtocolError, match="at most 96"):
         decode([struct.pack(">IB", 97, 3)], frame_max=100)

@@ -17,7 +17,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
@@ -165,7 +165,11 @@ def make_app(routes: Sequence[BaseRoute], middleware: Sequence[Middleware] = ())
     return Starlette(
         routes=routes,
         middleware=middleware,
-        exception_handlers={errors.FlyballError: _tell_error, HTTPException: _tell_http_error},
+        exception_handlers={
+            errors.FlyballError: _tell_error,
+            HTTPException: _tell_http_error,
+            ClientDisconnect: _tell_nobody,
+        },
     )
 
 
@@ -181,6 +185,11 @@ def _tell_http_error(request: Request, error: Exception) -> Response:
     known = {404: f"there is no {request.url.path}", 405: f"{request.url.path} cannot be asked by {request.method}"}
     text = known.get(error.status_code, error.detail)
     return problem(error.status_code, text, "See the documentation of the HTTP interface.", error.headers)
+
+
+def _tell_nobody(request: Request, error: Exception) -> Response:
+    """Answer in vain: the client has gone in the middle of its request, which is not worth a traceback."""
+    return Response(status_code=400)
 
 
 class _Server(uvicorn.Server):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 HEAD_S = 10.0
 """A client has so long for the line and the headers of a request."""
@@ -27,6 +28,8 @@ class BoundedProtocol(HttpToolsProtocol):
     """Closes a connection that takes too long for the head of a request, sends too long a one, or is one too many."""
 
     _timer: asyncio.TimerHandle | None = None
+    # The request that the application is busy with; those behind it wait in `pipeline`.
+    _answered: RequestResponseCycle | None = None
     _bytes_without_end = 0
     """Sent since the end of a head, of a message, or since a part of a body."""
 
@@ -39,11 +42,34 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._give_up()
         super().connection_lost(exc)
+
+    def eof_received(self) -> None:
+        # The transport is closed on return, and connection_lost comes only in the next turn of the loop.
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Mark all requests under way as those of a client that is gone, before they are answered.
+
+        uvicorn marks the last one only: an answer to one before it would be written to a closed transport, and the
+        traceback would be logged.
+        """
+        for cycle in (self._answered, self.cycle, *(waiting for waiting, _ in self.pipeline)):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
         self._bytes_without_end += len(data)
         super().data_received(data)
+        if self.transport.is_closing():
+            self._give_up()
+            return
         is_idle = self.cycle is None or self.cycle.response_complete
         if self._bytes_without_end > MOST_HEAD_BYTES and not self.transport.is_closing():
             if is_idle:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from flyball.errors import ClusterError, PeerLost, QueueNotFound
 from flyball.server.link import Link
-from tests.server.link.domains import domain, run, until
+from flyball.wire import link
+from tests.server.link.domains import SECRET, HandMadeDomain, client, domain, run, until
 
 
 def test_a_node_answers_the_requests_of_another() -> None:
@@ -162,6 +164,60 @@ def test_who_speaks_before_the_proof_is_cut_off() -> None:
             writer.write(b"\0\0\0\x09\x03" + bytes(8))
             assert await reader.read() == b""
             writer.close()
+
+    run(test())
+
+
+async def as_node(made: HandMadeDomain, *frames: bytes) -> list[link.Frame]:
+    """Send frames to the first node as node 9 of its domain, which it does not know; return what it answers."""
+    host, port = made.nodes[0].addresses["link"].split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    mine = link.Hello(link.VERSION, 9, 1, bytes(link.NONCE_BYTES))
+    writer.write(link.encode_hello(mine))
+    decoder = link.LinkDecoder(1_000_000)
+    found: list[link.Frame] = []
+    while data := await reader.read(65536):
+        decoder.feed(data)
+        while (frame := decoder.next_frame()) is not None:
+            found.append(frame)
+            if isinstance(frame, link.Hello):
+                writer.write(link.encode_proof(link.proof_of_caller(SECRET, mine, frame)))
+                writer.write(b"".join(frames))
+                writer.write_eof()
+    writer.close()
+    return found[2:]
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"command": 1}', b'{"command": "flush"}', b"[" * 100_000])
+def test_a_request_that_is_none_is_refused_without_a_traceback(text: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with domain(1) as made:
+            [answer] = await as_node(made, link.encode_request(7, text))
+            assert isinstance(answer, link.Failure)
+            assert (answer.number, answer.kind) == (7, "ClusterError")
+
+    run(test())
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_message_that_lives_longer_than_64_bits_tell_is_stored_and_delivered() -> None:
+    async def test() -> None:
+        async with domain(1) as made, client(made.nodes[0]) as connection:
+            channel = await connection.channel()
+            queue = await channel.declare_queue("orders", durable=True)
+            working = made.nodes[0].broker.engine.find_queue("orders")
+            assert working is not None
+            queue_id = working.queue.id
+            content = link.Content(b"body", b"\0\0", b"\0\0", time_us=(1 << 63) - 1)
+            consume = link.Consume(2, queue_id, 10.0, 0, False)
+            answers = await as_node(
+                made,
+                link.encode_put(1, [queue_id], content),
+                link.encode_put(3, [queue_id], replace(content, sender=1)),
+                link.encode_consume(consume),
+            )
+            assert [type(one) for one in answers].count(link.Deliver) == 2
+            await queue.delete(if_empty=False)
 
     run(test())
 

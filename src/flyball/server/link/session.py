@@ -43,6 +43,9 @@ RETRY_S = 0.2
 RETURN_S = 10.0
 """So long an auto-delete queue waits for consumers whose link broke: their clients have not cancelled them."""
 
+# Longer is for ever: some 146,000 years.
+MAX_TTL_US = 1 << 62
+
 FRAMES_AT_ONCE = 500
 """After so many frames others have their turn."""
 
@@ -247,11 +250,11 @@ class LinkSession(Connection):
 
     async def _answer(self, frame: wire.Request) -> None:
         try:
-            asked = json.loads(frame.text)
-            command = self._peers.commands.get(asked["command"])
+            name, arguments = _asked(frame.text)
+            command = self._peers.commands.get(name)
             if command is None:
-                raise ClusterError(f"node {self._peers.node_id} knows no command {asked['command']!r}")
-            answer = wire.encode_response(frame.number, json.dumps(await command(**asked["arguments"])).encode())
+                raise ClusterError(f"node {self._peers.node_id} knows no command {name!r}")
+            answer = wire.encode_response(frame.number, json.dumps(await command(**arguments)).encode())
         except FlyballError as error:
             answer = wire.encode_failure(frame.number, *told(error))
         except Exception as error:
@@ -265,6 +268,10 @@ class LinkSession(Connection):
 
     def _put(self, frame: wire.Put) -> None:
         engine = self._engine
+        time_us = frame.content.time_us
+        if time_us is not None and time_us > MAX_TTL_US:
+            # The time when it expires has to fit into 64 bits, here and in the store.
+            frame.content.time_us = MAX_TTL_US
         found = [engine.find_working(queue_id) for queue_id in frame.queue_ids]
         targets = [working for working in found if working is not None]
         if len(targets) < len(found):
@@ -556,6 +563,19 @@ class LinkSession(Connection):
             consumer = self._running(number)
             if consumer is not None and not owner.is_held_back:
                 self.broker.resume(consumer)
+
+
+def _asked(text: bytes) -> tuple[str, dict[str, Any]]:
+    """Return the command and the arguments of a request. Raises ClusterError if the text is not one."""
+    try:
+        asked = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ClusterError(f"a request is not JSON: {error}") from None
+    name = asked.get("command") if isinstance(asked, dict) else None
+    arguments = asked.get("arguments") if isinstance(asked, dict) else None
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        raise ClusterError("a request needs a command and its arguments")
+    return name, arguments
 
 
 _HANDLERS: Mapping[type, Callable[[LinkSession, Any], None]] = {

@@ -150,6 +150,9 @@ class LinkDecoder:
         read = _READERS.get(kind)
         if read is None:
             raise ProtocolError(f"a frame of the unknown kind {kind}")
+        # Checked here: the layout of a short frame's head would be read from the frame behind it.
+        if length - 1 < _HEAD_BYTES.get(kind, 0):
+            raise ProtocolError(f"a frame of kind {kind} is too short for its fields: {length} bytes")
         end: int = start + 4 + length
         if end > len(buffer):
             self._wait(4 + length)
@@ -424,6 +427,17 @@ _READERS: dict[int, Callable[[bytes, int, int], Frame]] = {
     _HANDED: _read_handed,
     _REPLY: _read_reply,
     _READ: _read_read,
+}
+
+# How many bytes those frames have at least whose readers begin with a head of several fields.
+_HEAD_BYTES: dict[int, int] = {
+    _FAILURE: _FAILURE_HEAD.size,
+    _PUT: _LONG_COUNT.size,
+    _PUT_DONE: _BYTE_COUNT.size,
+    _SETTLE: _SETTLE_HEAD.size,
+    _GOT: _GOT_HEAD.size,
+    _HAND: _HAND_HEAD.size,
+    _REPLY: _SHORT.size,
 }
 
 
