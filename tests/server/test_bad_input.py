@@ -241,6 +241,25 @@ def test_a_peer_that_breaks_the_rules_is_disconnected_with_one_line_in_the_log(
     node.wait_until(lambda node: len(node.hub.connections) == 1)
 
 
+@pytest.mark.parametrize("piece_bytes", [1, 3, 10_000])
+@pytest.mark.parametrize("method", ["POST", "GET", "PUT", "OPTIONS", "DELETE"])
+@pytest.mark.parametrize("protocol", ["thorbang", "telesto"])
+def test_web_page_that_sends_commands_is_cut_off_at_once(
+    protocol: str, method: str, piece_bytes: int, node: RunningNode
+) -> None:
+    queues = node.call(lambda node: [working.queue.name for working in node.hub.broker.engine.queues])
+    head = f"{method} / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: text/plain\r\n\r\n".encode()
+    commands = {"thorbang": b"\0REMOVEQUEUE,1\0CREATEQUEUE,page\0", "telesto": extended(wire.CreateQueue(1, "page"))}
+    data = head + commands[protocol]
+    connection = node.connect(protocol)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        for start in range(0, len(data), piece_bytes):
+            connection.sendall(data[start : start + piece_bytes])
+    with pytest.raises(Closed):
+        Peer(connection).receive_raw()
+    assert node.call(lambda node: [working.queue.name for working in node.hub.broker.engine.queues]) == queues
+
+
 def test_good_requests_before_a_bad_one_are_carried_out(node: RunningNode) -> None:
     peer = TelestoPeer(node.connect("telesto"))
     peer.send_raw(plain(wire.Ping(1), wire.Ping(2)) + frame(5, 0x66))
@@ -252,8 +271,8 @@ def test_the_longest_request_that_is_allowed_works(node: RunningNode) -> None:
     head = "MSG,1,1,1,1,0,"
     text = "x" * (LIMIT_BYTES - 128)
     peer = thorbang(node)
-    assert peer.ask(f"{head}{text}", "x" * LIMIT_BYTES) == ["OK", "BAD REQUEST"]
-    assert peer.ask("POPQ,1,1,1") == [f"MSG,1,0,1,{text}"]
+    assert peer.ask(f"{head}{text}", "POPQ,1,1,1") == ["OK", f"MSG,1,0,1,{text}"]
+    assert peer.ask("x" * LIMIT_BYTES) == ["BAD REQUEST"]
 
 
 def test_what_is_no_utf_8_becomes_replacement_characters(node: RunningNode) -> None:

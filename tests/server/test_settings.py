@@ -26,7 +26,8 @@ def test_the_defaults_are_valid_and_have_their_documented_values() -> None:
     assert settings.data == Path("./data")
     assert settings.store == StoreChoice("embedded")
     assert settings.telesto == Address("127.0.0.1", 9001)
-    assert settings.thorbang == Address("127.0.0.1", 8123)
+    assert settings.thorbang is None
+    assert load_settings({"thorbang": "on"}, {}).thorbang == Address("127.0.0.1", 8123)
     assert settings.telesto_time_order == "newest"
     assert settings.telesto_frame_max_bytes == 16 * 2**20
     assert settings.resident_bytes == 256 * 2**20
@@ -105,6 +106,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         [limits]
         max_message_bytes = 5
         max_connections = 6
+        max_unauthenticated = 4
         resident_bytes = 7
         memory_bytes = 9
         pace_per_s = 500
@@ -151,6 +153,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         "loopback_users": ("guest", "admin"),
         "max_message_bytes": 5,
         "max_connections": 6,
+        "max_unauthenticated": 4,
         "resident_bytes": 7,
         "memory_bytes": 9,
         "pace_per_s": 500,

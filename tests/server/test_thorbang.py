@@ -18,10 +18,36 @@ def test_pipelined_requests_are_answered_in_their_order_even_if_later_ones_finis
     peer = thorbang(memory_node)
     client_id, queue_id = peer.set_up()
     gate.close(memory_node)
-    peer.send(f"MSG,{client_id},{client_id},{queue_id},1,0,first", "HELLO", "nonsense", f"PEEKQ,{client_id},99,1")
+    peer.send(f"MSG,{client_id},{client_id},{queue_id},1,0,first", "HELLO", f"PEEKQ,{client_id},99,1", "nonsense")
     memory_node.wait_until(lambda node: in_flight(node) == 4)
     gate.open(memory_node)
-    assert [peer.receive() for _ in range(4)] == ["OK", "OK", "BAD REQUEST", "MSG0"]
+    assert [peer.receive() for _ in range(4)] == ["OK", "OK", "MSG0", "BAD REQUEST"]
+    assert peer.is_closed_by_node()
+
+
+@pytest.mark.parametrize("malformed", ["nonsense", "", "PEEKQ,1", "MSG,1,1,1;x,1,0,text", "MSG,1,1,x,1,0,text"])
+def test_nothing_after_malformed_request_is_carried_out(memory_node: RunningNode, malformed: str) -> None:
+    peer = thorbang(memory_node)
+    peer.set_up()
+    peer.send("HELLO", malformed, "CREATEQUEUE,after")
+    peer.send("CREATEQUEUE,later")
+    assert [peer.receive(), peer.receive()] == ["OK", "BAD REQUEST"]
+    assert peer.is_closed_by_node()
+    assert memory_node.call(lambda node: len(list(node.hub.broker.engine.queues))) == 1
+
+
+@pytest.mark.parametrize("command", ["CREATEQUEUE", "CREATECLIENT"])
+def test_surplus_blanks_of_a_name_are_cut_and_other_surplus_refused(memory_node: RunningNode, command: str) -> None:
+    peer = thorbang(memory_node)
+    full = "x" * 25
+    assert peer.ask(f"{command},{full}  ", f"{command},{full}x", f"{command},{full} x") == [
+        "1",
+        "FAIL UNKNOWN -1",
+        "FAIL UNKNOWN -1",
+    ]
+    engine = memory_node.node.hub.broker.engine
+    names = {working.queue.name for working in engine.queues} | {client.name for client in engine.clients}
+    assert names == {full}
 
 
 def test_hundreds_of_pipelined_messages_come_back_in_order(start_node: Callable[..., RunningNode]) -> None:

@@ -94,7 +94,7 @@ def _domain_node(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
     """Run a node of a domain, which may start others: those end with it."""
     flags = [part for name, value in assignment["settings"].items() for part in _flag(name, value)]
     provisioners = folder / "provisioners.toml"
-    arguments = json.dumps(flags)
+    arguments = json.dumps([*_flag("thorbang", "127.0.0.1:0"), *flags])
     provisioners.write_text(f'[lab]\nkind = "local"\narguments = {arguments}\n', encoding="utf-8")
     own = {"http": f"{assignment['listens_on']}:0", "provisioners": str(provisioners)}
     started: list[psutil.Process] = []

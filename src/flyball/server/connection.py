@@ -41,6 +41,13 @@ MAX_IN_FLIGHT = 256
 WRITE_BUFFER_BYTES = 256 * 1024
 """A peer that leaves more than this unread gets no further answers computed."""
 
+# Bytes that tell another protocol from the one that is served.
+OPENING_BYTES = 8
+
+# What a browser begins with. A page can make it send to any port of the user's machine, with a body of its choice:
+# nothing that follows may be taken for requests.
+HTTP_OPENINGS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ", b"TRACE ")
+
 WRITE_STALL_S = 30.0
 """A peer that reads nothing for so long is disconnected."""
 
@@ -231,6 +238,9 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     PROTOCOL: ClassVar[Protocol]
 
+    ANSWERS_HTTP: ClassVar[bool] = False
+    """Whether a peer that speaks HTTP is told that it is wrong here; else it is cut off without a word."""
+
     HEEDS_CONGESTION: ClassVar[bool] = True
     """Whether it waits while too much waits for the store; else it has a finer measure."""
 
@@ -259,6 +269,8 @@ class Connection(asyncio.Protocol, abc.ABC):
         self._has_crashed = False
         self._stall_timer: asyncio.TimerHandle | None = None
         self._received_ns = 0
+        self._opening = b""
+        """The first bytes of the peer."""
 
     # What a protocol fills in
 
@@ -409,6 +421,10 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     def data_received(self, data: bytes) -> None:
         self._received_ns = time.perf_counter_ns()
+        if self.read_bytes < OPENING_BYTES and self._speaks_http(data):
+            log.warning("dropped %s: it speaks HTTP on the %s port", self.peer, self.PROTOCOL.name.lower())
+            self.abort()
+            return
         self.read_bytes += len(data)
         self.meters.read_bytes += len(data)
         try:
@@ -418,6 +434,12 @@ class Connection(asyncio.Protocol, abc.ABC):
             self.close(str(error))
         except Exception as error:
             self.crash(error)
+
+    def _speaks_http(self, data: bytes) -> bool:
+        if self.ANSWERS_HTTP:
+            return False
+        self._opening = (self._opening + data[:OPENING_BYTES])[:OPENING_BYTES]
+        return self._opening.startswith(HTTP_OPENINGS)
 
     def eof_received(self) -> bool:
         """The peer will send nothing more: answer what is under way, then close."""

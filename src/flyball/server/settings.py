@@ -23,6 +23,9 @@ from flyball.errors import SettingsError
 
 HIDDEN = "***"
 
+# Where `--thorbang on` listens: the port of the original.
+THORBANG_PORT = 8123
+
 
 class Address(NamedTuple):
     """Where a listener waits for clients. Port 0 lets the system choose one."""
@@ -94,6 +97,10 @@ def _read_listener(value: object) -> object:
     raise ValueError("give host:port, [ipv6]:port or off")
 
 
+def _read_thorbang(value: object) -> object:
+    return Address("127.0.0.1", THORBANG_PORT) if value == "on" else _read_listener(value)
+
+
 def _read_store(value: object) -> object:
     return value if isinstance(value, StoreChoice) else StoreChoice.parse(str(value))
 
@@ -122,6 +129,7 @@ def _network(text: str) -> str:
 
 
 Listener = Annotated[Address | None, BeforeValidator(_read_listener), Form("ADDRESS|off")]
+ThorBang = Annotated[Address | None, BeforeValidator(_read_thorbang), Form("on|ADDRESS|off")]
 Store = Annotated[StoreChoice, BeforeValidator(_read_store), Form("embedded|memory|null|URL")]
 Names = Annotated[tuple[str, ...], BeforeValidator(_read_names), Form("NAME,...|none")]
 Proxies = Annotated[tuple[str, ...], BeforeValidator(_read_proxies), Form("ADDRESS,...|none")]
@@ -212,8 +220,10 @@ class ServeSettings(BaseModel):
     telesto_frame_max_bytes: FrameSize = option(
         "16MiB", "Longest frame of the extended Telesto protocol.", key="telesto.frame_max_bytes"
     )
-    thorbang: Listener = option(
-        "127.0.0.1:8123", "Where clients of the ThorBangMQ protocol connect.", key="thorbang.address"
+    thorbang: ThorBang = option(
+        "off",
+        "Where clients of the ThorBangMQ protocol connect; on is 127.0.0.1:8123. It has no passwords.",
+        key="thorbang.address",
     )
     thorbang_max_request_bytes: Size = option(
         "16MiB", "Longest request of the ThorBangMQ protocol.", key="thorbang.max_request_bytes"

@@ -58,19 +58,26 @@ class ThorBangSession(RequestConnection):
         super().__init__(hub)
         self._decoder = wire.RequestDecoder(max_request_bytes)
         self._line: deque[ThorBangRequest] = deque()
+        self._is_refused = False
+        """Whether a request was malformed: nothing after it is carried out, and its answer is the last."""
 
     def new_request(self) -> ThorBangRequest:
         return ThorBangRequest()
 
     def feed(self, data: bytes) -> None:
-        self._decoder.feed(data)
+        if not self._is_refused:
+            self._decoder.feed(data)
 
     def decode(self) -> wire.Request | None:
-        return self._decoder.next_request()
+        return None if self._is_refused else self._decoder.next_request()
 
     def handle(self, parsed: wire.Request, request: Span) -> None:
         assert isinstance(request, ThorBangRequest)
         self._line.append(request)
+        # Who does not speak the protocol may have a page of another site in the browser of a user of this machine.
+        self._is_refused = isinstance(parsed, wire.Malformed) or (
+            isinstance(parsed, wire.Send) and parsed.malformed_after
+        )
         if self.broker.in_company:
             self._use(parsed)
             if self._names_something_new(parsed):
@@ -133,6 +140,8 @@ class ThorBangSession(RequestConnection):
                 waiting = line.popleft()
                 assert waiting.answer is not None
                 self.finish(waiting, waiting.answer)
+            if self._is_refused and not line:
+                self.close("a request is malformed")
         else:
             request.answer = answer
             if request.started_ns:
@@ -251,11 +260,11 @@ def _read(session: ThorBangSession, parsed: wire.Peek | wire.Pop, request: ThorB
 
 def create_queue(session: ThorBangSession, parsed: wire.CreateQueue, request: ThorBangRequest) -> None:
     request.kind = Kind.CREATE_QUEUE
+    name = _fit_name(parsed.name)
     if session.broker.in_company:
-        _check_length(parsed.name)
-        session.hub.spawn(_create_claimed(session, parsed.name, request), session)
+        session.hub.spawn(_create_claimed(session, name, request), session)
     else:
-        _create(session, parsed.name, request)
+        _create(session, name, request)
 
 
 async def _create_claimed(session: ThorBangSession, name: str, request: ThorBangRequest) -> None:
@@ -289,7 +298,7 @@ def _create(session: ThorBangSession, name: str, request: ThorBangRequest) -> No
 def create_client(session: ThorBangSession, parsed: wire.CreateClient, request: ThorBangRequest) -> None:
     request.kind = Kind.REGISTER
     engine = session.broker.engine
-    name = _distinct(parsed.name, engine.next_client_id, lambda name: engine.find_client(name) is not None)
+    name = _distinct(_fit_name(parsed.name), engine.next_client_id, lambda name: engine.find_client(name) is not None)
 
     def created(error: FlyballError | None) -> None:
         if error is None:
@@ -397,7 +406,6 @@ def _found(
 
 def _distinct(name: str, number: int, is_taken: Callable[[str], bool]) -> str:
     """Return a name that is free: the original's names need not differ, and nobody asks for them again."""
-    _check_length(name)
     distinct = name
     while is_taken(distinct):
         distinct = f"{name}#{number}"
@@ -405,6 +413,8 @@ def _distinct(name: str, number: int, is_taken: Callable[[str], bool]) -> str:
     return distinct
 
 
-def _check_length(name: str) -> None:
-    if len(name) > MAX_NAME_LENGTH:
+def _fit_name(name: str) -> str:
+    """Return the name as a column of that width keeps it: surplus blanks are cut, other surplus is refused."""
+    if name[MAX_NAME_LENGTH:].strip(" "):
         raise InvalidName(f"a name of {len(name)} characters is longer than {MAX_NAME_LENGTH}")
+    return name[:MAX_NAME_LENGTH]

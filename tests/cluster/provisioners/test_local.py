@@ -80,7 +80,7 @@ def test_a_node_gets_its_name_folder_ports_and_the_store_but_no_settings_of_othe
     ephemeral = "127.0.0.1:0"
     assert said == (
         f"{STORE} False --name n2 --data {folder} --log-file {folder}/node.log --amqp {ephemeral} "
-        f"--telesto {ephemeral} --thorbang {ephemeral} --http {ephemeral} --trace off"
+        f"--telesto {ephemeral} --http {ephemeral} --trace off"
     )
     assert STORE not in Path(f"/proc/{pid_of(running[0])}/cmdline").read_text()
 

@@ -54,6 +54,8 @@ class AmqpSession(Connection):
 
     PROTOCOL = Protocol.AMQP
     HEEDS_CONGESTION = False
+    # The answer to what is not AMQP is the header of AMQP, as the specification says, and the end.
+    ANSWERS_HTTP = True
 
     def __init__(self, hub: Hub, context: AmqpContext) -> None:
         super().__init__(hub)
