@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -298,8 +299,11 @@ async def test_root_without_user_namespaces_becomes_nobody(
         async with started(open_dir) as server:
             assert await answer(server, "SELECT count(*) FROM kept") == 0
             assert os.stat(f"/proc/{server.pid}").st_uid == NOBODY
+            # Nobody's group may pass through the folder; all others may not even do that.
+            assert stat.S_IMODE(os.stat(open_dir).st_mode) == 0o710
     async with started(open_dir) as server:
         assert await answer(server, "SELECT count(*) FROM kept") == 0
+        assert stat.S_IMODE(os.stat(open_dir).st_mode) == 0o700
 
 
 @as_root

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import pyarrow as pa
@@ -95,3 +97,22 @@ def test_the_newest_file_stays_however_small_the_limit(tmp_path: Path) -> None:
 def test_a_node_name_that_cannot_be_part_of_a_file_name_is_refused(node: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="node name"):
         trace_files(tmp_path, node=node)
+
+
+def test_traces_are_private_and_those_of_earlier_versions_are_closed(tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    folder.mkdir(mode=0o755)
+    older = folder / "trace-n1-20250101T000000000000Z-000001.parquet"
+    older.write_bytes(b"")
+    older.chmod(0o644)
+    before = os.umask(0o022)
+    try:
+        files = trace_files(folder)
+        files.remove_unfinished()
+        files.write(batch_of(1))
+        files.close(dropped=0)
+    finally:
+        os.umask(before)
+    assert len(names(folder)) == 2
+    assert [stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()] == [0o600, 0o600]
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700

@@ -10,7 +10,9 @@ import sys
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from flyball.files import make_private_file
 
 MAX_FILE_BYTES = 10_000_000
 """Of a log file that would be longer a copy is kept, and it begins anew."""
@@ -28,11 +30,47 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry)
+        # All but ASCII is escaped, and of that this is what remains.
+        return json.dumps(entry).replace("\x7f", "\\u007f")
+
+
+class TextFormatter(logging.Formatter):
+    """One line for each message, whatever a client put into it; what follows of an exception is indented."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        return escaped(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        # A text in the exception may have lines too, made to look like those of the log.
+        return "\n".join("    " + escaped(line) for line in super().formatException(ei).split("\n"))
+
+
+def escaped(text: str) -> str:
+    """Return the text with whatever could end a line, steer a terminal or reorder what is shown made visible."""
+    return text.translate(_ESCAPES)
+
+
+# Control characters, DEL and those of C1, the separators of lines and paragraphs, marks that change the direction of
+# writing, and halves of characters, which cannot be written at all.
+_UNSAFE = (
+    *range(0x20),
+    *range(0x7F, 0xA0),
+    0x61C,
+    *range(0x200B, 0x2010),
+    *range(0x2028, 0x202F),
+    *range(0x2060, 0x2070),
+    0xFEFF,
+    *range(0xD800, 0xE000),
+)
+_ESCAPES = {code: ascii(chr(code))[1:-1] for code in _UNSAFE}
 
 
 def _copy_and_empty(source: str, destination: str) -> None:
     """Begin a log anew in the same file, as standard error may lead there too: a failing process writes to that."""
+    make_private_file(Path(destination))
     shutil.copyfile(source, destination)
     os.truncate(source, 0)
 
@@ -41,10 +79,11 @@ def configure_logging(level: str, form: Literal["text", "json"], file: Path | No
     """Send log lines to stderr or to a file, from that level on. Raises OSError if the file cannot be written."""
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if file is not None:
+        make_private_file(file)
         handler = RotatingFileHandler(file, maxBytes=MAX_FILE_BYTES, backupCount=1, encoding="utf-8")
         handler.rotator = _copy_and_empty
     if form == "json":
         handler.setFormatter(JsonFormatter())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import resource
 import socket
 import ssl
@@ -19,6 +20,7 @@ from typing import Any
 
 from flyball.errors import SettingsError, StoreError
 from flyball.faults import Faults
+from flyball.files import make_private_folder
 from flyball.model import Order
 from flyball.server import telesto
 from flyball.server.amqp import AmqpContext, AmqpSession, AmqpSettings
@@ -123,6 +125,8 @@ Part = Callable[[Node], AbstractAsyncContextManager[None]]
 
 def prepare_process(settings: ServeSettings) -> None:
     """Set up what all of the process shares: its log, its garbage collection, its limits."""
+    # Whatever it writes is its owner's alone.
+    os.umask(0o077)
     configure_logging(settings.log_level, settings.log_format, settings.log_file)
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
     _allow_open_files(settings.max_connections + HTTP_CONNECTIONS + OTHER_FILES)
@@ -141,7 +145,7 @@ def _allow_open_files(wanted: int) -> None:
 @contextlib.asynccontextmanager
 async def running(settings: ServeSettings, parts: Sequence[Part] = ()) -> AsyncIterator[Node]:
     """Start a node with the store that its settings name, then its parts; see `serving`."""
-    settings.data.mkdir(parents=True, exist_ok=True)
+    make_private_folder(settings.data)
     faults = Faults()
     async with (
         _open_store(settings, faults) as (store, store_url),

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from flyball.files import close_to_others, make_private_file, make_private_folder
 from flyball.trace.schema import (
     ADMISSION_SCHEMA,
     CALL_SCHEMA,
@@ -116,11 +117,15 @@ class TraceFiles:
         self._forget()
 
     def remove_unfinished(self) -> None:
-        """Remove what a crash of this node has left half-written."""
+        """Remove what a crash of this node has left half-written, and close what earlier versions left open."""
         if self._path is None and self._folder.is_dir():
+            close_to_others(self._folder)
             for path in self._folder.glob(f".{self._prefix}*"):
                 if self._name.fullmatch(path.name[1:]):
                     path.unlink(missing_ok=True)
+            for path in self._folder.glob(f"{self._prefix}*"):
+                if self._name.fullmatch(path.name):
+                    close_to_others(path)
 
     def prune(self) -> None:
         """Remove the oldest complete files of this node beyond the limit on their total size."""
@@ -134,10 +139,11 @@ class TraceFiles:
                 path.unlink(missing_ok=True)
 
     def _open(self) -> pq.ParquetWriter:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self._folder)
         started = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
         self._count += 1
         self._path = self._folder / f".{self._prefix}{started}-{self._count:06}.parquet"
+        make_private_file(self._path)
         self._sink = pa.OSFile(str(self._path), "wb")
         self._writer = pq.ParquetWriter(
             self._sink,

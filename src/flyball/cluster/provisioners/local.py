@@ -18,6 +18,7 @@ from typing import Self
 
 from flyball.cluster.provisioners.interface import Surroundings, check_node_name, checked_options
 from flyball.errors import ClusterError
+from flyball.files import make_private_folder
 from flyball.server.logs import MAX_FILE_BYTES
 
 POLL_S = 0.05
@@ -55,7 +56,7 @@ class LocalProcesses:
         folder = self._surroundings.data.absolute() / "nodes" / name
         log_path = folder / "node.log"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(folder)
             log_start = _end_of_log(log_path)
             pid = self._spawn(name, folder, log_path)
         except OSError as error:

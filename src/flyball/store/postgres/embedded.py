@@ -25,6 +25,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from flyball.errors import StoreError, StoreMismatch, StoreUnavailable
+from flyball.files import make_private_file, make_private_folder
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +187,7 @@ class EmbeddedPostgres:
     def _lock(self) -> None:
         """Claim the folder. The lock goes with the process, however that ends."""
         try:
-            self._data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(self._data_dir)
             lock_fd = os.open(self._data_dir / "broker.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreError(f"cannot use the data folder {self._data_dir}: {error.strerror}") from error
@@ -286,6 +287,7 @@ class EmbeddedPostgres:
         assert self._launcher is not None
         if self._server is not None and self._server.poll() is None:
             return
+        make_private_file(self._log_path)
         with self._log_path.open("ab") as log_file:
             self._server = subprocess.Popen(
                 [*self._launcher.command("postgres", follows_parent=True), "-D", str(self._cluster_dir)],
@@ -460,6 +462,14 @@ class _Launcher:
                     os.chown(path, self.uid, self.gid)
 
 
+def _let_through(folder: Path, gid: int) -> None:
+    """Let a group pass through a folder of root's without looking around; it stays closed to all others."""
+    found = folder.stat()
+    if found.st_uid == 0 and not found.st_mode & stat.S_ISVTX:
+        os.chown(folder, -1, gid)
+        folder.chmod(0o710)
+
+
 async def _find_launcher(data_dir: Path) -> _Launcher:
     """Find a way to run PostgreSQL here: as ourselves, or for root as nobody."""
     binaries = find_binaries()
@@ -477,6 +487,7 @@ async def _find_launcher(data_dir: Path) -> _Launcher:
     # In a container there may be no user namespaces: become nobody for real.
     nobody = pwd.getpwnam("nobody")
     become = ("setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups")
+    _let_through(data_dir, nobody.pw_gid)
     can_run = await _run([*become, str(binaries / "postgres"), "--version"])
     can_enter = await _run([*become, "test", "-x", str(data_dir)])
     if can_run.status != 0 or can_enter.status != 0:
