@@ -39,6 +39,7 @@ def store(
 
 async def _serve(data: Path, connections: int) -> None:
     # Here, not above: other commands do not need them.
+    from flyball.server.disk import DiskReserve
     from flyball.server.logs import configure_logging
     from flyball.store.postgres.embedded import EmbeddedPostgres
 
@@ -46,8 +47,10 @@ async def _serve(data: Path, connections: int) -> None:
     stop = asyncio.Event()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
-    postgres = EmbeddedPostgres(data, connections=connections)
+    disk = DiskReserve(data)
+    postgres = EmbeddedPostgres(data, connections=connections, max_wal_bytes=disk.wal_bytes, make_room=disk.make_room)
     await postgres.start()
+    disk.check()
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(postgres.supervise())

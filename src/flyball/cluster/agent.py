@@ -72,6 +72,7 @@ class Agent:
         return {
             "leads": self.leads,
             "capacity": self._capacity,
+            "low_on_disk": self.node.disk is not None and self.node.disk.is_low,
             "members": {
                 str(working.queue.id): {
                     "ready": len(working),

@@ -141,7 +141,7 @@ class Members:
             message.persistent,
             message.origin,
         )
-        self._broker.put(draft, [queue_id], lambda messages, error: None)
+        self._broker.put(draft, [queue_id], lambda messages, error: None, is_forwarded=True)
 
     async def release(self, queue_id: int, owner: int) -> None:
         """Leave an ordinary queue to another node. Who consumes it is served from there. Raises FlyballError."""

@@ -195,6 +195,8 @@ class Broker:
             store, time_limit_s=time_limit_s, on_flushed=lambda: self.on_flushed(), faults=self.faults
         )
         self.max_message_bytes = max_message_bytes
+        # Whether the disk of the store has no room for more messages: publishers wait or are refused, others go on.
+        self.is_low_on_disk = False
         self.in_company = False
         """Whether other nodes use the same store: then it knows every queue, also one that will not be kept."""
         self._time_limit_s = time_limit_s
@@ -387,8 +389,14 @@ class Broker:
 
     # Messages
 
-    def put(self, draft: Draft, queue_ids: Sequence[int], done: PutDone) -> list[int]:
-        """Put a message into the queues that exist; return those that do not."""
+    def put(self, draft: Draft, queue_ids: Sequence[int], done: PutDone, *, is_forwarded: bool = False) -> list[int]:
+        """Put a message into the queues that exist; return those that do not.
+
+        One that is forwarded by another node has been let in there.
+        """
+        if self.is_low_on_disk and not is_forwarded:
+            done([], StoreUnavailable("low on disk: put it again when messages were consumed"))
+            return []
         self.check_size(len(draft.body) + len(draft.properties))
         ids_left = self.engine.message_ids_left
         if ids_left < ID_BLOCK // 2:

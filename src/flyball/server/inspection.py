@@ -25,7 +25,7 @@ from flyball.engine.counts import COUNTED
 from flyball.engine.queue import WorkingQueue
 from flyball.server.amqp.channel import Channel
 from flyball.server.amqp.consuming import AmqpConsumer
-from flyball.server.amqp.flow import NO_MEMORY, NO_STORE
+from flyball.server.amqp.flow import NO_DISK, NO_MEMORY, NO_STORE
 from flyball.server.amqp.handshake import State
 from flyball.server.amqp.session import AmqpSession
 from flyball.server.connection import Connection
@@ -531,6 +531,7 @@ def node_facts(node: Node) -> Facts:
         "open_files": node.usage.open_files,
         "open_files_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "disk_free_bytes": node.usage.disk_free_bytes,
+        "disk_free_limit_bytes": 0 if node.disk is None else node.disk.limit_bytes,
         "max_connections": settings.max_connections,
         "store": {
             "kind": settings.store.kind,
@@ -555,6 +556,8 @@ def alarms(node: Node, flow: Mapping[str, Any] | None = None) -> list[str]:
     found: list[str] = []
     if flow["under_pressure"] and flow["memory"]["rate_bytes_per_s"] == 0:
         found.append(NO_MEMORY)
+    if flow["is_low_on_disk"]:
+        found.append(NO_DISK)
     if flow["under_pressure"] and flow["commit_queue"]["rate_bytes_per_s"] == 0:
         found.append(NO_STORE)
     broker = node.hub.broker

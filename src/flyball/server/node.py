@@ -31,6 +31,7 @@ from flyball.server.company import Company
 from flyball.server.connection import Connection, Hub, is_loopback
 from flyball.server.definitions import Definitions
 from flyball.server.directory import Directory
+from flyball.server.disk import DiskReserve
 from flyball.server.link import LinkSession, Peers
 from flyball.server.link.followers import CATCH_UP, Followers
 from flyball.server.link.ownership import Ownership
@@ -98,6 +99,7 @@ class Node:
         store_url: str,
         addresses: dict[str, Address],
         supervisor: Supervisor,
+        disk: DiskReserve | None,
     ) -> None:
         self.settings = settings
         self.supervisor = supervisor
@@ -117,6 +119,8 @@ class Node:
         """The address of each protocol's listener; a part may add its own."""
         self.usage = Usage(settings.data)
         """What the process uses of its machine; a part may look again."""
+        self.disk = disk
+        """The space of the embedded store; None where others keep the messages."""
 
 
 Part = Callable[[Node], AbstractAsyncContextManager[None]]
@@ -147,9 +151,10 @@ async def running(settings: ServeSettings, parts: Sequence[Part] = ()) -> AsyncI
     """Start a node with the store that its settings name, then its parts; see `serving`."""
     make_private_folder(settings.data)
     faults = Faults()
+    disk = DiskReserve(settings.data, settings.disk_free_bytes) if settings.store.kind == "embedded" else None
     async with (
-        _open_store(settings, faults) as (store, store_url),
-        serving(settings, store, parts, store_url=store_url, faults=faults) as node,
+        _open_store(settings, faults, disk) as (store, store_url),
+        serving(settings, store, parts, store_url=store_url, faults=faults, disk=disk) as node,
     ):
         yield node
 
@@ -162,6 +167,7 @@ async def serving(
     *,
     store_url: str = "",
     faults: Faults | None = None,
+    disk: DiskReserve | None = None,
 ) -> AsyncIterator[Node]:
     """Start a node on a store, then its parts; on leaving finish the requests under way, commit everything and stop.
 
@@ -229,6 +235,17 @@ async def serving(
             name_of=membership.name_of,
         )
         membership.on_nodes.append(peers.update)
+
+        def note_disk(_: object) -> None:
+            # All nodes write to one store: a disk that is full at one of them is full for all.
+            broker.is_low_on_disk = (disk is not None and disk.is_low) or any(
+                other.report.get("low_on_disk") for other in membership.others
+            )
+
+        membership.on_nodes.append(note_disk)
+        if disk is not None:
+            disk.check()
+            broker.is_low_on_disk = disk.is_low
         membership.on_lapsed = peers.drop_links
         membership.on_placed = remotes.placed
         if registry.is_shared:
@@ -237,6 +254,10 @@ async def serving(
         await membership.start()
         member = supervisor.keep("membership", membership.run)
         beside = [supervisor.keep("housekeeping", partial(_keep_house, hub))]
+        if disk is not None:
+            beside.append(
+                supervisor.keep("disk", partial(disk.watch, note_disk, _Reclaiming(broker, disk.is_low).reclaim))
+            )
         if settings.pace_per_s is not None:
             pace = Pace(settings.pace_per_s, partial(operations_of, broker))
             hub.before_flush = pace.settle
@@ -268,6 +289,7 @@ async def serving(
                 store_url,
                 addresses,
                 supervisor,
+                disk,
             )
             async with contextlib.AsyncExitStack() as entered:
                 for part in parts:
@@ -295,10 +317,12 @@ async def serving(
 
 
 @contextlib.asynccontextmanager
-async def _open_store(settings: ServeSettings, faults: Faults) -> AsyncIterator[tuple[Store, str]]:
-    """Give out the store that the settings name and its URL, with its server if that is ours."""
-    if settings.store.kind == "embedded":
-        postgres = EmbeddedPostgres(settings.data)
+async def _open_store(
+    settings: ServeSettings, faults: Faults, disk: DiskReserve | None
+) -> AsyncIterator[tuple[Store, str]]:
+    """Give out the store that the settings name and its URL, with its server if that is ours, on that disk."""
+    if disk is not None:
+        postgres = EmbeddedPostgres(settings.data, max_wal_bytes=disk.wal_bytes, make_room=disk.make_room)
         await postgres.start()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -478,6 +502,23 @@ def _note_escaped(faults: Faults, loop: asyncio.AbstractEventLoop, context: dict
         faults.note(f"event loop: {context.get('message', 'callback')[:100]}", error)
     else:
         loop.default_exception_handler(context)
+
+
+class _Reclaiming:
+    """Gives the space of removed messages back, if any were removed since the last time."""
+
+    def __init__(self, broker: Broker, was_low: bool) -> None:
+        self._broker = broker
+        # An earlier life of the node may have removed some.
+        self._removed = -1 if was_low else 0
+
+    async def reclaim(self) -> None:
+        removed = self._broker.journal.rows_removed
+        if removed != self._removed:
+            # While the store is unavailable it is tried again later.
+            with contextlib.suppress(StoreError):
+                await self._broker.store.reclaim()
+                self._removed = removed
 
 
 async def _keep_house(hub: Hub) -> None:

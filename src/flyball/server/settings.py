@@ -257,6 +257,12 @@ class ServeSettings(BaseModel):
         "Memory for waiting messages that cannot be left in the store: AMQP publishers are slowed as it fills.",
         key="limits.memory_bytes",
     )
+    disk_free_bytes: Annotated[ByteSize | None, Form("BYTES")] = option(
+        None,
+        "Free space to keep in the volume of the embedded store: publishers are blocked below it;"
+        " 2GiB if none is given, less on a volume under 40 GiB.",
+        key="limits.disk_free_bytes",
+    )
     pace_per_s: Annotated[float | None, Field(gt=0, allow_inf_nan=False), Form("OPERATIONS")] = option(
         None,
         "Operations on messages that the node does in a second at most, to model a slower machine; no limit if none.",

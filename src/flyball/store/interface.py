@@ -179,6 +179,10 @@ class Store(Protocol):
         """Delete the messages of deleted queues that `open` found, in small transactions; say how many went."""
         ...
 
+    async def reclaim(self) -> None:
+        """Give the space of removed messages back to the volume, as far as the store can. Raises StoreError."""
+        ...
+
     async def adopt(self, queue_ids: Sequence[int]) -> list[QueueSummary]:
         """Return what there is of queues that this node serves from now on: the registry names it as their owner."""
         ...

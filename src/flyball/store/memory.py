@@ -147,6 +147,9 @@ class MemoryStore:
     async def sweep_orphans(self) -> int:
         return 0
 
+    async def reclaim(self) -> None:
+        """Nothing is on a disk."""
+
     async def adopt(self, queue_ids: Sequence[int]) -> list[QueueSummary]:
         self.registry.check()
         wanted = frozenset(queue_ids)

@@ -51,6 +51,9 @@ class NullStore:
     async def sweep_orphans(self) -> int:
         return 0
 
+    async def reclaim(self) -> None:
+        """Nothing is on a disk."""
+
     async def adopt(self, queue_ids: Sequence[int]) -> list[QueueSummary]:
         return []
 

@@ -274,6 +274,9 @@ class SimulatedStore:
     async def sweep_orphans(self) -> int:
         return await self.line.call(self._store.sweep_orphans(), "reader")
 
+    async def reclaim(self) -> None:
+        await self.line.call(self._store.reclaim(), "worker")
+
     async def adopt(self, queue_ids: Sequence[int]) -> list[QueueSummary]:
         return await self.line.call(self._store.adopt(queue_ids), "reader")
 

@@ -326,6 +326,7 @@ class FloodingBroker:
     """What the flow sees of a broker."""
 
     has_message_ids = True
+    is_low_on_disk = False
 
     def __init__(self, drain_per_s: float) -> None:
         self.journal = DrainingJournal(drain_per_s)

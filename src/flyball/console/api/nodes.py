@@ -16,6 +16,7 @@ from flyball.console.api.answers import not_found
 from flyball.console.api.context import ApiContext, ApiRoute, Call, Right
 from flyball.console.api.statistics import OF_CHURN, detailed
 from flyball.server import inspection
+from flyball.server.amqp.flow import NO_DISK, NO_MEMORY
 from flyball.server.settings import Address
 from flyball.store.registry import NodeState
 
@@ -118,12 +119,12 @@ async def document(context: ApiContext) -> dict[str, Any]:
         "processors": os.cpu_count(),
         "rates_mode": "basic",
         "mem_limit": facts["memory_limit_bytes"],
-        "mem_alarm": any("memory" in alarm for alarm in facts["alarms"]),
+        "mem_alarm": NO_MEMORY in facts["alarms"],
         "mem_calculation_strategy": "rss",
         "fd_total": facts["open_files_limit"],
         "sockets_total": node.settings.max_connections,
-        "disk_free_limit": 0,
-        "disk_free_alarm": any("disk" in alarm for alarm in facts["alarms"]),
+        "disk_free_limit": facts["disk_free_limit_bytes"],
+        "disk_free_alarm": NO_DISK in facts["alarms"],
         "db_dir": str(node.settings.data),
         "log_files": [],
         "config_files": [],

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from operator import attrgetter
 
 from flyball.server import inspection
-from flyball.server.amqp.flow import NO_MEMORY
+from flyball.server.amqp.flow import NO_DISK, NO_MEMORY
 from flyball.server.inspection import COUNTERS, GAUGES
 from flyball.server.node import Node
 from flyball.store.registry import NodeState
@@ -27,6 +27,7 @@ _OF_FACTS = (
     "open_files",
     "open_files_limit",
     "disk_free_bytes",
+    "disk_free_limit_bytes",
     "max_connections",
     "uptime_s",
     "started_at_s",
@@ -49,6 +50,7 @@ async def numbers_of(node: Node) -> Numbers:
         "last_commit_s": store["last_commit_s"],
         "store_is_failing": store["is_failing"],
         "is_low_on_memory": NO_MEMORY in facts["alarms"],
+        "is_low_on_disk": NO_DISK in facts["alarms"],
         "alarms": len(facts["alarms"]),
         "is_under_pressure": flow["under_pressure"],
         "waiting_connections": flow["waiting_connections"],

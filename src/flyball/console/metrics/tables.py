@@ -77,6 +77,7 @@ RABBITMQ_NODE: Mapping[str, NodeRows] = {
         ("process_max_fds", GAUGE, "open_files_limit", "Most open file descriptors"),
         ("process_max_tcp_sockets", GAUGE, "max_connections", "Most connections of clients"),
         ("resident_memory_limit_bytes", GAUGE, "memory_limit_bytes", "Memory at which publishers have to stop"),
+        ("disk_space_available_limit_bytes", GAUGE, "disk_free_limit_bytes", "Publishers are blocked below it"),
         ("erlang_uptime_seconds", GAUGE, "uptime_s", "For how long the node has run"),
     ],
 }
@@ -125,6 +126,7 @@ RABBITMQ_SUMS = of_node(
     "rabbitmq_",
     [
         ("alarms_memory_used_watermark", UNTYPED, "is_low_on_memory", "Whether publishers wait for memory"),
+        ("alarms_free_disk_space_watermark", UNTYPED, "is_low_on_disk", "Whether publishers wait for disk space"),
         ("queue_messages_ready", GAUGE, "ready", "Messages that wait for consumers"),
         ("queue_messages_unacked", GAUGE, "unacked", "Messages delivered and not yet acknowledged"),
         ("queue_messages", GAUGE, "messages", "Messages ready or not acknowledged"),

@@ -35,6 +35,7 @@ CALM_SAMPLES = 10
 
 NO_STORE = "the store does not keep up"
 NO_MEMORY = "low on memory"
+NO_DISK = "low on disk"
 
 
 class Flow:
@@ -102,6 +103,7 @@ class Flow:
             "under_pressure": self._timer is not None,
             "waiting_connections": len(self._line),
             "blocked_connections": len(self._blocked),
+            "is_low_on_disk": self._broker.is_low_on_disk,
             "commit_queue": self._report_of(self._journal, self._broker.journal.pending_bytes),
             "memory": self._report_of(self._memory, self._unpageable_bytes),
         }
@@ -139,12 +141,13 @@ class Flow:
         return (
             self._journal.is_pressed(self._broker.journal.pending_bytes)
             or self._memory.is_pressed(self._unpageable_bytes)
+            or self._broker.is_low_on_disk
             or not self._broker.has_message_ids
         )
 
     def _room_bytes(self) -> float:
         journal = self._broker.journal
-        if not self._broker.has_message_ids:
+        if self._broker.is_low_on_disk or not self._broker.has_message_ids:
             return 0.0
         return min(
             self._journal.room_bytes(journal.pending_bytes, journal.bytes_committed),
@@ -245,6 +248,8 @@ class Flow:
 
     def _reason(self) -> str | None:
         """Return why nobody may send anything; None if that is not so."""
+        if self._broker.is_low_on_disk:
+            return NO_DISK
         if self._memory.rate_per_s <= 0:
             return self._memory.reason
         if self._journal.rate_per_s <= 0 or not self._broker.has_message_ids:

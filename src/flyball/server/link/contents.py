@@ -22,7 +22,7 @@ def put_draft(broker: Broker, content: Content, queue_ids: Sequence[int], done: 
         done(_outcome_of(error))
 
     try:
-        broker.put(_draft_of(content, broker.now_us()), queue_ids, stored)
+        broker.put(_draft_of(content, broker.now_us()), queue_ids, stored, is_forwarded=True)
     except InvalidBody:
         done(Outcome.FULL)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import importlib.util
 import logging
@@ -19,7 +20,7 @@ import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -54,12 +55,12 @@ fsync = on
 synchronous_commit = on
 full_page_writes = on
 
-# No replicas: the least WAL. 1 GB bounds the disk it takes and the time a crash recovery takes.
+# No replicas, slots or archive: the least WAL. The bound is on the disk it takes and on how long recovery takes.
 wal_level = minimal
 max_wal_senders = 0
 wal_buffers = 16MB
-min_wal_size = 128MB
-max_wal_size = 1GB
+min_wal_size = {min_wal_mb}MB
+max_wal_size = {max_wal_mb}MB
 checkpoint_timeout = 5min
 checkpoint_completion_target = 0.9
 
@@ -84,13 +85,23 @@ class EmbeddedPostgres:
 
     `start` returns when it takes connections, `supervise` brings it back whenever it dies, `stop` shuts it
     down. `start` and `stop` may be called twice. No other process can use the folder meanwhile.
-    It takes `connections` at a time.
+    It takes `connections` at a time. `make_room` is called when it does not start, with the reason: if it returns
+    True something was freed on a full disk, and the server is started again.
     """
 
     def __init__(
-        self, data_dir: Path, *, connections: int = 100, start_limit_s: float = 60.0, stop_limit_s: float = 30.0
+        self,
+        data_dir: Path,
+        *,
+        connections: int = 100,
+        start_limit_s: float = 60.0,
+        stop_limit_s: float = 30.0,
+        max_wal_bytes: int = 2**30,
+        make_room: Callable[[str], bool] = lambda problem: False,
     ) -> None:
         self._connections = connections
+        self._max_wal_bytes = max_wal_bytes
+        self._make_room = make_room
         self._data_dir = data_dir.absolute()
         self._cluster_dir = self._data_dir / "postgresql"
         self._log_path = self._data_dir / "postgresql.log"
@@ -128,20 +139,29 @@ class EmbeddedPostgres:
             return
         self._lock()
         try:
-            self._launcher = await _find_launcher(self._data_dir)
-            await self._stop_orphan()
-            self._make_socket_dir()
-            if not (self._cluster_dir / "PG_VERSION").exists():
-                await self._initialise()
-            self._check_version()
-            self._launcher.own(self._cluster_dir)
-            self._configure()
-            self._limit_log()
-            await self._launch_until_ready()
+            while True:
+                try:
+                    await self._bring_up()
+                    break
+                except OSError as error:
+                    if error.errno != errno.ENOSPC or not self._make_room(str(error)):
+                        raise
         except BaseException:
             await self._shut_down()
             raise
         self._wanted = True
+
+    async def _bring_up(self) -> None:
+        self._launcher = await _find_launcher(self._data_dir)
+        await self._stop_orphan()
+        self._make_socket_dir()
+        if not (self._cluster_dir / "PG_VERSION").exists():
+            await self._initialise()
+        self._check_version()
+        self._launcher.own(self._cluster_dir)
+        self._configure()
+        self._limit_log()
+        await self._launch_until_ready()
 
     async def supervise(self) -> None:
         """Bring the server back whenever it dies. Runs until `stop`; its owner is the node's TaskGroup."""
@@ -259,8 +279,26 @@ class EmbeddedPostgres:
         # The value is quoted for the file and its one element for the list in it.
         element = '"' + str(self._socket_dir).replace('"', '""') + '"'
         value = "'" + element.replace("\\", "\\\\").replace("'", "''") + "'"
-        text = CONFIGURATION.format(socket_dir=value, connections=self._connections)
-        (self._cluster_dir / "postgresql.conf").write_text(text)
+        max_wal_mb = self._max_wal_bytes // 2**20
+        text = CONFIGURATION.format(
+            socket_dir=value,
+            connections=self._connections,
+            max_wal_mb=max_wal_mb,
+            min_wal_mb=min(128, max_wal_mb // 2),
+        )
+        path = self._cluster_dir / "postgresql.conf"
+        if path.read_text() == text:
+            return
+        # Replaced as a whole: on a full disk a file that is written over would be left empty.
+        new, before = path.with_suffix(".new"), path.stat()
+        try:
+            new.write_text(text)
+            new.chmod(stat.S_IMODE(before.st_mode))
+            os.chown(new, before.st_uid, before.st_gid)
+            new.replace(path)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
 
     def _limit_log(self) -> None:
         """Keep the log of the server and one before it: neither grows for ever."""
@@ -278,8 +316,11 @@ class EmbeddedPostgres:
                         return
             except TimeoutError as error:
                 raise StoreUnavailable(f"PostgreSQL is not ready: see {self._log_path}") from error
-            if "shared memory block" not in self._last_log_line():
-                raise StoreUnavailable(f"PostgreSQL does not start: {self._last_log_line()}")
+            problem = self._last_log_line()
+            if self._make_room(problem):
+                continue
+            if "shared memory block" not in problem:
+                raise StoreUnavailable(f"PostgreSQL does not start: {problem}")
             log.info("waiting for the last backends of the PostgreSQL that was killed")
             await asyncio.sleep(10 * POLL_S)
 

@@ -239,6 +239,12 @@ WHERE transfers.id = taken.id AND transfers.queue_id = taken.queue_id"""
 QUEUE_IDS = f"""
 SELECT id FROM messages WHERE queue_id = $1 AND id > $2 AND id <= $3 AND {_RECEIVED_ONLY} ORDER BY id LIMIT $4"""
 
+# Space at the end of the table goes back to the volume, that in between can be used again.
+VACUUM = "VACUUM (TRUNCATE, SKIP_LOCKED) messages"
+
+# Afterwards WAL that recovery would not need any more is removed.
+CHECKPOINT = "CHECKPOINT"
+
 MIGRATION_LOCK = "SELECT pg_advisory_xact_lock($1, hashtext($2))"
 
 # A node of a version before domains holds it as long as it writes.

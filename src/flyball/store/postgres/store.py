@@ -195,6 +195,16 @@ class PostgresStore:
             self._orphaned_queue_ids.pop()
         return deleted
 
+    async def reclaim(self) -> None:
+        # A session of its own: it may take minutes, and readers wait for the others.
+        session = Session(self._connect, prepare=self.registry.check_epoch, outages=self._outages)
+        try:
+            async with session.connection() as connection:
+                await connection.execute(statements.VACUUM)
+                await connection.execute(statements.CHECKPOINT)
+        finally:
+            await session.close()
+
     async def adopt(self, queue_ids: Sequence[int]) -> list[QueueSummary]:
         node_id, wanted = self.registry.node_id, list(queue_ids)
         async with self._worker.connection() as connection:

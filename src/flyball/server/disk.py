@@ -1,0 +1,191 @@
+"""Free space on the volume of the data folder: how much must stay free, and how a node starts where none is left.
+
+The embedded PostgreSQL lives there with its tables and its WAL. Publishers are blocked while less than the limit is
+free; consumers go on, since what they ack frees space. Another program may fill the volume all the same: a file of
+ballast is given up then, so that PostgreSQL can start, recover and delete. Knows no broker and no protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+MIB = 2**20
+
+# The default limit. The WAL may grow by half of the limit after publishers are blocked (see `wal_bytes`): by 1 GiB,
+# beyond which throughput does not grow. The other half is for dead rows that no vacuum has removed yet and for logs.
+LIMIT_BYTES = 2048 * MIB
+
+# On a volume smaller than 40 GiB the default limit is this part of it, but no less than PostgreSQL needs to go on.
+LIMIT_RATIO = 0.05
+MIN_LIMIT_BYTES = 64 * MIB
+
+# Publishers go on when so much more than the limit is free: no flapping around it.
+CLEAR_RATIO = 1.05
+
+# Two segments of WAL: one to write on while another is recovered from.
+BALLAST_BYTES = 32 * MIB
+BALLAST_NAME = "reserve"
+
+# With less than a segment of WAL PostgreSQL may stop at any moment.
+FULL_BYTES = 16 * MIB
+
+MIN_WAL_BYTES = 64 * MIB
+MAX_WAL_BYTES = 1024 * MIB
+
+CHECK_S = 1.0
+RECLAIM_S = 5.0
+
+
+class DiskReserve:
+    """The free space of one volume, when somebody last looked."""
+
+    def __init__(self, data: Path, limit_bytes: int | None = None) -> None:
+        """`limit_bytes` must stay free in the volume of the folder `data`; None is the default for its size."""
+        self._data = data
+        self._ballast = data / BALLAST_NAME
+        self.limit_bytes = _default_limit_bytes(data) if limit_bytes is None else limit_bytes
+        self.free_bytes: int | None = None
+        """None if the volume cannot be asked."""
+        self.is_low = False
+
+    @property
+    def wal_bytes(self) -> int:
+        """How large the WAL of a PostgreSQL in the folder may become, so that the limit suffices for it."""
+        if not self.limit_bytes:
+            return MAX_WAL_BYTES
+        return max(MIN_WAL_BYTES, min(MAX_WAL_BYTES, self.limit_bytes // 2))
+
+    async def watch(self, changed: Callable[[bool], None], reclaim: Callable[[], Awaitable[None]]) -> None:
+        """Look every second, and call `changed` with whether space is low whenever that changes.
+
+        While it is, `reclaim` gives the volume back what removed messages took: PostgreSQL by itself waits until
+        there are many.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_reclaiming(reclaim))
+            await self._keep_looking(changed)
+
+    async def _keep_looking(self, changed: Callable[[bool], None]) -> None:
+        while True:
+            was_low = self.is_low
+            # In a thread: a disk that hangs must not stop the loop.
+            await asyncio.to_thread(self.check)
+            if self.is_low != was_low:
+                self._log_change()
+                changed(self.is_low)
+            await asyncio.sleep(CHECK_S)
+
+    async def _keep_reclaiming(self, reclaim: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            if self.is_low:
+                await reclaim()
+            await asyncio.sleep(RECLAIM_S)
+
+    def check(self) -> None:
+        """Look at the volume. Where space is low drop traces, then the ballast; else see that there is ballast."""
+        self._look()
+        if self._is_below(self.limit_bytes * (CLEAR_RATIO if self.is_low else 1.0)):
+            self._drop_files(self.limit_bytes)
+            if self._is_below(FULL_BYTES):
+                self._release()
+        else:
+            with contextlib.suppress(OSError):
+                self.hold()
+        self.is_low = self._is_below(self.limit_bytes * (CLEAR_RATIO if self.is_low else 1.0))
+
+    def make_room(self, problem: str) -> bool:
+        """Free something if the volume is full, or `problem` says that it is; return whether that was possible.
+
+        Traces and old logs go first, then the ballast. PostgreSQL calls for it when it cannot start.
+        """
+        self._look()
+        if os.strerror(errno.ENOSPC) not in problem and not self._is_below(FULL_BYTES):
+            return False
+        if self._drop_files(self.limit_bytes):
+            return True
+        return self._release()
+
+    def hold(self) -> None:
+        """Reserve the ballast, unless it is there or would take the last room. Raises OSError."""
+        size_bytes = min(BALLAST_BYTES, self.limit_bytes)
+        if self._ballast.exists() or not size_bytes:
+            return
+        self._look()
+        if self._is_below(self.limit_bytes * CLEAR_RATIO + size_bytes):
+            return
+        unfinished = self._ballast.with_suffix(".new")
+        try:
+            with unfinished.open("wb") as file:
+                unfinished.chmod(0o600)
+                os.posix_fallocate(file.fileno(), 0, size_bytes)
+            unfinished.rename(self._ballast)
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+    def _look(self) -> None:
+        try:
+            self.free_bytes = shutil.disk_usage(self._data).free
+        except OSError:
+            self.free_bytes = None
+
+    def _is_below(self, wanted_bytes: float) -> bool:
+        return self.free_bytes is not None and self.free_bytes < wanted_bytes
+
+    def _drop_files(self, wanted_bytes: int) -> bool:
+        """Remove complete traces, oldest first, and old logs until so much is free; return whether any was there."""
+        count = 0
+        for path in self._droppable():
+            if not self._is_below(wanted_bytes * CLEAR_RATIO):
+                break
+            with contextlib.suppress(OSError):
+                path.unlink()
+                count += 1
+            self._look()
+        if count:
+            log.warning("low on disk; removed %d traces and old logs in %s", count, self._data)
+        return count > 0
+
+    def _droppable(self) -> Iterator[Path]:
+        yield from self._data.glob("*.log.1")
+        # Names of complete files begin with a letter, and hold the time.
+        traces = [path for path in self._data.glob("traces/*.parquet") if not path.name.startswith(".")]
+        yield from sorted(traces, key=lambda path: path.name.split("-")[-2:])
+
+    def _release(self) -> bool:
+        if not self._ballast.exists():
+            return False
+        self._ballast.unlink()
+        log.error("the disk of %s is full; gave up the reserve so that PostgreSQL can work", self._data)
+        self._look()
+        return True
+
+    def _log_change(self) -> None:
+        if self.is_low:
+            log.error(
+                "low on disk; publishers are blocked until more is free free_bytes=%s limit_bytes=%d folder=%s",
+                self.free_bytes,
+                self.limit_bytes,
+                self._data,
+            )
+        else:
+            log.warning("enough disk is free again free_bytes=%s", self.free_bytes)
+
+
+def _default_limit_bytes(data: Path) -> int:
+    # The folder itself may be made later.
+    place = next(folder for folder in (data.absolute(), *data.absolute().parents) if folder.exists())
+    try:
+        total_bytes = shutil.disk_usage(place).total
+    except OSError:
+        return LIMIT_BYTES
+    return min(LIMIT_BYTES, max(MIN_LIMIT_BYTES, int(total_bytes * LIMIT_RATIO)))
