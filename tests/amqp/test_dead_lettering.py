@@ -355,3 +355,76 @@ def test_arguments_that_make_no_sense_are_refused(
 ) -> None:
     with channel_closed(406, "PRECONDITION_FAILED - " + complaint.format(name)):
         channel.queue_declare(name, arguments=arguments)
+
+
+# What clients have written into x-death
+
+
+def entry(queue: str, reason: str, **fields: Any) -> dict[str, Any]:
+    return {"queue": queue, "reason": reason, **fields}
+
+
+def rejected_with(channel: Any, deaths_before: Any) -> tuple[str, Delivery]:
+    """Reject a message that says it had died before; return its queue and its dead letter."""
+    exchange, dead = declare_dead_letters(channel)
+    queue = declare(channel, {"x-dead-letter-exchange": exchange})
+    written = deaths_before(queue) if callable(deaths_before) else deaths_before
+    publish(channel, queue, "again", headers={"x-death": written})
+    reject(channel, queue)
+    return queue, take(channel, dead)
+
+
+def test_entries_of_one_queue_and_reason_are_merged(channel: Any) -> None:
+    before = [entry(f"q{number % 5}", "expired", number=number) for number in range(23)]
+    _, letter = rejected_with(channel, before)
+    # RabbitMQ reverses their order.
+    found = [(death["queue"], death["count"], death.get("number")) for death in letter.headers["x-death"][1:]]
+    assert found == [("q4", 4, 4), ("q3", 4, 3), ("q2", 5, 2), ("q1", 5, 1), ("q0", 5, 0)]
+
+
+def test_a_merged_entry_keeps_the_count_that_it_has(channel: Any) -> None:
+    before = [entry("a", "expired", count=7), entry("b", "maxlen", count=1), entry("a", "expired", count=11)]
+    queue, letter = rejected_with(channel, before)
+    assert deaths(letter) == [(queue, "rejected", 1), ("b", "maxlen", 1), ("a", "expired", 7)]
+
+
+def test_own_entries_without_a_count_are_counted_when_merged(channel: Any) -> None:
+    def before(queue: str) -> list[Any]:
+        return [entry(queue, "rejected"), entry("a", "expired"), entry(queue, "rejected")]
+
+    queue, letter = rejected_with(channel, before)
+    assert deaths(letter) == [(queue, "rejected", 3), ("a", "expired", 1)]
+
+
+def test_a_single_own_entry_without_a_count_begins_with_one(channel: Any) -> None:
+    queue, letter = rejected_with(channel, lambda queue: [entry(queue, "rejected")])
+    assert deaths(letter) == [(queue, "rejected", 1)]
+
+
+@pytest.mark.parametrize("count", [-5, 0, 2**31, -(2**63)])
+def test_any_count_that_a_client_has_written_goes_up_by_one(channel: Any, count: int) -> None:
+    queue, letter = rejected_with(channel, lambda queue: [entry(queue, "rejected", count=count)])
+    assert deaths(letter) == [(queue, "rejected", count + 1)]
+
+
+def test_the_highest_count_stays(broker: Broker, channel: Any) -> None:
+    queue, letter = rejected_with(channel, lambda queue: [entry(queue, "rejected", count=2**63 - 1)])
+    # RabbitMQ's wraps around, which nobody can have wanted.
+    expected = 2**63 - 1 if broker.name == "flyball" else -(2**63)
+    assert deaths(letter) == [(queue, "rejected", expected)]
+
+
+@pytest.mark.parametrize("written", ["text", {"queue": "a"}, None, [], 5])
+def test_what_is_no_list_of_deaths_is_replaced(channel: Any, written: Any) -> None:
+    queue, letter = rejected_with(channel, written)
+    assert deaths(letter) == [(queue, "rejected", 1)]
+    assert "x-first-death-queue" not in letter.headers
+
+
+def test_entries_without_a_queue_or_reason_stay(channel: Any) -> None:
+    _, letter = rejected_with(channel, [{"reason": "rejected", "count": 3}, {"queue": "a"}, {}])
+    assert letter.headers["x-death"][1:] == [
+        {"count": 1},
+        {"queue": "a", "count": 1},
+        {"reason": "rejected", "count": 3},
+    ]

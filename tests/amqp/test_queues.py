@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pika import spec
 
+from flyball.wire import amqp
 from tests.amqp.brokers import Broker
 from tests.amqp.peer import Peer
 
@@ -168,6 +169,24 @@ OTHER_WAYS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "'x-queue-type' for queue '{0}' in vhost '/': "
         "received the value 'quorum' of type 'longstr' but current is none",
     ),
+    "queue type as an array": (
+        {},
+        {"arguments": {"x-queue-type": ["classic"]}},
+        "'x-queue-type' for queue '{0}' in vhost '/': "
+        "received the value '[{{longstr,<<\"classic\">>}}]' of type 'array' but current is none",
+    ),
+    "queue type as a table": (
+        {},
+        {"arguments": {"x-queue-type": {"a": 1}}},
+        "'x-queue-type' for queue '{0}' in vhost '/': "
+        "received the value '[{{<<\"a\">>,signedint,1}}]' of type 'table' but current is none",
+    ),
+    "queue type without a value": (
+        {},
+        {"arguments": {"x-queue-type": None}},
+        "'x-queue-type' for queue '{0}' in vhost '/': "
+        "received the value 'undefined' of type 'void' but current is none",
+    ),
 }
 
 
@@ -180,6 +199,19 @@ def test_a_queue_cannot_be_declared_again_another_way(peer: Peer, name: str, cas
 
     text = "PRECONDITION_FAILED - inequivalent arg " + complaint.format(name)
     peer.expect_channel_close(406, text, spec.Queue.Declare)
+    peer.open_channel()
+    delete(peer, name)
+
+
+def test_a_whole_number_is_not_redeclared_as_a_fraction(peer: Peer, name: str) -> None:
+    declare(peer, name, arguments={"x-message-ttl": 10})
+
+    # pika writes no fractions.
+    arguments: dict[str, amqp.Value] = {"x-message-ttl": 10.0}
+    peer.send_bytes(amqp.QueueDeclare(1, name, False, False, False, False, False, arguments).encode())
+
+    text = f"PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue '{name}' in vhost '/': "
+    assert peer.expect_channel_close(406, text, spec.Queue.Declare) == text + "received '10.0' but current is '10'"
     peer.open_channel()
     delete(peer, name)
 

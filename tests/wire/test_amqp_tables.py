@@ -19,9 +19,11 @@ from flyball.wire.amqp import (
     Timestamp,
     Value,
     check_table,
+    join_array,
     join_table,
     read_table,
     read_value,
+    split_array,
     split_table,
     write_table,
     write_value,
@@ -204,3 +206,17 @@ UNWRITABLE: list[Value] = [
 def test_what_no_field_can_hold_is_not_written(value: Value) -> None:
     with pytest.raises(ValueError, match=r"."):
         write_value(value)
+
+
+@given(st.lists(values, max_size=5))
+def test_a_split_array_has_the_raw_elements_and_joins_again(array: list[Value]) -> None:
+    raw = write_value(array)
+    elements = split_array(raw)
+    assert elements == [write_value(element) for element in array]
+    assert join_array(elements) == raw
+
+
+@pytest.mark.parametrize("raw", [b"", b"A", b"A\0\0\0\x05", b"S\0\0\0\0", b"A\0\0\0\0x", b"A\0\0\0\x01?"])
+def test_what_is_not_exactly_an_array_is_not_split(raw: bytes) -> None:
+    with pytest.raises(AmqpError):
+        split_array(raw)

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flyball.engine.routing.values import equal, shown, type_name
+from flyball.engine.routing.values import alike, shown, type_name
 from flyball.errors import InvalidArgument, UnlikeDeclared
 from flyball.model import Arguments, Order, Queue, Selector
 
 MAX_PRIORITY = 255
+# The longest name of an exchange, and the longest routing key, that AMQP can carry.
+MAX_SHORTSTR_BYTES = 255
 MAX_MS = 100 * 365 * 86400 * 1000
 """The longest time that a message or queue may be given: a hundred years."""
 
@@ -159,6 +161,14 @@ _CHECKS: dict[str, _Check] = {
 _NOT_FOR = {"classic": ("x-delivery-limit",), "quorum": ("x-max-priority", "x-queue-mode")}
 
 
+def usable(arguments: Arguments) -> dict[str, Any]:
+    """Return the arguments without those that no declaration could have had: they were stored by something else.
+
+    A name that is too long stays: dead letters that it keeps from being published are parked, and so are seen.
+    """
+    return {name: value for name, value in arguments.items() if name not in _CHECKS or _CHECKS[name](value) is None}
+
+
 def described(queue_name: str, vhost: str) -> str:
     return f"queue '{queue_name}' in vhost '{vhost}'"
 
@@ -175,6 +185,10 @@ def check_declaration(queue: Queue) -> None:
             raise InvalidArgument(f"invalid type '{type_name(arguments[name])}' for arg '{name}' in {what}")
         if problem is not None:
             raise InvalidArgument(f"invalid arg '{name}' for {what}: {problem}")
+    for name in ("x-dead-letter-exchange", "x-dead-letter-routing-key"):
+        # RabbitMQ accepts it, and fails when it has to deliver the dead letter.
+        if len(arguments.get(name, "").encode("utf-8", "surrogateescape")) > MAX_SHORTSTR_BYTES:
+            raise InvalidArgument(f"invalid arg '{name}' for {what}: longer than {MAX_SHORTSTR_BYTES} bytes")
     kind = arguments.get("x-queue-type", "classic")
     for name in _NOT_FOR[kind]:
         if name in arguments:
@@ -201,15 +215,24 @@ def check_alike(existing: Queue, declared: Queue) -> None:
         if was != is_now:
             raise UnlikeDeclared(name, what, existing.vhost, f"'{shown(is_now)}'", f"'{shown(was)}'")
     for name in _CHECKS:
-        old, new = existing.arguments.get(name), declared.arguments.get(name)
-        # A queue that does not say otherwise is a classic one.
-        if (old is None and new is None) or (name == "x-queue-type" and {old, new} <= {None, "classic"}):
+        if name not in existing.arguments and name not in declared.arguments:
             continue
-        if old is None or new is None:
-            raise UnlikeDeclared(name, what, existing.vhost, _with_type(new), _with_type(old))
-        if not equal(old, new):
-            raise UnlikeDeclared(name, what, existing.vhost, f"'{shown(new)}'", f"'{shown(old)}'")
+        # A queue that does not say otherwise is a classic one.
+        if name == "x-queue-type" and _is_classic(existing.arguments) and _is_classic(declared.arguments):
+            continue
+        if name not in existing.arguments or name not in declared.arguments:
+            received, current = _with_type(declared.arguments, name), _with_type(existing.arguments, name)
+            raise UnlikeDeclared(name, what, existing.vhost, received, current)
+        if not alike(existing.arguments[name], declared.arguments[name]):
+            received, current = shown(declared.arguments[name]), shown(existing.arguments[name])
+            raise UnlikeDeclared(name, what, existing.vhost, f"'{received}'", f"'{current}'")
 
 
-def _with_type(value: Any) -> str:
-    return "none" if value is None else f"the value '{shown(value)}' of type '{type_name(value)}'"
+def _is_classic(arguments: Arguments) -> bool:
+    return "x-queue-type" not in arguments or arguments["x-queue-type"] == "classic"
+
+
+def _with_type(arguments: Arguments, name: str) -> str:
+    if name not in arguments:
+        return "none"
+    return f"the value '{shown(arguments[name])}' of type '{type_name(arguments[name])}'"

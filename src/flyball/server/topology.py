@@ -15,10 +15,12 @@ from typing import Any
 from flyball.engine.policies import effective
 from flyball.engine.queue import WorkingQueue
 from flyball.engine.routing import Removal, Router
-from flyball.engine.traits import Traits, check_alike, check_declaration
+from flyball.engine.routing.router import ALTERNATE
+from flyball.engine.traits import MAX_SHORTSTR_BYTES, Traits, check_alike, check_declaration, usable
 from flyball.errors import (
     ConsumerRefused,
     FlyballError,
+    InvalidArgument,
     QueueInUse,
     QueueLocked,
     QueueNotEmpty,
@@ -117,6 +119,8 @@ class Topology:
     def declare_exchange(self, exchange: Exchange, done: Done) -> None:
         """Declare an exchange, or see that it is as declared."""
         router = self.router(exchange.vhost)
+        if router.find(exchange.name) is None:
+            check_alternate(exchange)
         if not router.declare(exchange):
             done(None)
             return
@@ -222,7 +226,7 @@ class Topology:
         """The owner of exclusive queues is gone: so are they."""
         for queue_id in self._owned.pop(owner, set()):
             if self.engine.has_queue(queue_id):
-                self.broker.delete_queue(queue_id, _nobody_asks)
+                self.broker.faults.guard("exclusive queue", self.broker.delete_queue, queue_id, _nobody_asks)
 
     def owner_of(self, working: WorkingQueue) -> object | None:
         """Return the connection that has the queue for itself, if one has."""
@@ -455,7 +459,7 @@ class Topology:
 
     def _traits(self, queue: Queue) -> Traits:
         policy = self.authority.policies.for_queue(queue.vhost, queue.name)
-        return Traits.of(effective(queue.arguments, None if policy is None else policy.definition))
+        return Traits.of(effective(usable(queue.arguments), None if policy is None else policy.definition))
 
     def _apply_policy_to_exchange(self, router: Router, exchange: Exchange) -> None:
         policy = self.authority.policies.for_exchange(exchange.vhost, exchange.name)
@@ -468,9 +472,12 @@ class Topology:
             self._apply_policy_to_exchange(router, exchange)
         for working in self.engine.queues:
             if working.queue.vhost == vhost:
-                working.traits = self._traits(working.queue)
-                self._set_expiry(working)
-                self.broker.enforce_new_limits(working)
+                self.broker.faults.guard("policy of a queue", self._apply_policy_to_queue, working)
+
+    def _apply_policy_to_queue(self, working: WorkingQueue) -> None:
+        working.traits = self._traits(working.queue)
+        self._set_expiry(working)
+        self.broker.enforce_new_limits(working)
 
     def _vhost_deleted(self, vhost: str, is_followed: bool) -> None:
         """Everything goes with its virtual host. Only the node that was asked to delete that makes it durable.
@@ -480,7 +487,7 @@ class Topology:
         router = self._routers.pop(vhost, None)
         for working in self.engine.queues:
             if working.queue.vhost == vhost:
-                self.broker.delete_queue(working.queue.id, _nobody_asks)
+                self.broker.faults.guard("queue of a vhost", self.broker.delete_queue, working.queue.id, _nobody_asks)
         if router is not None:
             removal = Removal()
             for exchange in router.exchanges:
@@ -507,6 +514,9 @@ class Topology:
                     except RequestError as error:
                         # A crash between two deletions may leave what hangs on nothing.
                         log.error("ignored the stored %s %s: %s", kind, definition.key, error)
+                    except Exception as error:
+                        log.error("ignored the stored %s %s, which makes no sense", kind, definition.key)
+                        self.broker.faults.note("stored definitions", error)
 
     def _load_exchange(self, value: Mapping[str, Any]) -> None:
         exchange = Exchange(**value)
@@ -531,6 +541,16 @@ class Topology:
         self.router(binding.vhost).bind(binding)
         self._kept_bindings.add(_key_of_binding(binding))
         return True
+
+
+def check_alternate(exchange: Exchange) -> None:
+    """Raise InvalidArgument if the alternate exchange of a new exchange is one that cannot be."""
+    name = exchange.arguments.get(ALTERNATE)
+    if isinstance(name, str) and len(name.encode("utf-8", "surrogateescape")) > MAX_SHORTSTR_BYTES:
+        raise InvalidArgument(
+            f"invalid arg '{ALTERNATE}' for exchange '{exchange.name}' in vhost '{exchange.vhost}': longer than"
+            f" {MAX_SHORTSTR_BYTES} bytes"
+        )
 
 
 def check_queue_name(name: str) -> None:

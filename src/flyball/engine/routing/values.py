@@ -64,4 +64,24 @@ def shown(value: Any) -> str:
     """Return the value as RabbitMQ writes it inside quotes."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if isinstance(value, Mapping):
+        return f"[{','.join([_field_shown(name, item) for name, item in value.items()])}]"
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join([f'{{{type_name(item)},{_term(item)}}}' for item in value])}]"
     return "undefined" if value is None else str(value)
+
+
+def _field_shown(name: str, value: Any) -> str:
+    return f'{{<<"{name}">>,{type_name(value)},{_term(value)}}}'
+
+
+def _term(value: Any) -> str:
+    """Return the value as Erlang writes it inside others."""
+    return f'<<"{shown(value)}">>' if isinstance(value, (str, bytes)) else shown(value)
+
+
+def alike(known: Any, declared: Any) -> bool:
+    """Tell whether an argument is declared again with the same value: unlike in headers, 10.0 is not 10."""
+    return isinstance(known, float) == isinstance(declared, float) and equal(known, declared)

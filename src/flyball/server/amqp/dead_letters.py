@@ -15,10 +15,12 @@ from flyball.wire.amqp import (
     EMPTY_TABLE,
     Properties,
     Value,
+    join_array,
     join_table,
     read_origin,
     read_table,
     read_value,
+    split_array,
     split_table,
     write_origin,
     write_value,
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from flyball.server.amqp.afar import Afar
 
 X_DEATH = "x-death"
+
+# The highest count that a field of 64 bits can hold.
+MAX_COUNT = (1 << 63) - 1
 
 
 class DeadLetters:
@@ -94,6 +99,10 @@ def _copies(headers: dict[str, bytes]) -> list[str]:
     return [key for key in copies if isinstance(key, str)] if isinstance(copies, list) else []
 
 
+Death = dict[str, bytes]
+"""The raw fields of an entry of x-death."""
+
+
 def _with_death(
     headers: dict[str, bytes],
     queue_name: str,
@@ -102,49 +111,91 @@ def _with_death(
     exchange: str,
     routing_keys: list[str],
     expiration: str | None,
-) -> list[Value]:
-    """Note a death in the headers: a queue and a reason have one entry, the latest is the first."""
+) -> list[Death]:
+    """Note a death in the headers: a queue and a reason have one entry, the latest is the first.
+
+    Clients can write x-death, too. What they have written stays as it is, octet for octet, but for one count: so no
+    value of theirs has to fit into what this node can encode.
+    """
     raw = headers.get(X_DEATH)
-    found = None if raw is None else read_value(raw)
-    deaths: list[Value] = list(found) if isinstance(found, list) else []
-    known = next(
-        (
-            entry
-            for entry in deaths
-            if isinstance(entry, dict) and entry.get("queue") == queue_name and entry.get("reason") == reason
-        ),
-        None,
-    )
+    is_array = raw is not None and raw[:1] == b"A"
+    elements = split_array(raw) if raw is not None and is_array else []
+    entries = _merged([split_table(element[1:]) for element in elements if element[:1] == b"F"])
+    # RabbitMQ loses a message with other elements; they mean nothing, and go last.
+    others = [element for element in elements if element[:1] != b"F"]
+    own = (_octets(queue_name), reason.encode())
+    known = next((entry for entry in entries if _key_of(entry) == own), None)
     if known is not None:
-        deaths.remove(known)
-        count = known.get("count")
-        known["count"] = (count if isinstance(count, int) else 0) + 1
+        entries.remove(known)
+        known["count"] = write_value(_one_more(known.get("count")))
     else:
-        known = {
+        fields: dict[str, Value] = {
             "count": 1,
             "reason": reason,
             "queue": queue_name,
             "time": now,
             "exchange": exchange,
-            "routing-keys": list(routing_keys),
+            "routing-keys": [*routing_keys],
         }
         if expiration is not None:
-            known["original-expiration"] = expiration
-    deaths.insert(0, known)
+            fields["original-expiration"] = expiration
+        known = {name: write_value(value) for name, value in fields.items()}
+    entries.insert(0, known)
     if raw is None:
         for name, value in (("exchange", exchange), ("queue", queue_name), ("reason", reason)):
             headers.setdefault(f"x-first-death-{name}", write_value(value))
-    headers[X_DEATH] = write_value(deaths)
-    return deaths
+    headers[X_DEATH] = join_array([*(b"F" + join_table(entry) for entry in entries), *others])
+    return entries
 
 
-def _is_cycle(queue_name: str, reason: str, deaths: list[Value]) -> bool:
+def _merged(entries: list[Death]) -> list[Death]:
+    """Merge entries of the same queue and reason, as RabbitMQ does for those of versions that did not count.
+
+    The first of them stays; without a count it gets the number of them. RabbitMQ reverses the order of what is left,
+    and does nothing to an entry that is alone.
+    """
+    if len(entries) == 1:
+        return entries
+    first: dict[tuple[bytes | None, bytes | None], Death] = {}
+    times: dict[tuple[bytes | None, bytes | None], int] = {}
+    for entry in entries:
+        key = _key_of(entry)
+        first.setdefault(key, entry)
+        times[key] = times.get(key, 0) + 1
+    for key, entry in first.items():
+        if "count" not in entry:
+            entry["count"] = write_value(times[key])
+    return list(reversed(first.values()))
+
+
+def _key_of(entry: Death) -> tuple[bytes | None, bytes | None]:
+    return _content(entry.get("queue")), _content(entry.get("reason"))
+
+
+def _content(raw: bytes | None) -> bytes | None:
+    """Return the octets of a string or of binary data, without type and length; of anything else all of it."""
+    return raw if raw is None or raw[:1] not in (b"S", b"x") else raw[5:]
+
+
+def _octets(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _one_more(raw: bytes | None) -> int:
+    """Return a count that is one higher, but not higher than a field can hold: RabbitMQ's would become negative."""
+    count = None if raw is None else read_value(raw)
+    return min(count + 1, MAX_COUNT) if isinstance(count, int) and not isinstance(count, bool) else 1
+
+
+def _is_cycle(queue_name: str, reason: str, deaths: list[Death]) -> bool:
     """Whether the message was in that queue before, and nobody has rejected it since: it would go round for ever."""
     if reason == "rejected":
         return False
+    name = _octets(queue_name)
     for entry in deaths:
-        if not isinstance(entry, dict) or entry.get("reason") == "rejected":
+        queue, why = _key_of(entry)
+        if why == b"rejected":
             return False
-        if entry.get("queue") == queue_name:
+        if queue == name:
             return True
     return False

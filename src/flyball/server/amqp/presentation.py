@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flyball.engine.traits import MAX_SHORTSTR_BYTES
 from flyball.model import Message
 from flyball.wire.amqp import Properties, Value, join_table, split_table, write_origin, write_table, write_value
 
@@ -32,7 +33,13 @@ def present(message: Message, queue_name: str) -> tuple[bytes, bytes]:
     properties.priority = max(0, min(message.priority, _MAX_PRIORITY)) or None
     properties.correlation_id = None if message.context is None else str(message.context)
     properties.timestamp = message.arrived_us // 1_000_000
-    return write_origin("", queue_name), properties.encode()
+    return write_origin("", _routing_key(queue_name)), properties.encode()
+
+
+def _routing_key(queue_name: str) -> str:
+    """Return as much of a queue's name as a routing key can hold: other protocols count characters, AMQP bytes."""
+    octets = queue_name.encode("utf-8", "surrogateescape")
+    return queue_name if len(octets) <= MAX_SHORTSTR_BYTES else octets[:MAX_SHORTSTR_BYTES].decode("utf-8", "ignore")
 
 
 def with_delivery_count(properties: bytes, count: int) -> bytes:

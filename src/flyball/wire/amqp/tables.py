@@ -7,7 +7,7 @@ does for RabbitMQ.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final, TypeAlias
@@ -121,6 +121,28 @@ def split_table(data: bytes) -> dict[str, bytes]:
         if name not in fields:
             fields[name] = data[start:at]
     return fields
+
+
+def split_array(raw: bytes) -> list[bytes]:
+    """Return the raw elements (type octet and content) of a raw array, which begins with its own type octet.
+
+    Raises AmqpError if it is not a well-formed array.
+    """
+    if _skip_value(raw, 0, len(raw), 0) != len(raw) or raw[0] != _ARRAY:
+        raise syntax_error("not an array")
+    elements: list[bytes] = []
+    at = 5
+    end = len(raw)
+    while at < end:
+        start = at
+        at = _skip_value(raw, start, end, 1)
+        elements.append(raw[start:at])
+    return elements
+
+
+def join_array(elements: Iterable[bytes]) -> bytes:
+    """Return the raw array of raw elements: what `split_array` undoes."""
+    return b"A" + write_longstr(b"".join(elements))
 
 
 def join_table(fields: Mapping[str, bytes]) -> bytes:
