@@ -193,7 +193,7 @@ def _determined(loop: VirtualLoop, seed: int) -> Iterator[None]:
         number: int = thing.__dict__.setdefault("_number_in_simulation", next(numbers))
         return number
 
-    async def verify(passwords: object, password_hash: str | None, password: str | bytes) -> bool:
+    async def verify(passwords: object, password_hash: str | None, password: str | bytes, place: str = "") -> bool:
         return True
 
     async def hash_password(passwords: object, password: str | bytes) -> str:
