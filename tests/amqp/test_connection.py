@@ -139,6 +139,12 @@ def greeted(sent: bytes) -> Callable[[Peer], None]:
     return act
 
 
+def long_start_ok(size: int) -> bytes:
+    """Return a start-ok whose payload has so many octets."""
+    padding = size - len(method_bytes(start_ok({"padding": ""}, "PLAIN", b"\0guest\0guest")))
+    return method_frame(start_ok({"padding": "x" * padding}, "PLAIN", b"\0guest\0guest"), 0)
+
+
 BROKEN_HANDSHAKES: dict[str, Callable[[Peer], None]] = {
     "wrong password, cannot hear of it": logged_in(password="wrong", properties={}),
     "unknown mechanism": logged_in(mechanism="NOTHING"),
@@ -155,6 +161,7 @@ BROKEN_HANDSHAKES: dict[str, Callable[[Peer], None]] = {
     "tune-ok instead of start-ok": greeted(method_frame(spec.Connection.TuneOk(), 0)),
     "channel before start-ok": greeted(method_frame(spec.Channel.Open(), 1)),
     "large frame before start-ok": greeted(struct.pack(">BHI", METHOD, 0, 5000)),
+    "start-ok of 4097 octets": greeted(long_start_ok(4097)),
     "channel before tune-ok": untuned(method_frame(spec.Channel.Open(), 1)),
     "open before tune-ok": untuned(method_frame(spec.Connection.Open(virtual_host="/"), 0)),
     "close before tune-ok": untuned(method_frame(closing(), 0)),
@@ -170,6 +177,12 @@ def test_whoever_breaks_the_handshake_is_cut_off_without_a_word(new_peer: NewPee
 
     said = {case: frames for case, peer in peers.items() if (frames := peer.read_to_end())}
     assert said == {}
+
+
+def test_frame_of_4096_octets_is_taken_before_tuning(new_peer: NewPeer) -> None:
+    peer = new_peer()
+    greeted(long_start_ok(4096))(peer)
+    peer.expect(spec.Connection.Tune, 0)
 
 
 # What is agreed on

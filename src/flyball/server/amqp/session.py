@@ -537,8 +537,10 @@ class AmqpSession(Connection):
 
     def _beat(self) -> None:
         """Twice in an interval: show that we are here, and see that the peer is. It may be silent for two."""
-        if not self._has_sent:
+        if not (self._has_sent or self._out):
+            # Written at once and not counted: as traffic it would suppress the next one.
             self.send(amqp.HEARTBEAT)
+            self.flush()
         self._has_sent = False
         # While we do not read we cannot hear.
         self._missed = 0 if self._has_heard or not self._is_reading else self._missed + 1

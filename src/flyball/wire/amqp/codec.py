@@ -44,8 +44,8 @@ HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 FRAME_MIN_SIZE: Final = 4096
 """The least `frame_max` that a peer may ask for."""
 
-HANDSHAKE_FRAME_MAX: Final = 8192
-"""The largest frame before tuning. The specification has 4096 here; RabbitMQ doubled it, for long tokens."""
+HANDSHAKE_FRAME_MAX: Final = FRAME_MIN_SIZE
+"""The largest frame before tuning, as in the specification and RabbitMQ 3.10."""
 
 _FRAME_HEAD_BYTES: Final = 7
 _CONTENT_HEAD_BYTES: Final = 12
