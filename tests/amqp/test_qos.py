@@ -93,6 +93,67 @@ def test_a_consumer_that_acknowledges_nothing_has_no_limit(consuming: Any, queue
     assert Consumer(consuming, queue, auto_ack=True).wait_for(9) == list("012345678")
 
 
+def test_global_limit_is_shared_fairly_among_the_queues_of_a_channel(channel: Any, consuming: Any) -> None:
+    consuming.basic_qos(prefetch_count=1, global_qos=True)
+    queues = [declare(channel) for _ in range(3)]
+    for queue in queues:
+        publish(channel, queue, *["message"] * 50)
+    served: list[str] = []
+
+    def serve(_: Any, method: Any, properties: Any, body: bytes) -> None:
+        served.append(method.consumer_tag)
+        consuming.basic_ack(method.delivery_tag)
+
+    tags = [consuming.basic_consume(queue, serve) for queue in queues]
+    wait_until(consuming, lambda: len(served) >= 75, lambda: f"served {len(served)}")
+    # RabbitMQ draws lots: each gets a third on average.
+    assert min(served[:75].count(tag) for tag in tags) >= 8
+
+
+def test_global_limit_is_shared_fairly_among_the_consumers_of_a_queue(consuming: Any, queue: str) -> None:
+    consuming.basic_qos(prefetch_count=1, global_qos=True)
+    consumers = [Consumer(consuming, queue) for _ in range(3)]
+    for count in range(1, 10):
+        wait_until(
+            consuming,
+            lambda count=count: sum(len(each.deliveries) for each in consumers) == count,  # type: ignore[misc]
+            lambda: f"got {[each.texts for each in consumers]}",
+        )
+        consuming.basic_ack(0, multiple=True)
+    # The first one has a message before the others are there.
+    assert [len(each.deliveries) for each in consumers] == [4, 3, 2]
+
+
+def test_full_global_window_stops_consumers_without_acks_too(channel: Any, consuming: Any, queue: str) -> None:
+    consuming.basic_qos(prefetch_count=1, global_qos=True)
+    acking = Consumer(consuming, queue)
+    assert acking.wait_for(1) == ["0"]
+    other = declare(channel)
+    publish(channel, other, *"abc")
+    taking = Consumer(consuming, other, auto_ack=True)
+    assert taking.settle() == []
+    publish(channel, other, "d")
+    assert taking.settle() == []
+    acking.cancel()
+    consuming.basic_ack(acking.last.tag)
+    # It needs room, but takes none.
+    assert taking.wait_for(4) == ["a", "b", "c", "d"]
+    publish(channel, other, "e")
+    assert taking.wait_for(5) == ["a", "b", "c", "d", "e"]
+
+
+def test_higher_priority_goes_first_within_a_global_window(consuming: Any, queue: str) -> None:
+    consuming.basic_qos(prefetch_count=1, global_qos=True)
+    low = Consumer(consuming, queue)
+    assert low.wait_for(1) == ["0"]
+    high = Consumer(consuming, queue, arguments={"x-priority": 5})
+    consuming.basic_ack(low.last.tag)
+    assert high.wait_for(1) == ["1"]
+    consuming.basic_ack(high.last.tag)
+    assert high.wait_for(2) == ["1", "2"]
+    assert low.settle() == ["0"]
+
+
 def test_messages_that_were_got_do_not_count(consuming: Any, queue: str) -> None:
     consuming.basic_qos(prefetch_count=1, global_qos=True)
     assert [take(consuming, queue).text for _ in range(3)] == ["0", "1", "2"]

@@ -253,9 +253,18 @@ class Deliveries:
     def started(self, consumer: AmqpConsumer, engine_consumer: Consumer, queue: Queue) -> None:
         """From now on the consumer is sent what this one of the engine's gets."""
         consumer.engine_consumer = engine_consumer
+        self._share_window(consumer)
         consumer.queue = queue
         self.consumers[consumer.tag] = consumer
         engine_consumer.is_paused = self._channel.session.is_choked
+
+    def _share_window(self, consumer: AmqpConsumer) -> None:
+        """Let a consumer without acks wait while the shared window is full, as RabbitMQ does; it takes no room there.
+
+        Without a limit it has no window at all: it should not look at one for each message.
+        """
+        if consumer.no_ack and consumer.engine_consumer is not None:
+            consumer.engine_consumer.shared = self.window if self.window.limit else None
 
     def cancel(self, tag: str) -> AmqpConsumer | None:
         """Send no more to a consumer; what it was sent may still be settled."""
@@ -282,6 +291,8 @@ class Deliveries:
     def set_shared_prefetch(self, limit: int) -> None:
         """Change the window that all consumers of the channel share."""
         self.window.limit = limit
+        for consumer in self.consumers.values():
+            self._share_window(consumer)
         if self.is_afar:
             # Those on other nodes are told, too: they should not be sent more than the window has room for.
             self._tell_windows()
@@ -496,10 +507,37 @@ class Deliveries:
                 broker.feed(consumer)
 
     def _feed_all(self) -> None:
+        """Let all consumers have what the shared window has room for, the one first that was served longest ago.
+
+        Else the first one would take all the room, as long as its queue has messages, and the others would starve.
+        """
         broker = self._channel.session.broker
-        for consumer in list(self.consumers.values()):
-            if consumer.engine_consumer is not None:
-                broker.feed(consumer.engine_consumer)
+        for consumer in self._in_turn():
+            if not self.window.has_room:
+                return
+            if consumer.engine_consumer is None:
+                continue
+            before = self.last_tag
+            broker.feed(consumer.engine_consumer)
+            if self.last_tag != before and self.consumers.get(consumer.tag) is consumer:
+                # To the end of the line, which is the order of the dictionary.
+                self.consumers[consumer.tag] = self.consumers.pop(consumer.tag)
+
+    def _in_turn(self) -> list[AmqpConsumer]:
+        """Return all consumers in their turn; among those of one queue a higher priority goes first."""
+        consumers = list(self.consumers.values())
+        if not any(consumer.priority for consumer in consumers):
+            return consumers
+        by_queue: dict[int, list[AmqpConsumer]] = {}
+        for consumer in consumers:
+            by_queue.setdefault(consumer.queue.id, []).append(consumer)
+        for same in by_queue.values():
+            same.sort(key=_descending_priority)
+        return [consumer for same in by_queue.values() for consumer in same]
+
+
+def _descending_priority(consumer: AmqpConsumer) -> int:
+    return -consumer.priority
 
 
 def consumer_arguments(arguments: Mapping[str, Any], what: str) -> tuple[int, float | None]:
