@@ -409,6 +409,27 @@ def test_other_connections_cannot_use_an_exclusive_queue(
     other.expect_channel_close(405, text, kind)
 
 
+def test_other_connections_cannot_unbind_an_exclusive_queue(peer: Peer, new_peer: NewPeer, name: str) -> None:
+    declare(peer, name, exclusive=True)
+    peer.ask(spec.Queue.Bind(queue=name, exchange="amq.direct", routing_key=name), spec.Queue.BindOk)
+    other = new_peer().open()
+
+    other.send(spec.Queue.Unbind(queue=name, exchange="amq.direct", routing_key=name))
+
+    text = f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{name}' in vhost '/'."
+    other.expect_channel_close(405, text, spec.Queue.Unbind)
+    peer.publish(b"routed", exchange="amq.direct", routing_key=name)
+    peer.ask(spec.Queue.Purge(queue=name), spec.Queue.PurgeOk)
+
+
+def test_unbinding_what_is_not_bound_has_no_effect(peer: Peer, new_peer: NewPeer, name: str) -> None:
+    declare(peer, name, exclusive=True)
+    other = new_peer().open()
+    # Nobody looks whose queue it is, or whether there is one.
+    for queue, exchange in ((name, "amq.direct"), (f"{name}-missing", "amq.direct"), (name, f"{name}-missing")):
+        other.ask(spec.Queue.Unbind(queue=queue, exchange=exchange, routing_key="key"), spec.Queue.UnbindOk)
+
+
 def test_other_connections_can_publish_to_an_exclusive_queue(peer: Peer, new_peer: NewPeer, name: str) -> None:
     declare(peer, name, exclusive=True)
 

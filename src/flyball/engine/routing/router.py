@@ -199,6 +199,11 @@ class Router:
         self._changed()
         return True
 
+    def has_binding(self, binding: Binding) -> bool:
+        """Whether there is such a binding."""
+        place = self._places.get(binding.source)
+        return place is not None and _key(binding) in place.outgoing
+
     def unbind(self, binding: Binding) -> Removal:
         """Remove a binding, and its source if that is an auto-delete exchange and this was its last.
 

@@ -325,6 +325,9 @@ def queue_bind(channel: Channel, method: amqp.QueueBind) -> None:
 def queue_unbind(channel: Channel, method: amqp.QueueUnbind) -> None:
     binding = _queue_binding(channel, method)
     topology = channel.session.context.topology
+    if topology.router(binding.vhost).has_binding(binding):
+        # What is not bound is no error, whosever queue it is.
+        channel.check_queue(binding.destination)
     channel.change(method, lambda: amqp.QueueUnbindOk(channel.number), lambda done: topology.unbind(binding, done))
 
 

@@ -79,9 +79,20 @@ def test_a_queue_goes_only_if_empty_or_unused_if_that_is_asked(
 def test_an_exclusive_queue_is_its_connections(
     api: httpx.Client, place: Place, amqp: pika.BlockingConnection
 ) -> None:
-    amqp.channel().queue_declare("mine", exclusive=True)
-    refused = api.delete(place("queues", "mine"))
-    assert (refused.status_code, "locked" in refused.json()["reason"]) == (400, True)
+    channel = amqp.channel()
+    channel.queue_declare("mine", exclusive=True)
+    channel.queue_bind("mine", "amq.direct", "key")
+    binding = place("bindings", "e", "amq.direct", "q", "mine")
+    got = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
+    for refused in (
+        api.delete(place("queues", "mine")),
+        api.delete(place("queues", "mine", "contents")),
+        api.put(place("queues", "mine"), json={"durable": False}),
+        api.post(place("queues", "mine", "get"), json=got),
+        api.post(binding, json={"routing_key": "other", "arguments": {}}),
+        api.delete(f"{binding}/key"),
+    ):
+        assert (refused.status_code, "locked" in refused.json()["reason"]) == (400, True), refused.url
 
 
 def test_a_queue_is_purged(api: httpx.Client, place: Place, amqp: pika.BlockingConnection) -> None:
