@@ -228,6 +228,55 @@ def test_many_requests_with_the_right_password_at_once_are_let_in() -> None:
     with_login(use)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"Basic gu\xc3\xa9st",
+        b"Basic Z3Vlc3Q6Z3Vlc3Q=\xff",
+        b"Basic \xff\xfe",
+        b"Basic /////w==",
+        b"Basic Z3Vlc3Q6Z3Vlc3Q",
+        b"Basic",
+        b"\xc3\xa9 Z3Vlc3Q6Z3Vlc3Q=",
+        b"Bearer \xe2\x82\xac",
+    ],
+)
+def test_header_that_is_no_basic_authentication_is_401(said: bytes) -> None:
+    async def use(client: httpx.AsyncClient, authority: Authority) -> None:
+        for method in ("GET", "POST"):
+            answer = await client.request(method, "/hello", headers=[(b"Authorization", said)])
+            assert answer.status_code == 401
+
+    with_login(use)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"Cookie", b"flyball_session=\xff\xfe; \xc3\xa9=\xc3\xa9")],
+        [(b"Host", b"127.0.0.1:\xb2\xb3"), (b"Cookie", b"flyball_session=x")],
+        [(b"Origin", b"http://[::1"), (b"Cookie", b"flyball_session=x")],
+        [(b"Sec-Fetch-Site", b"\xff"), (b"X-Requested-With", b"\xff")],
+    ],
+)
+def test_headers_of_any_octets_are_refused_not_an_error(headers: list[tuple[bytes, bytes]]) -> None:
+    async def use(client: httpx.AsyncClient, authority: Authority) -> None:
+        for method in ("GET", "POST"):
+            answer = await client.request(method, "/hello?%ff=\u20ac", headers=headers)
+            assert answer.status_code in (400, 401, 403)
+
+    with_login(use)
+
+
+def test_half_a_character_in_a_log_in_is_refused_not_an_error() -> None:
+    async def use(client: httpx.AsyncClient, authority: Authority) -> None:
+        for content in ('{"name": "guest", "password": "\\ud800"}', '{"name": "\\ud800", "password": "x"}'):
+            answer = await client.post("/api/login", content=content, headers=CONSOLE)
+            assert answer.status_code == 401
+
+    with_login(use)
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"name": "guest"}', '{"name": 1, "password": 2}', "x" * 20_000])
 def test_what_is_no_log_in_is_told_so(content: str) -> None:
     async def use(client: httpx.AsyncClient, authority: Authority) -> None:

@@ -19,6 +19,7 @@ from flyball.console.cutting import cuttable
 from flyball.console.everywhere import Everywhere
 from flyball.console.login import ConsoleLogin
 from flyball.console.sampling import Sampler
+from flyball.console.trailing_slash import without_trailing_slash
 from flyball.server.http import make_app, serving
 from flyball.server.http_peers import behind, own_names
 from flyball.server.node import HTTP_CONNECTIONS, Node, Part
@@ -56,7 +57,8 @@ def console_part(factories: Sequence[RouteFactory] = FACTORIES) -> Part:
                 if node.settings.http is None:
                     yield
                     return
-                app = cuttable(make_app([*routes, *openapi.routes(routes), *assets.routes()]))
+                served = make_app([*routes, *openapi.routes(routes), *assets.routes()])
+                app = cuttable(without_trailing_slash(served))
                 app = behind(app, node.settings.http_proxies, own_names(node.settings))
                 async with serving(app, node.settings.http, HTTP_CONNECTIONS, node.supervisor) as address:
                     node.addresses["http"] = address

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -127,7 +126,8 @@ def basic_of(request: Request) -> tuple[str, str] | None:
         return None
     try:
         name, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
+        # Also of characters beyond ASCII, which a header may hold.
         return None
     return (name, password) if colon else None
 

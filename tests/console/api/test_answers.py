@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
+from collections.abc import AsyncIterator
+from decimal import Decimal
 
 import pytest
+from starlette.responses import StreamingResponse
 
 from flyball import errors
-from flyball.console.api.answers import Refused, problem
+from flyball.console.api.answers import Refused, json_text, problem, stream, whole
 from flyball.server.http import STATUS_OF
 
 
@@ -30,6 +35,50 @@ def test_an_error_has_its_status_and_word(error: errors.FlyballError, status: in
     told = json.loads(bytes(answer.body))
     assert (answer.status_code, told["error"], told["reason"]) == (status, word, str(error))
     assert told["advice"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"k": "\u00e9"}, '{"k":"\u00e9"}'),
+        ({"k": "a\udcff"}, '{"k":"a\ufffd"}'),
+        ({"a\udcff": 1}, '{"a\ufffd":1}'),
+        ({"k": [math.nan, -math.inf, 1.5]}, '{"k":["nan","-inf",1.5]}'),
+        ({"k": b"\xff", "d": Decimal("1.5")}, '{"k":"\ufffd","d":1.5}'),
+    ],
+)
+def test_json_can_always_be_sent_and_parsed(value: object, text: str) -> None:
+    assert json_text(value) == text
+    json.loads(json_text(value).encode())
+
+
+def test_item_that_cannot_be_shown_does_not_cut_its_list_off(caplog: pytest.LogCaptureFixture) -> None:
+    def document(item: int) -> dict[str, float]:
+        return {"n": 1 / item}
+
+    async def sent(items: list[int]) -> bytes:
+        response = stream(items, document, ('{"items":', "}"))
+        assert isinstance(response, StreamingResponse)
+        return "".join([str(part) async for part in response.body_iterator]).encode()
+
+    for items in ([0], [], [0, 1], [1, 0, 2], [0] * 50 + [2] + [0] * 50):
+        told = json.loads(asyncio.run(sent(items)))
+        assert told == {"items": [{"n": 1 / item} for item in items if item]}
+    assert len(caplog.records) == 103
+    assert "left 0 out of a list" in caplog.text
+
+
+def test_whole_answer_is_an_error_or_complete() -> None:
+    async def texts(ends: bool) -> AsyncIterator[str]:
+        yield "{"
+        if not ends:
+            raise KeyError("queue")
+        yield "}"
+
+    answer = asyncio.run(whole(texts(True), {}))
+    assert (answer.status_code, answer.body, answer.headers["content-length"]) == (200, b"{}", "2")
+    with pytest.raises(KeyError):
+        asyncio.run(whole(texts(False), {}))
 
 
 def test_a_missing_right_is_401_as_with_rabbitmq_but_403_for_the_console_which_would_log_in_again() -> None:

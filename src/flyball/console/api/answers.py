@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -18,6 +19,8 @@ from flyball.server.http import STATUS_OF, WORD_OF
 from flyball.server.inspection import plain
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 SLICE = 20
 """So many items of a list are made in one turn of the loop: about a millisecond."""
@@ -92,7 +95,15 @@ def _first(table: Mapping[type[errors.FlyballError], T], error: errors.FlyballEr
 
 
 def json_text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=plain)
+    """Return the value as JSON that can be sent: clients may have put anything into names, keys and arguments."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=plain, allow_nan=False)
+        if not text.isascii():
+            text.encode()
+    except ValueError:
+        # A number that is none, or octets that are no text: JSON has neither.
+        text = json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"))
+    return text
 
 
 async def in_slices(items: Sequence[T], size: int = SLICE) -> AsyncIterator[Sequence[T]]:
@@ -112,16 +123,41 @@ async def mapped(items: Sequence[T], function: Callable[[T], Any], size: int = S
 
 
 def stream(items: Sequence[T], document: Callable[[T], Any], around: tuple[str, str] = ("", "")) -> Response:
-    """Answer with the list of the documents of the items, between two texts. They are made while it is sent."""
+    """Answer with the list of the documents of the items, between two texts. They are made while it is sent.
+
+    Status 200 is on its way by then, so an item of which no document can be made is left out, and logged.
+    """
 
     async def texts() -> AsyncIterator[str]:
         before = around[0] + "["
         async for some in in_slices(items):
-            yield before + ",".join(json_text(document(item)) for item in some)
-            before = ","
-        yield ("" if items else before) + "]" + around[1]
+            shown = [text for item in some if (text := _text_of(document, item))]
+            if shown:
+                yield before + ",".join(shown)
+                before = ","
+        yield ("" if before == "," else before) + "]" + around[1]
 
     return StreamingResponse(texts(), 200, HEADERS, MEDIA_TYPE)
+
+
+def _text_of(document: Callable[[T], Any], item: T) -> str:
+    """Return the text of an item's document, an empty one if that cannot be made."""
+    try:
+        return json_text(document(item))
+    except Exception:
+        log.exception("left %.200r out of a list: it cannot be shown", item)
+        return ""
+
+
+async def whole(texts: AsyncIterator[str], headers: Mapping[str, str], media_type: str = MEDIA_TYPE) -> Response:
+    """Answer with all of the texts, or with an error: nothing is sent before all of them are made.
+
+    For what is of no use in parts, such as a backup.
+    """
+    content = bytearray()
+    async for text in texts:
+        content += text.encode()
+    return Response(bytes(content), 200, headers, media_type)
 
 
 def fields_of(names: Iterable[str]) -> dict[str, Any]:

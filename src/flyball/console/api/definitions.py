@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 import flyball
 from flyball.console.api import definitions_own as own
 from flyball.console.api import policies, users
-from flyball.console.api.answers import HEADERS, MEDIA_TYPE, answer, done, in_slices, json_text
+from flyball.console.api.answers import HEADERS, answer, done, in_slices, json_text, whole
 from flyball.console.api.context import ApiContext, ApiRoute, Call, Right
 from flyball.console.api.importing import Import
 from flyball.console.api.nodes import RABBITMQ_VERSION
@@ -53,7 +53,7 @@ async def export_all(call: Call) -> Response:
         ("policies", hub.authority.policies.all(), policies.document_of),
         *_declared(call.node, vhosts),
     ]
-    return _exported(call, sections)
+    return await _exported(call, sections)
 
 
 async def export_vhost(call: Call) -> Response:
@@ -65,7 +65,7 @@ async def export_vhost(call: Call) -> Response:
         ("policies", call.node.hub.authority.policies.of_vhost(vhost), policies.document_of),
         *((name, items, _without_vhost(document)) for name, items, document in _declared(call.node, [vhost])),
     ]
-    return _exported(call, sections)
+    return await _exported(call, sections)
 
 
 def _declared(node: Node, vhosts: Sequence[str]) -> list[Section]:
@@ -112,7 +112,7 @@ def _destination(binding: Binding) -> tuple[str, str]:
     return binding.vhost, binding.destination
 
 
-def _exported(call: Call, sections: Sequence[Section]) -> Response:
+async def _exported(call: Call, sections: Sequence[Section]) -> Response:
     head = {
         "rabbit_version": RABBITMQ_VERSION,
         "rabbitmq_version": RABBITMQ_VERSION,
@@ -134,7 +134,8 @@ def _exported(call: Call, sections: Sequence[Section]) -> Response:
     file_name = re.sub(r"[^\w.-]", "_", call.request.query_params.get("download", ""), flags=re.ASCII)
     if file_name:
         headers["content-disposition"] = f"attachment; filename={file_name}"
-    return StreamingResponse(texts(), 200, headers, MEDIA_TYPE)
+    # A backup that is cut off must not look like one.
+    return await whole(texts(), headers)
 
 
 def _is_built_in(exchange_name: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import codecs
 from typing import Any
 
@@ -130,7 +129,7 @@ def _body_of(document: fields.Document) -> bytes:
         raise InvalidArgument(f"there is no payload_encoding {encoding!r}: give string or base64")
     try:
         return base64.b64decode(payload, validate=True)
-    except binascii.Error:
+    except ValueError:
         raise InvalidArgument("the field 'payload' is not encoded in base64") from None
 
 

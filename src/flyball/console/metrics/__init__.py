@@ -54,4 +54,9 @@ def _route(api: ApiContext, path: str, handler: Handler, query: dict[str, str] |
 
 
 def _streamed(texts: AsyncIterator[str]) -> Response:
-    return StreamingResponse(texts, 200, HEADERS, CONTENT_TYPE)
+    async def encoded() -> AsyncIterator[bytes]:
+        async for text in texts:
+            # Names may hold octets that are no text: one of them must not cut off all that follows.
+            yield text.encode("utf-8", "replace")
+
+    return StreamingResponse(encoded(), 200, HEADERS, CONTENT_TYPE)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Callable
+from datetime import UTC
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
+from pika import spec
 
+from flyball.console.api import definitions
+from flyball.model import Binding
+from tests.amqp.peer import Peer, method_frame
 from tests.nodes import RunningNode
 
 Place = Callable[..., str]
@@ -95,6 +101,38 @@ def test_a_virtual_host_moves_into_another(api: httpx.Client, place: Place, vhos
     assert [{**policy, "vhost": vhost} for policy in copied.pop("policies")] == found.pop("policies")
     assert copied == found
     api.delete("/vhosts/copy")
+
+
+def test_export_is_whole_whatever_clients_have_declared(
+    api: httpx.Client, place: Place, vhost: str, console_node: RunningNode
+) -> None:
+    arguments = {"text": "\u00e9", "octets": b"\xff", "time": datetime.datetime(9999, 1, 1, tzinfo=UTC)}
+    with Peer(*console_node.address("amqp")).open(vhost=vhost) as peer:
+        declare = spec.Queue.Declare(queue="q", durable=True, arguments={**arguments, "XX": 1})
+        # The name of an argument may be octets that are no UTF-8; pika writes none.
+        peer.send_bytes(method_frame(declare, 1).replace(b"\x02XX", b"\x02\xff\xfe"))
+        peer.expect(spec.Queue.DeclareOk)
+    for path in ("/definitions", f"/definitions/{quote(vhost, safe='')}", place("queues"), place("bindings")):
+        answer = api.get(path)
+        assert answer.status_code == 200
+        json.loads(answer.content, parse_constant=pytest.fail)
+    answer = api.get("/definitions")
+    assert answer.headers["content-length"] == str(len(answer.content))
+    (queue,) = of_vhost(answer.json(), vhost)["queues"]
+    assert queue["arguments"]["\ufffd\ufffd"] == 1
+
+
+def test_export_that_fails_has_the_status_of_an_error(
+    api: httpx.Client, new_client: Callable[..., httpx.Client], place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(api, place)
+
+    def fail(binding: Binding) -> dict[str, Any]:
+        raise KeyError(binding.source)
+
+    monkeypatch.setattr(definitions, "_of_binding", fail)
+    # Another connection: the node closes it with the answer.
+    assert new_client().get("/definitions").status_code == 500
 
 
 def test_a_download_has_a_name(api: httpx.Client) -> None:
