@@ -15,11 +15,11 @@ import pytest
 
 from tests.amqp.brokers import Broker
 from tests.amqp.clients.celery_tasks import BROKER_VARIABLE, QUEUE_VARIABLE, make_app
-from tests.amqp.queues import take
+from tests.amqp.queues import count, take
 
 LIMIT_S = 60.0
 ROOT = Path(__file__).parents[3]
-StartWorker = Callable[[], "subprocess.Popen[str]"]
+StartWorker = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
@@ -27,7 +27,8 @@ def app(broker: Broker, name: str) -> Iterator[Any]:
     """The application, as those who send tasks have it."""
     app = make_app(broker.url(), name)
     yield app
-    app.backend.result_consumer.stop()
+    if app.backend.result_consumer._consumer is not None:
+        app.backend.result_consumer.stop()
     app.close()
     # Their connections are kept for the whole process otherwise, closed as they are.
     kombu.pools.reset()
@@ -35,12 +36,13 @@ def app(broker: Broker, name: str) -> Iterator[Any]:
 
 @pytest.fixture
 def start_worker(broker: Broker, name: str, tmp_path: Path) -> Iterator[StartWorker]:
-    """Start a worker; it is stopped after the test."""
+    """Start a worker, with further options; it is stopped after the test."""
     log = (tmp_path / "worker.log").open("w")
 
-    def start() -> subprocess.Popen[str]:
+    def start(*options: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "celery", "--app", "tests.amqp.clients.celery_tasks", "worker"]
         command += ["--pool", "solo", "--loglevel", "INFO", "--hostname", f"{name}-{len(workers)}@localhost"]
+        command += options
         environment = {**os.environ, BROKER_VARIABLE: broker.url(), QUEUE_VARIABLE: name}
         worker = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, text=True, env=environment, cwd=ROOT)
         workers.append(worker)
@@ -102,3 +104,21 @@ def test_a_task_that_is_acknowledged_late_survives_its_worker(
     doomed.wait(LIMIT_S)
     start_worker()
     assert result.get(timeout=LIMIT_S) == "done by another worker"
+
+
+def test_worker_of_three_queues_holds_as_many_tasks_as_its_prefetch(
+    app: Any, start_worker: StartWorker, channel: Any, new_name: Callable[[], str]
+) -> None:
+    started, queues = new_name(), [new_name() for _ in range(3)]
+    for queue in (started, *queues):
+        channel.queue_declare(queue, durable=queue != started)
+    for queue in queues * 2:
+        app.send_task("outlive_the_worker", (started,), queue=queue)
+    worker = start_worker("--queues", ",".join(queues), "--concurrency", "1")
+    take(channel, started)
+    # It works on one, acknowledged late, and holds no other in reserve: its prefetch is one for all queues together.
+    assert sum(count(channel, queue) for queue in queues) == 5
+    worker.kill()
+    worker.wait(LIMIT_S)
+    for queue in queues:
+        channel.queue_delete(queue)

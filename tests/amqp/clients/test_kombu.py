@@ -46,6 +46,12 @@ def test_a_producer_declares_what_it_needs_and_a_consumer_gets_it(connection: An
     exchange(connection.default_channel).delete()
 
 
+def test_prefetch_of_a_channel_is_global(connection: Any) -> None:
+    """By this Celery decides whether a worker's queues share one window."""
+    connection.connect()
+    assert not connection.qos_semantics_matches_spec
+
+
 def test_confirms_are_awaited(broker: Broker, name: str) -> None:
     with Connection(broker.url(), transport_options={"confirm_publish": True}) as connection:
         queue = Queue(name, auto_delete=True)

@@ -12,6 +12,7 @@ from flyball.console.api.context import ApiContext
 from flyball.console.everywhere import Everywhere
 from flyball.console.login import ConsoleLogin
 from flyball.console.sampling import Sampler
+from flyball.server.amqp.context import server_properties
 from flyball.server.node import Node
 from flyball.server.usage import Usage
 from tests.console.api.conftest import Api
@@ -48,7 +49,8 @@ def test_the_overview_adds_up_what_happens(api: Api, channel: Any) -> None:
 def test_the_overview_names_the_product_and_the_version_of_the_api(api: Api) -> None:
     found = api.get("/overview")
     assert found["product_name"] == "Flyball"
-    assert found["rabbitmq_version"].startswith("3.10.")
+    assert found["rabbitmq_version"] == server_properties()["version"]
+    assert found["product_version"] == server_properties()["flyball_version"]
     assert (found["node"], found["cluster_name"]) == ("north", "north")
     assert api.get("/cluster-name") == {"name": "north"}
 

@@ -233,8 +233,7 @@ class Subscription:
         await self.set_window(self._wanted)
 
     def _window_of(self, session: Session, connection: AmqpConnection) -> BrokerWindow:
-        product = connection.server_properties.get("product")
-        if product in ("Flyball", b"Flyball"):
+        if "flyball_version" in connection.server_properties:
             return ConsumerWindow(session)
         return NewSubscription(session) if self._global_is_refused else ChannelWindow(session)
 

@@ -15,8 +15,8 @@ from flyball.console.api import policies, users
 from flyball.console.api.answers import HEADERS, answer, done, in_slices, json_text, whole
 from flyball.console.api.context import ApiContext, ApiRoute, Call, Right
 from flyball.console.api.importing import Import
-from flyball.console.api.nodes import RABBITMQ_VERSION
 from flyball.model import Binding, Destination, Exchange, Queue
+from flyball.server.amqp import RABBITMQ_VERSION
 from flyball.server.node import Node
 
 MOST_BYTES = 32 * 1024 * 1024

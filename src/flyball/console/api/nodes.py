@@ -23,9 +23,6 @@ from flyball.store.registry import NodeState
 DOCUMENT = "node_document"
 """What other nodes are asked for."""
 
-RABBITMQ_VERSION = "3.10.8"
-"""The RabbitMQ whose API this is: tools look what they may ask for."""
-
 EXCHANGE_TYPES = [
     {"name": "direct", "description": "AMQP direct exchange, as per the AMQP specification", "enabled": True},
     {"name": "fanout", "description": "AMQP fanout exchange, as per the AMQP specification", "enabled": True},

@@ -14,6 +14,7 @@ from flyball.console.api import gathering, nodes, vhosts
 from flyball.console.api.answers import answer
 from flyball.console.api.context import ApiContext, ApiRoute, Call, Right
 from flyball.console.api.statistics import OF_CHURN, OF_LENGTH, OF_NODE, OF_QUEUE, detailed, message_stats, rates_of
+from flyball.server.amqp import RABBITMQ_VERSION
 
 
 def routes(context: ApiContext) -> list[ApiRoute]:
@@ -45,8 +46,8 @@ def _name(call: Call) -> str:
 def _about(call: Call) -> dict[str, Any]:
     python = platform.python_version()
     return {
-        "management_version": nodes.RABBITMQ_VERSION,
-        "rabbitmq_version": nodes.RABBITMQ_VERSION,
+        "management_version": RABBITMQ_VERSION,
+        "rabbitmq_version": RABBITMQ_VERSION,
         "product_name": "Flyball",
         "product_version": flyball.__version__,
         "erlang_version": python,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import platform
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +18,9 @@ from flyball.wire.amqp import Value, delivery_prefix, encode_delivery
 if TYPE_CHECKING:
     from flyball.server.amqp.afar import Afar
     from flyball.server.amqp.channel import Channel
+
+# The RabbitMQ whose behaviour and HTTP API these are: clients and tools look what they may ask for.
+RABBITMQ_VERSION = "3.10.8"
 
 REPLY_TO = "amq.rabbitmq.reply-to"
 """Stands for the channel itself where a client asks for direct replies; the names that it gets begin so."""
@@ -98,11 +102,16 @@ _CAPABILITIES = (
 
 
 def server_properties() -> dict[str, Value]:
-    """Return what a node tells of itself when a connection begins."""
+    """Return what a node tells of itself when a connection begins.
+
+    Clients choose what they do by product and version: kombu, and so Celery, use a global prefetch only with RabbitMQ
+    3.3 to 3.x. Who wants to know what is really there finds `flyball_version`.
+    """
     return {
-        "product": "Flyball",
-        "version": flyball.__version__,
-        "platform": "Python",
-        "information": "A message broker that governs itself",
+        "product": "RabbitMQ",
+        "version": RABBITMQ_VERSION,
+        "platform": f"Flyball {flyball.__version__}, Python {platform.python_version()}",
+        "information": "Flyball, a message broker that governs itself, with the behaviour of RabbitMQ",
+        "flyball_version": flyball.__version__,
         "capabilities": dict.fromkeys(_CAPABILITIES, True),
     }
