@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -24,6 +25,13 @@ from flyball.store.memory import MemoryStore
 
 T = TypeVar("T")
 
+_folder = tempfile.TemporaryDirectory(prefix="flyball-token-")
+
+TOKEN_FILE = Path(_folder.name) / "admin.token"
+"""The token of all nodes that tests start: their clients in this process find it by the environment."""
+
+os.environ["FLYBALL_TOKEN_FILE"] = str(TOKEN_FILE)
+
 ANSWER_LIMIT_S = 60.0
 
 EPHEMERAL = {**dict.fromkeys(("amqp", "telesto", "thorbang"), "127.0.0.1:0"), "http": "off"}
@@ -34,7 +42,7 @@ class RunningNode:
     """A node on free ports of the loopback address, with further parts beside it."""
 
     def __init__(self, data: Path, *, parts: Sequence[Part] = (), **flags: object) -> None:
-        defaults = {"data": str(data), **EPHEMERAL, "trace": "off"}
+        defaults = {"data": str(data), "token_file": str(TOKEN_FILE), **EPHEMERAL, "trace": "off"}
         self._settings: ServeSettings = load_settings({**defaults, **flags}, {})
         self._parts = parts
         self._thread = threading.Thread(target=self._main, name="node")
@@ -165,7 +173,7 @@ class ServeProcess:
     """`flyball serve` as a process of its own, on free ports unless told otherwise."""
 
     def __init__(self, data: Path, **flags: object) -> None:
-        settings = {"data": data, **EPHEMERAL, "trace": "off", **flags}
+        settings = {"data": data, "token_file": TOKEN_FILE, **EPHEMERAL, "trace": "off", **flags}
         self._command = [sys.executable, "-m", "flyball", "serve"]
         for name, value in settings.items():
             self._command += ["--" + name.replace("_", "-"), str(value)]

@@ -35,6 +35,7 @@ from bench.chaos.nodes import Site
 from flyball.client import Client
 from flyball.errors import LabError
 from flyball.lab.history import UPHEAVAL, Checker, Kind, Operation, Recorder, Verdict, to_line
+from flyball.wire.telesto import TOKEN_FILE
 
 SERVED_LIMIT_S = 10.0
 """Everything has to be served again so soon after a fault, unless the settings say otherwise."""
@@ -248,7 +249,9 @@ class Chaos:
                 channel = await connection.channel()
                 await channel.declare_queue(queue, durable=True)
         if CLUSTERED in self._queues:
-            async with Client.connect(self._site.address(self._names[0], "telesto")) as client:
+            first = self._names[0]
+            token_file = self._settings.folder / first / TOKEN_FILE
+            async with Client.connect(self._site.address(first, "telesto"), token_file=token_file) as client:
                 await client.manage("domain.cluster.create", name=CLUSTERED, members=self._names, options=OPTIONS)
 
     def _hire(self, tasks: asyncio.TaskGroup) -> None:

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from flyball.client.sync import Client
 from flyball.lab.rabbitmq import RabbitMq, rabbitmq
+from tests.nodes import TOKEN_FILE
 
 
 class Broker(Protocol):
@@ -169,7 +170,7 @@ def flyball_broker(folder: Path, *options: str) -> Iterator[Broker]:
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "flyball", "serve", "--store", "embedded", "--data", str(folder / "data")]
     command += ["--amqp", "127.0.0.1:0", "--telesto", "127.0.0.1:0", "--thorbang", "off", "--http", "off"]
-    command += ["--trace", "off", *options]
+    command += ["--trace", "off", "--token-file", str(TOKEN_FILE), *options]
     # A file, since nobody reads a pipe during the tests and a full one would stop the node.
     log = folder / "log"
     with log.open("w") as complaints:

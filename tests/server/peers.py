@@ -9,7 +9,7 @@ from typing import TypeVar
 from flyball.wire import telesto as wire
 from flyball.wire.telesto import ErrorCode, Outcome, Record, WireDraft, WireMessage, WireSelector
 from flyball.wire.thorbang import AnswerDecoder
-from tests.nodes import RunningNode
+from tests.nodes import TOKEN_FILE, RunningNode
 
 P = TypeVar("P", bound=wire.Packet)
 
@@ -176,6 +176,12 @@ class TelestoPeer(Peer):
         self._decoder.widen(welcome.frame_max)
         return welcome
 
+    def prove(self, token: bytes | None = None) -> wire.Packet:
+        """Prove to be the owner of the node, with its token unless another is given."""
+        nonce = self.get(wire.Nonce, wire.AskNonce(self.next_id())).data
+        token = TOKEN_FILE.read_bytes().strip() if token is None else token
+        return self.ask(wire.Prove(self.next_id(), wire.proof_of(token, nonce)))
+
     def join(self, name: str = "client", mode: int = 1) -> int:
         self.client_id = self.get(wire.Joined, wire.Join(self.next_id(), name, mode)).client_id
         return self.client_id
@@ -230,6 +236,7 @@ def wide(node: RunningNode, name: str | None = "client", mode: int = 1) -> Teles
     """Connect with the extension, and join as the client of that name."""
     peer = TelestoPeer(node.connect("telesto"))
     peer.widen()
+    peer.prove()
     if name is not None:
         peer.join(name, mode)
     return peer
@@ -239,5 +246,6 @@ def wide_peer(node: RunningNode, name: str) -> TelestoPeer:
     """Return a client of that name which speaks the extension."""
     peer = TelestoPeer(node.connect("telesto"))
     peer.widen()
+    peer.prove()
     peer.join(name)
     return peer

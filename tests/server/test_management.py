@@ -22,6 +22,7 @@ def peer(memory_node: RunningNode) -> TelestoPeer:
     """A tool: it speaks wide frames and is no client."""
     peer = TelestoPeer(memory_node.connect("telesto"))
     peer.widen()
+    peer.prove()
     return peer
 
 

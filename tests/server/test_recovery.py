@@ -280,6 +280,7 @@ def peers(node: ServeProcess) -> tuple[ThorBangPeer, TelestoPeer, TelestoPeer]:
     plain, wide = TelestoPeer(node.connect("telesto")), TelestoPeer(node.connect("telesto"))
     plain.register("plain")
     wide.widen()
+    wide.prove()
     wide.join("wide")
     return ThorBangPeer(node.connect("thorbang")), plain, wide
 

@@ -93,6 +93,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         [telesto]
         address = "off"
         time_order = "oldest"
+        token_file = "t"
         frame_max_bytes = "1MiB"
         [thorbang]
         address = "[::1]:0"
@@ -143,6 +144,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         "tls_key": Path("k"),
         "tls_ca": Path("a"),
         "telesto": None,
+        "token_file": Path("t"),
         "telesto_time_order": "oldest",
         "telesto_frame_max_bytes": 2**20,
         "thorbang": Address("::1", 0),

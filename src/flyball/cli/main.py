@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +17,7 @@ from flyball.cli.serve import serve
 from flyball.cli.status import status
 from flyball.cli.store import store
 from flyball.cli.top import top
+from flyball.client.owner import FILE_VARIABLE
 
 app = typer.Typer(name="flyball", help="A message broker that governs itself.", no_args_is_help=True)
 for command in (serve, demo, store, gateway, status, top, put, get):
@@ -34,5 +37,17 @@ def flyball(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            envvar=FILE_VARIABLE,
+            metavar="FILE",
+            help="Token of the node; admin.token in FLYBALL_DATA or ./data if none.",
+        ),
+    ] = None,
 ) -> None:
     """A message broker that governs itself."""
+    if token_file is not None:
+        # For whichever client the command makes.
+        os.environ[FILE_VARIABLE] = str(token_file)

@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -96,6 +97,7 @@ class Client:
         time_limit_s: float = DEFAULT_TIME_LIMIT_S,
         max_pending: int = DEFAULT_MAX_PENDING,
         backoff: Backoff | None = None,
+        token_file: str | Path | None = None,
     ) -> Self:
         """Return a client that connects when it is entered or opened.
 
@@ -105,7 +107,9 @@ class Client:
         Flyball node, but put and read nothing.
 
         `extension=False` speaks plain Telesto even to a Flyball node. At most `max_pending` requests are under way
-        at a time; the next ones wait.
+        at a time; the next ones wait. What only the node's owner may do needs the node's token: it is read from
+        `token_file` or, if that is None, from where a node beside this program keeps it (FLYBALL_TOKEN_FILE,
+        admin.token in FLYBALL_DATA or in ./data).
         """
         if name is not None and client_id is not None:
             raise InvalidValue("connect by name or by client_id, not by both")
@@ -123,6 +127,7 @@ class Client:
                 time_limit_s=check_seconds("time_limit_s", time_limit_s, math.inf, above=0),
                 max_pending=check_int("max_pending", max_pending, 2, 10_000),
                 backoff=backoff or Backoff(),
+                token_file=token_file,
             )
         )
 
@@ -189,7 +194,7 @@ class Client:
     async def manage(self, command: str, /, *, time_limit_s: float | None = None, **arguments: Any) -> Any:
         """Have the node carry out a command of its administration, such as `user.list`; return what came of it.
 
-        Raises NotLocal if the node runs on another machine, and CommandRefused.
+        Raises NotLocal if the node runs on another machine, NotOwner without its token, and CommandRefused.
         """
         self._link.require_extension("manage")
         request = wire.Manage(0, json.dumps({**arguments, "command": command}).encode())

@@ -12,6 +12,7 @@ FlyballError
     ├── InvalidValue           an argument is out of range; nothing was sent
     ├── LimitExceeded          the server allows no request as large as this
     ├── NotLocal               a node is managed only from its own machine
+    ├── NotOwner               only one who can read the token of the node may do this
     ├── CommandRefused         the node cannot carry out the command; the text says why
     └── LeaseNotFound
         └── LeaseLost          the delivery's connection or consumer is gone: its message is delivered again
@@ -102,6 +103,10 @@ class NotLocal(RequestError):
     """A node is managed only from the machine on which it runs."""
 
 
+class NotOwner(RequestError):
+    """Only one who can read the token of the node may do this."""
+
+
 class CommandRefused(RequestError):
     """The node cannot carry out a command of its administration."""
 
@@ -123,6 +128,7 @@ _ERRORS: dict[int, Callable[[int | str, str], FlyballError]] = {
     ErrorCode.STORE_UNAVAILABLE: lambda subject, details: StoreUnavailable(details),
     ErrorCode.LIMIT_EXCEEDED: lambda subject, details: LimitExceeded(details),
     ErrorCode.NOT_LOCAL: lambda subject, details: NotLocal(details),
+    ErrorCode.NOT_OWNER: lambda subject, details: NotOwner(details),
     ErrorCode.COMMAND_REFUSED: lambda subject, details: CommandRefused(details),
     ErrorCode.TOPIC_NOT_EXISTING: lambda subject, details: TopicNotFound(str(subject)),
     ErrorCode.CONSUMER_NOT_EXISTING: lambda subject, details: ConsumerNotFound(int(subject or 0)),

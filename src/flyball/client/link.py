@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
@@ -26,9 +27,11 @@ from flyball.client.errors import (
     error_of,
 )
 from flyball.client.messages import check_seconds
+from flyball.client.owner import find_token
 from flyball.errors import FlyballError, ProtocolError, RequestError
 from flyball.model import Client, ClientMode
 from flyball.wire import telesto as wire
+from flyball.wire.telesto import ErrorCode
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +100,7 @@ class Link:
         backoff: Backoff,
         reconnects: bool = True,
         on_move: Callable[[wire.MoveRequested], None] = lambda request: None,
+        token_file: str | Path | None = None,
     ) -> None:
         self.address = address
         self.client: Client | None = None
@@ -114,6 +118,7 @@ class Link:
         self._backoff = backoff
         self._reconnects = reconnects
         self._on_move = on_move
+        self._token_file = token_file
         self._connection: Connection | None = None
         self._changed = asyncio.Event()
         """Set while there is a connection, or will never be one again."""
@@ -271,7 +276,23 @@ class Link:
         A request that was surely not sent is sent again on the next connection; one whose fate is unknown only
         if it is `repeatable`. There is no time limit here: use `time_limit` around it.
         """
-        return await self.run(lambda connection: connection.request(packet, operation, waits=waits), repeatable)
+
+        async def send(connection: Connection) -> wire.Packet:
+            answer = await connection.request(packet, operation, waits=waits)
+            if type(answer) is wire.Error and answer.code == ErrorCode.NOT_OWNER and await self._prove(connection):
+                answer = await connection.request(packet, operation, waits=waits)
+            return answer
+
+        return await self.run(send, repeatable)
+
+    async def _prove(self, connection: Connection) -> bool:
+        """Show that this client has the token of the node. False if it has none, or another."""
+        token = find_token(self._token_file)
+        if token is None:
+            return False
+        nonce = expect(await connection.request(wire.AskNonce(0), "prove"), wire.Nonce)
+        answer = await connection.request(wire.Prove(0, wire.proof_of(token, nonce.data)), "prove")
+        return isinstance(answer, wire.Success)
 
     async def run(self, send: Callable[[Connection], Awaitable[T]], repeatable: bool) -> T:
         """Call `send` with the connection, and again with the next one as `exchange` says."""

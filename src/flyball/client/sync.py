@@ -6,6 +6,7 @@ Names, arguments, results and errors are the same; what they promise is said the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
@@ -168,6 +169,7 @@ class Client:
         time_limit_s: float = DEFAULT_TIME_LIMIT_S,
         max_pending: int = DEFAULT_MAX_PENDING,
         backoff: Backoff | None = None,
+        token_file: str | Path | None = None,
     ) -> Self:
         """Return a client that connects when it is entered or opened."""
         return cls(
@@ -181,6 +183,7 @@ class Client:
                 time_limit_s=time_limit_s,
                 max_pending=max_pending,
                 backoff=backoff,
+                token_file=token_file,
             )
         )
 
@@ -295,7 +298,7 @@ class Client:
     def manage(self, command: str, /, *, time_limit_s: float | None = None, **arguments: Any) -> Any:
         """Have the node carry out a command of its administration, such as `user.list`; return what came of it.
 
-        Raises NotLocal if the node runs on another machine, and CommandRefused.
+        Raises NotLocal if the node runs on another machine, NotOwner without its token, and CommandRefused.
         """
         return self._portal.call(self._client.manage(command, time_limit_s=time_limit_s, **arguments))
 

@@ -27,9 +27,7 @@ async def create_cluster(targets: Sequence[Target], name: str) -> None:
     nodes = [target.name for target in targets]
     try:
         async with contextlib.AsyncExitStack() as opened, asyncio.timeout(READY_LIMIT_S):
-            clients = [
-                await opened.enter_async_context(Client.connect(_address(target, "telesto"))) for target in targets
-            ]
+            clients = [await opened.enter_async_context(_client(target)) for target in targets]
             for client in clients:
                 await _until(client, lambda facts: set(nodes) <= _nodes_up(facts))
             options = targets[0].cluster or {}
@@ -68,7 +66,7 @@ class DomainWatch:
 
     def __init__(self, target: Target) -> None:
         """Watch through one node, which has to be there all the time."""
-        self._address = _address(target, "telesto")
+        self._target = target
         self._began_s = time.monotonic()
         self._members: list[tuple[float, int]] = []
         self._given: dict[str, int] = {}
@@ -91,7 +89,7 @@ class DomainWatch:
 
     async def _look(self) -> None:
         try:
-            async with Client.connect(self._address) as client:
+            async with _client(self._target) as client:
                 facts = await client.manage("domain.show")
         except FlyballError as error:
             raise LabError(f"the domain does not tell how it is: {error}") from error
@@ -99,6 +97,10 @@ class DomainWatch:
         self._members.append((round(time.monotonic() - self._began_s, 1), len(members)))
         for member in members:
             self._given[member["node"]] = max(member["given"], self._given.get(member["node"], 0))
+
+
+def _client(target: Target) -> Client:
+    return Client.connect(_address(target, "telesto"), token_file=target.token_file or None)
 
 
 async def _until(client: Client, condition: Callable[[Mapping[str, Any]], bool]) -> None:

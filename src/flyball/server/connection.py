@@ -83,6 +83,8 @@ class Hub:
         self.connections: set[Connection] = set()
         self.handshakes: Handshakes[Connection] = Handshakes(max_unauthenticated)
         """Those that have not logged in yet, of protocols in which they have to."""
+        self.owner_keys: tuple[bytes, ...] = ()
+        """What a client of Telesto has that is the owner or another node: the token, the domain's secret."""
         self.last_number = 0
         """The number of the last connection that came."""
         self.stalled: set[Connection] = set()

@@ -204,6 +204,9 @@ COMMANDS: dict[str, Command] = {
 FOR_EVERYBODY = frozenset(command for command in COMMANDS if command.startswith(("queue.", "topic.")))
 """Commands that need no administrator: who may create queues may list them, and create topics."""
 
+FOR_ALL_CLIENTS = FOR_EVERYBODY - {"topic.delete", "topic.unsubscribe"}
+"""Commands that need no token either: they delete nothing."""
+
 
 async def manage(hub: Hub, command: str, arguments: Mapping[str, Any]) -> Any:
     """Carry out a command of the table, or of another part of the node. Raises their errors, and InvalidArgument."""

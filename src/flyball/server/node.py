@@ -38,6 +38,7 @@ from flyball.server.link.ownership import Ownership
 from flyball.server.logs import configure_logging
 from flyball.server.membership import Membership
 from flyball.server.node_loops import add_node_loops
+from flyball.server.owner import owner_token
 from flyball.server.pace import Pace, operations_of
 from flyball.server.remote import Remotes
 from flyball.server.settings import Address, ServeSettings
@@ -52,6 +53,7 @@ from flyball.store.null import NullStore
 from flyball.store.postgres.embedded import EmbeddedPostgres
 from flyball.store.postgres.store import PostgresStore
 from flyball.trace.recorder import Recorder
+from flyball.wire.telesto import TOKEN_FILE
 
 log = logging.getLogger(__name__)
 
@@ -215,6 +217,8 @@ async def serving(
         membership = Membership(hub, topology, definitions, lease_s=settings.lease_s, version=snapshot.version)
         registry = store.registry
         peers = Peers(hub, registry.node_id, registry.epoch, registry.secret)
+        token = owner_token(settings.token_file or settings.data / TOKEN_FILE)
+        hub.owner_keys = (token, registry.secret) if registry.secret else (token,)
         peers.commands.update(Ownership(topology).commands)
         peers.commands[CATCH_UP] = membership.catch_up
         remotes = Remotes(broker, directory, peers)

@@ -214,6 +214,11 @@ class ServeSettings(BaseModel):
     telesto: Listener = option(
         "127.0.0.1:9001", "Where clients of the Telesto protocol connect.", key="telesto.address"
     )
+    token_file: OptionalFile = option(
+        None,
+        "File with the token that administering by the command line needs; admin.token in the data folder if none.",
+        key="telesto.token_file",
+    )
     telesto_time_order: Literal["newest", "oldest"] = option(
         "newest", "Which message a Telesto client gets first when it reads by time.", key="telesto.time_order"
     )

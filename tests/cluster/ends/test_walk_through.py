@@ -95,6 +95,8 @@ def test_the_walk_through_works_as_it_is_written(terminals: Terminals) -> None:
     _, said = terminals.open(store)
     [url] = re.findall(r"--store '(.*)'", "\n".join(said))
     terminals.environment["FLYBALL_STORE"] = url
+    [token_file] = re.findall(r"^export FLYBALL_TOKEN_FILE=(\S+)", SERVE, re.MULTILINE)
+    terminals.environment["FLYBALL_TOKEN_FILE"] = token_file
     serving = {}
     addresses = {}
     for command in commands(SERVE):

@@ -42,6 +42,8 @@ _ADMINISTRATION: Table = {
     wire.ListClients: extension.list_clients,
     wire.RemoveClient: extension.remove_client,
     wire.Manage: extension.manage,
+    wire.AskNonce: extension.ask_nonce,
+    wire.Prove: extension.prove,
     wire.Place: clustering.place,
     wire.Forwarded: clustering.forwarded,
 }

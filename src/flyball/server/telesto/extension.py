@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from functools import partial
 
 import flyball
@@ -21,7 +22,14 @@ from flyball.server import management
 from flyball.server.status import status_of
 from flyball.server.telesto import plain
 from flyball.server.telesto.putting import put_drafts
-from flyball.server.telesto.session import RECORD_BYTES, Refusal, TelestoRequest, TelestoSession, record_of
+from flyball.server.telesto.session import (
+    RECORD_BYTES,
+    Refusal,
+    TelestoRequest,
+    TelestoSession,
+    not_owner,
+    record_of,
+)
 from flyball.trace.schema import Kind, Result
 from flyball.wire import telesto as wire
 
@@ -369,6 +377,22 @@ def settle(session: TelestoSession, packet: wire.Settle, request: TelestoRequest
 # Administration
 
 
+def ask_nonce(session: TelestoSession, packet: wire.AskNonce, request: TelestoRequest) -> None:
+    request.kind = Kind.IDENTIFY
+    session.nonce = secrets.token_bytes(wire.NONCE_BYTES)
+    session.reply(request, wire.Nonce(packet.packet_id, session.nonce))
+
+
+def prove(session: TelestoSession, packet: wire.Prove, request: TelestoRequest) -> None:
+    """Let the client administer the node if it has its token. A nonce is good for one proof."""
+    request.kind = Kind.IDENTIFY
+    nonce, session.nonce = session.nonce, b""
+    if not nonce or not any(wire.is_proof(packet.data, key, nonce) for key in session.hub.owner_keys):
+        raise not_owner()
+    session.is_owner = True
+    session.succeed(request)
+
+
 def purge(session: TelestoSession, packet: wire.Purge, request: TelestoRequest) -> None:
     request.kind = Kind.PURGE
     request.queue_id = packet.queue_id
@@ -410,6 +434,8 @@ async def _manage(session: TelestoSession, packet: wire.Manage, request: Telesto
         command, arguments = management.read_command(packet.command)
         if not session.peer_is_loopback and command not in management.FOR_EVERYBODY:
             raise Refusal(wire.ErrorCode.NOT_LOCAL, "a node is managed only from the machine on which it runs")
+        if not session.is_owner and command not in management.FOR_ALL_CLIENTS:
+            raise not_owner()
         result = await management.manage(session.hub, command, arguments)
     except Refusal as error:
         session.refuse(request, error)

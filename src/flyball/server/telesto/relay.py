@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from flyball.errors import FlyballError, ProtocolError, QueueNotFound, StoreError, StoreUnavailable
 from flyball.server.settings import Address
@@ -66,6 +66,8 @@ _KINDS: dict[type[wire.Packet], Kind] = {
     wire.Settle: Kind.SETTLE,
 }
 
+P = TypeVar("P", bound=wire.Packet)
+
 Answered = Callable[[wire.Packet | None, bool], None]
 """Called with the answer; or with None and whether the request was sent, when the connection is lost."""
 
@@ -96,6 +98,9 @@ class Upstream(asyncio.Protocol):
                 await asyncio.get_running_loop().create_connection(lambda: self, *self._address)
                 await self._expect(wire.IdentifyClient(0, wire.EXTENSION_CLIENT_ID), wire.Welcome)
                 await self._expect(wire.Forwarded(0), wire.Success)
+                # The client's own node has seen what the client may do.
+                nonce = await self._expect(wire.AskNonce(0), wire.Nonce)
+                await self._expect(wire.Prove(0, wire.proof_of(self._relay.secret, nonce.data)), wire.Success)
                 if self._client_id:
                     await self._identify()
         except (OSError, TimeoutError, ProtocolError) as error:
@@ -121,7 +126,7 @@ class Upstream(asyncio.Protocol):
             else:
                 return
 
-    async def _expect(self, packet: wire.Packet, kind: type[wire.Packet]) -> None:
+    async def _expect(self, packet: wire.Packet, kind: type[P]) -> P:
         """Send a request and wait for its answer. Raises ProtocolError if it is another one, or none."""
         told: asyncio.Future[wire.Packet | None] = asyncio.get_running_loop().create_future()
 
@@ -133,6 +138,7 @@ class Upstream(asyncio.Protocol):
         answer = await told
         if not isinstance(answer, kind):
             raise ProtocolError(f"{type(packet).__name__} was answered with {answer}")
+        return answer
 
     # Requests
 
@@ -371,6 +377,11 @@ class Relay:
         return self._session.refusal(answer.code, answer.details)
 
     # Connections
+
+    @property
+    def secret(self) -> bytes:
+        """What nodes of the domain know each other by."""
+        return self._hub.owner_keys[-1]
 
     def upstream(self, node_id: int) -> Upstream | None:
         """Return a connection to the node, which may not be ready yet; None if nobody knows where it is."""

@@ -74,6 +74,15 @@ class Refusal(RequestError):
         self.code = code
 
 
+def not_owner() -> Refusal:
+    """Return the answer to what only the node's owner may do."""
+    return Refusal(
+        ErrorCode.NOT_OWNER,
+        "only the owner of the node may do this: name its token file, admin.token in its data folder, with"
+        " FLYBALL_TOKEN_FILE or flyball --token-file",
+    )
+
+
 class TelestoRequest(Span):
     """A request and the packet id that its answer carries."""
 
@@ -89,6 +98,9 @@ _ROLES: Mapping[type[wire.Packet], Role] = {
     wire.Consume: Role.CONSUMER,
 }
 """What a client of a clustered queue is that sends these, and that another member can serve as well."""
+
+OWNERS_PACKETS: frozenset[type[wire.Packet]] = frozenset({wire.DeleteQueue, wire.Purge, wire.RemoveClient})
+"""What only the node's owner may do in wide frames. In plain ones queues are deleted as the original does it."""
 
 Handler = Callable[["TelestoSession", Any, TelestoRequest], None]
 Table = Mapping[type[wire.Packet], Handler]
@@ -114,6 +126,10 @@ class TelestoSession(RequestConnection):
         self.refused: set[int] = set()
         """Queues that were not here when something was put there that another node passed on: what came behind that
         is refused, too, until that node begins anew."""
+        self.is_owner = False
+        """Whether the client has proved that it has the node's token, or is another node."""
+        self.nonce = b""
+        """What the next proof is made of; empty if there is none."""
         self.relay = Relay(self)
         self.mode = ClientMode.READ_ONLY
         self.consumers: dict[int, Consumer] = {}
@@ -145,6 +161,8 @@ class TelestoSession(RequestConnection):
         handler = self._table.get(type(parsed))
         if handler is None:
             raise NotIdentified(f"packet {type(parsed).__name__} is not allowed now")
+        if self.is_wide and not self.is_owner and type(parsed) in OWNERS_PACKETS:
+            raise not_owner()
         if self.broker.engine.has_shadows:
             self._check_queues(parsed)
         if self.asks_others:

@@ -53,6 +53,7 @@ from flyball.wire.telesto.extension import (
     Take,
     Welcome,
 )
+from flyball.wire.telesto.owner import NONCE_BYTES, TOKEN_FILE, AskNonce, Nonce, Prove, is_proof, proof_of
 from flyball.wire.telesto.packets import (
     ComplexTest,
     CreateQueue,
@@ -99,8 +100,11 @@ from flyball.wire.telesto.values import (
 
 __all__ = [
     "EXTENSION_CLIENT_ID",
+    "NONCE_BYTES",
     "PLAIN_FRAME_MAX",
+    "TOKEN_FILE",
     "Arrive",
+    "AskNonce",
     "Cancel",
     "Clients",
     "ComplexTest",
@@ -141,6 +145,7 @@ __all__ = [
     "MessageTest",
     "Messages",
     "MoveRequested",
+    "Nonce",
     "Outcome",
     "Packet",
     "PacketDecoder",
@@ -151,6 +156,7 @@ __all__ = [
     "Placed",
     "Pong",
     "Prefetch",
+    "Prove",
     "Publish",
     "Purge",
     "Put",
@@ -184,4 +190,6 @@ __all__ = [
     "encode_read_message_response",
     "encode_success",
     "encode_wide",
+    "is_proof",
+    "proof_of",
 ]

@@ -13,6 +13,7 @@ from flyball.errors import ProtocolError
 from flyball.wire.telesto.clustering import CLUSTERING_PACKETS
 from flyball.wire.telesto.extension import EXTENSION_PACKETS, Deliver, Welcome
 from flyball.wire.telesto.fields import FrameTooLarge
+from flyball.wire.telesto.owner import OWNER_PACKETS
 from flyball.wire.telesto.packets import PLAIN_PACKETS, Error, Packet, ReadMessageResponse, Success
 from flyball.wire.telesto.values import PLAIN_ERROR_LIMIT, ErrorCode, Record
 
@@ -65,7 +66,7 @@ def _parsers(packets: Iterable[type[Packet]]) -> dict[int, _Parser]:
 # What is known depends on the direction and on the kind of frame. A server's errors are taken as they come.
 _PLAIN_FROM_SERVER = _parsers((*PLAIN_PACKETS, Welcome))
 _PLAIN_FROM_CLIENT = _parsers(PLAIN_PACKETS) | {Error.METHOD: _parse_error_of_plain_client}
-_WIDE_FROM_SERVER = _parsers(PLAIN_PACKETS + EXTENSION_PACKETS + CLUSTERING_PACKETS)
+_WIDE_FROM_SERVER = _parsers(PLAIN_PACKETS + EXTENSION_PACKETS + CLUSTERING_PACKETS + OWNER_PACKETS)
 _WIDE_FROM_CLIENT = _WIDE_FROM_SERVER | {Error.METHOD: _parse_error_of_wide_client}
 
 

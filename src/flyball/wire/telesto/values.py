@@ -54,6 +54,7 @@ class ErrorCode(enum.IntEnum):
     NOT_LOCAL = 36
     COMMAND_REFUSED = 37
     TOPIC_NOT_EXISTING = 38
+    NOT_OWNER = 39
 
 
 class ReadMode(enum.IntEnum):
