@@ -549,3 +549,58 @@ def test_a_long_pipeline_is_decoded_in_linear_time() -> None:
     count = 30_000
     assert len(commands_of(publish(b"body") * count)) == count
     assert len(decode(PROTOCOL_HEADER + encode_ack(1, 1, False) * 5000, sizes=[1] * 105_000)) == 5001
+
+
+# What is kept of contents that are not complete
+
+
+def unfinished(channel: int, body: bytes = b"x" * 1000, size: int = 50_000) -> bytes:
+    """Return a publish with a part of its body."""
+    publish = BasicPublish(channel, "", "queue", False, False).encode()
+    return publish + header(channel, size) + frame(3, channel, body)
+
+
+def test_frame_of_a_channel_before_open_is_an_error_and_not_kept() -> None:
+    for data in (unfinished(1), frame(3, 7, b"x" * 1000)):
+        decoder = started()
+        decoder.is_connection_only = True
+        error = error_of(data, decoder)
+        assert error.code is ReplyCode.UNEXPECTED_FRAME
+        assert decoder.content_bytes == 0
+
+
+def test_content_of_a_channel_that_is_not_open_is_refused_at_its_method() -> None:
+    decoder = started()
+    decoder.open_channels = {2}
+    feed_each(decoder, [unfinished(2)])
+    assert decoder.content_bytes == len(PERSISTENT) + 1000
+    error = error_of(unfinished(3), decoder)
+    assert (error.code, error.text) == (ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
+    assert (error.class_id, error.method_id) == (BasicPublish.CLASS_ID, BasicPublish.METHOD_ID)
+
+
+def test_contents_are_dropped_frame_by_frame_while_discarding() -> None:
+    decoder = started()
+    decoder.open_channels = ()
+    decoder.is_discarding = True
+    decoder.feed(unfinished(1) + frame(3, 1, b"x" * 3000) + ConnectionCloseOk(0).encode())
+    assert decoder.next_command() == ConnectionCloseOk(0)
+    assert decoder.next_command() is None
+    assert decoder.buffered_bytes == 0
+
+
+def test_buffered_bytes_count_frames_and_contents_until_they_are_complete() -> None:
+    decoder = started()
+    data = unfinished(1, size=3000) + frame(3, 1, b"y" * 2000)
+    decoder.feed(data[:-1])
+    assert decoder.next_command() is None
+    assert len(PERSISTENT) + 1000 + 2000 <= decoder.buffered_bytes <= len(data)
+    decoder.feed(data[-1:])
+    assert isinstance(decoder.next_command(), Publish)
+    assert decoder.content_bytes == 0
+    assert decoder.next_command() is None
+    assert decoder.buffered_bytes == 0
+    decoder.feed(unfinished(1))
+    decoder.next_command()
+    decoder.clear()
+    assert decoder.buffered_bytes == 0

@@ -299,6 +299,13 @@ class Connection(asyncio.Protocol, abc.ABC):
     def ended(self) -> None:
         """The connection is gone: let go of what it held."""
 
+    def release_buffers(self) -> None:
+        """Let go of the bytes that came and were not read, and of all that may be large.
+
+        Sessions are parts of reference cycles, and garbage collections are rare: without this what a peer has sent
+        would stay for long after it is gone.
+        """
+
     # Life
 
     @property
@@ -360,6 +367,7 @@ class Connection(asyncio.Protocol, abc.ABC):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
         self._out.clear()
+        self._out_bytes = 0
         self._answered.clear()
         self._transport = None
         if self in self.hub.connections and not self.is_link:
@@ -369,6 +377,7 @@ class Connection(asyncio.Protocol, abc.ABC):
             self.ended()
         except Exception as error:
             self.faults.note(f"{self.PROTOCOL.name.lower()} connection", error, quiet=True)
+        self.release_buffers()
 
     # Faults
 

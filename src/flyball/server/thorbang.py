@@ -68,6 +68,13 @@ class ThorBangSession(RequestConnection):
         if not self._is_refused:
             self._decoder.feed(data)
 
+    def release_buffers(self) -> None:
+        self._decoder.clear()
+        for request in self._line:
+            # They are still answered, to nobody.
+            if request.answer is not None:
+                request.answer = b""
+
     def decode(self) -> wire.Request | None:
         return None if self._is_refused else self._decoder.next_request()
 

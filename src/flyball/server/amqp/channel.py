@@ -98,6 +98,9 @@ class Channel:
         if self.reply_name is not None:
             session.context.replies.pop(self.reply_name, None)
             self.reply_name = None
+        self.publisher.end()
+        if self.settling is not None:
+            self.settling.clear()
         for consumer in self.deliveries.end():
             self.consumer_gone(consumer)
 

@@ -201,6 +201,12 @@ class Publisher:
         """How many messages the peer waits to be confirmed."""
         return len(self._awaiting) + len(self._awaiting_afar) + len(self._confirmed) + len(self._refused)
 
+    def end(self) -> None:
+        """The channel is over: forget what it has not committed."""
+        if self.transaction is not None:
+            self.transaction = []
+        self._essentials.clear()
+
     def publish(self, publish: Publish) -> None:
         """Take a message. Raises AmqpError or a RequestError that ends the channel."""
         topology = self._topology

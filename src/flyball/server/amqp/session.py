@@ -80,6 +80,8 @@ class AmqpSession(Connection):
         """The message that waits for credit, and with it all that came after it."""
         self._channels: dict[int, Channel] = {}
         self._decoder = Decoder(amqp.HANDSHAKE_FRAME_MAX, context.settings.max_message_bytes)
+        self._decoder.is_connection_only = True
+        self._decoder.open_channels = self._channels
         self.capabilities: Mapping[str, Any] = {}
         """What the peer says that it can do."""
         self.client_properties: Mapping[str, Any] = {}
@@ -188,9 +190,11 @@ class AmqpSession(Connection):
 
     def _let_go(self) -> None:
         """Give back what the channels hold, and what was this connection's own."""
-        channels, self._channels = self._channels, {}
+        self._decoder.is_discarding = True
+        channels = list(self._channels.values())
+        self._channels.clear()
         self.meters.channels_closed += len(channels)
-        for channel in channels.values():
+        for channel in channels:
             channel.is_closing = True
             try:
                 channel.end()
@@ -199,6 +203,13 @@ class AmqpSession(Connection):
                 self.faults.note("end of a channel", error, quiet=True)
         if self.vhost:
             self.context.topology.delete_owned(self)
+
+    def release_buffers(self) -> None:
+        self._decoder.clear()
+        self._parked = None
+        self._after_answer.clear()
+        self._due.clear()
+        self.routes.clear()
 
     # Reading
 
@@ -493,6 +504,7 @@ class AmqpSession(Connection):
         self.vhost = vhost
         self.state = State.RUNNING
         self.hub.handshakes.remove(self)
+        self._decoder.is_connection_only = False
         self.send(amqp.ConnectionOpenOk(0).encode())
         self._set_timer(self._beat if self._heartbeat_s else None, self._heartbeat_s / 2)
 

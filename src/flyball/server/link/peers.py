@@ -222,6 +222,9 @@ class Link(Connection):
             self.faults.guard("consumer on another node", consumer.lost)
         self._peers.on_room()
 
+    def release_buffers(self) -> None:
+        self._decoder.clear()
+
     def stop_reading(self) -> None:
         """Answers that others wait for come this way, also while the node stops."""
 

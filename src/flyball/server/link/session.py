@@ -171,6 +171,9 @@ class LinkSession(Connection):
             if owner.engine_consumer is not None:
                 self._topology.consumer_gone(owner.engine_consumer.queue_id, owner, may_return_s=RETURN_S)
 
+    def release_buffers(self) -> None:
+        self._decoder.clear()
+
     def tick(self, now_s: float) -> None:
         """Numbers for new messages may have come."""
         if self in self.hub.stalled:

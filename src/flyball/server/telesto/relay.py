@@ -191,6 +191,7 @@ class Upstream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._decoder.clear()
         self._lose()
 
     def _lose(self) -> None:

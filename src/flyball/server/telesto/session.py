@@ -402,6 +402,9 @@ class TelestoSession(RequestConnection):
         super().connection_lost(exc)
         self.relay.close()
 
+    def release_buffers(self) -> None:
+        self._decoder.clear()
+
     def ended(self) -> None:
         self._give_up_waits()
         for consumer in self.consumers.values():

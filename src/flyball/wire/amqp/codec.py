@@ -7,7 +7,7 @@ rare or wrong goes frame by frame. Which method is allowed when is the session's
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Final, TypeAlias
 
 from flyball.wire.amqp.fields import (
@@ -213,7 +213,8 @@ class Decoder:
     """Turns the bytes of one direction of a connection into commands.
 
     After an AmqpError the stream is lost: every further `next_command` raises it again. `frame_max` and
-    `channel_max` are to be set when they are negotiated; 0 is no limit.
+    `channel_max` are to be set when they are negotiated; 0 is no limit. What channels send is only gathered where it
+    may come to something: see `is_connection_only`, `open_channels` and `is_discarding`.
     """
 
     __slots__ = (
@@ -230,14 +231,26 @@ class Decoder:
         "_repeat_body_bytes",
         "_started",
         "channel_max",
+        "content_bytes",
         "frame_max",
+        "is_connection_only",
+        "is_discarding",
         "max_body_bytes",
+        "open_channels",
     )
 
     def __init__(self, frame_max: int, max_body_bytes: int, from_server: bool = False) -> None:
         self.frame_max = frame_max
         self.channel_max = 0
         self.max_body_bytes = max_body_bytes
+        # Before connection.open: a frame of another channel than 0 is an error, before anything of it is kept.
+        self.is_connection_only = False
+        # The channels whose contents are gathered; those of others are an error. None: all are.
+        self.open_channels: Container[int] | None = None
+        # While the connection closes: contents are dropped frame by frame.
+        self.is_discarding = False
+        # What the unfinished contents hold.
+        self.content_bytes = 0
         self._from_server = from_server
         self._parsers: dict[int, _Parser] = _FROM_SERVER if from_server else _FROM_CLIENT
         # A server answers a protocol header with a method, unless it refuses.
@@ -268,6 +281,21 @@ class Decoder:
             self._partial += data
             self._buffer = b""
             self._offset = 0
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What is kept of commands that are not complete, or not read yet."""
+        return self.content_bytes + len(self._partial) + len(self._buffer) - self._offset
+
+    def clear(self) -> None:
+        """Let go of everything that was fed: nothing more is read from this stream."""
+        self._buffer = b""
+        self._offset = 0
+        self._partial = bytearray()
+        self._contents.clear()
+        self.content_bytes = 0
+        self._last_publish = Publish(0, b"", False, False, b"", b"")
+        self._last_publish_frame = self._repeat = b""
 
     def next_command(self) -> Command | None:
         """Return the next command, or None until more bytes are fed. Raises AmqpError."""
@@ -409,6 +437,10 @@ class Decoder:
 
     def _take_frame(self, kind: int, channel: int, at: int, end: int) -> Command | None:
         """Take the frame whose payload is at `at`; return the command that is complete with it, if one is."""
+        if channel != 0 and self.is_connection_only:
+            raise AmqpError(ReplyCode.UNEXPECTED_FRAME, f"type {kind}: a frame of channel {channel} before open")
+        if self.is_discarding and kind in (FRAME_HEADER, FRAME_BODY):
+            return None
         if kind == FRAME_METHOD and end - at >= _KEY.size:
             return self._take_method(channel, at, end)
         if kind == FRAME_HEADER and end - at >= _CONTENT_HEAD_BYTES:
@@ -429,7 +461,7 @@ class Decoder:
             if not content.is_skipped:
                 raise _unexpected_frame(content)
             # A peer that has heard in time that its body is refused need not send the rest.
-            del self._contents[channel]
+            self._drop_content(channel, content)
         if key not in METHODS:
             text = f"unknown method {method_id} of class {class_id}"
             raise AmqpError(ReplyCode.NOT_IMPLEMENTED, text, class_id, method_id)
@@ -453,7 +485,11 @@ class Decoder:
         return method
 
     def _begin_content(self, channel: int, command: _WithContent) -> None:
-        # Contents of channels that were never opened take memory as well.
+        if self.is_discarding:
+            return
+        # RabbitMQ says the same, but only when the content is complete: until then it takes memory.
+        if self.open_channels is not None and channel not in self.open_channels:
+            raise AmqpError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'", _BASIC, _method_id_of(command))
         if len(self._contents) >= self.channel_max > 0:
             raise AmqpError(
                 ReplyCode.NOT_ALLOWED,
@@ -481,6 +517,7 @@ class Decoder:
             content.is_skipped = True
             return Oversized(channel, size)
         content.properties = properties
+        self.content_bytes += len(properties)
         return None
 
     def _take_body(self, channel: int, at: int, end: int) -> Command | None:
@@ -494,21 +531,26 @@ class Decoder:
         content.missing = missing
         if content.is_skipped:
             if missing == 0:
-                del self._contents[channel]
+                self._drop_content(channel, content)
             return None
         if missing == 0 and not content.body:
             return self._finish_content(channel, content, content.properties, self._buffer[at:end])
         content.body += memoryview(self._buffer)[at:end]
+        self.content_bytes += end - at
         if missing == 0:
             return self._finish_content(channel, content, content.properties, bytes(content.body))
         return None
 
     def _finish_content(self, channel: int, content: _Content, properties: bytes, body: bytes) -> Command:
-        del self._contents[channel]
+        self._drop_content(channel, content)
         command = content.command
         command.properties = properties
         command.body = body
         return command
+
+    def _drop_content(self, channel: int, content: _Content) -> None:
+        del self._contents[channel]
+        self.content_bytes -= len(content.properties) + len(content.body)
 
 
 def _unexpected_frame(content: _Content | None) -> AmqpError:
@@ -524,9 +566,11 @@ def _unexpected_frame(content: _Content | None) -> AmqpError:
 
 
 def _content_error(code: ReplyCode, text: str, content: _Content) -> AmqpError:
-    command = content.command
-    method_id = BasicPublish.METHOD_ID if isinstance(command, Publish) else command.METHOD_ID
-    return AmqpError(code, text, _BASIC, method_id)
+    return AmqpError(code, text, _BASIC, _method_id_of(content.command))
+
+
+def _method_id_of(command: _WithContent) -> int:
+    return BasicPublish.METHOD_ID if isinstance(command, Publish) else command.METHOD_ID
 
 
 def read_origin(origin: bytes) -> tuple[str, str]:

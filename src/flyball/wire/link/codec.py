@@ -131,6 +131,17 @@ class LinkDecoder:
             self._buffer = b""
             self._offset = 0
 
+    @property
+    def buffered_bytes(self) -> int:
+        """What is kept of frames that are not complete, or not read yet."""
+        return len(self._partial) + len(self._buffer) - self._offset
+
+    def clear(self) -> None:
+        """Let go of everything that was fed: nothing more is read from this stream."""
+        self._buffer = b""
+        self._offset = 0
+        self._partial = bytearray()
+
     def next_frame(self) -> Frame | None:
         """Return the next frame, or None until more bytes are fed. Raises ProtocolError."""
         if self._partial:

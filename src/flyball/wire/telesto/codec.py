@@ -103,6 +103,17 @@ class PacketDecoder:
             self._buffer = b""
             self._offset = 0
 
+    @property
+    def buffered_bytes(self) -> int:
+        """What is kept of frames that are not complete, or not read yet."""
+        return len(self._partial) + len(self._buffer) - self._offset
+
+    def clear(self) -> None:
+        """Let go of everything that was fed: nothing more is read from this stream."""
+        self._buffer = b""
+        self._offset = 0
+        self._partial = bytearray()
+
     def widen(self, frame_max: int) -> None:
         """Read all further bytes, also those already fed, as wide frames of at most `frame_max` bytes in all."""
         self._wide = True

@@ -114,6 +114,16 @@ class RequestDecoder:
             self._offset = 0
         self._buffer += data
 
+    @property
+    def buffered_bytes(self) -> int:
+        """What is kept of requests that are not complete, or not read yet."""
+        return len(self._buffer) - self._offset
+
+    def clear(self) -> None:
+        """Let go of everything that was fed: nothing more is read from this stream."""
+        self._buffer = bytearray()
+        self._offset = self._searched = 0
+
     def next_request(self) -> Request | None:
         """Return the next request, or None until more bytes are fed. Raises ProtocolError."""
         buffer = self._buffer
