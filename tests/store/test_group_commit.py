@@ -850,3 +850,15 @@ class WriterMachine(RuleBasedStateMachine):
 
 TestWriterMachine = WriterMachine.TestCase
 TestWriterMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+async def test_properties_and_origin_count_for_what_is_pending() -> None:
+    async with running() as bench:
+        bench.writer.append(message(9), None)
+        await turns()
+        before = bench.writer.pending_bytes
+        first = Message(1, 1, b"x" * 1000, properties=b"p" * 2000, origin=b"o" * 300)
+        bench.writer.append(first, None)
+        assert bench.writer.pending_bytes - before >= 3300
+        bench.writer.remove(first, None)
+        assert bench.writer.pending_bytes == before

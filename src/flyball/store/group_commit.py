@@ -34,7 +34,7 @@ from flyball.store.interface import Batch, Transfer
 log = logging.getLogger(__name__)
 
 OPERATION_BYTES = 200
-"""What an operation counts beside its body: a guess at its memory, and a bound to the rows of a batch."""
+"""What an operation counts beside its content: a guess at its memory, and a bound to the rows of a batch."""
 
 MAX_BATCH_BYTES = 2 * 1024 * 1024
 """A batch that counts so much takes no more: the next ones go into another. Thousands of rows at once are not dearer
@@ -180,8 +180,8 @@ class _Gathering:
         return failing
 
     def count_cost(self) -> None:
-        bodies_bytes = sum([len(message.body) for message in self.appends.values()])
-        self.cost_bytes = bodies_bytes + OPERATION_BYTES * (self.count + len(self.settled))
+        contents_bytes = sum([_content_bytes(message) for message in self.appends.values()])
+        self.cost_bytes = contents_bytes + OPERATION_BYTES * (self.count + len(self.settled))
 
     def undo(self) -> tuple[list[Waiter], list[Waiter]]:
         """While it is in flight: mark as undone what somebody waits for; return waiters and those of changes.
@@ -266,7 +266,9 @@ class GroupCommit:
         gathering.appends[message.id] = message
         if waiter is not None:
             gathering.append_waiters[message.id] = waiter
-        gathering.cost_bytes = cost_bytes = gathering.cost_bytes + OPERATION_BYTES + len(message.body)
+        # Spelled out: this is on the path of every message.
+        content_bytes = len(message.body) + len(message.properties) + len(message.origin)
+        gathering.cost_bytes = cost_bytes = gathering.cost_bytes + OPERATION_BYTES + content_bytes
         if cost_bytes > self._limit_bytes:
             self._seal()
 
@@ -280,7 +282,7 @@ class GroupCommit:
             message_id = message.id
             for gathering in self._waiting:
                 if message_id in gathering.appends:
-                    gathering.cost_bytes -= OPERATION_BYTES + len(gathering.appends.pop(message_id).body)
+                    gathering.cost_bytes -= OPERATION_BYTES + _content_bytes(gathering.appends.pop(message_id))
                     if gathering.append_waiters or waiter is not None:
                         gathering.settle(message_id, waiter)
                     self._spared += 1
@@ -702,3 +704,7 @@ class GroupCommit:
         self._tell_flushed()
         if lost:
             log.error("%d operations were still pending when the writer ended", lost)
+
+
+def _content_bytes(message: Message) -> int:
+    return len(message.body) + len(message.properties) + len(message.origin)
