@@ -22,6 +22,9 @@ Arguments = Mapping[str, Any]
 MESSAGE_OVERHEAD_BYTES = 600
 """What a message costs in memory beyond its body and properties, indexes included."""
 
+# What it costs to remember when a message in memory expires.
+EXPIRY_BYTES = 250
+
 
 class ClientMode(enum.IntEnum):
     """What a client may do. The numbers are those of the Telesto protocol."""
@@ -166,11 +169,24 @@ class Message:
     """Whether the store has it: set when its commit is through."""
     receipt: Receipt | None = field(default=None, repr=False, compare=False)
     """Who wants to know if it is dealt with before it is stored; None from then on."""
+    paged_bytes: int = field(default=-1, repr=False, compare=False)
+    """How long the body is while body and properties are left to the store (see `Engine.page_out`); else -1."""
+
+    @property
+    def is_paged(self) -> bool:
+        """Whether body and properties are not here but in the store."""
+        return self.paged_bytes >= 0
+
+    @property
+    def body_bytes(self) -> int:
+        """How long the body is, wherever it is."""
+        return len(self.body) if self.paged_bytes < 0 else self.paged_bytes
 
     @property
     def footprint_bytes(self) -> int:
         """What it costs in memory."""
-        return len(self.body) + len(self.properties) + len(self.origin) + MESSAGE_OVERHEAD_BYTES
+        size = len(self.body) + len(self.properties) + len(self.origin) + MESSAGE_OVERHEAD_BYTES
+        return size if self.expires_us is None else size + EXPIRY_BYTES
 
 
 @dataclass(slots=True)

@@ -3,7 +3,15 @@ from __future__ import annotations
 import pytest
 
 from flyball.engine import backlog as backlog_module
-from flyball.engine.backlog import Build, IndexedBacklog, Load, PlainBacklog, evictable
+from flyball.engine.backlog import (
+    ENTRY_BYTES,
+    HEAP_BYTES,
+    Build,
+    IndexedBacklog,
+    Load,
+    PlainBacklog,
+    evictable,
+)
 from flyball.engine.index import ARRIVAL, Key, Shape
 from flyball.model import Message, Order, Selector
 from tests.engine.messages import a_message
@@ -196,11 +204,53 @@ def test_eviction_goes_from_new_to_old_and_spares_the_newest() -> None:
     assert [m.id for m in evictable(messages, 2 * size, keep_bytes=size, above_id=0)] == [4, 3]
 
 
-def test_eviction_spares_what_the_store_has_not_or_knows_less_about() -> None:
+def test_eviction_spares_what_the_store_has_not() -> None:
     messages = in_store(5, 4, 3, 2, 1)
     messages[0].stored = False
     messages[1].delivery_count = 1
-    assert [m.id for m in evictable(messages, 10_000, keep_bytes=0, above_id=1)] == [3, 2]
+    assert [m.id for m in evictable(messages, 10_000, keep_bytes=0, above_id=1)] == [4, 3, 2]
+
+
+def test_delivery_count_of_an_evicted_message_is_kept() -> None:
+    first, second = in_store(1, 2)
+    first.delivery_count = 3
+    backlog = IndexedBacklog([first, second])
+    backlog.evict([first, second])
+    load = backlog.first(FIRST)
+    assert isinstance(load, Load)
+    backlog.loaded(load, in_store(1, 2))
+    found = [backlog.get(1), backlog.get(2)]
+    assert [0 if message is None else message.delivery_count for message in found] == [3, 0]
+
+
+def test_eviction_before_the_first_read_hides_nothing_that_is_only_in_the_store() -> None:
+    backlog = IndexedBacklog(absent=2)
+    (new,) = in_store(3)
+    backlog.add(new)
+    backlog.evict([new])
+    assert isinstance(backlog.first(FIRST), Build)
+
+
+def test_message_that_comes_back_without_its_body_is_found_in_its_place() -> None:
+    first, second, third = in_store(1, 2, 3)
+    backlog = IndexedBacklog([third])
+    second.delivery_count = 1
+    backlog.add_absent(second)
+    backlog.add_absent(first)
+    assert (len(backlog), backlog.absent) == (3, 2)
+    load = backlog.first(FIRST)
+    assert isinstance(load, Load)
+    assert load.message_ids == [1, 2]
+    backlog.loaded(load, in_store(1, 2))
+    assert [taken(backlog, FIRST) for _ in range(3)] == [1, 2, 3]
+
+
+def test_distinct_keys_of_an_index_count_for_absent_messages() -> None:
+    messages = [Message(number, 1, b"", context=number, stored=True) for number in range(1, 101)]
+    backlog = IndexedBacklog(messages)
+    backlog.first(Selector(context=1))
+    backlog.evict(messages)
+    assert backlog.absent_bytes >= 100 * (ENTRY_BYTES + HEAP_BYTES)
 
 
 def test_eviction_keeps_an_index_so_that_nothing_has_to_be_built_for_arrival_order() -> None:

@@ -403,7 +403,7 @@ def test_expiries_of_messages_that_are_gone_do_not_pile_up() -> None:
 def test_an_expired_message_that_recovery_left_in_the_store_goes_when_it_is_read() -> None:
     summary = QueueSummary(Queue(1, "orders"), message_count=1, last_message_id=1)
     engine = Engine(Snapshot(queues=[summary], next_queue_id=2))
-    engine.expect_expiries([(100, 1, 1)])
+    engine.expect_expiries([(1, 100)])
     backlog = engine.queue(1).indexed
     need = engine.take(1, FIRST, 100)
     assert need is not None
@@ -619,10 +619,84 @@ def test_memory_is_evicted_again_soon_after_it_could_not_be() -> None:
     assert engine.resident_bytes <= 64 * 700
 
 
+def test_expiries_of_messages_that_are_not_in_memory_take_one_place_in_each_queue() -> None:
+    engine, queue_id = an_engine(resident_limit_bytes=64 * 1000)
+    stored: dict[int, Message] = {}
+    for number in range(1000):
+        message = put(engine, queue_id, Draft(b"x" * 100, expires_us=1_000 + number))
+        message.stored = True
+        stored[message.id] = message
+    assert engine.queue(queue_id).absent > 900
+    assert len(engine._expiring) == 1000 - engine.queue(queue_id).absent
+    assert len(engine._expiries) < 300
+    # All of them expire all the same, and in order.
+    expired: list[int] = []
+    while len(engine.queue(queue_id)):
+        gone = engine.expire(5_000)
+        for message in gone:
+            engine.settle(message)
+        expired += [message.id for message in gone]
+        for overdue_id in engine.overdue_queue_ids():
+            while isinstance(need := engine.peek(overdue_id, FIRST, 5_000), Load):
+                engine.loaded(overdue_id, need, [stored[each] for each in need.message_ids[:50]], 5_000)
+    expired += [message.id for message in engine.expire(5_000)]
+    assert sorted(expired) == list(range(1, 1001))
+
+
+def test_message_paged_out_while_unacked_comes_back_to_its_place_without_its_body() -> None:
+    engine, queue_id = an_engine(resident_limit_bytes=10**6)
+    for _ in range(3):
+        put(engine, queue_id, Draft(b"x" * 1000, properties=b"p" * 1000)).stored = True
+    _, deliveries = consume(engine, queue_id, FIRST, 2, object(), 0)
+    first, second = [delivery.message for delivery in deliveries]
+    before = engine.resident_bytes
+    assert engine.page_out(first) == 2000
+    assert engine.page_out(first) == 0
+    assert before - engine.resident_bytes == 2000
+    assert (first.body, first.properties, first.body_bytes) == (b"", b"", 1000)
+    consumer = deliveries[0].consumer
+    engine.cancel(consumer)
+    assert engine.requeue(engine.acknowledge(consumer, [first.id, second.id]), 0) == []
+    assert engine.queue(queue_id).ready_bytes == 3000
+    load = engine.take(queue_id, FIRST, 0)
+    assert isinstance(load, Load)
+    assert load.message_ids == [first.id]
+    engine.loaded(queue_id, load, [Message(first.id, queue_id, b"x" * 1000, properties=b"p" * 1000, stored=True)], 0)
+    again = engine.take(queue_id, FIRST, 0)
+    assert isinstance(again, Message)
+    assert (again.id, again.delivery_count, again.body) == (first.id, 1, b"x" * 1000)
+
+
+def test_only_what_the_store_has_is_paged_out_while_unacked() -> None:
+    engine, queue_id = an_engine(resident_limit_bytes=10**6)
+    message = put(engine, queue_id, Draft(b"x" * 1000))
+    assert engine.page_out(message) == 0
+    assert engine.take(queue_id, FIRST, 0) is message
+    assert engine.page_out(message) == 0
+    message.stored = True
+    assert engine.page_out(message) == 1000
+
+
+def test_unacked_messages_are_paged_out_when_evicting_ready_ones_is_not_enough() -> None:
+    engine, queue_id = an_engine(resident_limit_bytes=20_000)
+    wanted: list[int] = []
+
+    def page_out(wanted_bytes: int) -> int:
+        wanted.append(wanted_bytes)
+        return 0
+
+    engine.page_out_unacked = page_out
+    for _ in range(30):
+        put(engine, queue_id, Draft(b"x" * 1000)).stored = True
+        taken = engine.take(queue_id, FIRST, 0)
+        assert taken is not None
+    assert wanted
+
+
 def test_the_engine_tells_once_in_which_queue_something_is_overdue_that_is_not_in_memory() -> None:
     summaries = [QueueSummary(Queue(number, str(number)), message_count=1, last_message_id=1) for number in (1, 2)]
     engine = Engine(Snapshot(queues=summaries, next_queue_id=3))
-    engine.expect_expiries([(100, 1, 1), (200, 2, 2)])
+    engine.expect_expiries([(1, 100), (2, 200)])
     assert engine.expire(100) == []
     assert engine.overdue_queue_ids() == {1}
     assert engine.overdue_queue_ids() == set()

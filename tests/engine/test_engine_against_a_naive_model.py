@@ -191,7 +191,8 @@ class EngineAndModel(RuleBasedStateMachine):
     @rule(
         draft=st.builds(
             Draft,
-            body=st.binary(max_size=40),
+            # Long enough to be worth leaving to the store, or not.
+            body=st.one_of(st.binary(max_size=40), st.just(b"x" * 300)),
             sender=st.sampled_from([None, 1, 2]),
             receiver=st.sampled_from([None, None, 1, 2]),
             context=st.sampled_from([None, None, 1, 2]),
@@ -340,6 +341,23 @@ class EngineAndModel(RuleBasedStateMachine):
             del self.consumers[consumer.id]
 
     @precondition(lambda self: any(consumer.leases for consumer in self.consumers.values()))
+    @rule(pick=picks, count=st.integers(1, 5))
+    def page_out_unacked(self, pick: int, count: int) -> None:
+        leased = [message for consumer in self.consumers.values() for message in consumer.leases.values()]
+        for number in range(count):
+            message = leased[(pick + number) % len(leased)]
+            before, was_paged = self.engine.resident_bytes, message.is_paged
+            freed = self.engine.page_out(message)
+            assert before - self.engine.resident_bytes == freed
+            assert message.is_paged == (was_paged or freed > 0)
+            assert message.stored or not message.is_paged
+
+    def _page_in_what_was_purged(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            if self.engine.must_be_whole(message):
+                self.engine.page_in(message, self.store.messages[message.id])
+
+    @precondition(lambda self: any(consumer.leases for consumer in self.consumers.values()))
     @rule(pick=picks, count=st.integers(1, 3), back=st.booleans(), newest=st.booleans())
     def end_leases(self, pick: int, count: int, back: bool, newest: bool) -> None:
         holders = [consumer for consumer in self.consumers.values() if consumer.leases]
@@ -351,6 +369,7 @@ class EngineAndModel(RuleBasedStateMachine):
             for message in messages:
                 self.known[message.id].is_ready = True
                 self.known[message.id].delivery_count += 1
+            self._page_in_what_was_purged(messages)
             self.check_deliveries(self.engine.requeue(messages, self.now))
         else:
             for message in messages:
@@ -432,6 +451,7 @@ class EngineAndModel(RuleBasedStateMachine):
             for message in messages:
                 self.known[message.id].is_ready = True
                 self.known[message.id].delivery_count += 1
+            self._page_in_what_was_purged(messages)
             self.check_deliveries(self.engine.requeue(messages, self.now))
         for queue_id in self.queue_ids:
             for selector in (Selector(reader=1, order=Order.PRIORITY), Selector()):

@@ -26,6 +26,12 @@ _message_id = attrgetter("id")
 ENTRY_BYTES = 40
 """What the place of a message in an index takes: a pointer and an integer."""
 
+# What a heap of an index takes beside its entries: there is one for each combination of the fields it filters by.
+HEAP_BYTES = 250
+
+# What it takes to remember how often a message was delivered that is not in memory.
+COUNT_BYTES = 100
+
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Load:
@@ -114,7 +120,16 @@ class _Building:
 class IndexedBacklog:
     """Ready messages, found through indexes; those that are not resident are known by their ids only."""
 
-    __slots__ = ("_building", "_count", "_indexes", "_is_arrival_spare", "_resident", "_void_to", "_wanted")
+    __slots__ = (
+        "_building",
+        "_count",
+        "_delivery_counts",
+        "_indexes",
+        "_is_arrival_spare",
+        "_resident",
+        "_void_to",
+        "_wanted",
+    )
 
     def __init__(self, messages: Iterable[Message] = (), *, absent: int = 0, void_to: int = 0) -> None:
         """`absent` messages are in the store and not in memory.
@@ -131,6 +146,8 @@ class IndexedBacklog:
         self._building: dict[Shape, _Building] = {}
         self._wanted: dict[int, Load] = {}
         """Absent messages that somebody was told to load."""
+        self._delivery_counts: dict[int, int] = {}
+        """How often absent messages were delivered before: the store does not know."""
 
     def __len__(self) -> int:
         return self._count
@@ -143,7 +160,11 @@ class IndexedBacklog:
     @property
     def absent_bytes(self) -> int:
         """How much memory the messages take that are not in memory: their places in the indexes."""
-        return self.absent * len(self._indexes) * ENTRY_BYTES
+        if not self.absent:
+            return 0
+        heaps = sum([index.heap_count for index in self._indexes.values()])
+        places_bytes = self.absent * len(self._indexes) * ENTRY_BYTES + heaps * HEAP_BYTES
+        return places_bytes + len(self._delivery_counts) * COUNT_BYTES
 
     @property
     def is_plain(self) -> bool:
@@ -170,6 +191,18 @@ class IndexedBacklog:
         if self._building:
             for building in self._building.values():
                 building.added.add(message.id)
+
+    def add_absent(self, message: Message) -> None:
+        """Take in a message whose body is only in the store."""
+        if not self._indexes and not self.absent:
+            self._make_index(ARRIVAL)
+            self._is_arrival_spare = True
+        self._count += 1
+        self._note_delivery_count(message)
+        for index in self._indexes.values():
+            index.add(message)
+        for building in self._building.values():
+            building.added.add(message.id)
 
     def first(self, selector: Selector) -> Message | Need | None:
         """Return the first message that fits, or what must be read from the store to know it."""
@@ -207,6 +240,8 @@ class IndexedBacklog:
         new = [message for message in messages if self._wanted.pop(message.id, None) is not None]
         for message in new:
             self._resident[message.id] = message
+            if self._delivery_counts:
+                message.delivery_count = self._delivery_counts.pop(message.id, message.delivery_count)
         left = [message_id for message_id in load.message_ids if self._wanted.get(message_id) is load]
         for message_id in left:
             del self._wanted[message_id]
@@ -216,12 +251,18 @@ class IndexedBacklog:
 
     def evict(self, messages: Iterable[Message]) -> None:
         """Leave these resident messages to the store."""
-        if not self._indexes:
-            # The next reader needs an index, and it is cheapest to make while everything is here.
+        if not self._indexes and not self.absent:
+            # The next reader needs an index, and it is cheapest to make while everything is here. If not everything
+            # is, it would lack what is only in the store: then the next reader has one built from there.
             self._make_index(ARRIVAL)
             self._is_arrival_spare = True
         for message in messages:
             del self._resident[message.id]
+            self._note_delivery_count(message)
+
+    def _note_delivery_count(self, message: Message) -> None:
+        if message.delivery_count:
+            self._delivery_counts[message.id] = message.delivery_count
 
     def begin_index(self, shape: Shape, elsewhere: Iterable[int]) -> None:
         """Start an index that `fill_index` fills with what is stored; new messages find their way in at once.
@@ -285,6 +326,7 @@ class IndexedBacklog:
 
     def _lose(self, message_id: int) -> None:
         self._count -= 1
+        self._delivery_counts.pop(message_id, None)
         for index in self._indexes.values():
             if not self._exclude(index.shape, message_id):
                 index.discard(message_id)
@@ -307,8 +349,7 @@ class IndexedBacklog:
 def evictable(newest_first: Iterable[Message], wanted_bytes: int, keep_bytes: int, above_id: int) -> list[Message]:
     """Choose messages that memory can do without, from new to old, until they make up `wanted_bytes`.
 
-    The newest `keep_bytes` stay: they are the likeliest to be read by somebody who waits for an answer. What came
-    back from a consumer stays too, for the store does not know how often it was delivered.
+    The newest `keep_bytes` stay: they are the likeliest to be read by somebody who waits for an answer.
     """
     chosen: list[Message] = []
     for message in newest_first:
@@ -316,7 +357,7 @@ def evictable(newest_first: Iterable[Message], wanted_bytes: int, keep_bytes: in
             break
         if keep_bytes > 0:
             keep_bytes -= message.footprint_bytes
-        elif message.stored and message.delivery_count == 0 and message.id > above_id:
+        elif message.stored and message.id > above_id:
             wanted_bytes -= message.footprint_bytes
             chosen.append(message)
     return chosen

@@ -42,6 +42,7 @@ class Consumer:
         "is_paused",
         "is_standby",
         "keeps_none",
+        "leased_bytes",
         "leases",
         "owner",
         "priority",
@@ -77,6 +78,8 @@ class Consumer:
         """Those with a higher one are served first."""
         self.shared = shared
         self.leases: dict[int, Message] = {}
+        self.leased_bytes = 0
+        """What the bodies of these hold, as far as they are in memory."""
         self.is_cancelled = False
         self.is_paused = False
         """Its owner cannot take more at present."""
@@ -87,8 +90,11 @@ class Consumer:
 
     def release(self, message_id: int) -> None:
         """End the lease of a message, if there is one."""
-        if self.leases.pop(message_id, None) is not None and self.shared is not None:
-            self.shared.held -= 1
+        message = self.leases.pop(message_id, None)
+        if message is not None:
+            self.leased_bytes -= len(message.body)
+            if self.shared is not None:
+                self.shared.held -= 1
 
     def wants(self, now_us: int) -> bool:
         return (

@@ -6,7 +6,7 @@ socket, SQL or a protocol. Whoever calls makes the decisions durable and tells t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -41,7 +41,13 @@ from flyball.model import (
 )
 
 Expiry = tuple[int, int, int]
-"""expires_us, queue id, message id"""
+"""expires_us, queue id, message id; the id 0 stands for the messages of the queue that are not in memory"""
+
+# How often a queue is looked at whose absent messages may expire, after the first of them has.
+_LOOK_AGAIN_US = 1_000_000
+
+# Less than this is not worth leaving to the store: reading it back would cost more than it takes.
+_WORTH_PAGING_BYTES = 256
 
 _BODY_SHARE = 8
 """However large the indexes are, this fraction of the budget remains for messages in memory."""
@@ -66,6 +72,7 @@ class Engine:
     """All queues and clients of a node."""
 
     __slots__ = (
+        "_absent_expiries",
         "_body_limit_bytes",
         "_client_id_end",
         "_clients",
@@ -86,9 +93,11 @@ class Engine:
         "_queue_id_end",
         "_queues",
         "_queues_by_name",
+        "absent_bytes",
         "gone",
         "keeps_messages",
         "members",
+        "page_out_unacked",
         "queues_created",
         "queues_deleted",
         "resident_bytes",
@@ -103,6 +112,10 @@ class Engine:
         self.keeps_messages = keeps_messages
         self.resident_limit_bytes = resident_limit_bytes
         self.resident_bytes = 0
+        self.absent_bytes = 0
+        """What the indexes of messages take that are not in memory, as of the last time that memory ran short."""
+        self.page_out_unacked: Callable[[int], int] = lambda wanted_bytes: 0
+        """Called when evicting ready messages was not enough: calls `page_out` and returns how much that freed."""
         self._body_limit_bytes = resident_limit_bytes
         """What remains for messages in memory beside the indexes of those that are not."""
         self._clients = {client.id: client for client in snapshot.clients}
@@ -130,7 +143,10 @@ class Engine:
         self._expiries: list[Expiry] = []
         """A heap of what was in `_expiring` once."""
         self._expiring: dict[int, Expiry] = {}
-        """The messages whose time is not up yet, by their ids."""
+        """The messages in memory whose time is not up yet, by their ids."""
+        self._absent_expiries: dict[int, int] = {}
+        """When the first of a queue's messages that are not in memory may expire, by queue: not of each, since they
+        may be many more than memory has room for. Messages expire at the head, where they are read first anyway."""
         self._overdue: set[int] = set()
         self._eviction_pause_bytes = 0
         """How much more may come before it is worth trying to evict again."""
@@ -303,6 +319,7 @@ class Engine:
         if only_empty and (len(working) or working.out):
             raise QueueNotEmpty(working.queue.name, working.queue.vhost)
         del self._queues[queue_id]
+        self._absent_expiries.pop(queue_id, None)
         if working.original is None:
             self._unname(working)
             self.gone.add(working)
@@ -486,7 +503,40 @@ class Engine:
         working = self._queues.get(message.queue_id)
         if working is None or message.id not in working.out:
             return None
+        if message.is_paged:
+            self._leave_to_store(message)
         return working.restore(message, now_us)
+
+    def page_out(self, message: Message) -> int:
+        """Leave body and properties of an unacked message to who has them: the store, or the node of its queue.
+
+        Return how much that freed. It is ready again without them; `page_in` gives them back where they are needed.
+        """
+        working = self._queues.get(message.queue_id)
+        if working is None or message.id not in working.out or message.is_paged:
+            return 0
+        freed = len(message.body) + len(message.properties)
+        # What was purged is kept in memory only: see `IndexedBacklog`.
+        is_stored = message.stored and working.is_stored and not working.is_void(message)
+        if freed < _WORTH_PAGING_BYTES or (working.original is None and not is_stored):
+            return 0
+        message.paged_bytes = len(message.body)
+        message.body = message.properties = b""
+        self.resident_bytes -= freed
+        return freed
+
+    def page_in(self, message: Message, stored: Message) -> None:
+        """Give a message that is out what `page_out` has left to the store."""
+        if message.is_paged:
+            message.body = stored.body
+            message.properties = stored.properties
+            message.paged_bytes = -1
+            self.resident_bytes += len(message.body) + len(message.properties)
+
+    def must_be_whole(self, message: Message) -> bool:
+        """Whether a message has to be paged in before it goes back: its queue was purged while it was out."""
+        working = self._queues.get(message.queue_id)
+        return message.is_paged and working is not None and working.is_void(message)
 
     @property
     def next_expiry_us(self) -> int | None:
@@ -504,15 +554,24 @@ class Engine:
         Those in memory are taken out now, the others when they are read: `overdue_queue_ids` tells where.
         """
         while self._expiries and self._expiries[0][0] <= now_us:
-            _, queue_id, message_id = heappop(self._expiries)
+            expires_us, queue_id, message_id = heappop(self._expiries)
+            working = self._queues.get(queue_id)
+            if message_id == 0:
+                if self._absent_expiries.get(queue_id) == expires_us:
+                    del self._absent_expiries[queue_id]
+                    if working is not None and working.absent:
+                        self._overdue.add(queue_id)
+                        # Those that are not read because of it may expire any time.
+                        self._expect_absent_expiry(queue_id, now_us + _LOOK_AGAIN_US)
+                continue
             if self._expiring.pop(message_id, None) is None:
                 continue
-            working = self._queues.get(queue_id)
             message = None if working is None else working.get(message_id)
-            if working is not None and message is not None:
-                working.expire(message)
-            elif working is not None and working.absent:
-                self._overdue.add(queue_id)
+            if working is not None:
+                if message is not None:
+                    working.expire(message)
+                if working.absent:
+                    self._overdue.add(queue_id)
         expired = [message for message in self._expired if message.queue_id in self._queues]
         self._expired.clear()
         return expired
@@ -601,6 +660,8 @@ class Engine:
             if working is not None and message.id in working.out:
                 message.delivery_count += 1
                 by_queue.setdefault(message.queue_id, []).append(message)
+                if message.is_paged:
+                    self._leave_to_store(message)
         return [
             delivery
             for queue_id, returned in by_queue.items()
@@ -641,6 +702,8 @@ class Engine:
         self._evict_for(sum(message.footprint_bytes for message in messages))
         for message in working.loaded(load, messages):
             self.resident_bytes += message.footprint_bytes
+            if message.expires_us is not None:
+                self._expect_expiry((message.expires_us, queue_id, message.id))
         return working.feed_blocked(now_us)
 
     def wake(self, queue_id: int, now_us: int) -> list[Delivery]:
@@ -649,10 +712,10 @@ class Engine:
         self._evict_for(0)
         return [] if working is None else working.feed_blocked(now_us)
 
-    def expect_expiries(self, expiries: Iterable[Expiry]) -> None:
-        """Remember (expires_us, queue_id, message_id) of messages that recovery left in the store."""
-        for expiry in expiries:
-            self._expect_expiry(expiry)
+    def expect_expiries(self, expiries: Iterable[tuple[int, int]]) -> None:
+        """Remember (queue_id, expires_us) of the first messages to expire that recovery left in the store."""
+        for queue_id, expires_us in expiries:
+            self._expect_absent_expiry(queue_id, expires_us)
 
     # Inside
 
@@ -670,10 +733,27 @@ class Engine:
     def _expect_expiry(self, expiry: Expiry) -> None:
         self._expiring[expiry[2]] = expiry
         heappush(self._expiries, expiry)
-        if len(self._expiries) > _FEW + 2 * len(self._expiring):
-            # Most messages are gone long before their time is up.
-            self._expiries = list(self._expiring.values())
+        self._sweep_expiries()
+
+    def _expect_absent_expiry(self, queue_id: int, expires_us: int) -> None:
+        expected_us = self._absent_expiries.get(queue_id)
+        if expected_us is None or expires_us < expected_us:
+            self._absent_expiries[queue_id] = expires_us
+            heappush(self._expiries, (expires_us, queue_id, 0))
+
+    def _sweep_expiries(self) -> None:
+        """Forget what has become stale: most messages are gone, or left to the store, before their time is up."""
+        if len(self._expiries) > _FEW + 2 * (len(self._expiring) + len(self._absent_expiries)):
+            absent = [(expires_us, queue_id, 0) for queue_id, expires_us in self._absent_expiries.items()]
+            self._expiries = [*self._expiring.values(), *absent]
             heapify(self._expiries)
+
+    def _leave_to_store(self, message: Message) -> None:
+        """A message is not in memory any more, but for its place in its queue."""
+        self.resident_bytes -= message.footprint_bytes
+        if message.expires_us is not None:
+            self._expiring.pop(message.id, None)
+            self._expect_absent_expiry(message.queue_id, message.expires_us)
 
     def _release(self, message: Message) -> None:
         self.resident_bytes -= message.footprint_bytes
@@ -684,7 +764,7 @@ class Engine:
         """Leave messages to the store until what is in memory and what comes keep within the limit."""
         if self.resident_limit_bytes is None:
             return
-        absent_bytes = sum(working.absent_bytes for working in self._queues.values())
+        self.absent_bytes = absent_bytes = sum(working.absent_bytes for working in self._queues.values())
         limit = max(self.resident_limit_bytes - absent_bytes, self.resident_limit_bytes // _BODY_SHARE)
         self._body_limit_bytes = limit
         if self.resident_bytes + incoming_bytes <= limit:
@@ -694,13 +774,16 @@ class Engine:
         fullest = sorted(self._queues.values(), key=lambda working: len(working) - working.absent, reverse=True)
         for keep_bytes in (share, 0):
             for working in fullest:
-                freed = working.evict(wanted, keep_bytes)
-                self.resident_bytes -= freed
-                wanted -= freed
+                before = self.resident_bytes
+                for message in working.evict(wanted, keep_bytes):
+                    self._leave_to_store(message)
+                wanted -= before - self.resident_bytes
                 if wanted <= 0:
+                    self._sweep_expiries()
                     return
-        # Little could be evicted: it is not worth trying again for every message.
-        self._eviction_pause_bytes = share // 2
+        if self.page_out_unacked(wanted) < wanted:
+            # Little could be evicted: it is not worth trying again for every message.
+            self._eviction_pause_bytes = share // 2
 
 
 def _check_name(name: str) -> None:

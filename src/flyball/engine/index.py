@@ -72,6 +72,11 @@ class Index:
     def __len__(self) -> int:
         return self._size - len(self._stale)
 
+    @property
+    def heap_count(self) -> int:
+        """How many combinations of the fields that it filters by there are."""
+        return len(self._heaps)
+
     def add(self, message: Message) -> None:
         """Let the message be found, at the place its id and priority give it."""
         if self._stale and message.id in self._stale:

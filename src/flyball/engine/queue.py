@@ -308,7 +308,11 @@ class WorkingQueue(Counts):
     def restore(self, message: Message, now_us: int) -> Delivery | None:
         """Bring a message that was out back to its old place, or hand it to who waits for one."""
         del self.out[message.id]
-        return self._offer(message, now_us) if self._is_alive(message, now_us) else None
+        if not message.is_paged:
+            return self._offer(message, now_us) if self._is_alive(message, now_us) else None
+        self._add(message)
+        consumer = self._hungry.match(message, now_us) if self._hungry else None
+        return None if consumer is None else self._give(consumer, now_us)
 
     def requeue(self, messages: Sequence[Message], now_us: int) -> list[Delivery]:
         """Bring messages that were out back, and only then look who waits, so that each gets its first."""
@@ -316,7 +320,8 @@ class WorkingQueue(Counts):
         self.requeued += len(messages)
         for message in messages:
             del self.out[message.id]
-            if self._is_alive(message, now_us):
+            # Whether one is alive that is only in the store is looked at when it is read.
+            if message.is_paged or self._is_alive(message, now_us):
                 self._add(message)
                 back.append(message)
         deliveries: list[Delivery] = []
@@ -382,14 +387,18 @@ class WorkingQueue(Counts):
             self.sent = self._sent_of_out()
         return new
 
-    def evict(self, wanted_bytes: int, keep_bytes: int) -> int:
-        """Leave messages that are stored to the store; return how many bytes that freed."""
+    def evict(self, wanted_bytes: int, keep_bytes: int) -> list[Message]:
+        """Leave messages that are stored to the store; return them."""
         if not self.is_stored:
-            return 0
+            return []
         chosen = evictable(self._backlog.newest_first(), wanted_bytes, keep_bytes, self._purged_to)
         if chosen:
             self.indexed.evict(chosen)
-        return sum(message.footprint_bytes for message in chosen)
+        return chosen
+
+    def is_void(self, message: Message) -> bool:
+        """Whether the queue was purged after the message came: only while it is out, or in memory, it is kept."""
+        return message.id <= self._purged_to
 
     def purge(self) -> list[Message]:
         """Forget every ready message; return those that were in memory. What is out stays out."""
@@ -448,8 +457,12 @@ class WorkingQueue(Counts):
         return None
 
     def _add(self, message: Message) -> None:
-        self._backlog.add(message)
-        self.ready_bytes += len(message.body)
+        if message.paged_bytes < 0:
+            self._backlog.add(message)
+            self.ready_bytes += len(message.body)
+        else:
+            self.indexed.add_absent(message)
+            self.ready_bytes += message.paged_bytes
         if message.receiver is not None:
             self.addressed[message.receiver] = self.addressed.get(message.receiver, 0) + 1
             self._addressed_count += 1
@@ -490,6 +503,7 @@ class WorkingQueue(Counts):
         else:
             self.delivered += 1
             consumer.leases[message.id] = message
+            consumer.leased_bytes += len(message.body)
             if consumer.shared is not None:
                 consumer.shared.held += 1
         return Delivery(consumer, message)

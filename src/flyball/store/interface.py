@@ -164,8 +164,8 @@ class Store(Protocol):
         """Return how much the bodies of the queue's stored messages hold, but for those with the ids `without`."""
         ...
 
-    async def expiring(self) -> list[tuple[int, int, int]]:
-        """Return (expires_us, queue_id, message_id) of every stored message that has an expiry."""
+    async def expiring(self) -> list[tuple[int, int]]:
+        """Return (queue_id, expires_us) of the first message to expire of each queue that has one."""
         ...
 
     async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Container[int]) -> int:

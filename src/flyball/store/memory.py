@@ -126,14 +126,14 @@ class MemoryStore:
         left_out = frozenset(without)
         return sum(len(message.body) for message in self._in_queue(queue_id) if message.id not in left_out)
 
-    async def expiring(self) -> list[tuple[int, int, int]]:
+    async def expiring(self) -> list[tuple[int, int]]:
         self.registry.check()
         mine = {queue.id for queue in self._domain.queues_of(self.registry.node_id)}
-        return [
-            (message.expires_us, message.queue_id, message.id)
-            for message in self._domain.messages.values()
-            if message.expires_us is not None and message.queue_id in mine
-        ]
+        first: dict[int, int] = {}
+        for message in self._domain.messages.values():
+            if message.expires_us is not None and message.queue_id in mine:
+                first[message.queue_id] = min(message.expires_us, first.get(message.queue_id, message.expires_us))
+        return list(first.items())
 
     async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Container[int]) -> int:
         self.registry.check()

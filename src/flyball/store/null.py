@@ -42,7 +42,7 @@ class NullStore:
     async def body_bytes(self, queue_id: int, without: Sequence[int]) -> int:
         return 0
 
-    async def expiring(self) -> list[tuple[int, int, int]]:
+    async def expiring(self) -> list[tuple[int, int]]:
         return []
 
     async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Container[int]) -> int:

@@ -265,7 +265,7 @@ class SimulatedStore:
     async def body_bytes(self, queue_id: int, without: Sequence[int]) -> int:
         return await self.line.call(self._store.body_bytes(queue_id, without), "reader")
 
-    async def expiring(self) -> list[tuple[int, int, int]]:
+    async def expiring(self) -> list[tuple[int, int]]:
         return await self.line.call(self._store.expiring(), "reader")
 
     async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Container[int]) -> int:

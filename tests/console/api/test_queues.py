@@ -67,9 +67,9 @@ def test_of_messages_that_are_not_in_memory_no_bytes_are_told(
     def evict(node: Node) -> bool:
         engine = node.hub.broker.engine
         working = engine.find_queue("partly-out", "/")
-        freed_bytes = 0 if working is None else working.evict(1, 0)
-        engine.resident_bytes -= freed_bytes
-        return freed_bytes > 0
+        evicted = [] if working is None else working.evict(1, 0)
+        engine.resident_bytes -= sum(message.footprint_bytes for message in evicted)
+        return bool(evicted)
 
     # As soon as the store has them.
     console_node.wait_until(evict)

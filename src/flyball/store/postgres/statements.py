@@ -227,8 +227,9 @@ SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM messages
 WHERE queue_id = $1 AND id <> ALL($2::bigint[]) AND {_RECEIVED_ONLY}"""
 
 EXPIRING = """
-SELECT expires_us, queue_id, id FROM messages
-WHERE expires_us IS NOT NULL AND queue_id IN (SELECT id FROM queues WHERE owner = $1)"""
+SELECT queue_id, min(expires_us) FROM messages
+WHERE expires_us IS NOT NULL AND queue_id IN (SELECT id FROM queues WHERE owner = $1)
+GROUP BY queue_id"""
 
 # Not what has gone to another member since.
 RECEIVED = """

@@ -171,10 +171,10 @@ class PostgresStore:
             found: int = await connection.fetchval(statements.BODY_BYTES, queue_id, without)
         return found
 
-    async def expiring(self) -> list[tuple[int, int, int]]:
+    async def expiring(self) -> list[tuple[int, int]]:
         async with self._worker.connection() as connection:
             rows = await connection.fetch(statements.EXPIRING, self.registry.node_id)
-        return [(row[0], row[1], row[2]) for row in rows]
+        return [(row[0], row[1]) for row in rows]
 
     async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Container[int]) -> int:
         after_id, deleted = 0, 0
