@@ -21,6 +21,7 @@ FlyballError
 │   ├── PolicyNotFound
 │   ├── InvalidPattern         not a regular expression
 │   ├── UnlikeDeclared         it exists and was declared in another way
+│   ├── MemoryLimitReached     no memory for another queue, exchange or binding
 │   ├── InvalidArgument
 │   ├── ReservedName
 │   ├── ClientNotFound
@@ -218,6 +219,18 @@ class UnlikeDeclared(RequestError):
             f"inequivalent arg '{field}' for {what} in vhost '{vhost}': received {received} but current is {current}"
         )
         self.field = field
+
+
+class MemoryLimitReached(RequestError):
+    """There is no memory for another queue, exchange or binding."""
+
+    def __init__(self, held_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"queues, exchanges and bindings take {held_bytes} bytes of memory, the limit is {limit_bytes}:"
+            " delete some, or raise --memory-bytes"
+        )
+        self.held_bytes = held_bytes
+        self.limit_bytes = limit_bytes
 
 
 class InvalidArgument(RequestError):

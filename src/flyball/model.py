@@ -26,6 +26,12 @@ MESSAGE_OVERHEAD_BYTES = 600
 EXPIRY_BYTES = 250
 
 
+# What a queue, an exchange and a binding cost in memory beyond their arguments, with all that knows them.
+QUEUE_BYTES = 4096
+EXCHANGE_BYTES = 2048
+BINDING_BYTES = 2048
+
+
 class ClientMode(enum.IntEnum):
     """What a client may do. The numbers are those of the Telesto protocol."""
 
@@ -266,3 +272,14 @@ class Snapshot:
     """The queues that other nodes of the domain serve."""
     version: int = 0
     """The last change of the domain that is in here."""
+
+
+def size_of(value: object) -> int:
+    """Return about how much memory the arguments of a definition take."""
+    if isinstance(value, str | bytes):
+        return 60 + len(value)
+    if isinstance(value, Mapping):
+        return 100 + sum([100 + size_of(key) + size_of(item) for key, item in value.items()])
+    if isinstance(value, list | tuple):
+        return 60 + sum([8 + size_of(item) for item in value])
+    return 32

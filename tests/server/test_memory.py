@@ -11,17 +11,24 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from pika import spec
 
+from flyball.server.memory import BASE_BYTES
 from flyball.wire import telesto
 from tests.amqp.peer import BODY, HEADER, Peer, frame, method_frame
 from tests.nodes import ServeProcess
+from tests.server.bystander import Bystander
 from tests.server.peers import TelestoPeer, ThorBangPeer
 
 MIB = 1024 * 1024
+MEMORY_BYTES = 64 * MIB
+RESIDENT_BYTES = 32 * MIB
+ALLOWED_BYTES = MEMORY_BYTES + RESIDENT_BYTES + BASE_BYTES
+PERSISTENT = spec.BasicProperties(delivery_mode=2)
 
 
 def rss_bytes(node: ServeProcess) -> int:
@@ -107,7 +114,16 @@ def unfinished_amqp(node: ServeProcess) -> Callable[[], None]:
     return lambda: peer.__exit__(None, None, None)
 
 
-@pytest.mark.parametrize("attack", [unfinished_telesto, unfinished_thorbang, unfinished_amqp])
+def uncommitted_amqp(node: ServeProcess) -> Callable[[], None]:
+    peer = Peer(*node.address("amqp")).open()
+    peer.ask(spec.Tx.Select(), spec.Tx.SelectOk)
+    for _ in range(8):
+        peer.publish(bytes(100_000), routing_key="queue")
+    peer.send_bytes(unfinished_content(1, 7 * MIB))
+    return lambda: peer.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("attack", [unfinished_telesto, unfinished_thorbang, unfinished_amqp, uncommitted_amqp])
 def test_what_a_connection_held_is_free_when_it_is_gone(
     plain_node: ServeProcess, attack: Callable[[ServeProcess], Callable[[], None]]
 ) -> None:
@@ -116,3 +132,225 @@ def test_what_a_connection_held_is_free_when_it_is_gone(
     for end in ends:
         end()
     assert settles_below(plain_node, before + 30 * MIB)
+
+
+# With small limits
+
+
+@pytest.fixture
+def node(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[ServeProcess]:
+    with ServeProcess(
+        tmp_path,
+        store=new_database(),
+        memory_bytes=MEMORY_BYTES,
+        resident_bytes=RESIDENT_BYTES,
+        log_level="error",
+    ) as node:
+        yield node
+
+
+class Honest(Bystander):
+    """Publishes a message with confirms, gets it back and acks it, and notes how long that took at most."""
+
+    def __init__(self, node: ServeProcess, name: str = "honest") -> None:
+        super().__init__()
+        self._name = name
+        self.slowest_s = 0.0
+        self._peer = Peer(*node.address("amqp")).open()
+        self._peer.ask(spec.Queue.Declare(queue=name, durable=True), spec.Queue.DeclareOk)
+        self._peer.ask(spec.Confirm.Select(), spec.Confirm.SelectOk)
+
+    def work_once(self) -> None:
+        began = time.monotonic()
+        self._peer.publish(b"x" * 1000, routing_key=self._name, properties=PERSISTENT)
+        method = self._peer.read_frame().method
+        while not isinstance(method, spec.Basic.Ack):
+            # Slowed for a while is fine: that is what the ledger does to publishers.
+            assert isinstance(method, spec.Connection.Blocked | spec.Connection.Unblocked), method
+            method = self._peer.read_frame().method
+        self._peer.send(spec.Basic.Get(queue=self._name, no_ack=True))
+        assert self._peer.expect_content(spec.Basic.GetOk).body == b"x" * 1000
+        self.slowest_s = max(self.slowest_s, time.monotonic() - began)
+
+    def close(self) -> None:
+        self._peer.__exit__(None, None, None)
+
+
+def fill(node: ServeProcess, queue: str, total_bytes: int, body_bytes: int, **arguments: Any) -> None:
+    """Publish persistent messages with confirms."""
+    with Peer(*node.address("amqp")).open() as peer:
+        peer.ask(spec.Queue.Declare(queue=queue, durable=True, arguments=arguments), spec.Queue.DeclareOk)
+        peer.ask(spec.Confirm.Select(), spec.Confirm.SelectOk)
+        last = total_bytes // body_bytes
+        for _ in range(last):
+            peer.publish(bytes(body_bytes), routing_key=queue, properties=PERSISTENT)
+        confirmed = 0
+        while confirmed < last:
+            method = peer.read_frame().method
+            confirmed = method.delivery_tag if isinstance(method, spec.Basic.Ack) else confirmed
+
+
+def test_unacked_deliveries_without_prefetch_are_paged_out(node: ServeProcess) -> None:
+    fill(node, "queue", 300 * MIB, 100_000)
+    with Honest(node) as honest, Peer(*node.address("amqp")).open() as hoarder:
+        hoarder.ask(spec.Basic.Consume(queue="queue"), spec.Basic.ConsumeOk)
+        for _ in range(300 * MIB // 100_000):
+            assert len(hoarder.expect_content(spec.Basic.Deliver).body) == 100_000
+        honest.expect_work()
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+    assert honest.slowest_s < 5
+
+
+def test_uncommitted_transactions_are_refused_when_they_take_too_much(node: ServeProcess) -> None:
+    with Honest(node) as honest, contextlib.ExitStack() as all_:
+        peers = [all_.enter_context(Peer(*node.address("amqp"))).open() for _ in range(3)]
+        for peer in peers:
+            peer.ask(spec.Tx.Select(), spec.Tx.SelectOk)
+        for _ in range(400):
+            for peer in peers:
+                with contextlib.suppress(OSError):
+                    peer.publish(bytes(100_000), routing_key="honest", properties=PERSISTENT)
+        honest.expect_work()
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+    assert honest.slowest_s < 5
+
+
+def test_transaction_that_is_too_large_is_told_so(node: ServeProcess) -> None:
+    with Peer(*node.address("amqp")).open() as peer:
+        peer.ask(spec.Tx.Select(), spec.Tx.SelectOk)
+        for _ in range(400):
+            peer.publish(bytes(100_000), routing_key="queue", properties=PERSISTENT)
+        peer.expect_connection_close(506, "RESOURCE_ERROR - the connection holds")
+
+
+def test_transaction_within_its_share_is_committed(node: ServeProcess) -> None:
+    with Peer(*node.address("amqp")).open() as peer:
+        peer.ask(spec.Queue.Declare(queue="queue", durable=True), spec.Queue.DeclareOk)
+        peer.ask(spec.Tx.Select(), spec.Tx.SelectOk)
+        for _ in range(100):
+            peer.publish(bytes(100_000), routing_key="queue", properties=PERSISTENT)
+        peer.ask(spec.Tx.Commit(), spec.Tx.CommitOk)
+        assert peer.ask(spec.Queue.Declare(queue="queue", passive=True), spec.Queue.DeclareOk).message_count == 100
+
+
+def test_unfinished_contents_are_refused_when_they_take_too_much(node: ServeProcess) -> None:
+    with Honest(node) as honest, contextlib.ExitStack() as all_:
+        for _ in range(4):
+            peer = all_.enter_context(Peer(*node.address("amqp"))).open(channels=20)
+            with contextlib.suppress(OSError):
+                for channel in range(1, 21):
+                    peer.send_bytes(unfinished_content(channel, 4 * MIB))
+        honest.expect_work()
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+    assert honest.slowest_s < 5
+
+
+def test_unfinished_telesto_frames_are_refused_when_they_take_too_much(node: ServeProcess) -> None:
+    with Honest(node) as honest:
+        for _ in range(30):
+            peer = TelestoPeer(node.connect("telesto"))
+            peer.widen()
+            with contextlib.suppress(OSError):
+                peer.send_raw(struct.pack(">IBi", 15 * MIB, telesto.Put.METHOD, 1) + bytes(10 * MIB))
+        honest.expect_work()
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+    assert honest.slowest_s < 5
+
+
+def test_direct_replies_to_clients_that_do_not_read_are_dropped(node: ServeProcess) -> None:
+    with Honest(node) as honest, contextlib.ExitStack() as all_:
+        requesters = [all_.enter_context(Peer(*node.address("amqp"))).open() for _ in range(4)]
+        server = all_.enter_context(Peer(*node.address("amqp"))).open()
+        server.ask(spec.Queue.Declare(queue="requests"), spec.Queue.DeclareOk)
+        for peer in requesters:
+            peer.ask(spec.Basic.Consume(queue="amq.rabbitmq.reply-to", no_ack=True), spec.Basic.ConsumeOk)
+            reply_to = spec.BasicProperties(reply_to="amq.rabbitmq.reply-to")
+            peer.publish(b"?", routing_key="requests", properties=reply_to)
+        server.ask(spec.Basic.Consume(queue="requests", no_ack=True), spec.Basic.ConsumeOk)
+        names = [server.expect_content(spec.Basic.Deliver).properties.reply_to for _ in requesters]
+        for _ in range(600):
+            for name in names:
+                server.publish(bytes(100_000), routing_key=name)
+        server.ask(spec.Basic.Qos(), spec.Basic.QosOk)
+        honest.expect_work()
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+        # What was sent before is whole.
+        assert len(requesters[0].expect_content(spec.Basic.Deliver).body) == 100_000
+    assert honest.slowest_s < 5
+
+
+def put_large(node: ServeProcess, count: int) -> tuple[TelestoPeer, int]:
+    """Put messages of 10 MB into a queue, and others behind them, so that not all of them are in memory."""
+    peer = TelestoPeer(node.connect("telesto"))
+    peer.widen()
+    peer.join()
+    queue_id = peer.create_queue("large")
+    for _ in range(count):
+        peer.put(queue_id, b"x" * 10 * MIB)
+    for _ in range(40):
+        peer.put(queue_id, b"y" * MIB)
+    return peer, queue_id
+
+
+def test_hundreds_of_peeks_at_a_large_message_go_one_by_one(node: ServeProcess) -> None:
+    peer, queue_id = put_large(node, 5)
+    thorbang = ThorBangPeer(node.connect("thorbang"))
+    with Honest(node) as honest:
+        thorbang.send(*[f"PEEKQ,{peer.client_id},{queue_id},1"] * 256)
+        honest.expect_work()
+        assert len(thorbang.receive()) > 10 * MIB
+        honest.expect_work()
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+    assert honest.slowest_s < 5
+
+
+def test_hundreds_of_listings_of_large_messages_go_one_by_one(node: ServeProcess) -> None:
+    peer, queue_id = put_large(node, 3)
+    with Honest(node) as honest:
+        peer.send(*[telesto.ListMessages(1000 + number, queue_id, 0, 100) for number in range(256)])
+        honest.expect_work()
+        assert isinstance(peer.receive(), telesto.Messages)
+        honest.expect_work()
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+    assert honest.slowest_s < 5
+
+
+def test_hundreds_of_takes_of_large_messages_wait_for_their_answers(node: ServeProcess) -> None:
+    peer, queue_id = put_large(node, 20)
+    thorbang = ThorBangPeer(node.connect("thorbang"))
+    with Honest(node) as honest:
+        thorbang.send(*[f"POPQ,{peer.client_id},{queue_id},1"] * 20)
+        for _ in range(20):
+            assert len(thorbang.receive()) > 10 * MIB
+        honest.expect_work()
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+    assert honest.slowest_s < 5
+
+
+def test_distinct_properties_of_many_channels_are_not_all_remembered(node: ServeProcess) -> None:
+    before = rss_bytes(node)
+    with Honest(node) as honest, Peer(*node.address("amqp")).open(channels=4) as peer:
+        for number in range(2500):
+            properties = spec.BasicProperties(headers={"h": f"{number:06d}" * 8000})
+            peer.publish(b"x", routing_key="nowhere", properties=properties, channel=1 + number % 4)
+        peer.ask(spec.Basic.Qos(), spec.Basic.QosOk)
+        honest.expect_work()
+        assert rss_bytes(node) - before < 40 * MIB
+    assert honest.slowest_s < 5
+
+
+def test_definitions_beyond_their_share_are_refused(node: ServeProcess) -> None:
+    with Honest(node) as honest, Peer(*node.address("amqp")).open() as peer:
+        arguments = {"x-text": "x" * 60_000}
+        refused = None
+        for number in range(2000):
+            peer.send(spec.Queue.Declare(queue=f"q{number}", arguments=arguments, exclusive=True))
+            method = peer.read_frame().method
+            if isinstance(method, spec.Channel.Close):
+                refused = method
+                break
+        assert refused is not None
+        assert (refused.reply_code, "raise --memory-bytes" in refused.reply_text) == (406, True)
+        honest.expect_work()
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+    assert honest.slowest_s < 5

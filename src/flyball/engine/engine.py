@@ -29,6 +29,7 @@ from flyball.errors import (
 from flyball.model import (
     DEFAULT_VHOST,
     MAX_NAME_LENGTH,
+    QUEUE_BYTES,
     Arguments,
     Client,
     ClientMode,
@@ -38,6 +39,7 @@ from flyball.model import (
     QueueSummary,
     Selector,
     Snapshot,
+    size_of,
 )
 
 Expiry = tuple[int, int, int]
@@ -98,6 +100,7 @@ class Engine:
         "keeps_messages",
         "members",
         "page_out_unacked",
+        "queues_bytes",
         "queues_created",
         "queues_deleted",
         "resident_bytes",
@@ -154,6 +157,8 @@ class Engine:
         """What happened in queues that are not here any more."""
         self.queues_created = 0
         self.queues_deleted = 0
+        self.queues_bytes = sum([_queue_bytes(working.queue) for working in self._queues.values()])
+        """What the queues take in memory without their messages, about."""
 
     # Clients
 
@@ -271,6 +276,7 @@ class Engine:
         if traits is not None:
             working.traits = traits
         self._queues[queue_id] = working
+        self.queues_bytes += _queue_bytes(queue)
         self._name(working)
         self.queues_created += 1
         return queue
@@ -289,6 +295,7 @@ class Engine:
         """Serve a queue that another node has served, with what the store has of it."""
         working = WorkingQueue(summary, self._expired)
         self._queues[summary.queue.id] = working
+        self.queues_bytes += _queue_bytes(summary.queue)
         self._name(working)
         return working
 
@@ -319,6 +326,7 @@ class Engine:
         if only_empty and (len(working) or working.out):
             raise QueueNotEmpty(working.queue.name, working.queue.vhost)
         del self._queues[queue_id]
+        self.queues_bytes -= _queue_bytes(working.queue)
         self._absent_expiries.pop(queue_id, None)
         if working.original is None:
             self._unname(working)
@@ -346,6 +354,7 @@ class Engine:
         self._next_shadow_id -= 1
         working = self._queues[queue.id] = WorkingQueue(QueueSummary(queue), self._expired)
         working.original = original
+        self.queues_bytes += _queue_bytes(queue)
         return working
 
     @property
@@ -532,6 +541,11 @@ class Engine:
             message.properties = stored.properties
             message.paged_bytes = -1
             self.resident_bytes += len(message.body) + len(message.properties)
+
+    def lose(self, message: Message) -> None:
+        """A message that is out is not in the store any more, where `page_out` has left it: it is gone."""
+        self.settle(message)
+        message.paged_bytes = -1
 
     def must_be_whole(self, message: Message) -> bool:
         """Whether a message has to be paged in before it goes back: its queue was purged while it was out."""
@@ -784,6 +798,10 @@ class Engine:
         if self.page_out_unacked(wanted) < wanted:
             # Little could be evicted: it is not worth trying again for every message.
             self._eviction_pause_bytes = share // 2
+
+
+def _queue_bytes(queue: Queue) -> int:
+    return QUEUE_BYTES + size_of(queue.arguments)
 
 
 def _check_name(name: str) -> None:

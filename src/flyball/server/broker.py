@@ -10,11 +10,13 @@ import contextlib
 import enum
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Protocol
 
-from flyball.engine.backlog import Build, Load
+from flyball.engine.backlog import LOAD_AT_ONCE, Build, Load
 from flyball.engine.consumer import Consumer, SharedWindow
 from flyball.engine.counts import Meters
 from flyball.engine.credit import SLOT_US
@@ -33,6 +35,7 @@ from flyball.faults import Faults
 from flyball.model import Client, ClientMode, Draft, Message, Queue, Selector, Snapshot
 from flyball.server import clock
 from flyball.server.listings import CHEAP_MESSAGES, Listings
+from flyball.server.memory import Ledger
 from flyball.server.pending import Changing, Done, PutDone, Putting, TakeDone, Taking, Together
 from flyball.server.reading import StoreReader
 from flyball.server.supervisor import Supervisor
@@ -54,6 +57,9 @@ FEED_AT_ONCE = 1000
 
 FEED_BYTES = 256 * 1024
 """With so many bytes of a backlog others have their turn as well, and the consumer may turn out not to read."""
+
+# While so much waits for the store, what would add to it and can wait is tried again after so long.
+CONGESTED_S = 0.05
 
 RETRY_S = 1.0
 """After so long what a store that was away could not tell is asked again."""
@@ -160,6 +166,7 @@ class Broker:
         max_message_bytes: int,
         tasks: asyncio.TaskGroup,
         faults: Faults | None = None,
+        memory_limit_bytes: int = 1024**3,
     ) -> None:
         self.store = store
         self.faults = Faults() if faults is None else faults
@@ -168,6 +175,8 @@ class Broker:
             keeps_messages=store.keeps_messages,
             resident_limit_bytes=resident_limit_bytes if store.pages else None,
         )
+        self.ledger = Ledger(self.engine, memory_limit_bytes)
+        self.engine.page_out_unacked = self.ledger.page_out
         self.meters = Meters()
         self.now_us: Callable[[], int] = clock.now_us
         """The time of messages; tests put another clock here."""
@@ -205,6 +214,8 @@ class Broker:
         self._arrived: list[Arrived] = []
         """What was handed over by other nodes and taken in, while the store has not forgotten that."""
         self._taking_in = asyncio.Lock()
+        self._burying: dict[int, deque[tuple[Message, str]]] = {}
+        """By queue, the messages that wait to be buried, and why: the first of them is being read from the store."""
         self._ticking: asyncio.TimerHandle | None = None
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._expiry_due_us: int | None = None
@@ -230,6 +241,7 @@ class Broker:
     async def stop(self) -> None:
         """Give unused message ids back. Everything else has been committed before, or can be done after a start."""
         self.listings.stop()
+        self.ledger.stop()
         for timer in (self._ticking, self._expiry_timer):
             if timer is not None:
                 timer.cancel()
@@ -242,6 +254,7 @@ class Broker:
 
     def create_queue(self, name: str, done: Done) -> Queue:
         """Create a plain durable queue in the default virtual host."""
+        self.ledger.check_definitions()
         queue = self.engine.create_queue(name)
         self.store_queue(queue, done)
         self.on_queue_created(queue)
@@ -284,7 +297,7 @@ class Broker:
         await self._number_above(max((summary.last_message_id for summary in summaries), default=0))
         adopted = [self.engine.adopt_queue(summary) for summary in summaries]
         new = {working.queue.id for working in adopted}
-        self.engine.expect_expiries([expiry for expiry in expiries if expiry[1] in new])
+        self.engine.expect_expiries([expiry for expiry in expiries if expiry[0] in new])
         for working in adopted:
             self.on_queue_created(working.queue)
         self.watch_expiries()
@@ -476,6 +489,10 @@ class Broker:
 
     def give_back(self, messages: Sequence[Message]) -> None:
         """Bring back messages whose leases have ended, but for those that have come back too often."""
+        purged = [message for message in messages if self.engine.must_be_whole(message)]
+        if purged:
+            self._reader.make_whole(purged, self.give_back)
+            messages = [message for message in messages if not self.engine.must_be_whole(message)]
         back: list[Message] = []
         for message in messages:
             working = self.engine.find_working(message.queue_id)
@@ -506,6 +523,18 @@ class Broker:
             self.engine.settle(message)
             working.original.bury(message)
             return
+        queue_id = working.queue.id
+        if working.traits.dead_letter_exchange is not None and (message.is_paged or queue_id in self._burying):
+            # Its dead letter needs its body, and those behind it must not overtake it.
+            line = self._burying.get(queue_id)
+            if line is None:
+                self._burying[queue_id] = line = deque()
+                self._spawn(self._bury_in_order(queue_id, line))
+            line.append((message, reason))
+            return
+        self._bury(working, message, reason)
+
+    def _bury(self, working: WorkingQueue, message: Message, reason: str) -> None:
         try:
             burial = self.on_dead(working, message, reason)
         except Exception as error:
@@ -537,6 +566,25 @@ class Broker:
                 *(queue.name, queue.vhost, message.id, reason, problem),
             )
         working.parked[message.id] = Parked(message, reason, problem, self.now_us())
+
+    async def _bury_in_order(self, queue_id: int, line: deque[tuple[Message, str]]) -> None:
+        """Bury messages of which some have to be read from the store first."""
+        try:
+            while line:
+                while self.is_congested:  # noqa: ASYNC110
+                    # Dead letters wait for the store in memory, and no publisher is there to be slowed.
+                    await asyncio.sleep(CONGESTED_S)
+                await self._reader.page_in([message for message, _ in islice(line, LOAD_AT_ONCE) if message.is_paged])
+                while line and not line[0][0].is_paged:
+                    message, reason = line.popleft()
+                    working = self.engine.find_working(queue_id)
+                    if working is not None and message.id in working.out:
+                        self._bury(working, message, reason)
+        except StoreError:
+            # The node has lost its queues: whoever serves them now has the messages.
+            return
+        finally:
+            del self._burying[queue_id]
 
     def feed(self, consumer: Consumer) -> None:
         """Let the consumer have more, if it wants and there is something. In the line it is served anyway."""
@@ -697,9 +745,15 @@ class Broker:
 
     def bring_back(self, message: Message) -> None:
         """A message that was taken out could not be handed over: it goes back to its old place."""
+        if self.engine.must_be_whole(message):
+            self._reader.make_whole([message], lambda whole: self.bring_back(whole[0]))
+            return
+        was_paged = message.is_paged
         delivery = self.engine.restore(message, self.now_us())
         if delivery is not None:
             self._dispatch([delivery])
+        if was_paged:
+            self._reader.serve(message.queue_id)
 
     def browse(
         self, queue_id: int, after_id: int, limit: int, done: Callable[[list[Message], FlyballError | None], None]
@@ -805,6 +859,10 @@ class Broker:
         """Remove what is past its time at the head of a queue and only in the store; further back it can wait."""
         working = self.engine.find_working(queue_id)
         if working is None:
+            return
+        if self.is_congested:
+            # They may have dead letters, which wait for the store in memory.
+            asyncio.get_running_loop().call_later(CONGESTED_S, self._expire_absent, queue_id)
             return
         found = self.engine.peek(queue_id, working.traits.selector, self.now_us())
         if self.engine.has_expired:

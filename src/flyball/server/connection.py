@@ -25,6 +25,7 @@ from flyball.server.company import Company
 from flyball.server.directory import Directory
 from flyball.server.handshakes import Handshakes
 from flyball.server.loops import Loops
+from flyball.server.memory import CHARGE_STEP_BYTES, CONNECTION_BYTES
 from flyball.server.placement import HerePlacement, Placement
 from flyball.server.supervisor import Supervisor
 from flyball.server.topics import Topics
@@ -104,6 +105,7 @@ class Hub:
         self._dirty: list[Connection] = []
         self._idle: asyncio.Event = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+        broker.ledger.holders = self.connections
         broker.on_flushed = self._wake
         broker.faults.on_fault = _end_connection_of
         authority.on_user_deleted = self._user_deleted
@@ -204,6 +206,7 @@ class Hub:
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self.handshakes.remove(connection)
+        self.broker.ledger.forget(connection)
         self.stalled.discard(connection)
         if self.is_stopping:
             self._check_idle()
@@ -258,6 +261,10 @@ class Connection(asyncio.Protocol, abc.ABC):
         """Counts the connections of the node, in the order in which they came."""
         self.connected_at_s = 0.0
         """When, in seconds since 1970."""
+        self.charged_bytes = 0
+        """What the ledger has charged it."""
+        self.is_held_back = False
+        """Whether its consumers get nothing, since it holds too many unacked messages."""
         self.read_bytes = 0
         self.written_bytes = 0
         self._transport: asyncio.Transport | None = None
@@ -305,6 +312,45 @@ class Connection(asyncio.Protocol, abc.ABC):
         Sessions are parts of reference cycles, and garbage collections are rare: without this what a peer has sent
         would stay for long after it is gone.
         """
+
+    # Memory; see `server.memory`
+
+    def input_bytes(self) -> int:
+        """What of the bytes that came is not carried out yet."""
+        return 0
+
+    def held_bytes(self) -> int:
+        """What the connection makes the node hold, beside messages."""
+        return CONNECTION_BYTES + self.input_bytes() + self.unread_bytes
+
+    def _charge(self, held_bytes: int) -> None:
+        # A connection inside the node, or one that is gone, is nobody's.
+        if self in self.hub.connections:
+            self.broker.ledger.charge(self, held_bytes)
+
+    @property
+    def unacked_bytes(self) -> int:
+        """What the messages take that it has not acked, as far as they are in memory."""
+        return 0
+
+    def page_out(self, wanted_bytes: int) -> int:
+        """Leave bodies of unacked messages to the store; return how much that freed."""
+        return 0
+
+    def hold_back(self) -> None:
+        """Send its consumers nothing more until `let_go_on`."""
+        self.is_held_back = True
+
+    def let_go_on(self) -> None:
+        self.is_held_back = False
+
+    def exhaust(self, reason: str) -> None:
+        """End the connection since it holds too much, and let go of that at once."""
+        log.warning("closed %s connection of %s: %s", self.PROTOCOL.name.lower(), self.peer, reason)
+        self._out.clear()
+        self._out_bytes = 0
+        self.release_buffers()
+        self.abort()
 
     # Life
 
@@ -445,6 +491,9 @@ class Connection(asyncio.Protocol, abc.ABC):
             self.close(str(error))
         except Exception as error:
             self.crash(error)
+        held_bytes = self.held_bytes()
+        if not -CHARGE_STEP_BYTES < held_bytes - self.charged_bytes < CHARGE_STEP_BYTES:
+            self._charge(held_bytes)
 
     def _speaks_http(self, data: bytes) -> bool:
         if self.ANSWERS_HTTP:
@@ -513,6 +562,12 @@ class Connection(asyncio.Protocol, abc.ABC):
             self._transport.pause_reading()
 
     # Answering
+
+    @property
+    def unread_bytes(self) -> int:
+        """What is to be sent and the peer has not taken."""
+        unwritten = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._out_bytes + unwritten
 
     def send(self, data: bytes) -> None:
         """Send bytes with the next write."""
@@ -627,6 +682,11 @@ class RequestConnection(Connection):
         super().__init__(hub)
         self.uses = Uses(hub.is_member)
         """The members of clustered queues that the peer uses, if nobody has placed it."""
+        self._reserved: dict[Span, int] = {}
+        """What the answers will take of requests that have taken messages and wait for the store."""
+        self._reserved_bytes = 0
+        self._alone: Span | None = None
+        """A request whose answer may be long and takes time: until it is answered no other is begun."""
 
     # What a protocol fills in
 
@@ -641,6 +701,14 @@ class RequestConnection(Connection):
     @abc.abstractmethod
     def refuse(self, request: Span, error: FlyballError) -> None:
         """Answer a request with an error."""
+
+    def goes_alone(self, parsed: Any, request: Span) -> bool:
+        """Whether the next request has to wait until this one is answered, which takes time.
+
+        So it is with listings, and with reads of messages that are not in memory: hundreds of them at once would
+        wait for the same read from the store, and then all their answers would be in memory together.
+        """
+        return False
 
     def new_request(self) -> Span:
         """Return what notes the next request; a protocol may have one of its own."""
@@ -679,10 +747,13 @@ class RequestConnection(Connection):
                 request.received_ns = self._received_ns
                 request.started_ns = mark_ns
                 request.parsed_ns = time.perf_counter_ns()
+            self._alone = request
             try:
                 self.handle(parsed, request)
             except RequestError as error:
                 self.refuse(request, error)
+            if self._alone is request and not self.goes_alone(parsed, request):
+                self._alone = None
             if request.started_ns and request.answered_ns == 0:
                 request.submitted_ns = time.perf_counter_ns()
         self._set_reading(False)
@@ -690,6 +761,10 @@ class RequestConnection(Connection):
     def finish(self, request: Span, data: bytes) -> None:
         """Answer a request."""
         self.in_flight -= 1
+        if self._reserved:
+            self._reserved_bytes -= self._reserved.pop(request, 0)
+        if self._alone is request:
+            self._alone = None
         if self._transport is None:
             return
         if request.started_ns:
@@ -698,8 +773,21 @@ class RequestConnection(Connection):
             self._answered.append(request)
         self.send(data)
 
+    def reserve(self, request: Span, size_bytes: int) -> None:
+        """Note that a request has taken a message of that size, before its answer is there: they add up."""
+        self._reserved[request] = self._reserved.get(request, 0) + size_bytes
+        self._reserved_bytes += size_bytes
+
+    def has_reserved(self, request: Span) -> bool:
+        return request in self._reserved
+
     def _must_wait(self) -> bool:
-        return self.in_flight >= MAX_IN_FLIGHT or super()._must_wait()
+        return (
+            self._alone is not None
+            or self.in_flight >= MAX_IN_FLIGHT
+            or self._reserved_bytes > WRITE_BUFFER_BYTES
+            or super()._must_wait()
+        )
 
 
 def result_of(error: FlyballError) -> Result:

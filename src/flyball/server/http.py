@@ -50,6 +50,7 @@ STATUS_OF: Mapping[type[errors.FlyballError], int] = {
     errors.LoopNotFound: 404,
     errors.NotSwitchable: 409,
     errors.TooManyLoops: 429,
+    errors.MemoryLimitReached: 503,
     errors.NotPermitted: 403,
     errors.RequestError: 400,
     errors.NotAdmitted: 503,

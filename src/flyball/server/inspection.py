@@ -55,6 +55,10 @@ GAUGES = (
     "unacked",
     "ready_bytes",
     "resident_bytes",
+    "indexes_bytes",
+    "connections_bytes",
+    "definitions_bytes",
+    "held_bytes",
     "pending_changes",
     "pending_bytes",
 )
@@ -114,6 +118,13 @@ class Totals:
     ready_bytes: int = 0
     """Without those of messages that were found at the start, in queues that have not been empty since."""
     resident_bytes: int = 0
+    indexes_bytes: int = 0
+    """What the places in indexes take of messages that are not in memory."""
+    connections_bytes: int = 0
+    """What connections hold beside messages."""
+    definitions_bytes: int = 0
+    held_bytes: int = 0
+    """What is held of the limit of memory: see `server.memory`."""
     pending_changes: int = 0
     pending_bytes: int = 0
 
@@ -179,6 +190,10 @@ async def totals(node: Node) -> Totals:
         unacked=unacked,
         ready_bytes=ready_bytes,
         resident_bytes=engine.resident_bytes,
+        indexes_bytes=engine.absent_bytes,
+        connections_bytes=broker.ledger.connections_bytes,
+        definitions_bytes=broker.ledger.definitions_bytes,
+        held_bytes=broker.ledger.level_bytes,
         pending_changes=journal.pending_count,
         pending_bytes=journal.pending_bytes,
     )
@@ -241,7 +256,7 @@ def _unacked_bytes(working: WorkingQueue) -> int | None:
     """Return what the bodies of the messages hold that are out; None if they are too many to look at them all."""
     if len(working.out) > MOST_MEASURED:
         return None
-    return sum([len(message.body) for message in working.out.values()])
+    return sum([message.body_bytes for message in working.out.values()])
 
 
 def _exclusive_tag(node: Node, working: WorkingQueue) -> str | None:
@@ -301,6 +316,9 @@ def connection_facts(node: Node, connection: Connection) -> Facts:
         "read_bytes": connection.read_bytes,
         "written_bytes": connection.written_bytes,
         "in_flight": connection.in_flight,
+        "held_bytes": connection.held_bytes(),
+        "unacked_bytes": connection.unacked_bytes,
+        "is_held_back": connection.is_held_back,
         "auth_mechanism": None,
     }
     if isinstance(connection, AmqpSession):

@@ -187,6 +187,7 @@ async def serving(
             max_message_bytes=settings.max_message_bytes,
             tasks=tasks,
             faults=faults,
+            memory_limit_bytes=settings.memory_bytes,
         )
         broker.in_company = store.registry.in_company
         await broker.start()
@@ -212,6 +213,7 @@ async def serving(
         )
         hub.directory = topology.directory
         hub.reports["flow"] = amqp_context.flow.report
+        hub.reports["ledger"] = broker.ledger.report
         hub.reports["supervisor"] = supervisor.report
         add_node_loops(hub.loops, node_name(settings), amqp_context.flow, broker.listings.admission)
         membership = Membership(hub, topology, definitions, lease_s=settings.lease_s, version=snapshot.version)
@@ -535,6 +537,7 @@ async def _keep_house(hub: Hub) -> None:
         for place, look in (
             ("expiry", hub.broker.expire),
             ("loops", lambda: hub.loops.tick(time.time())),
+            ("memory", hub.broker.ledger.tick),
             ("connections", lambda: hub.tick(time.monotonic())),
         ):
             try:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from flyball.engine.backlog import Build, Load, Need
+from flyball.engine.backlog import LOAD_AT_ONCE, Build, Load, Need
 from flyball.engine.engine import Engine
 from flyball.engine.index import Shape
 from flyball.engine.queue import Delivery, WorkingQueue
@@ -105,6 +105,33 @@ class StoreReader:
         else:
             # Consumers go on waiting, and the store may need a moment.
             asyncio.get_running_loop().call_later(_LAST_RETRY_S, self.serve, queue_id)
+
+    def make_whole(self, messages: Sequence[Message], done: Callable[[Sequence[Message]], None]) -> None:
+        """Page in messages that are out, some at a time, and call `done` with those; what is lost is dropped."""
+        self._spawn(self._make_whole(list(messages), done))
+
+    async def page_in(self, messages: Sequence[Message]) -> None:
+        """Page in the first of these messages, which are out, and more if there is room. Raises StoreError."""
+        wanted = {message.id: message for message in messages}
+        if not wanted:
+            return
+        found = await self.until_available(partial(self._store.load, list(wanted), LOAD_BYTES), patient=True)
+        for stored in found:
+            self._engine.page_in(wanted.pop(stored.id), stored)
+        if not found:
+            for message in messages:
+                self._engine.lose(message)
+
+    async def _make_whole(self, messages: list[Message], done: Callable[[Sequence[Message]], None]) -> None:
+        while messages:
+            try:
+                await self.page_in(messages[:LOAD_AT_ONCE])
+            except StoreError:
+                # The node has lost its queues: whoever serves them now has the messages.
+                return
+            whole = [message for message in messages if not message.is_paged]
+            messages = [message for message in messages if message.is_paged]
+            done(whole)
 
     async def _load(self, queue_id: int, load: Load) -> None:
         generation = self._generation(queue_id)

@@ -259,7 +259,7 @@ class ServeSettings(BaseModel):
     )
     memory_bytes: Size = option(
         "1GiB",
-        "Memory for waiting messages that cannot be left in the store: AMQP publishers are slowed as it fills.",
+        "Memory for what cannot be left in the store: publishers are slowed as it fills, then the largest refused.",
         key="limits.memory_bytes",
     )
     disk_free_bytes: Annotated[ByteSize | None, Form("BYTES")] = option(

@@ -68,12 +68,22 @@ class ThorBangSession(RequestConnection):
         if not self._is_refused:
             self._decoder.feed(data)
 
+    def input_bytes(self) -> int:
+        return self._decoder.buffered_bytes + self._reserved_bytes
+
     def release_buffers(self) -> None:
         self._decoder.clear()
         for request in self._line:
             # They are still answered, to nobody.
             if request.answer is not None:
                 request.answer = b""
+
+    def goes_alone(self, parsed: wire.Request, request: Span) -> bool:
+        if isinstance(parsed, wire.Pop):
+            # A message that was taken waits for the store only, with others.
+            return self.serves(parsed.queue_id) and not self.has_reserved(request)
+        assert isinstance(request, ThorBangRequest)
+        return isinstance(parsed, wire.Peek) and request.answer is None
 
     def decode(self) -> wire.Request | None:
         return None if self._is_refused else self._decoder.next_request()
@@ -151,6 +161,7 @@ class ThorBangSession(RequestConnection):
                 self.close("a request is malformed")
         else:
             request.answer = answer
+            self.reserve(request, len(answer))
             if request.started_ns:
                 request.answered_ns = time.perf_counter_ns()
 
@@ -260,7 +271,14 @@ def _read(session: ThorBangSession, parsed: wire.Peek | wire.Pop, request: ThorB
     if session.elsewhere(queue_id) is not None:
         session.hub.company.read(queue_id, selector, found, removes=removes, only_text=True)
     elif removes:
-        session.broker.take(queue_id, selector, found, is_text)
+
+        def accepts(message: Message) -> bool:
+            if not is_text(message):
+                return False
+            session.reserve(request, len(message.body))
+            return True
+
+        session.broker.take(queue_id, selector, found, accepts)
     else:
         session.broker.peek(queue_id, selector, found)
 

@@ -29,7 +29,7 @@ from flyball.errors import (
     ReservedName,
     UnlikeDeclared,
 )
-from flyball.model import Binding, Definition, Destination, Exchange, Queue
+from flyball.model import QUEUE_BYTES, Binding, Definition, Destination, Exchange, Queue, size_of
 from flyball.server.authority import Authority
 from flyball.server.broker import Broker
 from flyball.server.directory import Directory
@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 
 _EXCHANGE, _BINDING = "exchange", "binding"
 _RESERVED_PREFIX = "amq."
+
+# What a queue of another node takes here.
+REMOTE_QUEUE_BYTES = 1024
 
 Headers = Callable[[], Mapping[str, Any]]
 
@@ -81,6 +84,7 @@ class Topology:
         for vhost in authority.access.vhosts:
             self._routers[vhost] = Router(vhost)
         self._load(definitions)
+        broker.ledger.count_definitions = self.definitions_bytes
         broker.on_queue_created = self._queue_created
         broker.on_queue_deleted = self._queue_deleted
         broker.on_queue_released = self._queue_released
@@ -100,6 +104,18 @@ class Topology:
     def version(self) -> int:
         """Changes whenever a message may be routed, or allowed, differently than before."""
         return self._version + self.authority.access.version + self.directory.version
+
+    def definitions_bytes(self) -> int:
+        """What queues, exchanges and bindings take in memory, those included that other nodes serve; about."""
+        routers = sum([router.size_bytes for router in self._routers.values()])
+        return self.engine.queues_bytes + routers + REMOTE_QUEUE_BYTES * len(self.directory)
+
+    def definitions_bytes_of(self, vhost: str) -> int:
+        """What exchanges and bindings of a virtual host take, and the queues of it that this node serves; about."""
+        router = self._routers.get(vhost)
+        queues = [working.queue for working in self.engine.queues if working.queue.vhost == vhost]
+        arguments = sum([size_of(queue.arguments) for queue in queues])
+        return (0 if router is None else router.size_bytes) + QUEUE_BYTES * len(queues) + arguments
 
     @property
     def exchange_count(self) -> int:
@@ -121,6 +137,7 @@ class Topology:
         router = self.router(exchange.vhost)
         if router.find(exchange.name) is None:
             check_alternate(exchange)
+            self.broker.ledger.check_definitions()
         if not router.declare(exchange):
             done(None)
             return
@@ -143,6 +160,8 @@ class Topology:
     def bind(self, binding: Binding, done: Done) -> None:
         """Bind a queue, which exists, or an exchange to an exchange."""
         router = self.router(binding.vhost)
+        if not router.has_binding(binding):
+            self.broker.ledger.check_definitions()
         if not router.bind(binding):
             done(None)
             return
@@ -196,6 +215,7 @@ class Topology:
             done(None)
             return
         check_declaration(declared)
+        self.broker.ledger.check_definitions()
         queue = self.engine.create_queue(
             declared.name,
             declared.vhost,

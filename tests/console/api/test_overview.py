@@ -75,6 +75,15 @@ def test_a_node_tells_of_its_process(api: Api) -> None:
     assert api.ask("/nodes/south").status_code == 404
 
 
+def test_node_tells_what_takes_its_memory(api: Api) -> None:
+    found = api.get("/nodes/north/memory")["memory"]
+    assert found["total"]["rss"] > 1_000_000
+    assert found["strategy"] == "rss"
+    assert found["mnesia"] == found["ledger"]["definitions_bytes"]
+    assert found["ledger"]["level_bytes"] < found["ledger"]["limit_bytes"]
+    assert api.ask("/nodes/south/memory").status_code == 404
+
+
 def test_a_node_whose_disk_cannot_be_asked_tells_all_the_rest(
     console_node: RunningNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

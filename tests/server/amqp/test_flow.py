@@ -16,6 +16,7 @@ from pika import spec
 from flyball.server.amqp.flow import NO_MEMORY, NO_STORE, Flow
 from flyball.server.amqp.session import CREDIT_BYTES, LONG_READ_BYTES, AmqpSession
 from flyball.server.broker import Broker
+from flyball.server.memory import Ledger
 from flyball.server.node import Node
 from flyball.server.status import status_of
 from flyball.store.interface import Batch
@@ -320,6 +321,7 @@ class Residents:
 
     resident_bytes = 0
     resident_limit_bytes: int | None = None
+    absent_bytes = 0
 
 
 class FloodingBroker:
@@ -331,6 +333,7 @@ class FloodingBroker:
     def __init__(self, drain_per_s: float) -> None:
         self.journal = DrainingJournal(drain_per_s)
         self.engine = Residents()
+        self.ledger = Ledger(self.engine, 2**30)
 
 
 class GreedySession:

@@ -122,7 +122,7 @@ async def mapped(items: Sequence[T], function: Callable[[T], Any], size: int = S
     return found
 
 
-def stream(items: Sequence[T], document: Callable[[T], Any], around: tuple[str, str] = ("", "")) -> Response:
+def stream(items: Sequence[T], document: Callable[[T], Any], around: tuple[str, str] = ("", "")) -> StreamingResponse:
     """Answer with the list of the documents of the items, between two texts. They are made while it is sent.
 
     Status 200 is on its way by then, so an item of which no document can be made is left out, and logged.

@@ -19,7 +19,7 @@ SHORT_BYTES = 64 * 1024
 """A document up to this is parsed in less than a millisecond: a longer one in a thread, while messages go on."""
 
 MOST_UNDER_WAY_BYTES = 64 * 1024 * 1024
-"""So much do all requests hold together that are not answered yet."""
+"""So much do all requests hold together that are not answered yet, and the messages of answers that are sent."""
 
 READ_S = 60.0
 """A client has so long to send a body."""
@@ -51,12 +51,24 @@ class Bodies:
                     self.under_way_bytes += len(chunk)
                     if len(content) > most_bytes:
                         raise too_large(f"the request holds more than {most_bytes} bytes")
-                    if self.under_way_bytes > MOST_UNDER_WAY_BYTES:
-                        reason = "too much is being asked at once: ask again in some seconds"
-                        raise Refused(503, reason)
+                    self.check()
         except TimeoutError:
             raise Refused(408, f"the request has not come within {READ_S:g} s") from None
         return content
+
+    @property
+    def are_too_many(self) -> bool:
+        """Whether requests and answers under way hold too much."""
+        return self.under_way_bytes > MOST_UNDER_WAY_BYTES
+
+    def check(self) -> None:
+        """Raise Refused if there are too many."""
+        if self.are_too_many:
+            raise Refused(503, "too much is being asked at once: ask again in some seconds")
+
+    def forget(self, size_bytes: int) -> None:
+        """So much is not under way any more."""
+        self.under_way_bytes -= size_bytes
 
     def let_go(self, request: Request) -> None:
         """The request is answered."""

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import base64
 import codecs
-from typing import Any
+import weakref
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 
 from flyball.console.api import fields
 from flyball.console.api.answers import answer, stream
+from flyball.console.api.bodies import Bodies
 from flyball.console.api.context import ApiContext, ApiRoute, Body, Call
 from flyball.console.api.inside import DirectChannel, channel
 from flyball.errors import InvalidArgument
 from flyball.server.inspection import plain
 from flyball.wire.amqp import BasicGetOk, Properties, read_table, write_table
+
+T = TypeVar("T")
 
 MOST_PUBLISH_BYTES = 32 * 1024 * 1024
 """So long is the document with a message at most."""
@@ -89,26 +94,55 @@ async def get(call: Call) -> Response:
         raise InvalidArgument(f"there is no encoding {encoding!r}: give auto or base64")
     count = fields.number(document, "count", least=0)
     truncate = None if document.get("truncate") is None else fields.number(document, "truncate", least=0)
+    bodies = call.context.bodies
     async with channel(call, vhost) as inside:
-        found = await _taken(inside, name, count, is_removed=mode == _REMOVED)
+        found = await _taken(inside, name, count, bodies, is_removed=mode == _REMOVED)
+        response = stream(found, lambda message: _shown(message, encoding, truncate))
+        # They are in memory until the answer is sent, or is gone without that.
+        release = weakref.finalize(response, bodies.forget, sum(map(_cost_bytes, found)))
+        response.body_iterator = _followed_by(response.body_iterator, release)
         requeue = ACK_MODES[mode]
         if requeue is not None:
             # Only now: one that goes back would be the next that is got.
             for message in found:
                 inside.reject(message.delivery_tag, requeue=requeue)
-    return stream(found, lambda message: _shown(message, encoding, truncate))
+    return response
 
 
-async def _taken(inside: DirectChannel, queue_name: str, count: int, *, is_removed: bool) -> list[BasicGetOk]:
+async def _taken(
+    inside: DirectChannel, queue_name: str, count: int, bodies: Bodies, *, is_removed: bool
+) -> list[BasicGetOk]:
+    """Take messages, up to what an answer, and all that are under way, may hold. They count until they are sent.
+
+    Raises Refused if there is no room for any.
+    """
+    bodies.check()
     found: list[BasicGetOk] = []
     got_bytes = 0
-    while len(found) < count and got_bytes < MOST_GOT_BYTES:
-        message = await inside.get(queue_name, no_ack=is_removed)
-        if message is None:
-            break
-        found.append(message)
-        got_bytes += len(message.body) + MESSAGE_COST_BYTES
+    try:
+        while len(found) < count and got_bytes < MOST_GOT_BYTES and not bodies.are_too_many:
+            message = await inside.get(queue_name, no_ack=is_removed)
+            if message is None:
+                break
+            found.append(message)
+            got_bytes += _cost_bytes(message)
+            bodies.under_way_bytes += _cost_bytes(message)
+    except BaseException:
+        bodies.under_way_bytes -= got_bytes
+        raise
     return found
+
+
+async def _followed_by(texts: AsyncIterable[T], done: Callable[[], object]) -> AsyncIterator[T]:
+    try:
+        async for text in texts:
+            yield text
+    finally:
+        done()
+
+
+def _cost_bytes(message: BasicGetOk) -> int:
+    return len(message.body) + MESSAGE_COST_BYTES
 
 
 def _mode_of(document: fields.Document) -> str:

@@ -17,10 +17,12 @@ from flyball.console.api.context import ApiContext, ApiRoute, Call, Right
 from flyball.console.api.statistics import OF_CHURN, detailed
 from flyball.server import inspection
 from flyball.server.amqp.flow import NO_DISK, NO_MEMORY
+from flyball.server.node import Node
 from flyball.server.settings import Address
 from flyball.store.registry import NodeState
 
 DOCUMENT = "node_document"
+MEMORY = "node_memory"
 """What other nodes are asked for."""
 
 EXCHANGE_TYPES = [
@@ -55,6 +57,7 @@ def routes(context: ApiContext) -> list[ApiRoute]:
     return [
         context.get("/nodes", list_all, Right.MONITORING, is_list=True),
         context.get("/nodes/{name}", show, Right.MONITORING),
+        context.get("/nodes/{name}/memory", show_memory, Right.MONITORING),
     ]
 
 
@@ -64,7 +67,11 @@ def install(context: ApiContext) -> None:
     async def document_of_this() -> dict[str, Any]:
         return await document(context)
 
+    async def memory_of_this() -> dict[str, Any]:
+        return memory(context.node)
+
     context.everywhere.provide(DOCUMENT, document_of_this)
+    context.everywhere.provide(MEMORY, memory_of_this)
 
 
 async def list_all(call: Call) -> Response:
@@ -79,6 +86,37 @@ async def show(call: Call) -> Response:
         if found["name"] == name:
             return call.one(found)
     raise not_found(f"no node {name!r}")
+
+
+async def show_memory(call: Call) -> Response:
+    """What takes the memory of a node."""
+    name = call.part("name")
+    told = await call.context.everywhere.ask_all(MEMORY)
+    if name not in told:
+        raise not_found(f"no node {name!r}")
+    return call.one(told[name])
+
+
+def memory(node: Node) -> dict[str, Any]:
+    """Return what takes the memory of this node, under RabbitMQ's names where it has any; `ledger` is our own."""
+    broker = node.hub.broker
+    ledger = broker.ledger
+    node.usage.look_at_memory()
+    rss_bytes = node.usage.memory_bytes
+    known = ledger.total_bytes + broker.journal.pending_bytes
+    return {
+        "memory": {
+            "connection_other": ledger.connections_bytes,
+            "queue_procs": broker.engine.resident_bytes,
+            "msg_index": broker.engine.absent_bytes,
+            "mnesia": ledger.definitions_bytes,
+            "other_proc": broker.journal.pending_bytes,
+            "other_system": max(0, rss_bytes - known),
+            "strategy": "rss",
+            "total": {"rss": rss_bytes, "allocated": rss_bytes, "erlang": known},
+            "ledger": ledger.report(),
+        }
+    }
 
 
 async def _all(call: Call) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from flyball.errors import (
     UnknownExchangeType,
     UnlikeDeclared,
 )
-from flyball.model import Arguments, Binding, Destination, Exchange
+from flyball.model import BINDING_BYTES, EXCHANGE_BYTES, Arguments, Binding, Destination, Exchange, size_of
 
 ALTERNATE = "alternate-exchange"
 """The argument, of a declaration or a policy, that names where messages go that an exchange has no binding for."""
@@ -75,11 +75,13 @@ class Router:
     `version` changes whenever a message may be routed differently than before.
     """
 
-    __slots__ = ("_places", "_plain", "_to_queue", "version", "vhost")
+    __slots__ = ("_places", "_plain", "_to_queue", "size_bytes", "version", "vhost")
 
     def __init__(self, vhost: str) -> None:
         self.vhost = vhost
         self.version = 0
+        self.size_bytes = 0
+        """What exchanges and bindings take in memory, about."""
         self._places: dict[str, _Place] = {}
         self._to_queue: dict[str, dict[_BindingKey, Binding]] = {}
         self._plain: dict[str, bool] = {}
@@ -152,6 +154,7 @@ class Router:
     def replace(self, exchange: Exchange) -> None:
         """Let an exchange be as this one, which `declare` has refused as unlike it. It keeps its bindings."""
         place = self._place(exchange.name)
+        self.size_bytes += size_of(exchange.arguments) - size_of(place.exchange.arguments)
         place.exchange, place.table = exchange, _table_of(exchange.type)
         for binding in place.outgoing.values():
             place.table.add(binding)
@@ -191,6 +194,7 @@ class Router:
         if key in place.outgoing:
             return False
         place.outgoing[key] = binding
+        self.size_bytes += BINDING_BYTES + size_of(binding.arguments)
         place.table.add(binding)
         if destination is not None:
             destination.incoming[key] = binding
@@ -325,12 +329,14 @@ class Router:
 
     def _add(self, exchange: Exchange) -> None:
         self._places[exchange.name] = _Place(exchange, _table_of(exchange.type))
+        self.size_bytes += EXCHANGE_BYTES + size_of(exchange.arguments)
         self._changed()
 
     def _remove_exchange(self, place: _Place, removal: Removal) -> None:
         for key, binding in list(place.outgoing.items()):
             self._forget(key, binding, removal)
         del self._places[place.exchange.name]
+        self.size_bytes -= EXCHANGE_BYTES + size_of(place.exchange.arguments)
         removal.exchanges.append(place.exchange)
         self._changed()
 
@@ -359,6 +365,7 @@ class Router:
 
     def _forget(self, key: _BindingKey, binding: Binding, removal: Removal) -> None:
         """Take a binding away from its destination; its source forgets it too."""
+        self.size_bytes -= BINDING_BYTES + size_of(binding.arguments)
         removal.bindings.append(binding)
         if binding.kind is Destination.EXCHANGE:
             destination = self._places.get(binding.destination)

@@ -13,9 +13,10 @@ from flyball.engine.consumer import Consumer, SharedWindow
 from flyball.engine.queue import WorkingQueue
 from flyball.engine.routing.values import type_name
 from flyball.errors import InvalidArgument
-from flyball.model import Message, Queue
+from flyball.model import MESSAGE_OVERHEAD_BYTES, Message, Queue
 from flyball.server.amqp.presentation import present, with_delivery_count
 from flyball.server.amqp.replies import refusal
+from flyball.server.memory import page_out
 from flyball.wire.amqp import BasicCancel, ReplyCode, delivery_prefix, encode_delivery, encode_get_ok
 from flyball.wire.link import Settlement
 
@@ -256,7 +257,8 @@ class Deliveries:
         self._share_window(consumer)
         consumer.queue = queue
         self.consumers[consumer.tag] = consumer
-        engine_consumer.is_paused = self._channel.session.is_choked
+        session = self._channel.session
+        engine_consumer.is_paused = session.is_choked or session.is_held_back
 
     def _share_window(self, consumer: AmqpConsumer) -> None:
         """Let a consumer without acks wait while the shared window is full, as RabbitMQ does; it takes no room there.
@@ -314,6 +316,21 @@ class Deliveries:
         for consumer in list(self.consumers.values()):
             if consumer.engine_consumer is not None:
                 self._channel.session.broker.resume(consumer.engine_consumer)
+
+    # Memory
+
+    @property
+    def unacked_bytes(self) -> int:
+        """What the messages take that are not acked, as far as they are in memory."""
+        bodies = 0
+        for consumer in self.consumers.values():
+            if consumer.engine_consumer is not None:
+                bodies += consumer.engine_consumer.leased_bytes
+        return bodies + MESSAGE_OVERHEAD_BYTES * len(self.unsettled)
+
+    def page_out(self, wanted_bytes: int) -> int:
+        """Leave the bodies of unacked messages to the store; return how much that freed."""
+        return page_out(self._channel.session.broker.engine, reversed(self.unsettled.values()), wanted_bytes)
 
     # basic.get
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 import platform
 import secrets
 from dataclasses import dataclass
@@ -18,6 +19,12 @@ from flyball.wire.amqp import Value, delivery_prefix, encode_delivery
 if TYPE_CHECKING:
     from flyball.server.amqp.afar import Afar
     from flyball.server.amqp.channel import Channel
+
+log = logging.getLogger("flyball.server")
+
+# A client that leaves so much unread gets no further direct replies: they are dropped, as if it had gone. RabbitMQ
+# would keep them all in memory. Whoever replies is not slowed, since it serves others as well.
+MOST_UNREAD_REPLIES_BYTES = 4 * 1024 * 1024
 
 # The RabbitMQ whose behaviour and HTTP API these are: clients and tools look what they may ask for.
 RABBITMQ_VERSION = "3.10.8"
@@ -50,6 +57,8 @@ class AmqpContext:
         """What leads to the queues of other nodes, while there may be others."""
         self.replies: dict[str, Channel] = {}
         """The channels that wait for direct replies, by the name that stands for each."""
+        self.dropped_replies = 0
+        """Direct replies to clients that did not read."""
         self.dead_letters = DeadLetters(topology, self.intake)
         topology.broker.on_dead = self.dead_letters.publish
         self.server_properties = server_properties()
@@ -73,6 +82,12 @@ class AmqpContext:
         if channel is None or channel.is_closing:
             return
         session = channel.session
+        if session.unread_bytes > MOST_UNREAD_REPLIES_BYTES:
+            self.dropped_replies += 1
+            if not session.has_lost_replies:
+                session.has_lost_replies = True
+                log.warning("dropped direct replies to %s: it does not read them", session.peer)
+            return
         channel.deliveries.last_tag += 1
         session.send_delivery(
             encode_delivery(

@@ -42,7 +42,7 @@ class Flow:
     """Gives publishers leave to send."""
 
     def __init__(self, broker: Broker, memory_bytes: int) -> None:
-        """`memory_bytes` is the memory for messages that cannot be left to the store."""
+        """`memory_bytes` is the setpoint for what the ledger counts."""
         self._broker = broker
         self._journal = Tank(NO_STORE, CONGESTED_BYTES, JOURNAL_KP, JOURNAL_KI_PER_S)
         self._memory = Tank(NO_MEMORY, memory_bytes, MEMORY_KP)
@@ -105,7 +105,7 @@ class Flow:
             "blocked_connections": len(self._blocked),
             "is_low_on_disk": self._broker.is_low_on_disk,
             "commit_queue": self._report_of(self._journal, self._broker.journal.pending_bytes),
-            "memory": self._report_of(self._memory, self._unpageable_bytes),
+            "memory": self._report_of(self._memory, self._broker.ledger.level_bytes),
         }
 
     def read_commit_queue(self) -> Reading:
@@ -113,8 +113,8 @@ class Flow:
         return self._reading_of(self._journal, self._broker.journal.pending_bytes)
 
     def read_memory(self) -> Reading:
-        """Return how the loop stands that holds the memory of messages."""
-        return self._reading_of(self._memory, self._unpageable_bytes)
+        """Return how the loop stands that holds the memory."""
+        return self._reading_of(self._memory, self._broker.ledger.level_bytes)
 
     def _reading_of(self, tank: Tank, level_bytes: int) -> Reading:
         return Reading(tank.setpoint_bytes, level_bytes, None if self._timer is None else tank.rate_per_s)
@@ -131,16 +131,10 @@ class Flow:
 
     # Sensors
 
-    @property
-    def _unpageable_bytes(self) -> int:
-        """How much memory the messages take beyond what the store can take over."""
-        engine = self._broker.engine
-        return max(0, engine.resident_bytes - (engine.resident_limit_bytes or 0))
-
     def _is_scarce(self) -> bool:
         return (
             self._journal.is_pressed(self._broker.journal.pending_bytes)
-            or self._memory.is_pressed(self._unpageable_bytes)
+            or self._memory.is_pressed(self._broker.ledger.level_bytes)
             or self._broker.is_low_on_disk
             or not self._broker.has_message_ids
         )
@@ -151,7 +145,7 @@ class Flow:
             return 0.0
         return min(
             self._journal.room_bytes(journal.pending_bytes, journal.bytes_committed),
-            self._memory.room_bytes(self._unpageable_bytes, 0),
+            self._memory.room_bytes(self._broker.ledger.level_bytes, 0),
         )
 
     # Under pressure
@@ -163,7 +157,7 @@ class Flow:
         now = loop.time()
         drain_per_s = journal.last_commit_bytes / journal.last_commit_s if journal.last_commit_s > 0 else 0.0
         self._journal.begin(journal.pending_bytes, journal.bytes_committed, drain_per_s, now)
-        self._memory.begin(self._unpageable_bytes, 0, 0.0, now)
+        self._memory.begin(self._broker.ledger.level_bytes, 0, 0.0, now)
         self._calm = 0
         self._still_since = None
         self._revoke()
@@ -180,7 +174,7 @@ class Flow:
         self._has_kept_waiting = False
         self._revoke()
         self._journal.sample(journal.pending_bytes, journal.bytes_committed, now, is_open=is_open)
-        self._memory.sample(self._unpageable_bytes, 0, now, is_open=is_open)
+        self._memory.sample(self._broker.ledger.level_bytes, 0, now, is_open=is_open)
         self._calm = 0 if self._is_scarce() or not is_open else self._calm + 1
         if self._calm >= CALM_SAMPLES:
             self._timer.cancel()

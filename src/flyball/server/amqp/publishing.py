@@ -14,7 +14,7 @@ from flyball.engine.counts import ExchangeMeter
 from flyball.engine.queue import WorkingQueue
 from flyball.engine.traits import MAX_MS
 from flyball.errors import ReservedName, StoreError
-from flyball.model import Receipt
+from flyball.model import MESSAGE_OVERHEAD_BYTES, Receipt
 from flyball.server.amqp.context import REPLY_TO
 from flyball.server.amqp.replies import refusal
 from flyball.server.directory import RemoteQueue
@@ -42,7 +42,13 @@ if TYPE_CHECKING:
 
 NO_ROUTE = "NO_ROUTE"
 _NO_HEADERS: Mapping[str, Any] = {}
-_MAX_REMEMBERED = 1000
+
+# What a connection remembers of routes, and of properties, in bytes; with more it begins again with nothing. What
+# would take more than a part of it is not remembered.
+REMEMBERED_BYTES = 512 * 1024
+_LARGEST_REMEMBERED_BYTES = REMEMBERED_BYTES // 8
+# What an entry takes beside the bytes that it is found by.
+_ENTRY_BYTES = 500
 
 MANY_TARGETS = 500
 """A message for more queues than this counts as all that a publisher may send in a turn."""
@@ -157,6 +163,7 @@ class Publisher:
         "returned",
         "taken",
         "transaction",
+        "transaction_bytes",
     )
 
     def __init__(self, channel: Channel) -> None:
@@ -168,7 +175,7 @@ class Publisher:
         self._meters = channel.session.broker.meters
         self._vhost = channel.session.vhost
         self._routes = channel.session.routes
-        self._essentials: dict[bytes, Essentials] = {}
+        self._essentials = channel.session.essentials
         self.is_confirming = False
         self.taken = 0
         """How many messages the peer has published."""
@@ -190,6 +197,7 @@ class Publisher:
         self._batch: Batch | None = None
         self._batch_number = -1
         self.transaction: list[Content] | None = None
+        self.transaction_bytes = 0
 
     @property
     def is_busy(self) -> bool:
@@ -204,8 +212,7 @@ class Publisher:
     def end(self) -> None:
         """The channel is over: forget what it has not committed."""
         if self.transaction is not None:
-            self.transaction = []
-        self._essentials.clear()
+            self.take_transaction()
 
     def publish(self, publish: Publish) -> None:
         """Take a message. Raises AmqpError or a RequestError that ends the channel."""
@@ -230,7 +237,7 @@ class Publisher:
             self._publish_afar(Content(targets, publish, found, properties, ttl_us, elsewhere))
             return
         if self.transaction is not None:
-            self.transaction.append(Content(targets, publish, found, properties, ttl_us))
+            self._add_to_transaction(Content(targets, publish, found, properties, ttl_us))
             return
         if not targets:
             self._miss(publish.mandatory, publish.origin, properties, publish.body)
@@ -271,7 +278,7 @@ class Publisher:
         context = self._channel.session.context
         assert context.afar is not None, "only what is afar leads there"
         if self.transaction is not None:
-            self.transaction.append(content)
+            self._add_to_transaction(content)
         else:
             context.afar.publish(self._channel, content)
 
@@ -319,9 +326,13 @@ class Publisher:
             targets, elsewhere = self._route(exchange_name, [routing_key], lambda: _NO_HEADERS)
         meter = self._meters.exchange(self._vhost, exchange_name)
         route = Route(self._topology.version, exchange_name, routing_key, targets, is_fixed, elsewhere, meter)
-        if len(self._routes) >= _MAX_REMEMBERED:
-            self._routes.clear()
-        self._routes[origin] = route
+        # A route to thousands of queues is long, and every routing key has one.
+        cost_bytes = _ENTRY_BYTES + len(origin) + 8 * (len(targets) + len(elsewhere))
+        if cost_bytes <= _LARGEST_REMEMBERED_BYTES:
+            if session.routes_bytes + cost_bytes > REMEMBERED_BYTES:
+                session.forget_routes()
+            session.routes_bytes += cost_bytes
+            self._routes[origin] = route
         return route
 
     def _route(
@@ -334,9 +345,14 @@ class Publisher:
 
     def _read(self, properties: bytes) -> Essentials:
         found = essentials(properties)
-        if len(self._essentials) >= _MAX_REMEMBERED:
-            self._essentials.clear()
-        self._essentials[properties] = found
+        # Twice: what it says is copied from them.
+        cost_bytes = _ENTRY_BYTES + 2 * len(properties)
+        if cost_bytes <= _LARGEST_REMEMBERED_BYTES:
+            session = self._channel.session
+            if session.essentials_bytes + cost_bytes > REMEMBERED_BYTES:
+                session.forget_essentials()
+            session.essentials_bytes += cost_bytes
+            self._essentials[properties] = found
         return found
 
     def _look_closer(
@@ -469,10 +485,19 @@ class Publisher:
 
     # Transactions
 
+    def _add_to_transaction(self, content: Content) -> None:
+        assert self.transaction is not None
+        self.transaction.append(content)
+        size = len(content.body) + len(content.properties) + len(content.origin) + MESSAGE_OVERHEAD_BYTES
+        self.transaction_bytes += size
+        self._channel.session.transaction_bytes += size
+
     def take_transaction(self) -> list[Content]:
         """Return what the transaction has published so far, and begin another one."""
         assert self.transaction is not None
         contents, self.transaction = self.transaction, []
+        self._channel.session.transaction_bytes -= self.transaction_bytes
+        self.transaction_bytes = 0
         return contents
 
     def find_again(self, content: Content) -> None:

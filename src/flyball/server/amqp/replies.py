@@ -15,6 +15,7 @@ CODES: Mapping[type[errors.FlyballError], ReplyCode] = {
     errors.UnlikeDeclared: ReplyCode.PRECONDITION_FAILED,
     errors.InvalidArgument: ReplyCode.PRECONDITION_FAILED,
     errors.InvalidBody: ReplyCode.PRECONDITION_FAILED,
+    errors.MemoryLimitReached: ReplyCode.PRECONDITION_FAILED,
     errors.InvalidName: ReplyCode.PRECONDITION_FAILED,
     errors.QueueInUse: ReplyCode.PRECONDITION_FAILED,
     errors.QueueNotEmpty: ReplyCode.PRECONDITION_FAILED,

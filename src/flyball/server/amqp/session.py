@@ -20,9 +20,20 @@ from flyball.server.amqp.publishing import Publisher, Route
 from flyball.server.amqp.replies import refusal, reply_of
 from flyball.server.amqp.tracing import TracedCommand
 from flyball.server.connection import WRITE_BUFFER_BYTES, Connection, Hub
+from flyball.server.memory import CHANNEL_BYTES, CONSUMER_BYTES, UNCONFIRMED_BYTES
 from flyball.trace.schema import Protocol
 from flyball.wire import amqp
-from flyball.wire.amqp import CHANNEL_ERRORS, AmqpError, Command, Decoder, Method, Publish, ReplyCode, reply_text
+from flyball.wire.amqp import (
+    CHANNEL_ERRORS,
+    AmqpError,
+    Command,
+    Decoder,
+    Essentials,
+    Method,
+    Publish,
+    ReplyCode,
+    reply_text,
+)
 
 log = logging.getLogger("flyball.server")
 
@@ -66,6 +77,11 @@ class AmqpSession(Connection):
         self.frame_max = context.settings.frame_max_bytes
         self.channel_max = context.settings.channel_max
         self.routes: dict[bytes, Route] = {}
+        """Where messages go, by their origin."""
+        self.routes_bytes = 0
+        self.essentials: dict[bytes, Essentials] = {}
+        """What properties say, by their bytes."""
+        self.essentials_bytes = 0
         self.homes: dict[tuple[str, str], int] = {}
         """By virtual host and name of clustered queues, the members that this connection has been sent to."""
         self.is_choked = False
@@ -92,6 +108,12 @@ class AmqpSession(Connection):
         """The check of its password, if one was begun."""
         self.login_began_at = 0
         """How many bytes had been read then."""
+        self.has_lost_replies = False
+        """Whether direct replies to it were dropped, since it does not read."""
+        self.transaction_bytes = 0
+        """What the channels' transactions hold that are not committed."""
+        self._channels_bytes = 0
+        """What the channels take with their consumers and unconfirmed numbers, as of about a second ago."""
         self._due: list[Publisher] = []
         self._timer: asyncio.TimerHandle | None = None
         self._heartbeat_s = 0.0
@@ -209,7 +231,63 @@ class AmqpSession(Connection):
         self._parked = None
         self._after_answer.clear()
         self._due.clear()
-        self.routes.clear()
+        self.forget_routes()
+        self.forget_essentials()
+
+    # Memory
+
+    def input_bytes(self) -> int:
+        parked = 0 if self._parked is None else len(self._parked.body)
+        return self._decoder.buffered_bytes + self.transaction_bytes + parked
+
+    def held_bytes(self) -> int:
+        return super().held_bytes() + self.routes_bytes + self.essentials_bytes + self._channels_bytes
+
+    def _measure_channels(self) -> None:
+        size = 0
+        for channel in self._channels.values():
+            size += CHANNEL_BYTES + CONSUMER_BYTES * len(channel.deliveries.consumers)
+            size += UNCONFIRMED_BYTES * channel.publisher.unconfirmed
+            if channel.settling is not None:
+                size += UNCONFIRMED_BYTES * len(channel.settling)
+        self._channels_bytes = size
+
+    @property
+    def unacked_bytes(self) -> int:
+        return sum([channel.deliveries.unacked_bytes for channel in self._channels.values()])
+
+    def page_out(self, wanted_bytes: int) -> int:
+        freed = 0
+        for channel in self._channels.values():
+            if freed >= wanted_bytes:
+                break
+            freed += channel.deliveries.page_out(wanted_bytes - freed)
+        return freed
+
+    def hold_back(self) -> None:
+        super().hold_back()
+        log.warning(
+            "consumers of %s get nothing more until it acks: %d bytes are unacked", self.peer, self.unacked_bytes
+        )
+        for channel in self._channels.values():
+            channel.deliveries.choke()
+
+    def let_go_on(self) -> None:
+        super().let_go_on()
+        if not self.is_choked:
+            self._breathe()
+
+    def exhaust(self, reason: str) -> None:
+        """Tell the peer why, unless it does not read."""
+        if self.state is not State.RUNNING or self.is_gone or self._is_write_paused:
+            super().exhaust(reason)
+            return
+        self._is_lost = True
+        self._fail_all(AmqpError(ReplyCode.RESOURCE_ERROR, reason))
+        self.release_buffers()
+        # It may wait for credit: what it still sends is read, and dropped, so that it gets to read why.
+        self.context.flow.forget(self)
+        self._set_reading(True)
 
     # Reading
 
@@ -398,7 +476,15 @@ class AmqpSession(Connection):
             self.homes.pop((vhost, name), None)
         else:
             self.homes[vhost, name] = queue_id
+        self.forget_routes()
+
+    def forget_routes(self) -> None:
         self.routes.clear()
+        self.routes_bytes = 0
+
+    def forget_essentials(self) -> None:
+        self.essentials.clear()
+        self.essentials_bytes = 0
 
     def wait_for(self, number: int, ids: tuple[int, int], work: Awaitable[Callable[[], None]]) -> None:
         """Carry out no further command until the work is done, and then what it returns.
@@ -589,6 +675,7 @@ class AmqpSession(Connection):
 
     def tick(self, now_s: float) -> None:
         """Close channels whose consumers keep messages for too long."""
+        self._measure_channels()
         limit_s = self.context.settings.consumer_timeout_s
         if now_s < self._next_check_s:
             return
@@ -636,6 +723,8 @@ class AmqpSession(Connection):
 
     def _breathe(self) -> None:
         self.is_choked = False
+        if self.is_held_back:
+            return
         for channel in list(self._channels.values()):
             channel.deliveries.breathe()
 

@@ -225,6 +225,9 @@ class Link(Connection):
     def release_buffers(self) -> None:
         self._decoder.clear()
 
+    def input_bytes(self) -> int:
+        return self._decoder.buffered_bytes + self.unanswered_bytes + sum(map(len, self._early))
+
     def stop_reading(self) -> None:
         """Answers that others wait for come this way, also while the node stops."""
 

@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 import secrets
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -30,6 +31,7 @@ from flyball.server.connection import WRITE_BUFFER_BYTES, Connection, Hub
 from flyball.server.link.contents import is_draft, message_of, put_draft
 from flyball.server.link.failures import told
 from flyball.server.link.peers import FRAME_ROOM_BYTES, HANDSHAKE_S, Peers
+from flyball.server.memory import CONSUMER_BYTES, page_out
 from flyball.server.topology import Topology
 from flyball.trace.schema import Protocol
 from flyball.wire import link as wire
@@ -127,6 +129,9 @@ class LinkSession(Connection):
         """The consumers that have ended because another node serves their queues."""
         self._held: dict[int, Message] = {}
         """What was asked for with Get and is not settled."""
+        self._reads: deque[wire.Read] = deque()
+        """Reads that wait for the one that needs the store."""
+        self._is_fetching = False
         self._puts: _Puts | None = None
         self._awaited = 0
         """How many puts wait for the store."""
@@ -173,6 +178,23 @@ class LinkSession(Connection):
 
     def release_buffers(self) -> None:
         self._decoder.clear()
+
+    def input_bytes(self) -> int:
+        return self._decoder.buffered_bytes
+
+    def held_bytes(self) -> int:
+        return super().held_bytes() + CONSUMER_BYTES * len(self._consumers)
+
+    def page_out(self, wanted_bytes: int) -> int:
+        freed = page_out(self._engine, [(None, message) for message in reversed(self._held.values())], wanted_bytes)
+        for owner in self._consumers.values():
+            if freed >= wanted_bytes:
+                break
+            consumer = owner.engine_consumer
+            if consumer is not None:
+                leased = ((consumer, message) for message in reversed(consumer.leases.values()))
+                freed += page_out(self._engine, leased, wanted_bytes - freed)
+        return freed
 
     def tick(self, now_s: float) -> None:
         """Numbers for new messages may have come."""
@@ -462,7 +484,21 @@ class LinkSession(Connection):
         self.broker.take_out(frame.queue_id, working.traits.selector, found)
 
     def _read(self, frame: wire.Read) -> None:
+        """Show or remove a message. One that has to be read from the store first keeps the others waiting."""
+        self.in_flight += 1
+        self._reads.append(frame)
+        self._read_on()
+
+    def _read_on(self) -> None:
+        while self._reads and not self._is_fetching:
+            self._read_one(self._reads.popleft())
+
+    def _read_one(self, frame: wire.Read) -> None:
+        is_settled = is_fetched = False
+
         def found(message: Message | None, error: FlyballError | None) -> None:
+            nonlocal is_settled
+            is_settled = True
             self.in_flight -= 1
             if error is None and message is not None and frame.only_text and not is_text(message):
                 error = InvalidBody(f"message {message.id} contains a zero byte")
@@ -470,14 +506,22 @@ class LinkSession(Connection):
                 self.send(wire.encode_failure(frame.number, *told(error)))
             else:
                 self.send(wire.encode_got(frame.number, 0, message))
+            if is_fetched:
+                self._is_fetching = False
+                asyncio.get_running_loop().call_soon(self._read_on)
 
-        self.in_flight += 1
+        def accepts(message: Message) -> bool:
+            nonlocal is_settled
+            is_settled = not frame.only_text or is_text(message)
+            return is_settled
+
         if not self._engine.has_queue(frame.queue_id):
             found(None, QueueNotFound(frame.queue_id))
         elif frame.removes:
-            self.broker.take(frame.queue_id, frame.selector, found, is_text if frame.only_text else None)
+            self.broker.take(frame.queue_id, frame.selector, found, accepts)
         else:
             self.broker.peek(frame.queue_id, frame.selector, found)
+        self._is_fetching = is_fetched = not is_settled
 
     def _hand(self, frame: wire.Hand) -> None:
         """Take over messages of another member, or of a queue that this node is to serve, unless they came before."""

@@ -190,6 +190,7 @@ class _Take:
             self._is_exhausted = True
             return False
         self._room_bytes -= size
+        self._session.reserve(self._request, size)
         return True
 
     def _taken(self, turn: int, message: Message | None, error: FlyballError | None) -> None:
@@ -296,6 +297,7 @@ def list_ids(session: TelestoSession, packet: wire.ListIds, request: TelestoRequ
             return
         message_ids = [message.id for message in messages[: (session.frame_max - RECORD_BYTES) // 8]]
         request.message_count = len(message_ids)
+        session.reserve(request, 8 * len(message_ids))
 
         def committed(error: FlyballError | None) -> None:
             if error is not None:

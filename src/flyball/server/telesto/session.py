@@ -26,9 +26,10 @@ from flyball.errors import (
     StoreUnavailable,
     TopicNotFound,
 )
-from flyball.model import Client, ClientMode, Message, Order
+from flyball.model import MESSAGE_OVERHEAD_BYTES, Client, ClientMode, Message, Order
 from flyball.server.broker import Wait
 from flyball.server.connection import Hub, RequestConnection, result_of
+from flyball.server.memory import CONSUMER_BYTES
 from flyball.server.placement import Role
 from flyball.server.telesto.relay import Relay
 from flyball.trace.schema import Protocol, Result
@@ -102,6 +103,9 @@ _ROLES: Mapping[type[wire.Packet], Role] = {
 OWNERS_PACKETS: frozenset[type[wire.Packet]] = frozenset({wire.DeleteQueue, wire.Purge, wire.RemoveClient})
 """What only the node's owner may do in wide frames. In plain ones queues are deleted as the original does it."""
 
+_LISTINGS = (wire.Peek, wire.ListMessages, wire.ListIds, wire.GetMessages)
+"""What goes alone: the answers may be as long as a frame."""
+
 Handler = Callable[["TelestoSession", Any, TelestoRequest], None]
 Table = Mapping[type[wire.Packet], Handler]
 States = Mapping[tuple[bool, bool], Table]
@@ -148,6 +152,13 @@ class TelestoSession(RequestConnection):
     def new_request(self) -> TelestoRequest:
         self.requests += 1
         return TelestoRequest()
+
+    def goes_alone(self, parsed: wire.Packet, request: Span) -> bool:
+        if isinstance(parsed, wire.Take):
+            # What was taken waits for the store only, with others; who waits for a message holds nothing.
+            is_here = self.broker.engine.has_queue(parsed.queue_id)
+            return is_here and request not in self.waits and not self.has_reserved(request)
+        return isinstance(parsed, _LISTINGS) and not self.has_reserved(request)
 
     def feed(self, data: bytes) -> None:
         self._decoder.feed(data)
@@ -329,9 +340,13 @@ class TelestoSession(RequestConnection):
             self.broker.pause(consumer)
         self.relay.pause()
 
-    def resume_writing(self) -> None:
+    def _resume_consumers(self) -> None:
         for consumer in list(self.consumers.values()):
             self.broker.resume(consumer)
+
+    def resume_writing(self) -> None:
+        if not self.is_held_back:
+            self._resume_consumers()
         self.relay.resume()
         super().resume_writing()
 
@@ -404,6 +419,31 @@ class TelestoSession(RequestConnection):
 
     def release_buffers(self) -> None:
         self._decoder.clear()
+
+    # Memory
+
+    def input_bytes(self) -> int:
+        return self._decoder.buffered_bytes
+
+    def held_bytes(self) -> int:
+        return super().held_bytes() + CONSUMER_BYTES * (len(self.consumers) + len(self.waits))
+
+    @property
+    def unacked_bytes(self) -> int:
+        size = 0
+        for consumer in self.consumers.values():
+            size += consumer.leased_bytes + MESSAGE_OVERHEAD_BYTES * len(consumer.leases)
+        return size
+
+    def hold_back(self) -> None:
+        super().hold_back()
+        for consumer in self.consumers.values():
+            self.broker.pause(consumer)
+
+    def let_go_on(self) -> None:
+        super().let_go_on()
+        if not self._is_write_paused:
+            self._resume_consumers()
 
     def ended(self) -> None:
         self._give_up_waits()

@@ -50,6 +50,18 @@ def test_a_long_text_may_be_published_but_not_a_document_with_a_million_parts(
     assert (refused.status_code, refused.json()["error"]) == (413, "too_large")
 
 
+def test_messages_in_answers_count_until_they_are_sent(
+    api: httpx.Client, place: Place, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(4):
+        assert publish(api, place, "x" * 5000).json() == {"routed": True}
+    monkeypatch.setattr(bodies, "MOST_UNDER_WAY_BYTES", 8000)
+    # Each counts with 2048 bytes beside its body: the second is one too many, and nothing is left of either.
+    for _ in range(2):
+        assert len(get(api, queue)) == 2
+    assert get(api, queue) == []
+
+
 def test_what_was_answered_makes_room_for_more(
     api: httpx.Client, place: Place, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,301 @@
+"""The memory ledger: one account of all that clients can make a node hold, and what is done when it is too much.
+
+What is held is charged to one of these:
+
+- messages: bodies, properties and `model.MESSAGE_OVERHEAD_BYTES` each, ready or unacked (`Engine.resident_bytes`),
+  and the places in indexes of those that are only in the store (`Engine.absent_bytes`);
+- connections: what each has sent that is not complete, transactions that are not committed, what it has not read,
+  channels, consumers and caches (`Holder.held_bytes`);
+- definitions: queues, exchanges, bindings and their arguments.
+
+What waits for the store (`GroupCommit.pending_bytes`) has a loop and a setpoint of its own: see `server.amqp.flow`.
+
+The policy has three steps:
+
+1. Page out. Above `--resident-bytes` messages that the store has are dropped from memory: ready ones first, then the
+   bodies of unacked ones.
+2. Back-pressure. Publishers are slowed as what cannot be paged out approaches `--memory-bytes`
+   (`server.amqp.flow`, which reads `Ledger.level_bytes`). From half of it on, connections that hold more than their
+   share of unacked messages get no more until they ack some.
+3. Refuse. When connections hold more than three eighths of `--memory-bytes`, the one that holds most is closed, with
+   an error that says so. Definitions beyond three eighths of it are refused.
+
+So a process stays below `--memory-bytes` + `--resident-bytes` + `BASE_BYTES`. No I/O here, and nothing is looked up
+or locked for a message: the engine and the connections count in plain integers, and the ledger adds them up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+from collections.abc import Callable, Collection, Iterable
+from itertools import islice
+from typing import Any, Protocol
+
+from flyball.engine.consumer import Consumer
+from flyball.engine.engine import Engine
+from flyball.errors import MemoryLimitReached
+from flyball.model import Message
+
+log = logging.getLogger("flyball.server")
+
+# What a process takes beside what is charged: the interpreter and its libraries (about 90 MB), the commit queue with
+# its copies on the way to PostgreSQL (four times 16 MiB), a read from the store of 16 MiB twice, one message of the
+# largest size on its way in or out, and what the allocator keeps. `tests/server/test_memory.py` measures it.
+BASE_BYTES = 256 * 1024 * 1024
+
+# A connection is charged again when what it holds has changed by so much, and about once a second.
+CHARGE_STEP_BYTES = 64 * 1024
+
+# The parts of `--memory-bytes` for what connections hold, for unacked messages under pressure, and for definitions.
+# Together less than all of it: whatever one sort of clients does, something is left for the others.
+CONNECTIONS_RATIO = 0.375
+UNACKED_RATIO = 0.125
+DEFINITIONS_RATIO = 0.375
+
+# From this part of `--memory-bytes` on consumers are held to their share of unacked messages.
+PRESSURE_RATIO = 0.5
+
+# No connection is held back, or closed, for less.
+LEAST_SHARE_BYTES = 1024 * 1024
+
+# How often those that are held back are looked at.
+LOOK_S = 0.02
+
+# When so much was let go of, the allocator is asked to give it back to the system.
+TRIM_BYTES = 16 * 1024 * 1024
+
+CONNECTION_BYTES = 8 * 1024
+CHANNEL_BYTES = 6 * 1024
+CONSUMER_BYTES = 2 * 1024
+UNCONFIRMED_BYTES = 100
+
+
+# Of one connection, unacked messages that are looked at in search of what can be paged out; and those in a row that
+# were paged out before, after which older ones were, too.
+_MOST_LOOKED_AT = 20_000
+_PAGED_IN_A_ROW = 1000
+
+
+class Messages(Protocol):
+    """The part of the engine that the ledger reads."""
+
+    resident_bytes: int
+    resident_limit_bytes: int | None
+    absent_bytes: int
+
+
+class Holder(Protocol):
+    """One that memory is charged to: a connection."""
+
+    charged_bytes: int
+    """What it was charged last."""
+    is_held_back: bool
+    """Whether its consumers get nothing because it holds too much."""
+
+    @property
+    def is_link(self) -> bool: ...
+
+    @property
+    def unacked_bytes(self) -> int:
+        """What the messages take that it has not acked, as far as they are in memory."""
+        ...
+
+    def held_bytes(self) -> int:
+        """What it holds now, beside messages."""
+        ...
+
+    def page_out(self, wanted_bytes: int) -> int:
+        """Leave bodies of unacked messages to the store; return how much that freed."""
+        ...
+
+    def hold_back(self) -> None:
+        """Send its consumers nothing more until `let_go_on`."""
+        ...
+
+    def let_go_on(self) -> None: ...
+
+    def exhaust(self, reason: str) -> None:
+        """End it, and let go of what it holds at once."""
+        ...
+
+
+class Ledger:
+    """The account of one node."""
+
+    def __init__(self, messages: Messages, limit_bytes: int) -> None:
+        self._messages = messages
+        self.limit_bytes = limit_bytes
+        self.holders: Collection[Holder] = ()
+        """Everyone who is charged; the hub's connections."""
+        self.connections_bytes = 0
+        self.count_definitions: Callable[[], int] = lambda: 0
+        """What the definitions take."""
+        self.definitions_bytes = 0
+        """The same, as of about a second ago."""
+        self.refused = 0
+        """How many connections were closed since they held too much."""
+        self._held_back: set[Holder] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._highest_bytes = 0
+
+    # What is held
+
+    @property
+    def messages_bytes(self) -> int:
+        """What messages take, in memory and with their places in indexes."""
+        return self._messages.resident_bytes + self._messages.absent_bytes
+
+    @property
+    def unpageable_bytes(self) -> int:
+        """What messages take beyond what they may, since the store cannot take them over."""
+        return max(0, self.messages_bytes - (self._messages.resident_limit_bytes or 0))
+
+    @property
+    def level_bytes(self) -> int:
+        """What is held of `limit_bytes`."""
+        return self.unpageable_bytes + self.connections_bytes + self.definitions_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        return self.messages_bytes + self.connections_bytes + self.definitions_bytes
+
+    def report(self) -> dict[str, Any]:
+        """Return the account as plain values, by category."""
+        return {
+            "limit_bytes": self.limit_bytes,
+            "level_bytes": self.level_bytes,
+            "messages_bytes": self._messages.resident_bytes,
+            "indexes_bytes": self._messages.absent_bytes,
+            "unpageable_bytes": self.unpageable_bytes,
+            "connections_bytes": self.connections_bytes,
+            "definitions_bytes": self.definitions_bytes,
+            "held_back_connections": len(self._held_back),
+            "refused_connections": self.refused,
+        }
+
+    # Connections
+
+    def charge(self, holder: Holder, held_bytes: int) -> None:
+        """Note what a connection holds. If that is too much for all of them, the largest are refused."""
+        self.connections_bytes += held_bytes - holder.charged_bytes
+        holder.charged_bytes = held_bytes
+        self._highest_bytes = max(self._highest_bytes, self.total_bytes)
+        if self.connections_bytes > CONNECTIONS_RATIO * self.limit_bytes:
+            self._refuse_largest()
+
+    def forget(self, holder: Holder) -> None:
+        """The connection is gone, and with it what it held."""
+        self.connections_bytes -= holder.charged_bytes
+        holder.charged_bytes = 0
+        self._held_back.discard(holder)
+
+    def _refuse_largest(self) -> None:
+        # Links are other nodes of the domain: what they hold is what their clients want.
+        holders = sorted(
+            [holder for holder in self.holders if not holder.is_link and holder.charged_bytes > LEAST_SHARE_BYTES],
+            key=lambda holder: holder.charged_bytes,
+        )
+        limit_bytes = int(CONNECTIONS_RATIO * self.limit_bytes)
+        while holders and self.connections_bytes > limit_bytes:
+            holder = holders.pop()
+            held_bytes = holder.charged_bytes
+            self.refused += 1
+            self.forget(holder)
+            holder.exhaust(
+                f"the connection holds {held_bytes} bytes, more than any other, and all together exceed the limit of"
+                f" {limit_bytes}: commit or complete what was sent, read what was delivered, or raise --memory-bytes"
+            )
+
+    # Definitions
+
+    def check_definitions(self) -> None:
+        """Raise MemoryLimitReached if there is no room for another queue, exchange or binding."""
+        limit_bytes = int(DEFINITIONS_RATIO * self.limit_bytes)
+        if self.definitions_bytes > limit_bytes:
+            raise MemoryLimitReached(self.definitions_bytes, limit_bytes)
+
+    # Unacked messages
+
+    def page_out(self, wanted_bytes: int) -> int:
+        """Leave bodies of unacked messages to the store; return how much that freed. See `Engine`."""
+        freed = 0
+        for holder in list(self.holders):
+            freed += holder.page_out(wanted_bytes - freed)
+            if freed >= wanted_bytes:
+                break
+        else:
+            self._look()
+        return freed
+
+    def _look(self) -> None:
+        """Hold those back that hold more than their share of unacked messages; let the others go on."""
+        is_pressed = self.level_bytes >= PRESSURE_RATIO * self.limit_bytes
+        if is_pressed or self._held_back:
+            large = {holder: holder.unacked_bytes for holder in self.holders if not holder.is_link}
+            large = {holder: size for holder, size in large.items() if size > LEAST_SHARE_BYTES}
+            share = max(LEAST_SHARE_BYTES, int(UNACKED_RATIO * self.limit_bytes) // max(1, len(large)))
+            for holder in list(self._held_back):
+                if not is_pressed or large.get(holder, 0) <= share // 2:
+                    self._held_back.discard(holder)
+                    holder.let_go_on()
+            if is_pressed:
+                for holder, size in large.items():
+                    if size > share and holder not in self._held_back:
+                        self._held_back.add(holder)
+                        holder.hold_back()
+        if self._held_back and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self._look()
+
+    # Housekeeping
+
+    def tick(self) -> None:
+        """Called about once a second: charge everyone for what they hold by now, and give memory back."""
+        self.definitions_bytes = self.count_definitions()
+        for holder in list(self.holders):
+            held_bytes = holder.held_bytes()
+            if held_bytes != holder.charged_bytes:
+                self.charge(holder, held_bytes)
+        self._look()
+        held = self.total_bytes
+        if self._highest_bytes - held > TRIM_BYTES:
+            _trim()
+            self._highest_bytes = held
+        self._highest_bytes = max(self._highest_bytes, held)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def page_out(engine: Engine, newest_first: Iterable[tuple[Consumer | None, Message]], wanted_bytes: int) -> int:
+    """Leave the bodies of unacked messages to the store until that has freed so much; return how much it has.
+
+    Older ones were looked at before, when memory ran short the last time, but for those that were not stored yet.
+    """
+    freed = in_a_row = 0
+    for consumer, message in islice(newest_first, _MOST_LOOKED_AT):
+        in_a_row = in_a_row + 1 if message.is_paged else 0
+        if freed >= wanted_bytes or in_a_row > _PAGED_IN_A_ROW:
+            break
+        size = len(message.body)
+        gained = engine.page_out(message)
+        if gained:
+            freed += gained
+            if consumer is not None:
+                consumer.leased_bytes -= size
+    return freed
+
+
+def _trim() -> None:
+    """Let the C library give free memory back: it keeps what lies between blocks that are in use."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):
+        # Another C library than glibc keeps less, or has another name for it.
+        return
