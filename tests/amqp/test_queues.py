@@ -380,7 +380,51 @@ def test_a_passive_declaration_needs_a_name(peer: Peer) -> None:
     peer.expect_channel_close(404, "NOT_FOUND - no queue '' in vhost '/'", spec.Queue.Declare)
 
 
+OF_STREAMS = ("x-initial-cluster-size", "x-max-age", "x-stream-max-segment-size-bytes")
+OF_QUORUM_QUEUES = (
+    "x-quorum-initial-group-size",
+    "x-delivery-limit",
+    "x-max-in-memory-length",
+    "x-max-in-memory-bytes",
+    "x-dead-letter-strategy",
+    "x-queue-leader-locator",
+)
+OF_CLASSIC_QUEUES = ("x-max-priority", "x-queue-mode", "x-queue-version")
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused"),
+    [("classic", (*OF_STREAMS, *OF_QUORUM_QUEUES)), ("quorum", (*OF_STREAMS, *OF_CLASSIC_QUEUES))],
+)
+def test_arguments_of_another_type_are_refused_whatever_their_value(
+    peer: Peer, name: str, kind: str, refused: tuple[str, ...]
+) -> None:
+    for argument in refused:
+        arguments = {"x-queue-type": kind, argument: "nonsense"}
+        peer.send(spec.Queue.Declare(queue=name, durable=True, arguments=arguments))
+        text = f"invalid arg '{argument}' for queue '{name}' in vhost '/' of queue type rabbit_{kind}_queue"
+        peer.expect_channel_close(406, f"PRECONDITION_FAILED - {text}", spec.Queue.Declare)
+        peer.open_channel()
+
+
 # Exclusive queues
+
+
+def test_exclusive_queue_is_never_durable(peer: Peer, name: str) -> None:
+    declare(peer, name, exclusive=True, durable=True)
+    declare(peer, name, exclusive=True)
+
+
+@pytest.mark.parametrize(
+    ("version", "problem"),
+    [(3, "\"unsupported queue version '3'\""), ("a", '"expected integer, got longstr"')],
+)
+def test_queue_version_is_1_or_2(peer: Peer, name: str, version: Any, problem: str) -> None:
+    declare(peer, name, exclusive=True, arguments={"x-queue-version": 2})
+    other = f"{name}-other"
+    peer.send(spec.Queue.Declare(queue=other, arguments={"x-queue-version": version}))
+    text = f"PRECONDITION_FAILED - invalid arg 'x-queue-version' for queue '{other}' in vhost '/': {problem}"
+    peer.expect_channel_close(406, text, spec.Queue.Declare)
 
 
 @pytest.mark.parametrize(

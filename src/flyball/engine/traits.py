@@ -140,6 +140,10 @@ def _queue_mode(value: Any) -> str | None:
     return _text(value) or (None if value in ("default", "lazy") else f"\"unsupported queue mode '{value}'\"")
 
 
+def _queue_version(value: Any) -> str | None:
+    return _integer()(value) or (None if value in (1, 2) else f"\"unsupported queue version '{value}'\"")
+
+
 def _queue_type(value: Any) -> str | None:
     return _text(value) or (None if value in _TYPES else f"\"unsupported queue type '{value}'\"")
 
@@ -155,10 +159,23 @@ _CHECKS: dict[str, _Check] = {
     "x-max-priority": _integer(most=MAX_PRIORITY),
     "x-overflow": _overflow,
     "x-queue-mode": _queue_mode,
+    "x-queue-version": _queue_version,
     "x-single-active-consumer": _flag,
     "x-delivery-limit": _delivery_limit,
 }
-_NOT_FOR = {"classic": ("x-delivery-limit",), "quorum": ("x-max-priority", "x-queue-mode")}
+_OF_STREAMS = ("x-initial-cluster-size", "x-max-age", "x-stream-max-segment-size-bytes")
+_NOT_FOR = {
+    "classic": (
+        "x-delivery-limit",
+        "x-quorum-initial-group-size",
+        "x-max-in-memory-length",
+        "x-max-in-memory-bytes",
+        "x-dead-letter-strategy",
+        "x-queue-leader-locator",
+        *_OF_STREAMS,
+    ),
+    "quorum": ("x-max-priority", "x-queue-mode", "x-queue-version", *_OF_STREAMS),
+}
 
 
 def usable(arguments: Arguments) -> dict[str, Any]:
@@ -177,6 +194,14 @@ def check_declaration(queue: Queue) -> None:
     """Raise InvalidArgument if a queue cannot be declared like that."""
     what = described(queue.name, queue.vhost)
     arguments = queue.arguments
+    kind = arguments.get("x-queue-type", "classic")
+    problem = _queue_type(kind)
+    if problem is not None:
+        raise InvalidArgument(f"invalid arg 'x-queue-type' for {what}: {problem}")
+    # What a type does not have is refused whatever its value, as in RabbitMQ.
+    for name in _NOT_FOR[kind]:
+        if name in arguments:
+            raise InvalidArgument(f"invalid arg '{name}' for {what} of queue type rabbit_{kind}_queue")
     for name, check in _CHECKS.items():
         if name not in arguments:
             continue
@@ -189,17 +214,13 @@ def check_declaration(queue: Queue) -> None:
         # RabbitMQ accepts it, and fails when it has to deliver the dead letter.
         if len(arguments.get(name, "").encode("utf-8", "surrogateescape")) > MAX_SHORTSTR_BYTES:
             raise InvalidArgument(f"invalid arg '{name}' for {what}: longer than {MAX_SHORTSTR_BYTES} bytes")
-    kind = arguments.get("x-queue-type", "classic")
-    for name in _NOT_FOR[kind]:
-        if name in arguments:
-            raise InvalidArgument(f"invalid arg '{name}' for {what} of queue type rabbit_{kind}_queue")
     if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
         raise InvalidArgument(f"invalid arg 'x-dead-letter-routing-key' for {what}: routing_key_but_no_dlx_defined")
     if kind == "quorum":
         for is_so, property_name in (
-            (not queue.durable, "non-durable"),
-            (queue.exclusive, "exclusive-owner"),
             (queue.auto_delete, "auto-delete"),
+            (queue.exclusive, "exclusive-owner"),
+            (not queue.durable, "non-durable"),
         ):
             if is_so:
                 raise InvalidArgument(f"invalid property '{property_name}' for {what}")

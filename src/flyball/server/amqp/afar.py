@@ -630,7 +630,8 @@ def _check_lock(queue: Queue) -> None:
 
 
 def _declared(vhost: str, method: amqp.QueueDeclare, name: str) -> Queue:
-    return Queue(0, name, vhost, method.durable, method.exclusive, method.auto_delete, method.arguments)
+    is_durable = method.durable and not method.exclusive
+    return Queue(0, name, vhost, is_durable, method.exclusive, method.auto_delete, method.arguments)
 
 
 def _present(queue_name: str, message: Message) -> None:

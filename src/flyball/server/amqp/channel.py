@@ -304,9 +304,15 @@ def queue_declare(channel: Channel, method: amqp.QueueDeclare) -> None:
     if existing is None and isinstance(dead_letter_exchange, str):
         session.check(Action.READ, name, f"queue '{name}'")
         session.check(Action.WRITE, dead_letter_exchange, f"exchange '{dead_letter_exchange or 'amq.default'}'")
-    declared = Queue(0, name, session.vhost, method.durable, method.exclusive, method.auto_delete, method.arguments)
+    declared = declared_queue(session.vhost, name, method)
     channel.change(method, answer, lambda done: topology.declare_queue(declared, session, done))
     channel.last_queue = name
+
+
+def declared_queue(vhost: str, name: str, method: amqp.QueueDeclare) -> Queue:
+    """Return a queue as it is declared. One that ends with its connection is never durable, whatever is asked for."""
+    is_durable = method.durable and not method.exclusive
+    return Queue(0, name, vhost, is_durable, method.exclusive, method.auto_delete, method.arguments)
 
 
 def _declare_reply_queue(channel: Channel, method: amqp.QueueDeclare, name: str) -> None:
