@@ -76,7 +76,7 @@ class Agent:
             "members": {
                 str(working.queue.id): {
                     "ready": len(working),
-                    "unacked": len(working.out),
+                    "unacked": working.unacked,
                     "idle": working.idle_consumers,
                     "consumers": len(working.consumers),
                     "given": working.handed_over,
@@ -85,7 +85,7 @@ class Agent:
             },
             "clients": self.sessions.counts(),
             "queues": {
-                str(working.queue.id): [len(working), len(working.out), len(working.consumers)]
+                str(working.queue.id): [len(working), working.unacked, len(working.consumers)]
                 for working in itertools.islice(queues, MOST_QUEUES_TOLD)
             },
             "handing": list(self.members.handing),

@@ -11,7 +11,7 @@ import enum
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Protocol
@@ -583,8 +583,37 @@ class Broker:
         except StoreError:
             # The node has lost its queues: whoever serves them now has the messages.
             return
+        except Exception as error:
+            working = self.engine.find_working(queue_id)
+            for message, reason in line:
+                if working is not None:
+                    self.park(working, message, reason, error)
         finally:
             del self._burying[queue_id]
+
+    def requeue_parked(self, working: WorkingQueue, message_ids: Iterable[int] | None = None) -> int:
+        """Let parked messages, or all, go back to their places; return how many did.
+
+        One whose time is up, or that came back too often, is given up again at once: that is another attempt.
+        """
+        messages = self._unpark(working, message_ids)
+        self.give_back(messages)
+        return len(messages)
+
+    def drop_parked(self, working: WorkingQueue, message_ids: Iterable[int] | None, done: Done) -> int:
+        """Remove parked messages, or all, for good; return how many that are. Done when it is durable."""
+        messages = self._unpark(working, message_ids)
+        working.dropped += len(messages)
+        for message in messages:
+            # Not `remove`: a message whose body is only in the store could not be written again.
+            self.settle(message)
+        self.when_durable(done)
+        return len(messages)
+
+    def _unpark(self, working: WorkingQueue, message_ids: Iterable[int] | None) -> list[Message]:
+        wanted = list(working.parked) if message_ids is None else message_ids
+        found = [working.parked.pop(message_id, None) for message_id in wanted]
+        return [parked.message for parked in found if parked is not None]
 
     def feed(self, consumer: Consumer) -> None:
         """Let the consumer have more, if it wants and there is something. In the line it is served anyway."""

@@ -7,6 +7,7 @@ computed unless somebody asks. The words are Flyball's own: whoever speaks to Ra
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import os
 import resource
@@ -53,6 +54,7 @@ GAUGES = (
     "exchanges",
     "ready",
     "unacked",
+    "parked",
     "ready_bytes",
     "resident_bytes",
     "indexes_bytes",
@@ -115,6 +117,8 @@ class Totals:
     exchanges: int = 0
     ready: int = 0
     unacked: int = 0
+    parked: int = 0
+    """Could not be dead-lettered: kept for an operator."""
     ready_bytes: int = 0
     """Without those of messages that were found at the start, in queues that have not been empty since."""
     resident_bytes: int = 0
@@ -153,7 +157,7 @@ async def totals(node: Node) -> Totals:
     engine, journal, meters = broker.engine, broker.journal, broker.meters
     # Both now: a queue that is deleted while others are counted is still counted once.
     queues, counts = engine.queues, list(_counts_of(engine.gone))
-    ready = unacked = ready_bytes = consumers = 0
+    ready = unacked = parked = ready_bytes = consumers = 0
     for start in range(0, len(queues), SLICE):
         if start:
             await asyncio.sleep(0)
@@ -162,6 +166,7 @@ async def totals(node: Node) -> Totals:
         counts = [sum(column) for column in zip(counts, *map(_counts_of, part), strict=True)]
         ready += sum(map(len, part))
         unacked += sum([len(working.out) for working in part])
+        parked += sum([len(working.parked) for working in part])
         ready_bytes += sum([working.ready_bytes for working in part])
         consumers += sum([len(working.consumers) for working in part])
     counted: dict[str, Any] = dict(zip(COUNTED, counts, strict=True))
@@ -187,7 +192,8 @@ async def totals(node: Node) -> Totals:
         queues=len(queues),
         exchanges=node.topology.exchange_count,
         ready=ready,
-        unacked=unacked,
+        unacked=unacked - parked,
+        parked=parked,
         ready_bytes=ready_bytes,
         resident_bytes=engine.resident_bytes,
         indexes_bytes=engine.absent_bytes,
@@ -212,7 +218,7 @@ def queue_facts(node: Node, working: WorkingQueue) -> Facts:
     queue = working.queue
     policy = node.hub.authority.policies.for_queue(queue.vhost, queue.name)
     owner = node.topology.owner_of(working)
-    ready, unacked = len(working), len(working.out)
+    ready, unacked = len(working), working.unacked
     now_s = time.time()
     head = working.head
     return {
@@ -231,6 +237,7 @@ def queue_facts(node: Node, working: WorkingQueue) -> Facts:
         "ready": ready,
         "unacked": unacked,
         "messages": ready + unacked,
+        "parked": len(working.parked),
         "ready_bytes": working.ready_bytes if working.knows_bytes else None,
         "unacked_bytes": _unacked_bytes(working),
         "in_memory": ready - working.absent,
@@ -252,11 +259,25 @@ def queue_facts(node: Node, working: WorkingQueue) -> Facts:
     }
 
 
+def parked_list(working: WorkingQueue, limit: int) -> list[Facts]:
+    """Return the messages that could not be dead-lettered, the one that was parked first at the head."""
+    return [
+        {
+            "id": parked.message.id,
+            "reason": parked.reason,
+            "problem": parked.problem,
+            "parked_at_s": parked.at_us / 1e6,
+            "body_bytes": parked.message.body_bytes,
+        }
+        for parked in itertools.islice(working.parked.values(), limit)
+    ]
+
+
 def _unacked_bytes(working: WorkingQueue) -> int | None:
     """Return what the bodies of the messages hold that are out; None if they are too many to look at them all."""
     if len(working.out) > MOST_MEASURED:
         return None
-    return sum([message.body_bytes for message in working.out.values()])
+    return sum([message.body_bytes for message in working.out.values() if message.id not in working.parked])
 
 
 def _exclusive_tag(node: Node, working: WorkingQueue) -> str | None:

@@ -53,7 +53,8 @@ def queue_report(working: WorkingQueue) -> dict[str, Any]:
         "id": working.queue.id,
         "name": working.queue.name,
         "ready": len(working),
-        "leased": len(working.out),
+        "leased": working.unacked,
+        "parked": len(working.parked),
         "in_memory": len(working) - working.absent,
         "consumers": len(working.consumers),
     }
@@ -81,5 +82,5 @@ async def queues_of_all(hub: Hub) -> list[dict[str, Any]]:
 
 
 def _unknown_report(queue: Queue) -> dict[str, Any]:
-    unknown = dict.fromkeys(("ready", "leased", "in_memory", "consumers"))
+    unknown = dict.fromkeys(("ready", "leased", "parked", "in_memory", "consumers"))
     return {"id": queue.id, "name": queue.name, **unknown}

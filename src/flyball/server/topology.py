@@ -238,7 +238,7 @@ class Topology:
         queue = working.queue
         if if_unused and working.consumers:
             raise QueueInUse(queue.name, queue.vhost)
-        if if_empty and len(working):
+        if if_empty and (len(working) or working.parked):
             raise QueueNotEmpty(queue.name, queue.vhost)
         self.broker.delete_queue(queue.id, done)
 

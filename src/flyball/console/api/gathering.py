@@ -28,8 +28,9 @@ CLOSE = "close_connection"
 
 COUNTS: Mapping[str, Callable[[WorkingQueue], int]] = {
     "ready": len,
-    "unacked": lambda working: len(working.out),
-    "messages": lambda working: len(working) + len(working.out),
+    "unacked": lambda working: working.unacked,
+    "messages": lambda working: len(working) + working.unacked,
+    "parked": lambda working: len(working.parked),
     "consumers": lambda working: len(working.consumers),
     "published": attrgetter("arrived"),
     "delivered": attrgetter("delivered"),
@@ -41,7 +42,7 @@ COUNTS: Mapping[str, Callable[[WorkingQueue], int]] = {
 }
 """What is counted of a queue, as in its facts, and what the members of a clustered one have together."""
 
-GROWING = tuple(name for name in COUNTS if name != "consumers")
+GROWING = tuple(name for name in COUNTS if name not in ("consumers", "parked"))
 """Those of which it is told how fast they grow."""
 
 _GROWN = attrgetter("arrived", "delivered", "delivered_no_ack", "got", "got_no_ack", "redelivered", "acknowledged")
@@ -121,7 +122,7 @@ class ListedQueue:
         if working is None:
             found = dict.fromkeys(GROWING, 0)
         else:
-            ready, unacked = len(working), len(working.out)
+            ready, unacked = len(working), working.unacked
             found = dict(zip(GROWING, (ready, unacked, ready + unacked, *_GROWN(working)), strict=True))
         for facts in self._told:
             found = {name: value + facts[name] for name, value in found.items()}

@@ -104,4 +104,5 @@ async def _of_visible(call: Call) -> dict[str, Any]:
 
 def _lengths(call: Call, key: str, counts: Mapping[str, float]) -> dict[str, Any]:
     lengths = {**counts, "messages": counts["ready"] + counts["unacked"]}
-    return detailed(OF_LENGTH, lengths, rates_of(call.context.sampler, "lengths", key, lengths, OF_LENGTH))
+    told = detailed(OF_LENGTH, lengths, rates_of(call.context.sampler, "lengths", key, lengths, OF_LENGTH))
+    return {**told, "messages_parked": counts.get("parked", 0)}

@@ -36,6 +36,7 @@ KEYS: dict[str, Key] = {
     "vhost": lambda queue: queue.vhost,
     "state": lambda queue: "down" if queue.is_down else "running",
     "consumers": _count("consumers"),
+    "messages_parked": _count("parked"),
     **{name: _count(own) for name, own in OF_LENGTH.items()},
     **{f"message_stats.{name}": _count(own) for name, own in OF_QUEUE.items()},
 }
@@ -143,6 +144,7 @@ def _contents(facts: Facts) -> dict[str, Any]:
         "messages_ram": facts["in_memory"] + facts["unacked"],
         "messages_ready_ram": facts["in_memory"],
         "messages_unacknowledged_ram": facts["unacked"],
+        "messages_parked": facts["parked"],
         "messages_paged_out": facts["ready"] - facts["in_memory"],
         "memory": facts["in_memory"] * MESSAGE_OVERHEAD_BYTES + (facts["ready_bytes"] or 0),
     }

@@ -178,8 +178,8 @@ def _channel_count(connection: Connection) -> int | None:
 RABBITMQ_QUEUES: Mapping[str, Rows] = {
     "queue_coarse_metrics": [
         ("queue_messages_ready", GAUGE, len, "Messages that wait for consumers"),
-        ("queue_messages_unacked", GAUGE, lambda queue: len(queue.out), "Messages delivered and not acknowledged"),
-        ("queue_messages", GAUGE, lambda queue: len(queue) + len(queue.out), "Messages ready or not acknowledged"),
+        ("queue_messages_unacked", GAUGE, lambda queue: queue.unacked, "Messages delivered and not acknowledged"),
+        ("queue_messages", GAUGE, lambda queue: len(queue) + queue.unacked, "Messages ready or not acknowledged"),
     ],
     "queue_consumer_count": [
         ("queue_consumers", GAUGE, lambda queue: len(queue.consumers), "Consumers"),
@@ -277,6 +277,7 @@ OWN = of_node(
             "dropped",
             "Messages expired, rejected, delivered too often, or too many",
         ),
+        ("messages_parked", GAUGE, "parked", "Messages that could not be dead-lettered and wait for an operator"),
         ("messages_resident_bytes", GAUGE, "resident_bytes", "Memory that messages take"),
         ("memory_indexes_bytes", GAUGE, "indexes_bytes", "Memory of the places of messages that are not in memory"),
         ("memory_connections_bytes", GAUGE, "connections_bytes", "Memory that connections hold, beside messages"),
@@ -317,6 +318,7 @@ OWN_QUEUES = of_each(
         ("acknowledged_total", COUNTER, lambda queue: queue.acknowledged, "Messages acknowledged"),
         ("requeued_total", COUNTER, lambda queue: queue.requeued, "Messages that came back"),
         ("dropped_total", COUNTER, lambda queue: queue.dropped, "Messages expired, rejected, or too many"),
+        ("messages_parked", GAUGE, lambda queue: len(queue.parked), "Messages that could not be dead-lettered"),
     ],
 )
 

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 RETRY_S = 0.5
 """After so long something is tried again whose node could not be reached, if nothing has changed before."""
 
+# A dead letter that another node does not confirm is put again after twice as long each time, up to this.
+MAX_BACKOFF_S = 30.0
+
 BROKEN_LINK_S = 0.02
 
 PATIENCE_S = 15.0
@@ -565,21 +568,36 @@ class Afar:
         return found
 
     def send_dead_letter(
-        self, remotes: Sequence[RemoteQueue], content: link.Content, working: WorkingQueue, message: Message
+        self,
+        remotes: Sequence[RemoteQueue],
+        content: link.Content,
+        working: WorkingQueue,
+        message: Message,
+        reason: str,
     ) -> None:
         """Put a dead letter into queues of other nodes, and remove the dead message when that is done.
 
         While nobody knows whether it is, it is put again: better twice than never.
         """
         is_out = message.id in working.out
+        backoff_s = RETRY_S
 
         def answered(_: int, outcome: int) -> None:
+            nonlocal backoff_s
             if outcome == Outcome.UNKNOWN and is_out and self._engine.has_queue(message.queue_id):
-                loop = asyncio.get_running_loop()
-                loop.call_later(RETRY_S, self.remotes.put, remotes, content, answered, 0)
+                asyncio.get_running_loop().call_later(backoff_s, put_again)
+                backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
             elif is_out:
                 # Queues of this node may have got a copy, whose insert need not be written yet.
                 self._broker.settle_written(message)
+
+        def put_again() -> None:
+            if message.id not in working.out:
+                return
+            try:
+                self.remotes.put(remotes, content, answered, 0)
+            except Exception as error:
+                self._broker.park(working, message, reason, error)
 
         self.remotes.put(remotes, content, answered, 0)
 

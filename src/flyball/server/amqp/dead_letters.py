@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from flyball.engine.queue import WorkingQueue
-from flyball.model import Message
+from flyball.engine.traits import MAX_SHORTSTR_BYTES, described
+from flyball.errors import InvalidArgument
+from flyball.model import Message, Queue
 from flyball.server.amqp.intake import Intake
 from flyball.server.amqp.presentation import PERSISTENT, present
 from flyball.server.broker import Burial
@@ -45,7 +47,10 @@ class DeadLetters:
         self.afar: Afar | None = None
 
     def publish(self, working: WorkingQueue, message: Message, reason: str) -> Burial:
-        """Publish a message that its queue gives up, if there is an exchange and a route for it."""
+        """Publish a message that its queue gives up, if there is an exchange and a route for it.
+
+        Raises InvalidArgument if the queue, which was declared before that was checked, names what cannot be.
+        """
         traits = working.traits
         exchange = traits.dead_letter_exchange
         if exchange is None:
@@ -65,6 +70,7 @@ class DeadLetters:
         properties.expiration = None
         headers.pop("x-delivery-count", None)
         if traits.dead_letter_routing_key is not None:
+            _check_routing_key(traits.dead_letter_routing_key, queue)
             headers.pop("CC", None)
             routing_keys = [traits.dead_letter_routing_key]
         properties.headers = join_table(headers)
@@ -88,9 +94,18 @@ class DeadLetters:
             elsewhere = [remote for remote in remotes if not _is_cycle(remote.queue.name, reason, deaths)]
             if elsewhere:
                 # Until another node has its successor it stays where it is.
-                self.afar.send_dead_letter(elsewhere, content, working, message)
+                self.afar.send_dead_letter(elsewhere, content, working, message, reason)
                 return Burial.LATER
         return Burial.SUCCEEDED if targets else Burial.NO_SUCCESSOR
+
+
+def _check_routing_key(routing_key: str, queue: Queue) -> None:
+    size = len(_octets(routing_key))
+    if size > MAX_SHORTSTR_BYTES:
+        raise InvalidArgument(
+            f"the x-dead-letter-routing-key of {described(queue.name, queue.vhost)} has {size} bytes, more than"
+            f" {MAX_SHORTSTR_BYTES}: declare the queue anew"
+        )
 
 
 def _copies(headers: dict[str, bytes]) -> list[str]:

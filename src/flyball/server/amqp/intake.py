@@ -110,4 +110,8 @@ class Intake:
             persistent=persistent,
             origin=origin,
         )
-        self._broker.on_dead(working, message, "maxlen")
+        try:
+            self._broker.on_dead(working, message, "maxlen")
+        except Exception as error:
+            # It was in no queue, and its publisher hears that it was refused.
+            self._broker.faults.note("dead letters", error, quiet=True)

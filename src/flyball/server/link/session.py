@@ -310,7 +310,12 @@ class LinkSession(Connection):
         if is_draft(frame.content):
             put_draft(self.broker, frame.content, frame.queue_ids, partial(self._put_done, frame.number))
             return
-        outcome = self._intake.put_content(targets, frame.content)
+        try:
+            outcome = self._intake.put_content(targets, frame.content)
+        except Exception as error:
+            # Many clients share the link: only the one hears of it whose message this is.
+            self.faults.note("put of another node", error, quiet=True)
+            outcome = Outcome.UNKNOWN
         if outcome is None:
             self._await_commit(frame.number)
         else:

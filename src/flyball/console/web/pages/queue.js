@@ -33,6 +33,7 @@ export async function mount(root, { vhost, name }) {
   };
   const charts = makeCharts();
   const about = slot();
+  const parked = slot("");
   let now = first;
   const consumers = consumerTable(() => now.consumer_details ?? []);
   const bindings = bindingTable(where);
@@ -45,6 +46,7 @@ export async function mount(root, { vhost, name }) {
       tiles(...Object.values(numbers)),
       grid(card("Messages", {}, charts.depth.element), card("Messages per second", {}, charts.rates.element)),
       card("About", {}, about.element),
+      parked.element,
       grid(publishCard({ vhost, queueName: name, done: () => refresh() }), getCard(actions)),
       card("Consumers", {}, consumers.element),
       card("Bindings", { note: "from where messages come" }, bindings.element),
@@ -62,6 +64,7 @@ export async function mount(root, { vhost, name }) {
   const refresh = () => look(async () => {
     now = await get(where);
     about.show(describe(now));
+    parked.show(now.messages_parked ? parkedCard(actions, await get(`${where}/parked`)) : "");
     consumers.reload();
   }, about.fail);
   showNumbers(numbers, briefly(first));
@@ -124,6 +127,7 @@ function describe(queue) {
     ["Policy", queue.policy ?? "none"],
     ...description(features(queue), queue.arguments),
     ["Bytes ready", bytes(queue.message_bytes_ready)],
+    queue.messages_parked > 0 && ["Parked messages", count(queue.messages_parked)],
     ["Messages in memory", count(queue.messages_ram)],
     ["Last used", queue.idle_since ? ago(Date.parse(queue.idle_since) / 1000) : "now"],
     Number.isFinite(queue.head_message_timestamp) && ["Oldest message", ago(queue.head_message_timestamp)],
@@ -152,6 +156,42 @@ function removal({ vhost, name, where }) {
     text: "The queue, its messages and its bindings go away for good, and its consumers are cancelled.",
     refused: refusal("configure", vhost, name),
   });
+}
+
+const MOST_SHOWN = 20;
+
+/** Messages that could not be dead-lettered, and what can be done with them. */
+function parkedCard({ vhost, name, where, refresh }, messages) {
+  const refused = refusal("read", vhost, name);
+  const act = async (action, done) => {
+    await attempt(() => post(`${where}/parked`, { action }), done);
+    refresh();
+  };
+  const drop = async () => {
+    const isSure = await confirm({
+      title: `Drop the parked messages of “${name}”?`,
+      text: "They are thrown away. This cannot be undone.",
+      action: "Drop",
+    });
+    if (isSure) await act("drop", "The parked messages have been dropped.");
+  };
+  const requeue = () => act("requeue", "The parked messages are tried again.");
+  const shown = messages.slice(0, MOST_SHOWN).map(({ id, reason, problem }) => h(
+    "li",
+    {},
+    `Message ${id}, ${reason}: ${problem}`,
+  ));
+  return card(
+    "Parked messages",
+    { note: `${plural(messages.length, "message")} that could not be dead-lettered` },
+    h("ul", {}, ...shown),
+    h(
+      "div.buttons",
+      {},
+      actionButton("Requeue all", { refused, onclick: requeue }),
+      actionButton("Drop all", { tone: "danger", refused, onclick: drop }),
+    ),
+  );
 }
 
 const MODES = [
