@@ -42,6 +42,7 @@ FlyballError
 │   ├── StoreMismatch          it holds something this version cannot read
 │   ├── StoreInUse             another process has this node's place in it
 │   └── Fenced                 others have taken this node's place: it may write nothing more
+│       └── StoreRewound       the store has gone back in time: the node joins again
 ├── SettingsError              a setting is wrong; the field names it
 ├── LabError                   an experiment cannot be run, or went wrong
 ├── ControlError               a model, a design or a loop is not fit to be used
@@ -343,6 +344,10 @@ class StoreInUse(StoreError):
 
 class Fenced(StoreError):
     """The node's epoch is over: others serve its queues. It may write nothing more and has to join again."""
+
+
+class StoreRewound(Fenced):
+    """The store has gone back in time, and does not know of all that this node has written."""
 
 
 class SettingsError(FlyballError):

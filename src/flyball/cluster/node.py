@@ -16,7 +16,7 @@ from flyball.cluster.governor import DomainGovernor
 from flyball.cluster.leader import Leader
 from flyball.cluster.placing import DomainPlacement
 from flyball.cluster.provisioners import Provisioner, Surroundings, load_provisioners
-from flyball.errors import Fenced, StoreError, StoreInUse, StoreUnavailable
+from flyball.errors import Fenced, StoreError, StoreInUse, StoreRewound, StoreUnavailable
 from flyball.server import node as server
 from flyball.server.node import Node, Part
 from flyball.server.settings import ServeSettings
@@ -45,9 +45,12 @@ async def serve(settings: ServeSettings, parts: Sequence[Part] = ()) -> None:
     while not stop.is_set():
         try:
             await _serve_until(settings, stop, parts)
-        except* Fenced:
+        except* Fenced as group:
             rejoining.begin()
-            log.warning("others have taken this node's place: it joins again as a new one")
+            if isinstance(_first(group), StoreRewound):
+                log.warning("the store has gone back in time: the node joins again as a new one")
+            else:
+                log.warning("others have taken this node's place: it joins again as a new one")
             print("joining again", flush=True)
         except* (StoreUnavailable, StoreInUse) as group:
             error = _first(group)

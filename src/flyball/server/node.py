@@ -312,6 +312,8 @@ async def serving(
             # It may have failed just now, and wait to be started again.
             journal.cancel()
             member.cancel()
+            if store.is_rewound:
+                await _write_again(broker)
             peers.stop()
             with contextlib.suppress(StoreError):
                 await membership.leave()
@@ -508,6 +510,23 @@ def _note_escaped(faults: Faults, loop: asyncio.AbstractEventLoop, context: dict
         faults.note(f"event loop: {context.get('message', 'callback')[:100]}", error)
     else:
         loop.default_exception_handler(context)
+
+
+async def _write_again(broker: Broker) -> None:
+    """Save from memory what a store that has gone back in time does not have any more."""
+    queues, messages, absent = [], [], 0
+    for working in broker.engine.queues:
+        if working.is_stored:
+            queues.append(working.queue)
+            known = (*working.oldest(0, len(working)), *working.out.values())
+            messages += [message for message in known if message.persistent and message.stored]
+            absent += working.absent
+    try:
+        missing = await broker.store.write_again(queues, messages)
+    except StoreError as error:
+        log.error("messages=%d that were in memory could not be written again: %s", len(messages), error)
+    else:
+        log.error("wrote messages=%d again that the store had lost; not in memory, and unknown: %d", missing, absent)
 
 
 class _Reclaiming:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from flyball.model import Message, QueueSummary, Snapshot
+from flyball.model import Message, Queue, QueueSummary, Snapshot
 from flyball.store.changes import Change
 from flyball.store.registry import Registry
 
@@ -111,6 +111,11 @@ class Store(Protocol):
         ...
 
     @property
+    def is_rewound(self) -> bool:
+        """Whether the store has gone back in time: what the node does in it fails with StoreRewound."""
+        ...
+
+    @property
     def problem(self) -> str | None:
         """Why the store is unavailable, and what an operator can do; None while it works, as far as is known."""
         ...
@@ -181,6 +186,13 @@ class Store(Protocol):
 
     async def reclaim(self) -> None:
         """Give the space of removed messages back to the volume, as far as the store can. Raises StoreError."""
+        ...
+
+    async def write_again(self, queues: Sequence[Queue], messages: Sequence[Message]) -> int:
+        """Write what the node knows to have been stored to a store that is rewound; return how many were missing.
+
+        All is written that the store does not have. Raises StoreError.
+        """
         ...
 
     async def adopt(self, queue_ids: Sequence[int]) -> list[QueueSummary]:

@@ -22,6 +22,7 @@ class MemoryStore:
 
     keeps_messages = True
     problem: str | None = None
+    is_rewound = False
     pages = False
 
     def __init__(self, *, domain: MemoryDomain | None = None, node: str = "flyball") -> None:
@@ -149,6 +150,10 @@ class MemoryStore:
 
     async def reclaim(self) -> None:
         """Nothing is on a disk."""
+
+    async def write_again(self, queues: Sequence[Queue], messages: Sequence[Message]) -> int:
+        """It does not go back in time."""
+        return 0
 
     async def adopt(self, queue_ids: Sequence[int]) -> list[QueueSummary]:
         self.registry.check()

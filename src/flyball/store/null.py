@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Container, Sequence
 
-from flyball.model import Message, QueueSummary, Snapshot
+from flyball.model import Message, Queue, QueueSummary, Snapshot
 from flyball.store.interface import NO_LIMIT, Arrived, Batch, IndexColumns, IndexPiece
 from flyball.store.memory_domain import MemoryDomain, MemoryRegistry
 
@@ -14,6 +14,7 @@ class NullStore:
 
     keeps_messages = False
     problem: str | None = None
+    is_rewound = False
     pages = False
 
     def __init__(self) -> None:
@@ -53,6 +54,10 @@ class NullStore:
 
     async def reclaim(self) -> None:
         """Nothing is on a disk."""
+
+    async def write_again(self, queues: Sequence[Queue], messages: Sequence[Message]) -> int:
+        """It does not go back in time."""
+        return 0
 
     async def adopt(self, queue_ids: Sequence[int]) -> list[QueueSummary]:
         return []

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from flyball.errors import StoreUnavailable
-from flyball.model import Message, QueueSummary, Snapshot
+from flyball.model import Message, Queue, QueueSummary, Snapshot
 from flyball.store.interface import NO_LIMIT, Arrived, Batch, IndexColumns, IndexPiece
 from flyball.store.memory import MemoryDomain, MemoryStore
 from flyball.store.registry import NodeRecord, NodeState, VersionedChange
@@ -217,6 +217,7 @@ class SimulatedStore:
     keeps_messages = True
     pages = False
     problem: str | None = None
+    is_rewound = False
 
     def __init__(self, domain: MemoryDomain, name: str, loop: VirtualLoop, process: Process, chance: Random) -> None:
         self._store = MemoryStore(domain=domain, node=name)
@@ -276,6 +277,9 @@ class SimulatedStore:
 
     async def reclaim(self) -> None:
         await self.line.call(self._store.reclaim(), "worker")
+
+    async def write_again(self, queues: Sequence[Queue], messages: Sequence[Message]) -> int:
+        return await self.line.call(self._store.write_again(queues, messages), "writer")
 
     async def adopt(self, queue_ids: Sequence[int]) -> list[QueueSummary]:
         return await self.line.call(self._store.adopt(queue_ids), "reader")

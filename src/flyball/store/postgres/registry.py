@@ -18,6 +18,8 @@ from flyball.errors import Fenced, StoreError, StoreUnavailable
 from flyball.store.changes import Change, QueueDeleted, QueueMoved
 from flyball.store.postgres import changes as told_changes
 from flyball.store.postgres import registry_statements, statements
+from flyball.store.postgres.history import History
+from flyball.store.postgres.migrations import LOCK_CLASS, must_be_known
 from flyball.store.postgres.session import Connection, Outages, Session
 from flyball.store.postgres.values import from_json, from_text, to_json, to_text
 from flyball.store.registry import JOINING_LEASE_S, NodeRecord, NodeState, VersionedChange, is_known_to_all
@@ -52,8 +54,14 @@ class PostgresRegistry:
     is_shared = True
 
     def __init__(
-        self, connect: Callable[[], Awaitable[Connection]], schema: str, time_limit_s: float, outages: Outages
+        self,
+        connect: Callable[[], Awaitable[Connection]],
+        schema: str,
+        time_limit_s: float,
+        outages: Outages,
+        history: History,
     ) -> None:
+        self._history = history
         self._schema = schema
         self._session = Session(connect, prepare=self._begin_to_listen, time_limit_s=time_limit_s, outages=outages)
         self._worker = Session(connect, prepare=self.check_epoch, outages=outages)
@@ -85,14 +93,24 @@ class PostgresRegistry:
         return f"flyball_{self._schema_number}"
 
     async def check_epoch(self, connection: Connection) -> None:
-        """Raise Fenced if the node's epoch is over. Before the first one there is nothing to check."""
-        if self.epoch and await connection.fetchval(registry_statements.EPOCH, self.node_id) != self.epoch:
+        """Raise Fenced if the node's epoch is over, StoreMismatch if the tables are a newer version's.
+
+        Before the first epoch there is nothing to check.
+        """
+        if not self.epoch:
+            return
+        row = await connection.fetchrow(registry_statements.EPOCH_AND_VERSION, self.node_id)
+        assert row is not None
+        must_be_known(row["version"])
+        if row["epoch"] != self.epoch:
             raise Fenced(f"others have taken the place of node {self.node_id} in epoch {self.epoch}")
 
     async def join(self, connection: Connection, name: str) -> None:
         """Begin another life of the node, on the connection that shows that there is no other of its name."""
         stored_name = to_text(name)
         async with connection.transaction():
+            await connection.execute(registry_statements.SHARED_MIGRATION_LOCK, LOCK_CLASS, self._schema)
+            must_be_known(await connection.fetchval("SELECT version FROM schema_version"))
             generation = await connection.fetchval(registry_statements.NEXT_GENERATION)
             node_id = await connection.fetchval(registry_statements.NODE_ID, stored_name)
             if node_id is None:
@@ -195,6 +213,7 @@ class PostgresRegistry:
             if self._last_told != (state, known_generation):
                 await connection.execute(registry_statements.NOTIFY, self.channel, str(self.node_id))
                 self._last_told = (state, known_generation)
+            await self._history.note(connection)
             return await _nodes(connection)
 
     async def nodes(self) -> list[NodeRecord]:

@@ -18,6 +18,17 @@ SELECT id, name, epoch, state, generation, {_LEASE_LEFT_S} AS lease_left_s, addr
     known_generation, seen_version
 FROM nodes ORDER BY id"""
 
+# Others than the one of that name. One that leaves has given up its lease.
+LIVE_NODES = f"""
+SELECT name FROM nodes WHERE name <> $1 AND state <> 'dead' AND {_LEASE_LEFT_S} > 0 ORDER BY name"""
+
+END_EPOCHS = "UPDATE nodes SET epoch = epoch + 1 WHERE name <> $1"
+
+END_SESSIONS_OF_SCHEMA = """
+SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name ~ '^flyball \\d+ \\d+ \\d+$'
+  AND split_part(application_name, ' ', 4) = (SELECT oid::text FROM pg_namespace WHERE nspname = $1)"""
+
 LEASE_LEFT_S = f"SELECT {_LEASE_LEFT_S}, epoch FROM nodes WHERE id = $1"
 
 # The number of the join in the domain. Its row is locked until the end of the transaction: one joins after the other.
@@ -49,6 +60,13 @@ SCHEMA_NUMBER = "SELECT oid::bigint FROM pg_namespace WHERE nspname = $1"
 NAME_SESSION = "SELECT set_config('application_name', $1, false)"
 
 EPOCH = "SELECT epoch FROM nodes WHERE id = $1"
+
+# The version comes with it: a node of a newer version may have changed the tables since the last session.
+EPOCH_AND_VERSION = """
+SELECT (SELECT epoch FROM nodes WHERE id = $1), (SELECT version FROM schema_version)"""
+
+# Held while a node joins, so that nobody changes the tables before it can be seen to use them.
+SHARED_MIGRATION_LOCK = "SELECT pg_advisory_xact_lock_shared($1, hashtext($2))"
 
 # Not flushed: it need not survive a crash, see _LEASE_LEFT_S.
 RENEW = """

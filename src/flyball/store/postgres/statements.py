@@ -112,7 +112,32 @@ WHERE definitions.kind = gone.kind AND definitions.digest = gone.digest"""
 # Keeps a number from being given out again, also when its owner is deleted.
 PASS_NUMBER = "UPDATE counters SET value = $2 + 1 WHERE name = $1 AND value <= $2"
 
-RESERVE_NUMBERS = "UPDATE counters SET value = value + $2 WHERE name = $1 RETURNING value - $2"
+# Not below what this node has reserved before: a database that has gone back in time would give out numbers again.
+RESERVE_NUMBERS = """
+UPDATE counters SET value = greatest(value, $3) + $2 WHERE name = $1 RETURNING value - $2"""
+
+# Which database this is, on which timeline, and how far it is durable. A promotion begins another timeline.
+HISTORY = """
+SELECT (SELECT system_identifier FROM pg_control_system()),
+    (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
+    CASE WHEN NOT pg_is_in_recovery()
+        THEN ('x' || substr(pg_walfile_name(pg_current_wal_flush_lsn()), 1, 8))::bit(32)::int END,
+    pg_is_in_recovery(),
+    CASE WHEN NOT pg_is_in_recovery() THEN (pg_current_wal_flush_lsn() - '0/0')::bigint END"""
+
+FLUSHED = "SELECT (pg_current_wal_flush_lsn() - '0/0')::bigint"
+
+# How many ids of these messages stand for others in the store: they were given out twice.
+COUNT_OTHERS = f"""
+SELECT count(*) FROM {_UNNEST} AS new ({_COLUMN_LIST}) JOIN messages USING (id)
+WHERE messages.arrived_us <> new.arrived_us OR messages.properties <> new.properties OR messages.body <> new.body"""
+
+# A backup may have been restored in part: no message that is there is overwritten by a new one.
+PASS_STORED = """
+UPDATE counters SET value = stored.last + 1 FROM (SELECT max(id) AS last FROM messages) AS stored
+WHERE name = 'message' AND value <= stored.last"""
+
+KNOWN_QUEUES = "SELECT id FROM queues WHERE id = ANY($1::integer[])"
 
 # Only while the counter stands where our last reservation put it.
 RETURN_MESSAGE_IDS = "UPDATE counters SET value = $1 WHERE name = 'message' AND value = $2 AND $1 < $2"

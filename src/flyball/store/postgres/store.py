@@ -14,12 +14,13 @@ from typing import Any
 
 import asyncpg
 
-from flyball.errors import StoreError, StoreInUse, StoreUnavailable
-from flyball.model import Client, ClientMode, Definition, Message, PlacedQueue, QueueSummary, Snapshot
-from flyball.store.changes import QueueDeleted
+from flyball.errors import Fenced, StoreError, StoreInUse, StoreRewound, StoreUnavailable
+from flyball.model import Client, ClientMode, Definition, Message, PlacedQueue, Queue, QueueSummary, Snapshot
+from flyball.store.changes import QueueCreated, QueueDeleted
 from flyball.store.interface import NO_LIMIT, Arrived, Batch, IndexColumns, IndexKeys, IndexPiece, Transfer, is_same
 from flyball.store.postgres import changes as told_changes
 from flyball.store.postgres import registry_statements, statements
+from flyball.store.postgres.history import History
 from flyball.store.postgres.migrations import migrate, quoted
 from flyball.store.postgres.registry import PostgresRegistry
 from flyball.store.postgres.session import CONNECT_LIMIT_S, Connection, Outages, Session
@@ -66,8 +67,9 @@ class PostgresStore:
         self._node = node
         self._schema = schema
         self._outages = outages = Outages()
+        self._history = History()
         self.registry = registry = PostgresRegistry(
-            self._connect, schema, min(read_limit_s, REGISTRY_LIMIT_S), outages
+            self._connect, schema, min(read_limit_s, REGISTRY_LIMIT_S), outages, self._history
         )
         self._writer = Session(self._connect, prepare=self._prepare_writer, outages=outages)
         self._reader = Session(
@@ -80,6 +82,10 @@ class PostgresStore:
         self._orphaned_queue_ids: list[int] = []
         self._transferring: list[Transfer] = []
         self._last_transfer = 0
+
+    @property
+    def is_rewound(self) -> bool:
+        return self._history.is_rewound
 
     @property
     def problem(self) -> str | None:
@@ -95,7 +101,7 @@ class PostgresStore:
         try:
             await self._become_writer()
             async with self._writer.connection() as connection:
-                await migrate(connection, self._schema)
+                await migrate(connection, self._schema, self._node)
                 await registry.join(connection, self._node)
         finally:
             self._is_joining = False
@@ -105,6 +111,7 @@ class PostgresStore:
         await registry.become_known()
         async with registry.staying(), self._writer.connection() as connection:
             await connection.execute(statements.DROP_PASSING, registry.node_id)
+            await connection.execute(statements.PASS_STORED)
             async with connection.transaction(isolation="repeatable_read"):
                 snapshot = await self._snapshot(connection)
         self._outages.is_serving = True
@@ -119,6 +126,13 @@ class PostgresStore:
         self._writer_pid = None
 
     async def commit(self, batch: Batch, *, again: bool = False) -> None:
+        try:
+            await self._commit(batch, again)
+        except StoreRewound as error:
+            self._history.rewind(error)
+            raise
+
+    async def _commit(self, batch: Batch, again: bool) -> None:
         appended, removed = _without_deleted_queues(batch), batch.removed
         async with self._writer.connection() as connection:
             small = len(appended) < COPY_FROM_ROWS and _size_bytes(appended) < COPY_FROM_BYTES
@@ -128,7 +142,7 @@ class PostgresStore:
             async with connection.transaction():
                 if again or small:
                     for piece in _pieces(appended):
-                        await connection.execute(statements.APPEND, *_arrays(piece))
+                        await _append(connection, statements.APPEND, piece)
                 else:
                     await _copy(connection, appended)
                 if removed:
@@ -205,6 +219,31 @@ class PostgresStore:
         finally:
             await session.close()
 
+    async def write_again(self, queues: Sequence[Queue], messages: Sequence[Message]) -> int:
+        connection = await self._connect_anywhere()
+        try:
+            await self._take_writer_lock(connection)
+            epoch = await connection.fetchval(registry_statements.EPOCH, self.registry.node_id)
+            if epoch is None or epoch > self.registry.epoch:
+                raise Fenced(f"the store does not know node {self.registry.node_id} in epoch {self.registry.epoch}")
+            missing = 0
+            async with connection.transaction():
+                await told_changes.lock(connection, self._schema)
+                rows = await connection.fetch(statements.KNOWN_QUEUES, [queue.id for queue in queues])
+                known = {row["id"] for row in rows}
+                created = [QueueCreated(queue) for queue in queues if queue.id not in known]
+                await told_changes.apply(
+                    connection, created, self.registry.node_id, in_company=self.registry.in_company
+                )
+                for piece in _pieces(messages):
+                    status = await connection.execute(statements.APPEND, *_arrays(piece))
+                    missing += int(status.removeprefix("INSERT 0 "))
+            return missing
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            raise StoreUnavailable(f"what was lost could not be written again: {error}") from error
+        finally:
+            connection.terminate()
+
     async def adopt(self, queue_ids: Sequence[int]) -> list[QueueSummary]:
         node_id, wanted = self.registry.node_id, list(queue_ids)
         async with self._worker.connection() as connection:
@@ -252,8 +291,18 @@ class PostgresStore:
         async with self._reader.connection() as connection:
             await connection.execute(statements.RETURN_MESSAGE_IDS, next_id, self._reserved_up_to)
         self._reserved_up_to = None
+        self._history.reserved.pop("message", None)
 
     async def _connect(self) -> Connection:
+        connection = await self._connect_anywhere()
+        try:
+            await self._history.check(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    async def _connect_anywhere(self) -> Connection:
         return await asyncpg.connect(
             self._dsn,
             timeout=CONNECT_LIMIT_S,
@@ -315,7 +364,9 @@ class PostgresStore:
 
     async def _reserve(self, counter: str, count: int) -> int:
         async with self._reader.connection() as connection:
-            first: int = await connection.fetchval(statements.RESERVE_NUMBERS, counter, count)
+            floor = self._history.reserved.get(counter, 0)
+            first: int = await connection.fetchval(statements.RESERVE_NUMBERS, counter, count, floor)
+        self._history.reserved[counter] = first + count
         return first
 
     async def _transfer(self, connection: Connection, batch: Batch, again: bool) -> None:
@@ -390,6 +441,9 @@ def _summarize(queues: dict[int, QueueSummary], rows: Sequence[asyncpg.Record]) 
             summary.sent[sender] = summary.sent.get(sender, 0) + count
 
 
+_IDS_IN_USE = "ids of new messages stand for other messages in the store already: it was put back to an earlier state"
+
+
 class _WriterLockTaken(StoreUnavailable):
     """Another session may still write."""
 
@@ -403,17 +457,29 @@ async def _commit_in_one_statement(
             await connection.execute(statements.REMOVE, removed)
         return
     if not removed:
-        await connection.execute(statements.APPEND, *_arrays(appended))
+        await _append(connection, statements.APPEND, appended)
         return
     gone = frozenset(removed)
     # Appended and removed at once: for the statement neither half sees the other.
     left = [message for message in appended if message.id not in gone]
-    await connection.execute(statements.APPEND_AND_REMOVE, *_arrays(left), removed)
+    await _append(connection, statements.APPEND_AND_REMOVE, left, removed)
+
+
+async def _append(connection: Connection, statement: str, appended: Sequence[Message], *more: Sequence[int]) -> None:
+    """Insert messages that are not there yet. Raises StoreRewound if the id of one stands for another message."""
+    arrays = _arrays(appended)
+    status = await connection.execute(statement, *arrays, *more)
+    missing = len(appended) - int(status.removeprefix("INSERT 0 "))
+    # An earlier attempt may have inserted them: then they are the same.
+    if missing and await connection.fetchval(statements.COUNT_OTHERS, *arrays):
+        raise StoreRewound(_IDS_IN_USE)
 
 
 async def _copy(connection: Connection, appended: Sequence[Message]) -> None:
     try:
         await connection.copy_records_to_table("messages", records=map(_record, appended), columns=statements.COLUMNS)
+    except asyncpg.UniqueViolationError as error:
+        raise StoreRewound(_IDS_IN_USE) from error
     except (OverflowError, TypeError, ValueError) as error:
         # Unlike a statement's arguments, records fail with whatever their encoder raises.
         raise StoreError(f"a message cannot be stored: {error}") from error
