@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pika import spec
 
+from flyball.server.amqp import AmqpSession
 from flyball.server.node import Node
 from tests.amqp.peer import Content, Peer
 from tests.nodes import Gate, RunningNode
@@ -69,3 +70,29 @@ def test_transaction_larger_than_a_batch_is_written_in_one(gate: Gate, memory_no
         commits = memory_node.call(lambda node: node.hub.broker.journal.commits)
         peer.ask(spec.Tx.Commit(), spec.Tx.CommitOk)
         assert memory_node.call(lambda node: node.hub.broker.journal.commits) == commits + 1
+
+
+def test_memory_of_deliveries_acked_but_not_committed_is_counted_and_freed(memory_node: RunningNode) -> None:
+    def unacked_bytes(node: Node) -> int:
+        return sum(session.unacked_bytes for session in node.hub.connections if isinstance(session, AmqpSession))
+
+    def page_out(node: Node) -> int:
+        sessions = [session for session in node.hub.connections if isinstance(session, AmqpSession)]
+        return sum(channel.deliveries.page_out(10**9) for session in sessions for channel in session.channels)
+
+    with opened(memory_node) as peer:
+        declare(peer, "requests")
+        peer.ask(spec.Tx.Select(), spec.Tx.SelectOk)
+        for _ in range(3):
+            peer.publish(bytes(10_000), routing_key="requests", properties=PERSISTENT)
+        peer.ask(spec.Tx.Commit(), spec.Tx.CommitOk)
+        peer.ask(spec.Basic.Consume(queue="requests"), spec.Basic.ConsumeOk)
+        for _ in range(3):
+            peer.expect_content(spec.Basic.Deliver)
+        held = memory_node.call(unacked_bytes)
+        peer.send(spec.Basic.Ack(delivery_tag=0, multiple=True))
+        peer.ask(spec.Basic.Qos(), spec.Basic.QosOk)
+        assert memory_node.call(unacked_bytes) == held > 30_000
+        assert memory_node.call(page_out) >= 30_000
+        peer.ask(spec.Tx.Commit(), spec.Tx.CommitOk)
+        assert memory_node.call(unacked_bytes) == 0

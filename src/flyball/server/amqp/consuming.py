@@ -326,11 +326,16 @@ class Deliveries:
         for consumer in self.consumers.values():
             if consumer.engine_consumer is not None:
                 bodies += consumer.engine_consumer.leased_bytes
-        return bodies + MESSAGE_OVERHEAD_BYTES * len(self.unsettled)
+        count = len(self.unsettled) + sum([len(leases) for _, leases in self._channel.settling or ()])
+        return bodies + MESSAGE_OVERHEAD_BYTES * count
 
     def page_out(self, wanted_bytes: int) -> int:
         """Leave the bodies of unacked messages to the store; return how much that freed."""
-        return page_out(self._channel.session.broker.engine, reversed(self.unsettled.values()), wanted_bytes)
+        unacked = list(self.unsettled.values())
+        for _, leases in self._channel.settling or ():
+            # What a transaction has acked is unacked until its commit.
+            unacked += leases.values()
+        return page_out(self._channel.session.broker.engine, reversed(unacked), wanted_bytes)
 
     # basic.get
 
