@@ -116,8 +116,9 @@ def test_held_back_connection_goes_on_when_the_pressure_is_over() -> None:
         ledger.tick()
         assert hoarder.is_held_back
         messages.resident_bytes = 0
-        ledger.tick()
-        assert not hoarder.is_held_back
+        async with asyncio.timeout(10):
+            while hoarder.is_held_back:  # noqa: ASYNC110
+                await asyncio.sleep(0)
         ledger.stop()
 
     asyncio.run(check())

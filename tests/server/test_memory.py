@@ -206,7 +206,7 @@ def test_uncommitted_transactions_are_refused_when_they_take_too_much(node: Serv
         peers = [all_.enter_context(Peer(*node.address("amqp"))).open() for _ in range(3)]
         for peer in peers:
             peer.ask(spec.Tx.Select(), spec.Tx.SelectOk)
-        for _ in range(400):
+        for _ in range(900):
             for peer in peers:
                 with contextlib.suppress(OSError):
                     peer.publish(bytes(100_000), routing_key="honest", properties=PERSISTENT)
@@ -315,14 +315,64 @@ def test_hundreds_of_listings_of_large_messages_go_one_by_one(node: ServeProcess
     assert honest.slowest_s < 5
 
 
-def test_hundreds_of_takes_of_large_messages_wait_for_their_answers(node: ServeProcess) -> None:
-    peer, queue_id = put_large(node, 20)
-    thorbang = ThorBangPeer(node.connect("thorbang"))
-    with Honest(node) as honest:
-        thorbang.send(*[f"POPQ,{peer.client_id},{queue_id},1"] * 20)
-        for _ in range(20):
+def test_takes_of_large_messages_wait_for_the_answers_before_them(tmp_path: Path) -> None:
+    # All of them are in memory: what is measured is how many answers are there at once.
+    with ServeProcess(tmp_path, store="memory", log_level="error") as node:
+        peer = TelestoPeer(node.connect("telesto"))
+        peer.widen()
+        peer.join()
+        queue_id = peer.create_queue("large")
+        for _ in range(12):
+            peer.put(queue_id, b"x" * 10 * MIB)
+        before = peak_rss_bytes(node)
+        thorbang = ThorBangPeer(node.connect("thorbang"))
+        thorbang.send(*[f"POPQ,{peer.client_id},{queue_id},1"] * 12)
+        for _ in range(12):
             assert len(thorbang.receive()) > 10 * MIB
+        assert peak_rss_bytes(node) - before < 60 * MIB
+
+
+def test_transient_puts_of_the_research_protocols_are_refused_when_memory_is_full(tmp_path: Path) -> None:
+    with ServeProcess(tmp_path, store="memory", memory_bytes=MEMORY_BYTES, log_level="error") as node:
+        peer = TelestoPeer(node.connect("telesto"))
+        peer.widen()
+        peer.join()
+        queue_id = peer.create_queue("transient")
+        answer: telesto.Packet | None = None
+        for number in range(300):
+            draft = telesto.WireDraft(bytes(MIB), persistent=False)
+            answer = peer.ask(telesto.Put(1000 + number, [queue_id], [draft]))
+            if isinstance(answer, telesto.Error):
+                break
+        assert isinstance(answer, telesto.Error)
+        assert "low on memory" in answer.details
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+        # What was taken makes room.
+        assert len(peer.take(queue_id, most=5)) == 5
+        assert peer.put(queue_id, b"again")
+
+
+def test_unacked_messages_that_cannot_be_paged_out_are_not_delivered_beyond_a_share(node: ServeProcess) -> None:
+    fill(node, "queue", 150 * MIB, 100_000)
+    hoarder = TelestoPeer(node.connect("telesto"))
+    hoarder.widen()
+    hoarder.join()
+    queue_id = hoarder.get(telesto.GetQueueIdResponse, telesto.GetQueueId(1, "queue")).queue_id
+    with Honest(node) as honest:
+        consumer_id = hoarder.consume(queue_id, prefetch=60_000)
+        hoarder.socket.settimeout(2)
+        received: list[int] = []
+        with contextlib.suppress(TimeoutError):
+            while True:
+                received.append(hoarder.next_delivery().record.message_id)
+        assert 10 * MIB < len(received) * 100_000 < MEMORY_BYTES + RESIDENT_BYTES
         honest.expect_work()
+        # With room again it gets the rest.
+        left = 150 * MIB // 100_000 - len(received)
+        while left > 0:
+            hoarder.settle(consumer_id, telesto.Outcome.ACKNOWLEDGE, *received)
+            received = [hoarder.next_delivery().record.message_id for _ in range(min(left, 50))]
+            left -= len(received)
         assert peak_rss_bytes(node) < ALLOWED_BYTES
     assert honest.slowest_s < 5
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from heapq import nsmallest
 from itertools import islice
 from typing import Protocol
 
@@ -176,8 +175,7 @@ class WorkingQueue(Counts):
         """Return the first ready messages in memory with a larger id, oldest first."""
         if isinstance(self._backlog, PlainBacklog):
             return list(islice(self._backlog.after(after_id), limit))
-        later = (message for message in self._resident() if message.id > after_id)
-        return nsmallest(limit, later, key=lambda message: message.id)
+        return self._backlog.oldest(after_id, limit)
 
     def get(self, message_id: int) -> Message | None:
         """Return the message if it is ready and in memory."""

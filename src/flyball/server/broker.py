@@ -410,6 +410,10 @@ class Broker:
         if self.is_low_on_disk and not is_forwarded:
             done([], StoreUnavailable("low on disk: put it again when messages were consumed"))
             return []
+        if self.ledger.is_full and not is_forwarded:
+            # The research protocols have one line for puts and takes: one that waits would keep others from taking.
+            done([], StoreUnavailable("low on memory: put it again when messages were consumed"))
+            return []
         self.check_size(len(draft.body) + len(draft.properties))
         ids_left = self.engine.message_ids_left
         if ids_left < ID_BLOCK // 2:

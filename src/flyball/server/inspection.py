@@ -24,6 +24,7 @@ import flyball
 from flyball.engine.consumer import Consumer
 from flyball.engine.counts import COUNTED
 from flyball.engine.queue import WorkingQueue
+from flyball.model import DEFAULT_VHOST
 from flyball.server.amqp.channel import Channel
 from flyball.server.amqp.consuming import AmqpConsumer
 from flyball.server.amqp.flow import NO_DISK, NO_MEMORY, NO_STORE
@@ -347,6 +348,21 @@ def connection_facts(node: Node, connection: Connection) -> Facts:
     elif isinstance(connection, TelestoSession):
         facts |= {"consumers": len(connection.consumers), "frame_max": connection.answer_max}
     return facts
+
+
+def memory_by_vhost(node: Node) -> dict[str, Facts]:
+    """Return what each virtual host takes of the node's memory."""
+    found: dict[str, Facts] = {
+        vhost: {"definitions_bytes": size, "connections_bytes": 0, "unacked_bytes": 0}
+        for vhost, size in node.topology.definitions_bytes_by_vhost().items()
+    }
+    for connection in node.hub.connections:
+        # The research protocols know but one.
+        vhost = connection.vhost if isinstance(connection, AmqpSession) else DEFAULT_VHOST
+        if vhost in found and not connection.is_link:
+            found[vhost]["connections_bytes"] += connection.held_bytes()
+            found[vhost]["unacked_bytes"] += connection.unacked_bytes
+    return found
 
 
 def _amqp_facts(session: AmqpSession) -> Facts:

@@ -14,9 +14,10 @@ The policy has three steps:
 
 1. Page out. Above `--resident-bytes` messages that the store has are dropped from memory: ready ones first, then the
    bodies of unacked ones.
-2. Back-pressure. Publishers are slowed as what cannot be paged out approaches `--memory-bytes`
-   (`server.amqp.flow`, which reads `Ledger.level_bytes`). From half of it on, connections that hold more than their
-   share of unacked messages get no more until they ack some.
+2. Back-pressure. Publishers are slowed as what cannot be paged out approaches `--memory-bytes` (`server.amqp.flow`,
+   which reads `Ledger.level_bytes`), those of other nodes by answers that wait; puts of the research protocols are
+   refused when it is reached. From half of it on, connections that hold more than their share of unacked messages get
+   no more until they ack some.
 3. Refuse. When connections hold more than three eighths of `--memory-bytes`, the one that holds most is closed, with
    an error that says so. Definitions beyond three eighths of it are refused.
 
@@ -29,6 +30,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import Any, Protocol
@@ -60,7 +62,7 @@ PRESSURE_RATIO = 0.5
 # No connection is held back, or closed, for less.
 LEAST_SHARE_BYTES = 1024 * 1024
 
-# How often those that are held back are looked at.
+# How often connections are looked at under pressure, and those that are held back.
 LOOK_S = 0.02
 
 # When so much was let go of, the allocator is asked to give it back to the system.
@@ -137,6 +139,9 @@ class Ledger:
         self.refused = 0
         """How many connections were closed since they held too much."""
         self._held_back: set[Holder] = set()
+        self._share_bytes = 0
+        """What one connection may hold of unacked messages, as of the last look."""
+        self._next_look = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._highest_bytes = 0
 
@@ -156,6 +161,11 @@ class Ledger:
     def level_bytes(self) -> int:
         """What is held of `limit_bytes`."""
         return self.unpageable_bytes + self.connections_bytes + self.definitions_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more is to be let in."""
+        return self.level_bytes >= self.limit_bytes
 
     @property
     def total_bytes(self) -> int:
@@ -226,31 +236,43 @@ class Ledger:
             if freed >= wanted_bytes:
                 break
         else:
-            self._look()
+            # Called in the middle of a decision of the engine: nobody may be fed now, only held back.
+            self._hold_back()
         return freed
 
-    def _look(self) -> None:
-        """Hold those back that hold more than their share of unacked messages; let the others go on."""
-        is_pressed = self.level_bytes >= PRESSURE_RATIO * self.limit_bytes
-        if is_pressed or self._held_back:
-            large = {holder: holder.unacked_bytes for holder in self.holders if not holder.is_link}
-            large = {holder: size for holder, size in large.items() if size > LEAST_SHARE_BYTES}
-            share = max(LEAST_SHARE_BYTES, int(UNACKED_RATIO * self.limit_bytes) // max(1, len(large)))
-            for holder in list(self._held_back):
-                if not is_pressed or large.get(holder, 0) <= share // 2:
-                    self._held_back.discard(holder)
-                    holder.let_go_on()
-            if is_pressed:
-                for holder, size in large.items():
-                    if size > share and holder not in self._held_back:
-                        self._held_back.add(holder)
-                        holder.hold_back()
-        if self._held_back and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
+    @property
+    def is_pressed(self) -> bool:
+        """Whether consumers are held to their share of unacked messages."""
+        return self.level_bytes >= PRESSURE_RATIO * self.limit_bytes
 
-    def _look_again(self) -> None:
+    def _hold_back(self) -> None:
+        """Send those nothing more that hold more than their share of unacked messages."""
+        if not self.is_pressed:
+            return
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_S
+        sizes = {holder: holder.unacked_bytes for holder in self.holders if not holder.is_link}
+        large = {holder: size for holder, size in sizes.items() if size > LEAST_SHARE_BYTES}
+        self._share_bytes = max(LEAST_SHARE_BYTES, int(UNACKED_RATIO * self.limit_bytes) // max(1, len(large)))
+        for holder, size in large.items():
+            if size > self._share_bytes and holder not in self._held_back:
+                self._held_back.add(holder)
+                holder.hold_back()
+        if self._held_back and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._let_go_on)
+
+    def _let_go_on(self) -> None:
+        """Let those go on that hold less by now, and all if the pressure is over."""
         self._timer = None
-        self._look()
+        is_pressed = self.is_pressed
+        for holder in list(self._held_back):
+            if not is_pressed or holder.unacked_bytes <= self._share_bytes // 2:
+                self._held_back.discard(holder)
+                holder.let_go_on()
+        if self._held_back and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._let_go_on)
 
     # Housekeeping
 
@@ -261,7 +283,7 @@ class Ledger:
             held_bytes = holder.held_bytes()
             if held_bytes != holder.charged_bytes:
                 self.charge(holder, held_bytes)
-        self._look()
+        self._hold_back()
         held = self.total_bytes
         if self._highest_bytes - held > TRIM_BYTES:
             _trim()

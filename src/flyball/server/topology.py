@@ -110,12 +110,13 @@ class Topology:
         routers = sum([router.size_bytes for router in self._routers.values()])
         return self.engine.queues_bytes + routers + REMOTE_QUEUE_BYTES * len(self.directory)
 
-    def definitions_bytes_of(self, vhost: str) -> int:
-        """What exchanges and bindings of a virtual host take, and the queues of it that this node serves; about."""
-        router = self._routers.get(vhost)
-        queues = [working.queue for working in self.engine.queues if working.queue.vhost == vhost]
-        arguments = sum([size_of(queue.arguments) for queue in queues])
-        return (0 if router is None else router.size_bytes) + QUEUE_BYTES * len(queues) + arguments
+    def definitions_bytes_by_vhost(self) -> dict[str, int]:
+        """The same for each virtual host, without the queues of other nodes."""
+        found = {vhost: router.size_bytes for vhost, router in self._routers.items()}
+        for working in self.engine.queues:
+            queue = working.queue
+            found[queue.vhost] = found.get(queue.vhost, 0) + QUEUE_BYTES + size_of(queue.arguments)
+        return found
 
     @property
     def exchange_count(self) -> int:

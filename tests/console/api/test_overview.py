@@ -81,6 +81,7 @@ def test_node_tells_what_takes_its_memory(api: Api) -> None:
     assert found["strategy"] == "rss"
     assert found["mnesia"] == found["ledger"]["definitions_bytes"]
     assert found["ledger"]["level_bytes"] < found["ledger"]["limit_bytes"]
+    assert found["ledger"]["vhosts"]["/"]["definitions_bytes"] > 0
     assert api.ask("/nodes/south/memory").status_code == 404
 
 

@@ -114,7 +114,7 @@ def memory(node: Node) -> dict[str, Any]:
             "other_system": max(0, rss_bytes - known),
             "strategy": "rss",
             "total": {"rss": rss_bytes, "allocated": rss_bytes, "erlang": known},
-            "ledger": ledger.report(),
+            "ledger": {**ledger.report(), "vhosts": inspection.memory_by_vhost(node)},
         }
     }
 

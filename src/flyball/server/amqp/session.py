@@ -266,9 +266,8 @@ class AmqpSession(Connection):
 
     def hold_back(self) -> None:
         super().hold_back()
-        log.warning(
-            "consumers of %s get nothing more until it acks: %d bytes are unacked", self.peer, self.unacked_bytes
-        )
+        unacked_bytes = self.unacked_bytes
+        log.info("consumers of %s get nothing until it acks: %d bytes are unacked", self.peer, unacked_bytes)
         for channel in self._channels.values():
             channel.deliveries.choke()
 

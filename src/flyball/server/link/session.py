@@ -136,6 +136,8 @@ class LinkSession(Connection):
         self._awaited = 0
         """How many puts wait for the store."""
         self._stored_now: list[int] = []
+        self._withheld: list[int] = []
+        """Puts that are answered when there is memory for more."""
         self._is_choked = False
         self._has_ended = False
         self._timer: asyncio.TimerHandle | None = None
@@ -197,7 +199,10 @@ class LinkSession(Connection):
         return freed
 
     def tick(self, now_s: float) -> None:
-        """Numbers for new messages may have come."""
+        """Numbers for new messages may have come, or memory."""
+        if self._withheld and not self.broker.ledger.is_full:
+            withheld, self._withheld = self._withheld, []
+            self.puts_done(withheld, Outcome.STORED)
         if self in self.hub.stalled:
             self.go_on()
 
@@ -337,6 +342,10 @@ class LinkSession(Connection):
     def _put_done(self, number: int, outcome: Outcome) -> None:
         if outcome is not Outcome.STORED:
             self.puts_done([number], outcome)
+            return
+        if self.broker.ledger.is_full:
+            # The other node slows its publishers while much is not answered: see `Remotes`.
+            self._withheld.append(number)
             return
         if not self._stored_now and not self._out:
             self.hub.mark_dirty(self)
