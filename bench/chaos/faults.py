@@ -7,7 +7,7 @@ import os
 import random
 import signal
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.chaos.nodes import Site, postmaster_signal
 
@@ -158,6 +158,16 @@ class Plan:
     def kinds(self) -> int:
         """How many kinds of faults there are."""
         return len(self._kinds)
+
+    def volley(self, count: int) -> list[Planned]:
+        """Return the next faults that happen at the same time, none of a node that another one is about."""
+        found: list[Planned] = [self.next()]
+        while len(found) < min(count, len(self._nodes)):
+            taken = {fault.node for fault in found}
+            fault = self.next()
+            free = [node for node in self._nodes if node not in taken]
+            found.append(fault if fault.node in free else replace(fault, node=self._chance.choice(free)))
+        return found
 
     def next(self) -> Planned:
         """Return the next fault. Every kind comes before one comes again."""

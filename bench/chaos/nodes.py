@@ -42,6 +42,8 @@ class NodeProcess:
         for key, value in settings.items():
             self._command += ["--" + key.replace("_", "-"), str(value)]
         self._process: asyncio.subprocess.Process | None = None
+        self.addresses: dict[str, tuple[str, int]] = {}
+        """Where it listens itself, by protocol."""
         self.on_ready: Callable[[dict[str, tuple[str, int]]], None] = lambda addresses: None
         """Told where it listens, by protocol, whenever it has begun to serve: it may join again by itself."""
 
@@ -73,6 +75,7 @@ class NodeProcess:
             if port.isdigit():
                 addresses[protocol] = (host, int(port))
             if line.startswith(b"ready"):
+                self.addresses = addresses
                 self.on_ready(addresses)
                 is_ready.set()
 

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import aio_pika
+from tests.cluster.simulation import clients as features
+from tests.cluster.simulation.clients import Producer as FeatureProducer
+from tests.cluster.simulation.features import GROUPS
 
 from bench.chaos.clients import (
     ANSWER_LIMIT_S,
@@ -59,6 +62,13 @@ CLIENTS: dict[bool, tuple[type[Worker], ...]] = {
 """Who works on a queue, by whether that is the clustered one."""
 
 
+class FeatureGround(features.Ground):
+    """What clients of queues with features share: a real node that loses a client does not upset others."""
+
+    def leaves(self, who: str) -> None:
+        """Nothing to excuse."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a run is made of."""
@@ -76,6 +86,10 @@ class Settings:
     """Further settings of each node."""
     history: TextIO | None = None
     """Where to write every operation."""
+    faults: int | None = None
+    """As many faults, however long that takes."""
+    at_once: int = 1
+    """Faults that happen at the same time; then everything has to be served again."""
 
 
 @dataclass(slots=True)
@@ -197,10 +211,12 @@ class Chaos:
         self._site = Site(settings.folder, self._names, {"lease_s": settings.lease_s, **settings.flags})
         self._plain = [f"plain-{name}" for name in self._names]
         self._queues = [*self._plain, CLUSTERED] if settings.nodes > 1 else self._plain
+        self._features = [feature for features in GROUPS.values() for feature in features]
+        """Not looked at to see whether everything is served: some of their queues are full, or expire messages."""
         self._checker = Checker()
         self._service = Service(self._queues, time.monotonic)
         self._recorder = Recorder(self._note)
-        self._workers: list[Worker] = []
+        self._workers: list[Worker | features.Worker] = []
         self._inflicted: list[Inflicted] = []
         self._complaints: list[str] = []
         self._last_delivery_s = 0.0
@@ -227,7 +243,7 @@ class Chaos:
                 undrained = await self._drain()
                 self._dismiss(is_producer=False)
             await asyncio.sleep(2 * LATE_S)
-            for queue in self._queues:
+            for queue in self._all_queues:
                 await self._look_into(queue)
             await self._stop_nodes()
         return Result(
@@ -248,6 +264,10 @@ class Chaos:
             async with await self._connect(name) as connection:
                 channel = await connection.channel()
                 await channel.declare_queue(queue, durable=True)
+        for number, feature in enumerate(self._features):
+            async with await self._connect(self._names[number % len(self._names)]) as connection:
+                channel = await connection.channel()
+                await channel.declare_queue(feature.queue, durable=True, arguments=dict(feature.arguments))
         if CLUSTERED in self._queues:
             first = self._names[0]
             token_file = self._settings.folder / first / TOKEN_FILE
@@ -264,11 +284,22 @@ class Chaos:
                 worker = make(ground, name, queue, chance.randrange(2**32))
                 self._workers.append(worker)
                 tasks.create_task(worker.run())
+        featured = FeatureGround(self._recorder, self._addresses, lambda queue, body: queue)
+        for feature in self._features:
+            for kind in feature.clients:
+                name = f"{kind.__name__}-{len(self._workers)}"
+                client = kind(featured, name, feature.queue, chance.randrange(2**32))
+                self._workers.append(client)
+                tasks.create_task(client.run())
 
     def _dismiss(self, *, is_producer: bool) -> None:
         for worker in self._workers:
-            if isinstance(worker, Producer) is is_producer:
+            if isinstance(worker, Producer | FeatureProducer) is is_producer:
                 worker.is_over.set()
+
+    @property
+    def _all_queues(self) -> list[str]:
+        return [*self._queues, *(feature.queue for feature in self._features)]
 
     def _addresses(self, protocol: str) -> list[str]:
         return [self._site.address(name, protocol) for name in self._names]
@@ -283,42 +314,51 @@ class Chaos:
         async with asyncio.timeout(DRAIN_LIMIT_S):
             await self._service.is_back.wait()
         while (share := self._share_done(time.monotonic() - began_s, plan)) < 1:
-            fault = plan.next()
-            self._tell(f"{fault.kind.name} ({fault.node})", share)
-            await asyncio.sleep(fault.calm_s)
-            await self._inflict(fault, time.monotonic() - began_s)
+            volley = plan.volley(self._settings.at_once)
+            self._tell(", ".join(f"{fault.kind.name} ({fault.node})" for fault in volley), share)
+            await asyncio.sleep(volley[0].calm_s)
+            await self._inflict(volley, time.monotonic() - began_s)
         self._tell("draining", 1.0)
 
     def _share_done(self, elapsed_s: float, plan: Plan) -> float:
         rounds = self._settings.rounds
+        if self._settings.faults is not None:
+            return len(self._inflicted) / self._settings.faults
         if rounds is None:
             return elapsed_s / self._settings.duration_s
         return len(self._inflicted) / (rounds * plan.kinds)
 
-    async def _inflict(self, fault: Planned, at_s: float) -> None:
-        inflicted = Inflicted(fault.kind.name, fault.node, round(at_s, 3))
-        self._inflicted.append(inflicted)
-        self._recorder.upheaval(Kind.DISTURBED, fault.kind.name)
+    async def _inflict(self, volley: Sequence[Planned], at_s: float) -> None:
+        """Let faults happen at the same time, and wait until all are healed and everything is served."""
+        inflicted = [Inflicted(fault.kind.name, fault.node, round(at_s, 3)) for fault in volley]
+        self._inflicted += inflicted
+        for fault in volley:
+            self._recorder.upheaval(Kind.DISTURBED, fault.kind.name)
+        await asyncio.gather(*map(self._inflict_one, volley, inflicted))
+        if len(self._names) == 1 or len(volley) > 1:
+            # Of one node, or several that are down, nobody else could serve everything meanwhile.
+            self._service.begin()
+        await self._wait_for_service(inflicted)
+        await self._revive()
+        for fault in volley:
+            self._recorder.upheaval(Kind.CALM, fault.kind.name)
+
+    async def _inflict_one(self, fault: Planned, inflicted: Inflicted) -> None:
         began_s = time.monotonic()
         try:
             await inflict(self._site, fault, self._service.begin)
         except LabError as error:
             self._complaints.append(str(error))
         inflicted.lasted_s = round(time.monotonic() - began_s, 3)
-        if len(self._names) == 1:
-            # Nobody else could serve meanwhile.
-            self._service.begin()
-        await self._wait_for_service(inflicted)
-        await self._revive()
-        self._recorder.upheaval(Kind.CALM, fault.kind.name)
 
-    async def _wait_for_service(self, inflicted: Inflicted) -> None:
-        """Wait until everything is served; a fault that takes too long does not end the run."""
+    async def _wait_for_service(self, inflicted: Sequence[Inflicted]) -> None:
+        """Wait until everything is served; faults that take too long do not end the run."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE * self._settings.served_limit_s):
                 await self._service.is_back.wait()
         if self._service.took_s is not None:
-            inflicted.served_s = round(self._service.took_s, 3)
+            for each in inflicted:
+                each.served_s = round(self._service.took_s, 3)
 
     async def _revive(self) -> None:
         """Start nodes again that have ended without being told to."""
@@ -331,7 +371,7 @@ class Chaos:
 
     async def _drain(self) -> list[str]:
         """Wait until consumers have taken everything; return the queues where they have not."""
-        waiting = self._queues
+        waiting = self._all_queues
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_LIMIT_S):
                 # Nothing tells when a queue becomes empty.
@@ -343,7 +383,7 @@ class Chaos:
     async def _waiting(self) -> list[str]:
         """Return the queues that are not empty, or that cannot be asked."""
         waiting = []
-        for queue in self._queues:
+        for queue in self._all_queues:
             try:
                 if await self._count(queue):
                     waiting.append(queue)

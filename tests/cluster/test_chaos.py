@@ -70,6 +70,14 @@ def test_a_single_node_is_not_paused_beyond_its_lease() -> None:
     assert "suspend beyond the lease" not in {name for name, *_ in faults_of(7, 50, ["a"])}
 
 
+def test_faults_of_a_volley_are_about_different_nodes() -> None:
+    plan = Plan(7, NODES, 5.0)
+    for _ in range(20):
+        volley = plan.volley(2)
+        assert len({fault.node for fault in volley}) == len(volley) == 2
+    assert len(Plan(7, ["a"], 5.0).volley(2)) == 1
+
+
 def operation(kind: Kind, number: int, queue: str = "") -> Operation:
     return Operation(0, 0.0, kind, "p", number, queue=queue)
 

@@ -12,16 +12,31 @@ import pytest
 from flyball.cluster.decisions import Mark, Move, Record, Unmark
 from flyball.cluster.options import ClusterOptions, Role
 from flyball.lab.history import Kind
+from tests.cluster.simulation.features import GROUPS, features_of
 from tests.cluster.simulation.judging import can_bear_its_load, wrong_moves
-from tests.cluster.simulation.world import simulate
+from tests.cluster.simulation.world import DENSE, simulate
 
-SEEDS = range(40)
+SEEDS = range(30)
+DENSE_SEEDS = range(4)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_is_lost_doubled_or_reordered_whatever_breaks(seed: int) -> None:
     outcome = simulate(seed)
     assert outcome.is_good, f"{outcome}\nlook closer with: python -m bench.simulation --seed {seed} --verbose"
+
+
+@pytest.mark.parametrize("seed", DENSE_SEEDS)
+def test_nothing_is_lost_while_more_than_one_fault_happens_every_second(seed: int) -> None:
+    outcome = simulate(seed, DENSE)
+    assert outcome.inflicted > 40
+    look = f"python -m bench.simulation --seed {seed} --dense --verbose"
+    assert outcome.is_good, f"{outcome}\nlook closer with: {look}"
+
+
+def test_a_few_seeds_in_a_row_have_queues_of_every_feature() -> None:
+    queues = {feature.queue for seed in range(len(GROUPS)) for feature in features_of(seed, 1)}
+    assert queues == {feature.queue for features in GROUPS.values() for feature in features}
 
 
 def test_the_same_seed_does_the_same_again_to_the_byte() -> None:

@@ -184,6 +184,43 @@ def deliver_from_an_unknown_producer(model: Model) -> None:
     model.recorder.note(Kind.DELIVERED, "nobody", 0, who="a", queue=QUEUE, is_redelivered=False)
 
 
+def publish_in_a_transaction(model: Model, transaction: str) -> Message:
+    message = "reply", model.recorder.publish("reply", QUEUE, transaction)
+    model.order[message] = len(model.order)
+    return message
+
+
+def take_part_in_a_transaction(model: Model) -> tuple[Message, Message]:
+    """Acknowledge a message and publish another in a transaction; return both."""
+    request = model.confirm_one()
+    transaction = f"t{request[1]}"
+    model.recorder.note(Kind.DELIVERED, *request, who="a", queue=QUEUE, is_redelivered=False)
+    reply = publish_in_a_transaction(model, transaction)
+    model.recorder.note(Kind.ACK, *request, who="a", transaction=transaction)
+    return request, reply
+
+
+def lose_request_and_reply_of_a_transaction_without_an_answer(model: Model) -> None:
+    take_part_in_a_transaction(model)
+
+
+def forget_a_taken_acknowledgement_at_a_graceful_stop(model: Model) -> None:
+    message = model.confirm_one()
+    model.recorder.note(Kind.DELIVERED, *message, who="a", queue=QUEUE, is_redelivered=False)
+    model.recorder.note(Kind.ACK, *message, who="a")
+    model.recorder.note(Kind.ACK_TAKEN, *message, who="a")
+    model.recorder.upheaval(Kind.DISTURBED, "stop")
+    model.recorder.upheaval(Kind.CALM, "stop")
+    model.recorder.note(Kind.FOUND, *message, queue=QUEUE)
+
+
+def lose_what_was_counted_at_a_graceful_stop(model: Model) -> None:
+    model.recorder.count("copies", 1000)
+    model.recorder.upheaval(Kind.DISTURBED, "stop")
+    model.recorder.upheaval(Kind.CALM, "stop")
+    model.recorder.count("copies", 999)
+
+
 FAULTS: dict[Callable[[Model], None], Fault] = {
     lose_a_confirmed_message: Fault.LOST,
     lose_a_delivered_message_whose_consumer_left: Fault.LOST,
@@ -196,6 +233,9 @@ FAULTS: dict[Callable[[Model], None], Fault] = {
     deliver_in_the_wrong_order: Fault.REORDERED,
     deliver_what_nobody_published: Fault.PHANTOM,
     deliver_from_an_unknown_producer: Fault.PHANTOM,
+    lose_request_and_reply_of_a_transaction_without_an_answer: Fault.TORN,
+    forget_a_taken_acknowledgement_at_a_graceful_stop: Fault.DOUBLED,
+    lose_what_was_counted_at_a_graceful_stop: Fault.LOST,
 }
 
 
@@ -380,3 +420,87 @@ def test_operations_of_several_threads_are_numbered_without_gaps() -> None:
     for thread in threads:
         thread.join()
     assert [(operation.position, operation.number) for operation in operations] == [(n, n) for n in range(2000)]
+
+
+def answered(*kinds: Kind) -> Callable[[Model, Message, Message], None]:
+    def answer(model: Model, request: Message, reply: Message) -> None:
+        for kind in kinds:
+            is_of_reply = kind in (Kind.CONFIRMED, Kind.REFUSED)
+            model.recorder.note(kind, *(reply if is_of_reply else request), transaction="t0")
+
+    return answer
+
+
+def found_both(model: Model, request: Message, reply: Message) -> None:
+    for message in (request, reply):
+        model.recorder.note(Kind.FOUND, *message)
+
+
+def found_reply(model: Model, request: Message, reply: Message) -> None:
+    model.recorder.note(Kind.FOUND, *reply)
+
+
+def found_request(model: Model, request: Message, reply: Message) -> None:
+    model.recorder.note(Kind.FOUND, *request)
+
+
+@pytest.mark.parametrize(
+    ("ends", "faults"),
+    [
+        ([found_reply], {}),
+        ([found_request], {}),
+        ([found_both], {}),
+        ([], {Fault.TORN: 1}),
+        ([answered(Kind.CONFIRMED, Kind.ACKED), found_reply], {}),
+        ([answered(Kind.CONFIRMED, Kind.ACKED)], {Fault.LOST: 1}),
+        ([answered(Kind.REFUSED, Kind.ACK_REFUSED), found_request], {}),
+        ([answered(Kind.REFUSED, Kind.ACK_REFUSED)], {Fault.LOST: 1}),
+    ],
+)
+def test_a_transaction_is_done_as_a_whole_or_not_at_all(
+    ends: list[Callable[[Model, Message, Message], None]], faults: dict[Fault, int]
+) -> None:
+    model = Model(random.Random(1))
+    request, reply = take_part_in_a_transaction(model)
+    for end in ends:
+        end(model, request, reply)
+    assert check(model.operations).faults == faults
+
+
+def test_a_crash_may_take_a_taken_acknowledgement_with_it() -> None:
+    model = Model(random.Random(1))
+    message = model.confirm_one()
+    for kind in (Kind.DELIVERED, Kind.ACK, Kind.ACK_TAKEN):
+        model.recorder.note(kind, *message, who="a", queue=QUEUE)
+    model.recorder.upheaval(Kind.DISTURBED, "kill -9")
+    model.recorder.upheaval(Kind.CALM, "kill -9")
+    model.recorder.note(Kind.FOUND, *message, queue=QUEUE)
+    assert check(model.operations).is_clean
+
+
+@pytest.mark.parametrize(("what", "faults"), [("kill -9", {}), ("stop", {Fault.DOUBLED: 2})])
+def test_a_dead_letter_may_be_there_twice_after_a_crash_only(what: str, faults: dict[Fault, int]) -> None:
+    model = Model(random.Random(1))
+    message = model.confirm_one()
+    model.recorder.upheaval(Kind.DISTURBED, what)
+    model.recorder.upheaval(Kind.CALM, what)
+    for _ in range(2):
+        model.recorder.note(Kind.DEAD_LETTERED, *message)
+        model.recorder.note(Kind.DELIVERED, *message, who="a", queue="dead")
+        model.recorder.note(Kind.ACK, *message, who="a")
+        model.recorder.note(Kind.ACKED, *message, who="a")
+    assert check(model.operations).faults == faults
+
+
+def test_a_refusal_needs_a_reason_where_the_queue_has_none() -> None:
+    def refused(may_refuse: bool, is_disturbed: bool) -> dict[Fault, int]:
+        checker = Checker(lambda queue: may_refuse)
+        recorder = Recorder(checker.note)
+        if is_disturbed:
+            recorder.upheaval(Kind.DISTURBED, "node")
+        recorder.note(Kind.REFUSED, "p", recorder.publish("p", QUEUE))
+        return checker.finish().faults
+
+    assert refused(may_refuse=False, is_disturbed=False) == {Fault.REFUSED: 1}
+    assert refused(may_refuse=True, is_disturbed=False) == {}
+    assert refused(may_refuse=False, is_disturbed=True) == {}

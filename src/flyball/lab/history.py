@@ -24,6 +24,9 @@ KEPT_VIOLATIONS = 100
 UPHEAVAL = "upheaval"
 """The producer in whose name faults are noted."""
 
+# A node that is stopped gracefully writes down all that it has taken first: such a stop excuses less than a crash.
+GRACEFUL = frozenset({"stop"})
+
 
 class Kind(StrEnum):
     """What an operation is."""
@@ -44,10 +47,16 @@ class Kind(StrEnum):
     """The broker has answered that it is."""
     ACK_REFUSED = "ack refused"
     """The broker has answered that the message is not the consumer's any more."""
+    ACK_TAKEN = "ack taken"
+    """The broker has read an acknowledgement that has no answer: it has answered what was asked after it."""
+    DEAD_LETTERED = "dead-lettered"
+    """The message was dead-lettered: a crash in the midst of that may leave two of it."""
     HANDED_OVER = "handed over"
     """Another member of its clustered queue has it now, or was to have it: it comes when it comes."""
     FOUND = "found"
     """The message was seen in its queue when all was over."""
+    COUNTED = "counted"
+    """So many messages are in a queue that nobody works on: the operation's number, in the name of UPHEAVAL."""
     DISTURBED = "disturbed"
     """From here on a node or its store is out of order, and may forget to whom it has delivered what. If a queue is
     named, it is about that one only."""
@@ -70,8 +79,12 @@ class Operation(NamedTuple):
     """The queue, or the member of a clustered one: within it a consumer gets a producer's messages in order."""
     is_redelivered: bool | None = None
     """What the broker said; None where its protocol does not tell."""
+    transaction: str = ""
+    """The transaction that a message is published or acknowledged in."""
 
     def __str__(self) -> str:
+        if self.kind is Kind.COUNTED:
+            return f"#{self.position} {self.at_s:.3f} s: {self.kind} {self.number} in queue {self.queue}"
         if self.producer == UPHEAVAL:
             place = f", queue {self.queue}" if self.queue else ""
             return f"#{self.position} {self.at_s:.3f} s: {self.kind} {self.who}{place}"
@@ -82,6 +95,8 @@ class Operation(NamedTuple):
             text += f", queue {self.queue}"
         if self.is_redelivered:
             text += ", marked as redelivered"
+        if self.transaction:
+            text += f", transaction {self.transaction}"
         return text
 
 
@@ -96,6 +111,10 @@ class Fault(StrEnum):
     """Delivered after a later message of its producer, although it was neither a redelivery nor handed over."""
     PHANTOM = "phantom"
     """Delivered or answered although nobody has published it."""
+    TORN = "torn"
+    """Acknowledged in a transaction and gone, while what was published in the same transaction is not there."""
+    REFUSED = "refused"
+    """Refused although nothing was out of order and its queue had room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +155,14 @@ class Verdict:
 class Checker:
     """Takes the operations of a history in their order; `finish` says what they have shown."""
 
-    def __init__(self) -> None:
+    def __init__(self, may_refuse: Callable[[str], bool] = lambda queue: True) -> None:
+        """`may_refuse` says of a queue whether it refuses messages for reasons of its own, as a full one does."""
+        self._may_refuse = may_refuse
         self._producers: dict[str, _Producer] = {}
+        self._transactions: dict[str, _Transaction] = {}
+        """Those that nobody knows the outcome of."""
+        self._counted: dict[str, Operation] = {}
+        """By queue: how many messages were in it, unless something has happened to them since."""
         self._last: dict[tuple[str, str, str], Operation] = {}
         """By producer, queue and consumer: the latest message that came for the first time."""
         self._counts: Counter[Kind] = Counter()
@@ -147,12 +172,16 @@ class Checker:
         """By what they are and the queue that they are about, "" for all."""
         self._calm_since: dict[str, int] = {}
         """By queue, "" for all: where the last of its disturbances has ended."""
+        self._last_crash = -1
+        """Where the last disturbance that was not a graceful stop was noted."""
 
     def note(self, operation: Operation) -> None:
         """Take the next operation. Raises LabError if the record itself makes no sense."""
         self._counts[operation.kind] += 1
         if operation.kind in (Kind.DISTURBED, Kind.CALM):
             self._note_upheaval(operation)
+        elif operation.kind is Kind.COUNTED:
+            self._note_count(operation)
         elif operation.kind is Kind.PUBLISH:
             self._note_publish(operation)
         else:
@@ -168,10 +197,21 @@ class Checker:
             for operations in producer.open.values():
                 if _is_lost(operations):
                     self._report(Fault.LOST, "it was confirmed, and is gone without an acknowledgement", *operations)
+        for transaction in self._transactions.values():
+            self._check_transaction(transaction)
         return Verdict(dict(self._counts), dict(self._faults), tuple(self._violations))
+
+    def _note_count(self, operation: Operation) -> None:
+        earlier = self._counted.get(operation.queue)
+        if earlier is not None and earlier.number != operation.number and self._last_crash < earlier.position:
+            fault = Fault.LOST if operation.number < earlier.number else Fault.DOUBLED
+            self._report(fault, "messages that nobody has touched are fewer or more", earlier, operation)
+        self._counted[operation.queue] = operation
 
     def _note_upheaval(self, operation: Operation) -> None:
         key = operation.who, operation.queue
+        if operation.who not in GRACEFUL:
+            self._last_crash = operation.position
         if operation.kind is Kind.DISTURBED:
             self._disturbances[key] += 1
             return
@@ -189,28 +229,89 @@ class Checker:
         if operation.number != producer.published:
             raise LabError(f"message {producer.published} of the producer was expected: {operation}")
         producer.publish(operation)
+        self._counted.pop(operation.queue, None)
+        if operation.transaction:
+            self._of_transaction(operation).published.append(operation)
+
+    def _of_transaction(self, operation: Operation) -> _Transaction:
+        found = self._transactions.get(operation.transaction)
+        if found is None:
+            found = self._transactions[operation.transaction] = _Transaction()
+        return found
 
     def _note_answer(self, producer: _Producer, operation: Operation) -> None:
         kind = operation.kind
+        if kind in (Kind.ACK, Kind.ACKED, Kind.ACK_TAKEN):
+            self._counted.clear()
+        if kind is Kind.ACK and operation.transaction:
+            self._of_transaction(operation).acked.append(operation)
+        elif kind in (Kind.ACKED, Kind.ACK_REFUSED, Kind.CONFIRMED, Kind.REFUSED) and operation.transaction:
+            # The broker has said what became of it.
+            self._transactions.pop(operation.transaction, None)
         if kind is Kind.DELIVERED:
             self._note_delivery(producer, operation)
         elif kind is Kind.ACKED:
             self._note_acked(producer, operation)
-        elif kind is Kind.FOUND and (removal := producer.removal(operation)) is not None:
-            self._report(Fault.DOUBLED, "it is in its queue after its removal was answered", removal, operation)
+        elif kind is Kind.FOUND:
+            self._note_found(producer, operation)
+        elif kind is Kind.REFUSED:
+            self._check_refusal(producer, operation)
+        elif kind is Kind.DEAD_LETTERED:
+            producer.dead_lettered.add(operation.number)
         producer.keep(operation)
+
+    def _note_found(self, producer: _Producer, operation: Operation) -> None:
+        removal = producer.removal(operation)
+        if removal is None:
+            self._check_taken(producer, operation)
+        elif not self._may_be_two(producer, operation):
+            self._report(Fault.DOUBLED, "it is in its queue after its removal was answered", removal, operation)
+
+    def _check_refusal(self, producer: _Producer, operation: Operation) -> None:
+        operations = producer.open.get(operation.number)
+        if operations and not self._may_refuse(operations[0].queue) and not self._was_disturbed_since(operations[0]):
+            self._report(Fault.REFUSED, "nothing was out of order", operations[0], operation)
+
+    def _check_taken(self, producer: _Producer, operation: Operation) -> None:
+        """A message whose acknowledgement was read does not come again after a graceful stop."""
+        for earlier in producer.open.get(operation.number, ()):
+            if earlier.kind is Kind.ACK_TAKEN and self._last_crash < earlier.position and not self._is_crashed():
+                self._report(Fault.DOUBLED, "it came again after its acknowledgement was read", earlier, operation)
+                return
+
+    def _is_crashed(self) -> bool:
+        return any(what not in GRACEFUL for what, _ in self._disturbances)
+
+    def _may_be_two(self, producer: _Producer, operation: Operation) -> bool:
+        """Return whether a crash may have left a message both in its queue and where it was dead-lettered to."""
+        number = operation.number
+        return number in producer.dead_lettered and (
+            self._last_crash > producer.published_at[number] or self._is_crashed()
+        )
+
+    def _check_transaction(self, transaction: _Transaction) -> None:
+        """All or nothing: nothing that it has removed is gone while something that it has published is not there."""
+        missing = [one for one in transaction.published if not self._producers[one.producer].was_seen(one.number)]
+        if not missing:
+            return
+        for ack in transaction.acked:
+            producer = self._producers[ack.producer]
+            if producer.is_gone_since(ack):
+                self._report(Fault.TORN, "it is gone, and what was published with it is not there", ack, missing[0])
 
     def _note_acked(self, producer: _Producer, operation: Operation) -> None:
         removal = producer.removal(operation)
-        if removal is not None:
+        if removal is not None and not self._may_be_two(producer, operation):
             self._report(Fault.DOUBLED, "its removal was answered twice", removal, operation)
         producer.remove(operation)
 
     def _note_delivery(self, producer: _Producer, operation: Operation) -> None:
         removal = producer.removal(operation)
         if removal is not None:
-            self._report(Fault.DOUBLED, "it was delivered after its removal was answered", removal, operation)
+            if not self._may_be_two(producer, operation):
+                self._report(Fault.DOUBLED, "it was delivered after its removal was answered", removal, operation)
             return
+        self._check_taken(producer, operation)
         earlier = producer.latest_delivery(operation.number)
         if earlier is None:
             if not producer.was_handed_over(operation.number):
@@ -241,12 +342,23 @@ class Checker:
             self._violations.append(Violation(fault, says, operations))
 
 
+@dataclass(slots=True)
+class _Transaction:
+    """What was asked in a transaction."""
+
+    published: list[Operation] = field(default_factory=list)
+    acked: list[Operation] = field(default_factory=list)
+
+
 class _Producer:
     """The messages of one producer: in full while they are open, in a few bytes when they are removed."""
 
     def __init__(self) -> None:
         self.published = 0
         self.open: dict[int, list[Operation]] = {}
+        self.published_at = array("q")
+        """By number: the position of its publish."""
+        self.dead_lettered: set[int] = set()
         self._removed_at = array("q")
         """By number: the position of the answer that it was removed; -1 before."""
         self._removed_s = array("d")
@@ -257,6 +369,7 @@ class _Producer:
     def publish(self, operation: Operation) -> None:
         self.published += 1
         self.open[operation.number] = [operation]
+        self.published_at.append(operation.position)
         self._removed_at.append(-1)
         self._removed_s.append(0.0)
         self._removed_by.append(0)
@@ -272,6 +385,18 @@ class _Producer:
             if operation.kind is Kind.DELIVERED:
                 return operation
         return None
+
+    def was_seen(self, number: int) -> bool:
+        """Return whether a message was ever in a queue, as far as clients know."""
+        operations = self.open.get(number)
+        return operations is None or any(one.kind in (Kind.DELIVERED, Kind.FOUND) for one in operations)
+
+    def is_gone_since(self, ack: Operation) -> bool:
+        """Return whether a confirmed message was not seen again after it was acknowledged."""
+        operations = self.open.get(ack.number, ())
+        return any(one.kind is Kind.CONFIRMED for one in operations) and not any(
+            one.position > ack.position and one.kind in (Kind.DELIVERED, Kind.FOUND, Kind.ACKED) for one in operations
+        )
 
     def was_handed_over(self, number: int) -> bool:
         return any(operation.kind is Kind.HANDED_OVER for operation in self.open[number])
@@ -323,12 +448,12 @@ class Recorder:
     _published: dict[str, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def publish(self, producer: str, queue: str = "") -> int:
+    def publish(self, producer: str, queue: str = "", transaction: str = "") -> int:
         """Note that the producer sends its next message; return the number that it has to carry."""
         with self._lock:
             number = self._published.get(producer, 0)
             self._published[producer] = number + 1
-            self._note(Kind.PUBLISH, producer, number, queue=queue)
+            self._note(Kind.PUBLISH, producer, number, queue=queue, transaction=transaction)
         return number
 
     def note(
@@ -340,10 +465,16 @@ class Recorder:
         who: str = "",
         queue: str = "",
         is_redelivered: bool | None = None,
+        transaction: str = "",
     ) -> None:
         """Note anything else about a message."""
         with self._lock:
-            self._note(kind, producer, number, who, queue, is_redelivered)
+            self._note(kind, producer, number, who, queue, is_redelivered, transaction)
+
+    def count(self, queue: str, messages: int) -> None:
+        """Note how many messages are in a queue that nobody works on."""
+        with self._lock:
+            self._note(Kind.COUNTED, UPHEAVAL, messages, queue=queue)
 
     def upheaval(self, kind: Kind, what: str, queue: str = "") -> None:
         """Note that a fault begins (DISTURBED) or is over (CALM), of one queue or of all."""
@@ -358,11 +489,13 @@ class Recorder:
         who: str = "",
         queue: str = "",
         is_redelivered: bool | None = None,
+        transaction: str = "",
     ) -> None:
         now = self.clock()
         if self._began_s is None:
             self._began_s = now
-        self.sink(Operation(self._position, now - self._began_s, kind, producer, number, who, queue, is_redelivered))
+        at_s = now - self._began_s
+        self.sink(Operation(self._position, at_s, kind, producer, number, who, queue, is_redelivered, transaction))
         self._position += 1
 
 

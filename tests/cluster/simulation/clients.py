@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from flyball.client import Client, ConnectionFactory, ConnectionLost, Delivery, LeaseLost, Outcome
 from flyball.client.backoff import Backoff
@@ -150,16 +150,20 @@ class AmqpConnection(asyncio.Protocol):
         async with asyncio.timeout(ANSWER_LIMIT_S):
             return await self._expect(kind)
 
-    def publish(self, queue: str, body: bytes) -> asyncio.Future[bool]:
-        """Publish a persistent message; the future tells whether it is confirmed."""
+    def publish(self, queue: str, body: bytes, properties: bytes = PERSISTENT) -> asyncio.Future[bool]:
+        """Publish a message; the future tells whether it is confirmed."""
         if self._ended:
             raise Broken(self._ended)
-        method = wire.BasicPublish(1, "", queue, False, False)
-        self._write(method.encode() + wire.encode_content(1, PERSISTENT, body, FRAME_MAX))
+        self.send_message(queue, body, properties)
         self._published += 1
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.confirms[self._published] = answer
         return answer
+
+    def send_message(self, queue: str, body: bytes, properties: bytes = PERSISTENT) -> None:
+        """Publish a message that nobody confirms, as in a transaction."""
+        method = wire.BasicPublish(1, "", queue, False, False)
+        self._write(method.encode() + wire.encode_content(1, properties, body, FRAME_MAX))
 
     def end(self, why: str) -> None:
         if self._ended:
@@ -178,10 +182,10 @@ class AmqpConnection(asyncio.Protocol):
     # asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # uvloop's transports do not derive from asyncio's.
+        self.transport = cast(asyncio.Transport, transport)
         if self._ended:
-            transport.abort()
+            self.transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.end(f"the connection was lost: {error}")
@@ -220,7 +224,7 @@ class AmqpConnection(asyncio.Protocol):
         return await answer
 
     def _write(self, data: bytes) -> None:
-        if self.transport is not None:
+        if self.transport is not None and not self.transport.is_closing():
             self.transport.write(data)
 
 
@@ -294,15 +298,21 @@ class AmqpProducer(Producer):
             await connection.open(address)
             await connection.ask(wire.ConfirmSelect(1, False), wire.ConfirmSelectOk)
             while not self.is_over.is_set():
-                await self.publish_some(lambda body: connection.publish(self.queue, body))
+                await self.publish_some(lambda body: connection.publish(self.queue, body, self.properties()))
                 if self.chance.random() < 0.03:
                     return
         finally:
             connection.close()
 
+    def properties(self) -> bytes:
+        """Return the properties of the next message."""
+        return PERSISTENT
+
 
 class AmqpConsumer(Consumer):
     """Acknowledges in transactions: AMQP answers nothing else. Sometimes it leaves with messages in its hands."""
+
+    has_transactions = True
 
     async def work(self, address: str) -> None:
         connection = AmqpConnection()
@@ -317,20 +327,22 @@ class AmqpConsumer(Consumer):
         try:
             await connection.open(address)
             await connection.ask(wire.BasicQos(1, 0, PREFETCH, False), wire.BasicQosOk)
-            await connection.ask(wire.TxSelect(1), wire.TxSelectOk)
+            if self.has_transactions:
+                await connection.ask(wire.TxSelect(1), wire.TxSelectOk)
             consume = wire.BasicConsume(1, self.queue, "", False, False, False, False, {})
             await connection.ask(consume, wire.BasicConsumeOk)
             while not self.is_over.is_set():
-                await self._await_some(connection, held, arrived)
+                await self.await_some(connection, held, arrived)
                 if self.chance.random() < 0.05:
                     await self.rest(1.0)
                 if self.chance.random() < 0.02:
                     return
-                await self._acknowledge(connection, held)
+                if held:
+                    await self.deal_with(connection, held)
         finally:
             connection.close()
 
-    async def _await_some(
+    async def await_some(
         self, connection: AmqpConnection, held: dict[int, tuple[str, int]], arrived: asyncio.Event
     ) -> None:
         while not held and not self.is_over.is_set():
@@ -341,10 +353,14 @@ class AmqpConsumer(Consumer):
             if connection.is_ended.is_set():
                 raise Broken("the connection ended")
 
-    async def _acknowledge(self, connection: AmqpConnection, held: dict[int, tuple[str, int]]) -> None:
+    def take_some(self, held: dict[int, tuple[str, int]]) -> tuple[list[int], list[tuple[str, int]]]:
+        """Return tags and messages to deal with next; there may be others in their place before the answer comes."""
         tags = list(held)[:MOST_ACKS]
-        # There may be others in their place before the answer comes.
-        keys = [held.pop(tag) for tag in tags]
+        return tags, [held.pop(tag) for tag in tags]
+
+    async def deal_with(self, connection: AmqpConnection, held: dict[int, tuple[str, int]]) -> None:
+        """Acknowledge some of the messages and note the answer."""
+        tags, keys = self.take_some(held)
         for key in keys:
             self.ground.recorder.note(Kind.ACK, *key, who=self.session)
         for tag in tags:

@@ -63,14 +63,15 @@ class Fault:
         return f"{self.at_s:7.3f} s: {self.kind} ({place}), for {self.lasts_s:.3f} s"
 
 
-def plan(chance: Random, nodes: Sequence[str], until_s: float, lease_s: float) -> list[Fault]:
-    """Return faults, a few of which overlap."""
+def plan(chance: Random, nodes: Sequence[str], until_s: float, lease_s: float, pace: float = 1.0) -> list[Fault]:
+    """Return faults, a few of which overlap; at a higher pace they come more often and last less long."""
     faults: list[Fault] = []
     at_s = chance.uniform(0.5, 3.0)
     while at_s < until_s:
         kind = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         node, other = chance.sample(nodes, 2)
         lasts_s = chance.choice((0.2, 0.6 * lease_s, 1.5 * lease_s, 3.0 * lease_s)) * chance.uniform(0.5, 1.2)
+        lasts_s /= pace**0.5
         faults.append(Fault(at_s, kind, node, other, lasts_s))
-        at_s += chance.choice((0.1, 1.0, 4.0, 8.0)) * chance.uniform(0.5, 1.5)
+        at_s += chance.choice((0.1, 1.0, 4.0, 8.0)) * chance.uniform(0.5, 1.5) / pace
     return faults

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -36,6 +36,7 @@ from flyball.store.memory import MemoryDomain
 from flyball.wire import amqp as wire
 from tests.cluster.simulation import clients
 from tests.cluster.simulation.faults import HARMLESS, Fault, Kind, plan
+from tests.cluster.simulation.features import features_of
 from tests.cluster.simulation.judging import can_bear_its_load, decided, wrong_moves
 from tests.cluster.simulation.loop import BEGAN_S, Process, VirtualLoop, run
 from tests.cluster.simulation.network import HOST, Network
@@ -47,6 +48,8 @@ SETTLE_S = 20.0
 DRAIN_LIMIT_S = 60.0
 STOP_LIMIT_S = 200.0
 ASKING_LIMIT_S = 60.0
+# Groups of queues with features in one simulation; seeds take turns with them.
+FEATURES_AT_ONCE = 1
 LOOK_S = 0.1
 """How often it is seen whether everything holds."""
 MOVING_S = 2.0
@@ -72,6 +75,8 @@ class Outcome:
     elapsed_s: float
     events: list[str]
     operations: list[Operation]
+    inflicted: int = 0
+    """How many of the planned faults have happened."""
 
     @property
     def is_good(self) -> bool:
@@ -82,6 +87,21 @@ class Outcome:
         if not self.is_good:
             lines += ["faults:", *(f"  {fault}" for fault in self.faults), str(self.verdict), *self.violations]
         return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How often faults come, for how long, and among how many clients."""
+
+    faults_for_s: float = FAULTS_FOR_S
+    pace: float = 1.0
+    queues: int = 2
+    """Ordinary queues."""
+    features: int = FEATURES_AT_ONCE
+
+
+# Many faults in little time on the machine that simulates: few clients, for a minute, more than one fault a second.
+DENSE = Course(faults_for_s=60.0, pace=5.0, queues=1)
 
 
 class WatchedDomain(MemoryDomain):
@@ -199,8 +219,11 @@ class SimulatedNode:
 class World:
     """Everything in one simulation. It is also the provisioner: nodes that it is asked for are simulated, too."""
 
-    def __init__(self, loop: VirtualLoop, seed: int, lease_s: float = LEASE_S) -> None:
+    def __init__(self, loop: VirtualLoop, seed: int, lease_s: float = LEASE_S, course: Course | None = None) -> None:
         self.loop = loop
+        self.course = course or Course()
+        self.inflicted = 0
+        """How many faults have happened: some find a node that is down already."""
         self.seed = seed
         self.lease_s = lease_s
         self.chance = Random(seed)
@@ -220,7 +243,8 @@ class World:
         self.recorder = Recorder(self._note, loop.time)
         self.user = Process(loop, "clients")
         self.workers: list[clients.Worker] = []
-        self.plain = ["plain-0", "plain-1"]
+        self.plain = [f"plain-{number}" for number in range(self.course.queues)]
+        self.features = features_of(seed, self.course.features)
         self.faults: list[Fault] = []
         self.operations: list[Operation] = []
         self._working: list[asyncio.Task[None]] = []
@@ -327,7 +351,7 @@ class World:
         await self._set_up()
         self._hire()
         looking = self.user.start(self._look_on())
-        self.faults = plan(self.chance, NAMES, FAULTS_FOR_S, LEASE_S)
+        self.faults = plan(self.chance, NAMES, self.course.faults_for_s, LEASE_S, self.course.pace)
         began_s = self.loop.time()
         for fault in self.faults:
             await asyncio.sleep(max(0.0, began_s + fault.at_s - self.loop.time()))
@@ -361,6 +385,7 @@ class World:
             elapsed_s,
             self.events,
             self.operations,
+            self.inflicted,
         )
 
     async def _set_up(self) -> None:
@@ -370,6 +395,9 @@ class World:
         for name, queue in zip(NAMES, self.plain, strict=False):
             address = self._address(name)
             await self.user.start(_declare(address, queue))
+        for number, feature in enumerate(self.features):
+            address = self._address(NAMES[number % len(NAMES)])
+            await self.user.start(_declare(address, feature.queue, feature.arguments))
         agent = self.nodes[NAMES[0]].agent
         assert agent is not None
         options = {
@@ -413,6 +441,7 @@ class World:
             (self.chance.choice((clients.AmqpConsumer, clients.PlacedConsumer, clients.PlacedProducer)), CLUSTERED)
             for _ in range(self.chance.randrange(0, 5))
         ]
+        crew += [(make, feature.queue) for feature in self.features for make in feature.clients]
         for number, (make, queue) in enumerate(crew):
             worker = make(ground, f"{make.__name__}-{number}", queue, self.chance.randrange(2**32))
             self.workers.append(worker)
@@ -430,6 +459,7 @@ class World:
         if node is None or node.process.is_dead or node.process.is_frozen or node.is_cut_off or node.stop.is_set():
             return
         self.tell(f"fault: {fault}")
+        self.inflicted += 1
         name = f"{fault.kind} {fault.node} {fault.at_s:.3f}"
         is_upheaval = fault.kind not in HARMLESS
         if is_upheaval:
@@ -685,16 +715,16 @@ def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
     return error
 
 
-async def _declare(address: str, queue: str) -> None:
+async def _declare(address: str, queue: str, arguments: Mapping[str, Any] | None = None) -> None:
     connection = clients.AmqpConnection()
     try:
         await connection.open(address)
-        declare = wire.QueueDeclare(1, queue, False, True, False, False, False, {})
+        declare = wire.QueueDeclare(1, queue, False, True, False, False, False, dict(arguments or {}))
         await connection.ask(declare, wire.QueueDeclareOk)
     finally:
         connection.close()
 
 
-def simulate(seed: int) -> Outcome:
+def simulate(seed: int, course: Course | None = None) -> Outcome:
     """Run the simulation of a seed."""
-    return run(lambda loop: World(loop, seed).run(), seed)
+    return run(lambda loop: World(loop, seed, course=course).run(), seed)
