@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pika
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.console.browser.visitor import Visitor
 
@@ -56,6 +57,35 @@ def test_a_message_is_published_to_the_queue_and_counted_live(visitor: Visitor, 
     expect(visitor.tile("Ready")).to_have_text("1")
     _, properties, body = channel.basic_get(queue, auto_ack=True)
     assert (body, properties.content_type, properties.delivery_mode) == (b"hello", "text/plain", 2)
+    assert visitor.complaints == []
+
+
+def test_parked_messages_are_shown_and_dropped_after_a_question(visitor: Visitor, queue: str) -> None:
+    asked: list[Any] = []
+
+    def tell_queue(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "messages_parked": 0 if asked else 1})
+
+    def tell_parked(route: Route) -> None:
+        if route.request.method == "POST":
+            asked.append(route.request.post_data_json)
+            route.fulfill(json={"count": 1})
+        else:
+            route.fulfill(json=[{"id": 17, "reason": "expired", "problem": "no <b>route</b>"}])
+
+    # A node that works parks nothing: what it would tell is made up.
+    visitor.page.route(re.compile(f"/api/queues/%2F/{re.escape(queue)}$"), tell_queue)
+    visitor.page.route(re.compile(r"/parked$"), tell_parked)
+    opened(visitor, queue)
+    parked = visitor.card("Parked messages")
+    expect(parked).to_contain_text("Message 17, expired: no <b>route</b>")
+    visitor.button("Drop all").click()
+    visitor.dialog.get_by_role("button", name="Drop").click()
+    expect(visitor.toast("The parked messages have been dropped")).to_be_visible()
+    expect(parked).to_have_count(0)
+    assert asked == [{"action": "drop"}]
+    visitor.page.unroute_all()
     assert visitor.complaints == []
 
 
