@@ -77,6 +77,9 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         lease_s = 7
         capacity = 2
         link_address = "[::1]:2"
+        link_tls_cert = "lc"
+        link_tls_key = "lk"
+        link_tls_ca = "la"
         advertise = "north.example"
         provisioners = "p"
         [amqp]
@@ -110,6 +113,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         max_unauthenticated = 4
         resident_bytes = 7
         memory_bytes = 9
+        disk_free_bytes = 10
         pace_per_s = 500
         [trace]
         enabled = false
@@ -132,6 +136,9 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         "lease_s": 7.0,
         "capacity": 2.0,
         "link": Address("::1", 2),
+        "link_tls_cert": Path("lc"),
+        "link_tls_key": Path("lk"),
+        "link_tls_ca": Path("la"),
         "advertise": "north.example",
         "provisioners": Path("p"),
         "amqp": None,
@@ -158,6 +165,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         "max_unauthenticated": 4,
         "resident_bytes": 7,
         "memory_bytes": 9,
+        "disk_free_bytes": 10,
         "pace_per_s": 500,
         "trace": False,
         "trace_sample_ratio": 0.25,

@@ -119,7 +119,8 @@ async def running(
 
     @contextlib.asynccontextmanager
     async def governed(node: Node) -> AsyncIterator[None]:
-        provisioners = load_provisioners(settings.provisioners, Surroundings(node.store_url, settings.data))
+        surroundings = Surroundings(node.store_url, settings.data, _shared_flags(settings))
+        provisioners = load_provisioners(settings.provisioners, surroundings)
         async with attached(node, provisioners, asyncio.Event() if stop is None else stop):
             yield
 
@@ -147,3 +148,13 @@ async def attached(
         finally:
             for task in working:
                 task.cancel()
+
+
+def _shared_flags(settings: ServeSettings) -> tuple[str, ...]:
+    """Return the flags that a node on this machine needs to be linked with this one."""
+    files = {
+        "--link-tls-cert": settings.link_tls_cert,
+        "--link-tls-key": settings.link_tls_key,
+        "--link-tls-ca": settings.link_tls_ca,
+    }
+    return tuple(text for flag, path in files.items() if path is not None for text in (flag, str(path.absolute())))

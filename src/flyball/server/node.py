@@ -15,10 +15,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from flyball.errors import SettingsError, StoreError
+from flyball.errors import StoreError
 from flyball.faults import Faults
 from flyball.files import make_private_folder
 from flyball.model import Order
@@ -35,6 +34,7 @@ from flyball.server.disk import DiskReserve
 from flyball.server.link import LinkSession, Peers
 from flyball.server.link.followers import CATCH_UP, Followers
 from flyball.server.link.ownership import Ownership
+from flyball.server.link.peers import connecting
 from flyball.server.logs import configure_logging
 from flyball.server.membership import Membership
 from flyball.server.node_loops import add_node_loops
@@ -44,6 +44,7 @@ from flyball.server.remote import Remotes
 from flyball.server.settings import Address, ServeSettings
 from flyball.server.supervisor import Supervisor
 from flyball.server.thorbang import ThorBangSession
+from flyball.server.tls import client_tls, link_tls
 from flyball.server.topics import Topics
 from flyball.server.topology import Topology
 from flyball.server.usage import Usage
@@ -218,7 +219,14 @@ async def serving(
         add_node_loops(hub.loops, node_name(settings), amqp_context.flow, broker.listings.admission)
         membership = Membership(hub, topology, definitions, lease_s=settings.lease_s, version=snapshot.version)
         registry = store.registry
-        peers = Peers(hub, registry.node_id, registry.epoch, registry.secret)
+        secured = link_tls(settings)
+        peers = Peers(
+            hub,
+            registry.node_id,
+            registry.epoch,
+            registry.secret,
+            connect=connecting(None if secured is None else secured.caller),
+        )
         token = owner_token(settings.token_file or settings.data / TOKEN_FILE)
         hub.owner_keys = (token, registry.secret) if registry.secret else (token,)
         peers.commands.update(Ownership(topology).commands)
@@ -276,7 +284,14 @@ async def serving(
             listeners = _listeners(settings, hub, amqp_context)
             if registry.is_shared and settings.link is not None:
                 new_link = partial(LinkSession, hub, peers, topology, amqp_context.intake, amqp_context.reply)
-                listeners.append(Listener("link", settings.link, new_link, knows_passwords=True))
+                tls = None if secured is None else secured.listener
+                listeners.append(Listener("link", settings.link, new_link, tls, knows_passwords=True))
+                if tls is None and not is_loopback(settings.link.host):
+                    log.warning(
+                        "link listens on %s without TLS: what goes between nodes can be read and changed on its way;"
+                        " give --link-tls-cert and --link-tls-ca",
+                        settings.link,
+                    )
             for listener in listeners:
                 server = await _listen(listener)
                 servers.append(server)
@@ -377,7 +392,7 @@ def _listeners(settings: ServeSettings, hub: Hub, amqp_context: AmqpContext) -> 
     if settings.amqp is not None:
         found.append(Listener("amqp", settings.amqp, lambda: AmqpSession(hub, amqp_context), knows_passwords=True))
     if settings.amqps is not None:
-        tls = _tls_context(settings)
+        tls = client_tls(settings)
         found.append(Listener("amqps", settings.amqps, lambda: AmqpSession(hub, amqp_context), tls, True))
     if settings.telesto is not None:
         found.append(
@@ -403,34 +418,6 @@ def _amqp_settings(settings: ServeSettings) -> AmqpSettings:
         consumer_timeout_s=settings.amqp_consumer_timeout_s,
         memory_bytes=settings.memory_bytes,
     )
-
-
-def _tls_context(settings: ServeSettings) -> ssl.SSLContext:
-    """Return what TLS listeners need. Raises SettingsError, which names the file that is missing or wrong."""
-    if settings.tls_cert is None:
-        raise SettingsError("--tls-cert", "is missing; --amqps needs a certificate")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    cert, key = settings.tls_cert, settings.tls_key
-    # What loads a certificate with its key does not tell which of them is wrong.
-    _read_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), "--tls-cert", cert)
-    try:
-        # Without a password it would ask for one on the terminal.
-        context.load_cert_chain(cert, key, password="")
-    except OSError as error:
-        if key is None:
-            raise SettingsError("--tls-key", f"is missing, and {cert} holds no key that fits: {error}") from error
-        raise SettingsError("--tls-key", f"{key} cannot be used with {cert}: {error}") from error
-    if settings.tls_ca is not None:
-        _read_certificates(context, "--tls-ca", settings.tls_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def _read_certificates(context: ssl.SSLContext, flag: str, path: Path) -> None:
-    try:
-        context.load_verify_locations(path)
-    except OSError as error:
-        raise SettingsError(flag, f"{path} cannot be used: {error}") from error
 
 
 async def _listen(listener: Listener) -> asyncio.Server:

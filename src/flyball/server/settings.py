@@ -184,6 +184,17 @@ class ServeSettings(BaseModel):
         "Where other nodes of the domain connect; port 0 is any that is free.",
         key="domain.link_address",
     )
+    link_tls_cert: OptionalFile = option(
+        None,
+        "Certificate of the node for links to others over TLS, which all nodes of the domain use or none.",
+        key="domain.link_tls_cert",
+    )
+    link_tls_key: OptionalFile = option(None, "Private key of that certificate.", key="domain.link_tls_key")
+    link_tls_ca: OptionalFile = option(
+        None,
+        "Certificates of the authority that has signed those of the nodes, and nothing else.",
+        key="domain.link_tls_ca",
+    )
     advertise: Annotated[str | None, Field(pattern=r"^[\w.:-]+$"), Form("HOST")] = option(
         None,
         "Where others reach a node that listens on all addresses: a name or an address; the machine's name if none.",

@@ -46,6 +46,8 @@ class Surroundings:
     """The PostgreSQL of the domain. May hold a password."""
     data: Path
     """The folder of the node that starts others."""
+    flags: tuple[str, ...] = ()
+    """What all nodes of a domain must be told alike, as flags of `flyball serve`."""
 
 
 def check_node_name(name: str) -> None:

@@ -79,7 +79,7 @@ class LocalProcesses:
         flags = ["--name", name, "--data", str(folder), "--log-file", str(log_path)]
         for listener in ("amqp", "telesto", "http"):
             flags += [f"--{listener}", EPHEMERAL]
-        command = [*self._program, *flags, *self._arguments]
+        command = [*self._program, *flags, *self._surroundings.flags, *self._arguments]
         # Only its own settings: what the environment tells this node is not meant for others. The store is not on
         # the command line, where everybody could read its password.
         kept = {key: value for key, value in os.environ.items() if not key.startswith("FLYBALL_")}

@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 import secrets
+import ssl
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -48,10 +49,20 @@ Answer = Callable[[wire.Frame | None], None]
 """Called with the answer; with None if the link is lost before it comes."""
 
 
-async def connect_tcp(address: str, factory: Callable[[], asyncio.Protocol]) -> object:
-    """Connect over TCP."""
-    host, _, port = address.rpartition(":")
-    return await asyncio.get_running_loop().create_connection(factory, host.strip("[]"), int(port))
+def connecting(tls: ssl.SSLContext | None = None) -> Connect:
+    """Return what connects over TCP, with TLS if there is a context for it."""
+
+    async def connect(address: str, factory: Callable[[], asyncio.Protocol]) -> object:
+        host, _, port = address.rpartition(":")
+        return await asyncio.get_running_loop().create_connection(
+            factory,
+            host.strip("[]"),
+            int(port),
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else HANDSHAKE_S,
+        )
+
+    return connect
 
 
 class LinkConsumer(Protocol):
@@ -319,7 +330,7 @@ class Link(Connection):
 class Peers:
     """All other nodes: who they are, the links to them, and what this node answers when they ask."""
 
-    def __init__(self, hub: Hub, node_id: int, epoch: int, secret: bytes, *, connect: Connect = connect_tcp) -> None:
+    def __init__(self, hub: Hub, node_id: int, epoch: int, secret: bytes, *, connect: Connect | None = None) -> None:
         self._hub = hub
         self.node_id = node_id
         self.epoch = epoch
@@ -337,7 +348,9 @@ class Peers:
         """Called when a node can be reached that could not be before."""
         self.on_room: Callable[[], None] = lambda: None
         """Called when puts have been answered."""
-        self._connect = connect
+        self._connect = connect or connecting()
+        self._warned: set[int] = set()
+        """The nodes of which the log says already that TLS fails with them."""
         self._links: dict[int, Link] = {}
         self._retry_s: dict[int, float] = {}
         self._is_stopped = False
@@ -428,6 +441,7 @@ class Peers:
             del self._links[link.node_id]
 
     def link_ready(self, link: Link) -> None:
+        self._warned.discard(link.node_id)
         self._retry_s.pop(link.node_id, None)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -445,6 +459,15 @@ class Peers:
             async with asyncio.timeout(HANDSHAKE_S):
                 await self._connect(address, lambda: link)
         except (OSError, ValueError) as error:
+            if isinstance(error, ssl.SSLError) and link.node_id not in self._warned:
+                self._warned.add(link.node_id)
+                log.warning(
+                    "TLS with node %d at %s fails: %s; all nodes of a domain need --link-tls-cert and --link-tls-ca,"
+                    " of one authority",
+                    link.node_id,
+                    address,
+                    error,
+                )
             link.give_up(f"cannot be reached at {address}: {error or 'no answer'}")
 
     # Requests
