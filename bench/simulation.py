@@ -1,7 +1,7 @@
 """Simulate domains of several nodes under faults, one for each seed, and see whether anything breaks.
 
     python -m bench.simulation --seeds 2000
-    python -m bench.simulation --faults 100000          more than one fault a second; 20 minutes of two cores
+    python -m bench.simulation --faults 100000          several faults a second; 15 minutes of two cores
     python -m bench.simulation --seed 17 --verbose      with --dense: as --faults has it
 
 Time, network, database and chance are simulated: the same seed does the same again. A seed that fails is shown with
@@ -47,7 +47,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1000, help="how many seeds")
     parser.add_argument("--faults", type=int, help="as many dense seeds as it takes for this many faults")
-    parser.add_argument("--dense", action="store_true", help="few clients and more than one fault a second")
+    parser.add_argument("--dense", action="store_true", help="few clients and several faults a second")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many run at once")
     parser.add_argument("--seed", type=int, help="this one only")

@@ -16,8 +16,8 @@ from tests.cluster.simulation.features import GROUPS, features_of
 from tests.cluster.simulation.judging import can_bear_its_load, wrong_moves
 from tests.cluster.simulation.world import DENSE, simulate
 
-SEEDS = range(30)
-DENSE_SEEDS = range(4)
+SEEDS = range(24)
+DENSE_SEEDS = range(3)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -29,7 +29,7 @@ def test_nothing_is_lost_doubled_or_reordered_whatever_breaks(seed: int) -> None
 @pytest.mark.parametrize("seed", DENSE_SEEDS)
 def test_nothing_is_lost_while_more_than_one_fault_happens_every_second(seed: int) -> None:
     outcome = simulate(seed, DENSE)
-    assert outcome.inflicted > 40
+    assert outcome.inflicted > 120
     look = f"python -m bench.simulation --seed {seed} --dense --verbose"
     assert outcome.is_good, f"{outcome}\nlook closer with: {look}"
 

@@ -77,3 +77,26 @@ def test_an_errand_that_is_given_up_before_it_began_can_be_run_again() -> None:
         assert done == ["stop n2"]
 
     run(scenario, seed=1)
+
+
+def test_nothing_is_begun_while_the_tasks_of_a_term_end() -> None:
+    async def never() -> None:
+        raise AssertionError("it was begun")
+
+    async def scenario(loop: VirtualLoop) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            errands = Errands(tasks, Faults())
+
+            async def begin_late() -> None:
+                try:
+                    await asyncio.sleep(LONG_S)
+                finally:
+                    errands.spawn("start n3", never)
+
+            tasks.create_task(begin_late())
+            await asyncio.sleep(0)
+            raise ClusterError("the term is over")
+
+    with pytest.raises(ExceptionGroup) as ended:
+        run(scenario, seed=1)
+    assert [type(error) for error in ended.value.exceptions] == [ClusterError]

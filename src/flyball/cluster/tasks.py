@@ -36,7 +36,14 @@ class Errands:
     def spawn(self, about: object, work: Callable[[], Awaitable[object]]) -> None:
         """Begin something, unless the same is under way."""
         if about not in self._under_way:
-            task = self._under_way[about] = self._tasks.create_task(self._guarded(about, work))
+            errand = self._guarded(about, work)
+            try:
+                task = self._tasks.create_task(errand)
+            except RuntimeError:
+                # The group of tasks is about to end, because one has failed, and takes no more.
+                errand.close()
+                return
+            self._under_way[about] = task
             # One that is cancelled before it has begun could not do this by itself.
             task.add_done_callback(lambda ended: self._under_way.pop(about))
 

@@ -100,8 +100,8 @@ class Course:
     features: int = FEATURES_AT_ONCE
 
 
-# Many faults in little time on the machine that simulates: few clients, for a minute, more than one fault a second.
-DENSE = Course(faults_for_s=60.0, pace=5.0, queues=1)
+# Many faults in little time on the machine that simulates: few clients, for two minutes, several faults a second.
+DENSE = Course(faults_for_s=120.0, pace=8.0, queues=1)
 
 
 class WatchedDomain(MemoryDomain):
