@@ -33,6 +33,7 @@ UNCOMPILED = (
     "wire/telesto/packets.py",
     "wire/telesto/clustering.py",
     "wire/telesto/extension.py",
+    "wire/telesto/owner.py",
 )
 
 
