@@ -7,8 +7,10 @@ import logging
 import resource
 import selectors
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -19,6 +21,7 @@ from flyball.server.node import Node
 from flyball.store.group_commit import OPERATION_BYTES
 from flyball.wire import telesto as wire
 from flyball.wire.telesto import WireDraft, WireSelector
+from tests.amqp.peer import Peer as AmqpPeer
 from tests.nodes import ANSWER_LIMIT_S, Gate, RunningNode, ServeProcess
 from tests.server.peers import Peer, TelestoPeer, telesto, thorbang, wide
 
@@ -27,6 +30,35 @@ IDLE_LIMIT_BYTES = 60 * 1024
 
 
 # Peers that do not read
+
+
+@pytest.mark.parametrize(
+    ("protocol", "begun"), [("thorbang", b"HELL"), ("telesto", b"\0\5\1"), ("telesto", b"\x7f\0\x21\0\0\0\1abc")]
+)
+def test_request_that_is_begun_has_to_be_finished(memory_node: RunningNode, protocol: str, begun: bytes) -> None:
+    idle, peer = Peer(memory_node.connect(protocol)), Peer(memory_node.connect(protocol))
+    peer.send_raw(begun)
+
+    def has_come(node: Node) -> bool:
+        return any(each.read_bytes for each in node.hub.connections)
+
+    memory_node.wait_until(has_come)
+
+    began_s = time.monotonic()
+
+    def tick(node: Node, after_s: float) -> int:
+        node.hub.tick(began_s + after_s)
+        return len(node.hub.connections)
+
+    for after_s in (0, connection.REQUEST_S - 5):
+        assert memory_node.call(partial(tick, after_s=after_s)) == 2
+    # A byte more does not begin it anew.
+    peer.send_raw(b"x")
+    memory_node.wait_until(lambda node: max(each.read_bytes for each in node.hub.connections) == len(begun) + 1)
+    memory_node.call(partial(tick, after_s=connection.REQUEST_S + 5))
+    assert peer.is_closed_by_node()
+    idle.send_raw(b"")
+    assert memory_node.call(lambda node: len(node.hub.connections)) == 1, "one without a request may stay"
 
 
 def one_who_reads_little(node: RunningNode) -> TelestoPeer:
@@ -196,6 +228,18 @@ def test_a_connection_too_many_is_refused_until_another_one_ends(
     node.wait_until(lambda node: len(node.hub.connections) == 1)
     assert thorbang(node).ask("HELLO") == ["OK"]
     assert first.ask("HELLO") == ["OK"]
+
+
+def test_peers_that_do_not_log_in_leave_connections_to_those_that_do(
+    start_memory_node: Callable[..., RunningNode],
+) -> None:
+    node = start_memory_node(max_connections=10)
+    for number in range(9):
+        assert thorbang(node).ask("HELLO") == ["OK"], number
+    assert Peer(node.connect("telesto")).is_closed_by_node()
+    assert Peer(node.connect("thorbang")).is_closed_by_node()
+    with AmqpPeer(*node.address("amqp")) as peer:
+        peer.open()
 
 
 @pytest.mark.parametrize("protocol", ["thorbang", "telesto"])

@@ -74,6 +74,23 @@ def test_get_messages_shows_the_messages_of_every_receiver_and_leaves_them(
     assert peer.refusal(wire.GetMessages(3, 99)) == ErrorCode.NO_MESSAGES_IN_QUEUE
 
 
+def test_text_too_long_for_a_missing_queue_says_that_the_queue_is_missing(memory_node: RunningNode) -> None:
+    peer = telesto(memory_node)
+    queue_id = peer.create_queue()
+    for text, target, code in (
+        ("x" * 2001, 99, ErrorCode.QUEUE_NOT_EXISTING),
+        ("x" * 2001, queue_id, ErrorCode.INTERNAL_ERROR),
+        ("x" * 2001 + "\0", queue_id, ErrorCode.INTERNAL_ERROR),
+        ("\0", 99, ErrorCode.INTERNAL_ERROR),
+    ):
+        answer = peer.put_text(target, text)
+        assert isinstance(answer, wire.Error)
+        assert answer.code == code
+    peer.put_text(queue_id, "last")
+    answer = peer.get(wire.ReadMessageResponse, wire.ReadMessage(peer.next_id(), queue_id, 0, wire.ReadMode.TIME))
+    assert answer.message.message_id == 2, "only a text too long for a queue that exists has drawn an id"
+
+
 def test_get_messages_that_do_not_fit_into_a_frame_are_an_internal_error(memory_node: RunningNode) -> None:
     peer = telesto(memory_node)
     queue_id = peer.create_queue()

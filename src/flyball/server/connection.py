@@ -49,8 +49,16 @@ OPENING_BYTES = 8
 # nothing that follows may be taken for requests.
 HTTP_OPENINGS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ", b"TRACE ")
 
+# One connection in so many is left for peers that log in: others may stay for ever without a word.
+RESERVED_PART = 10
+
 WRITE_STALL_S = 30.0
 """A peer that reads nothing for so long is disconnected."""
+
+# A request that has begun has to be complete by then, and a second later for each so many bytes that have come: a
+# slow peer may send a long one, and a peer that only trickles cannot keep what it has begun.
+REQUEST_S = 30.0
+REQUEST_BYTES_PER_S = 16 * 1024
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
 """A peer that has silently gone is noticed after two minutes."""
@@ -246,6 +254,9 @@ class Connection(asyncio.Protocol, abc.ABC):
     ANSWERS_HTTP: ClassVar[bool] = False
     """Whether a peer that speaks HTTP is told that it is wrong here; else it is cut off without a word."""
 
+    LOGS_IN: ClassVar[bool] = False
+    """Whether peers have to log in, soon after they have connected."""
+
     HEEDS_CONGESTION: ClassVar[bool] = True
     """Whether it waits while too much waits for the store; else it has a finer measure."""
 
@@ -396,7 +407,8 @@ class Connection(asyncio.Protocol, abc.ABC):
         if self.hub.is_stopping:
             self._transport.abort()
             return
-        if len(self.hub.connections) >= self.hub.max_connections:
+        limit = self.hub.max_connections
+        if len(self.hub.connections) >= (limit if self.LOGS_IN else limit - limit // RESERVED_PART):
             log.warning("refused %s: %d connections are open", self.peer, len(self.hub.connections))
             self._transport.abort()
             return
@@ -687,6 +699,10 @@ class RequestConnection(Connection):
         self._reserved_bytes = 0
         self._alone: Span | None = None
         """A request whose answer may be long and takes time: until it is answered no other is begun."""
+        self.requests = 0
+        """How many the peer has made."""
+        self._begun: tuple[int, float] | None = None
+        """How many requests came before one that is not complete, and when that was first seen."""
 
     # What a protocol fills in
 
@@ -710,9 +726,25 @@ class RequestConnection(Connection):
         """
         return False
 
+    @property
+    @abc.abstractmethod
+    def unfinished_bytes(self) -> int:
+        """How many bytes have come of a request that is not complete."""
+
     def new_request(self) -> Span:
         """Return what notes the next request; a protocol may have one of its own."""
         return Span()
+
+    def tick(self, now_s: float) -> None:
+        """Close the connection if a request that has begun is not complete after long. One without any may stay."""
+        unfinished_bytes = self.unfinished_bytes
+        # While nothing is read, that is not the peer's doing.
+        if not unfinished_bytes or not self._is_reading:
+            self._begun = None
+        elif self._begun is None or self._begun[0] != self.requests:
+            self._begun = (self.requests, now_s)
+        elif now_s - self._begun[1] > REQUEST_S + unfinished_bytes / REQUEST_BYTES_PER_S:
+            self.close(f"a request of which {unfinished_bytes} bytes have come is not complete")
 
     # Requests and answers
 

@@ -62,6 +62,7 @@ class ThorBangSession(RequestConnection):
         """Whether a request was malformed: nothing after it is carried out, and its answer is the last."""
 
     def new_request(self) -> ThorBangRequest:
+        self.requests += 1
         return ThorBangRequest()
 
     def feed(self, data: bytes) -> None:
@@ -84,6 +85,10 @@ class ThorBangSession(RequestConnection):
             return self.serves(parsed.queue_id) and not self.has_reserved(request)
         assert isinstance(request, ThorBangRequest)
         return isinstance(parsed, wire.Peek) and request.answer is None
+
+    @property
+    def unfinished_bytes(self) -> int:
+        return self._decoder.buffered_bytes
 
     def decode(self) -> wire.Request | None:
         return None if self._is_refused else self._decoder.next_request()

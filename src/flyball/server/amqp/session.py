@@ -64,6 +64,7 @@ class AmqpSession(Connection):
     """A peer that speaks AMQP 0-9-1."""
 
     PROTOCOL = Protocol.AMQP
+    LOGS_IN = True
     HEEDS_CONGESTION = False
     # The answer to what is not AMQP is the header of AMQP, as the specification says, and the end.
     ANSWERS_HTTP = True

@@ -102,6 +102,7 @@ class LinkSession(Connection):
     """One node that has connected to this one."""
 
     PROTOCOL = Protocol.LINK
+    LOGS_IN = True
 
     def __init__(
         self,

@@ -234,10 +234,12 @@ def put_message(session: TelestoSession, packet: wire.PutMessage, request: Teles
     engine = session.broker.engine
     queue_ids = [message.queue_id, *packet.additional_queue_ids]
     text = message.text
-    if len(text) > MAX_TEXT_LENGTH:
-        text = _fit_text(session, text, queue_ids)
+    # In the order of the original: its database cannot be told of a zero byte, then looks for the queue, then draws
+    # the id, and only then finds the text too long.
     if "\0" in text:
         raise InvalidBody("a text must not contain a zero byte")
+    if len(text) > MAX_TEXT_LENGTH:
+        text = _fit_text(session, text, queue_ids)
     body = text.encode()
     request.size_bytes = len(body)
     absent = [queue_id for queue_id in queue_ids if not engine.has_queue(queue_id)]
@@ -360,7 +362,9 @@ def fit_name(name: str) -> str:
 def _fit_text(session: TelestoSession, text: str, queue_ids: list[int]) -> str:
     if not text[MAX_TEXT_LENGTH:].strip(" "):
         return text[:MAX_TEXT_LENGTH]
-    if any(session.broker.engine.has_queue(queue_id) for queue_id in queue_ids):
-        # The original has drawn the id before its database refuses the text.
-        session.broker.engine.use_message_id()
+    engine, directory = session.broker.engine, session.hub.directory
+    if not any(engine.has_queue(queue_id) or directory.get(queue_id) is not None for queue_id in queue_ids):
+        raise QueueNotFound(queue_ids[0])
+    # The original has drawn the id before its database refuses the text.
+    engine.use_message_id()
     raise InvalidBody(f"a text of {len(text)} characters is longer than {MAX_TEXT_LENGTH}")

@@ -123,8 +123,6 @@ class TelestoSession(RequestConnection):
         self.frame_max = frame_max
         self.is_wide = False
         self.is_over = False
-        self.requests = 0
-        """How many the client has made."""
         self.is_forwarded = False
         """Whether another node passes on here what its client wants."""
         self.refused: set[int] = set()
@@ -162,6 +160,10 @@ class TelestoSession(RequestConnection):
 
     def feed(self, data: bytes) -> None:
         self._decoder.feed(data)
+
+    @property
+    def unfinished_bytes(self) -> int:
+        return self._decoder.buffered_bytes
 
     def decode(self) -> wire.Packet | None:
         return self._decoder.next_packet()
