@@ -17,7 +17,11 @@ HOT_MODULES = (
     "src/flyball/errors.py",
     "src/flyball/wire/amqp/*.py",
     "src/flyball/wire/link/*.py",
-    "src/flyball/wire/telesto/*.py",
+    # Not the packets. mypyc takes a dataclass's ClassVar for a field, and they have one: METHOD. It also refuses,
+    # when the module is imported, a dataclass with slots=True whose base class is not compiled.
+    "src/flyball/wire/telesto/codec.py",
+    "src/flyball/wire/telesto/fields.py",
+    "src/flyball/wire/telesto/values.py",
     "src/flyball/wire/thorbang/*.py",
     "src/flyball/engine/*.py",
     "src/flyball/engine/routing/*.py",
@@ -26,21 +30,11 @@ HOT_MODULES = (
     "src/flyball/server/amqp/publishing.py",
 )
 
-UNCOMPILED = (
-    "__init__.py",
-    # mypyc takes a dataclass's ClassVar for a field, and the packets have one: METHOD. It also refuses, when the
-    # module is imported, a dataclass with slots=True whose base class is not compiled.
-    "wire/telesto/packets.py",
-    "wire/telesto/clustering.py",
-    "wire/telesto/extension.py",
-    "wire/telesto/owner.py",
-)
-
 
 def hot_paths() -> list[str]:
     """Return the modules to compile."""
     paths = [str(path) for pattern in HOT_MODULES for path in sorted(Path().glob(pattern))]
-    return [path for path in paths if not path.endswith(UNCOMPILED)]
+    return [path for path in paths if not path.endswith("__init__.py")]
 
 
 def compiled_modules() -> list[Extension]:
