@@ -10,8 +10,9 @@ import pytest
 import uvloop
 from pika import spec
 
+from flyball.server.node import Node, in_memory
 from tests.amqp.peer import ConnectionEnded, Peer
-from tests.nodes import ANSWER_LIMIT_S, ServeProcess
+from tests.nodes import ANSWER_LIMIT_S, RunningNode, ServeProcess
 from tests.ports import kept_port
 from tests.store.replication import Pair
 
@@ -52,7 +53,26 @@ def test_node_joins_the_promoted_replica_and_saves_what_it_has_in_memory(pair: P
             assert drain(peer, "late") == ["in a queue that is not replicated"]
 
 
-def connected(node: ServeProcess) -> Peer:
+def test_message_that_is_paged_out_is_not_written_again_without_its_body(memory_node: RunningNode) -> None:
+    with connected(memory_node) as peer:
+        publish(peer, "q", "x" * 100_000)
+        publish(peer, "q", "whole")
+        peer.send(spec.Basic.Get(queue="q"))
+        peer.expect_content(spec.Basic.GetOk)
+
+        def page_out(node: Node) -> None:
+            engine = node.hub.broker.engine
+            [working] = engine.queues
+            [unacked] = working.out.values()
+            assert engine.page_out(unacked)
+
+        memory_node.call(page_out)
+        messages, absent = memory_node.call(lambda node: in_memory(node.hub.broker.engine))
+        assert [message.body for message in messages] == [b"whole"]
+        assert absent == 1
+
+
+def connected(node: ServeProcess | RunningNode) -> Peer:
     peer = Peer(*node.address("amqp"))
     try:
         peer.open().ask(spec.Confirm.Select(), spec.Confirm.SelectOk)
