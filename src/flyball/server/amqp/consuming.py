@@ -7,6 +7,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from flyball.engine.consumer import Consumer, SharedWindow
@@ -331,11 +332,10 @@ class Deliveries:
 
     def page_out(self, wanted_bytes: int) -> int:
         """Leave the bodies of unacked messages to the store; return how much that freed."""
-        unacked = list(self.unsettled.values())
-        for _, leases in self._channel.settling or ():
-            # What a transaction has acked is unacked until its commit.
-            unacked += leases.values()
-        return page_out(self._channel.session.broker.engine, reversed(unacked), wanted_bytes)
+        # What a transaction has acked is unacked until its commit.
+        acked = [reversed(leases.values()) for _, leases in reversed(self._channel.settling or [])]
+        unacked = chain(reversed(self.unsettled.values()), *acked)
+        return page_out(self._channel.session.broker.engine, unacked, wanted_bytes)
 
     # basic.get
 
