@@ -1,12 +1,17 @@
-"""An honest client beside the fuzzed ones: it shows whether the node hangs, and whether it loses messages."""
+"""An honest client beside the fuzzed ones: it shows whether the node hangs, and whether it loses messages.
+
+It holds its messages as an exclusive consumer: a peer of a link is trusted, and a fuzzed one takes what is ready.
+"""
 
 from __future__ import annotations
 
 import socket
 import threading
 import time
+from collections import deque
 
 import pika
+from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
 from bench.fuzz.node import FuzzedNode
@@ -74,7 +79,12 @@ class Bystander:
     def _work(self, connection: pika.BlockingConnection) -> None:
         publishing, reading = connection.channel(), connection.channel()
         publishing.confirm_delivery()
+        publishing.queue_declare(QUEUE, durable=True)
         reading.tx_select()
+        held: deque[tuple[int, bytes]] = deque()
+        reading.basic_consume(
+            QUEUE, lambda channel, method, properties, body: held.append((method.delivery_tag, body)), exclusive=True
+        )
         persistent = pika.BasicProperties(delivery_mode=2)
         while not self._is_over.is_set():
             self.since_s = began_s = time.monotonic()
@@ -85,8 +95,9 @@ class Bystander:
             publishing.basic_publish("", QUEUE, body, persistent, mandatory=True)
             self._doubtful.discard(body)
             self._confirmed.add(body)
-            if self._sent % 2:
-                self._acknowledge(reading)
+            connection.process_data_events(0)
+            if self._sent % 2 and held:
+                self._acknowledge(reading, *held.popleft())
             self._ping_telesto()
             self.worst_s = max(self.worst_s, time.monotonic() - began_s)
             self.since_s = 0.0
@@ -95,15 +106,12 @@ class Bystander:
                 self._node.tidy()
             self._is_over.wait(PAUSE_S)
 
-    def _acknowledge(self, channel: object) -> None:
-        assert isinstance(channel, pika.adapters.blocking_connection.BlockingChannel)
-        method, _, body = channel.basic_get(QUEUE)
-        if method is not None:
-            self._doubtful.add(body)
-            channel.basic_ack(method.delivery_tag)
-            channel.tx_commit()
-            self._doubtful.discard(body)
-            self._acked.add(body)
+    def _acknowledge(self, channel: BlockingChannel, tag: int, body: bytes) -> None:
+        self._doubtful.add(body)
+        channel.basic_ack(tag)
+        channel.tx_commit()
+        self._doubtful.discard(body)
+        self._acked.add(body)
 
     def _ping_telesto(self) -> None:
         with socket.create_connection(self._node.addresses["telesto"], timeout=60) as peer:

@@ -103,7 +103,10 @@ class LinkSource:
         )
 
     def _queue(self) -> int:
-        return self._chance.randrange(1, 40) if self._chance.random() < 0.95 else self._number()
+        """Return the id of a queue that fuzzed clients may use, or of none."""
+        if self._chance.random() < 0.95:
+            return self._chance.randrange(1, 40)
+        return self._chance.choice((0, -1, -(1 << 63), 1 << 31, (1 << 63) - 1))
 
     def _small(self) -> int:
         return self._chance.randrange(0, 6) if self._chance.random() < 0.95 else self._number()

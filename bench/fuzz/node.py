@@ -22,9 +22,9 @@ from bench.fuzz.amqp import PASSWORD, USER, VHOST
 from flyball.store.postgres.embedded import EmbeddedPostgres
 
 ADMINISTRATOR = "guest", "guest"
-# The names of the queues with the first ids, and how many there are.
+# The names of the queues with the first ids, and how many there are: no flipped bit makes a small id one beyond them.
 FENCE = "fence"
-FENCE_QUEUES = 45
+FENCE_QUEUES = 310
 LISTENERS = ("amqp", "telesto", "thorbang", "http")
 MEMORY_BYTES = 64 << 20
 RESIDENT_BYTES = 32 << 20
@@ -146,11 +146,13 @@ class FuzzedNode:
             connection.close()
 
     def fence(self) -> None:
-        """Declare queues whose ids fuzzed clients use, so that the bystander's has none of those."""
-        for number in range(FENCE_QUEUES):
-            self.request(
-                "PUT", f"/api/queues/%2F/{FENCE}{number}", {"durable": True, "arguments": {"x-max-length": 100}}
-            )
+        """Declare queues whose ids fuzzed clients use, so that the bystander's is none of those."""
+        limit = {"x-max-length": 100}
+        queues = [
+            {"name": f"{FENCE}{number}", "vhost": "/", "durable": True, "auto_delete": False, "arguments": limit}
+            for number in range(FENCE_QUEUES)
+        ]
+        self.request("POST", "/api/definitions", {"queues": queues})
 
     def prepare(self) -> None:
         """Have the user and the virtual host that fuzzed clients work in."""

@@ -153,7 +153,10 @@ class TelestoSource:
         return values.name(self._chance) if self._chance.random() < 0.9 else values.text(self._chance)
 
     def _queue(self) -> int:
-        return self._chance.randrange(1, 16) if self._chance.random() < 0.92 else self._bounded(INT)
+        """Return the id of a queue that fuzzed clients may use, or of none."""
+        if self._chance.random() < 0.92:
+            return self._chance.randrange(1, 16)
+        return self._chance.choice((0, -1, 1 << 30, *INT))
 
     def _id(self) -> int:
         return self._chance.randrange(0, 6) if self._chance.random() < 0.9 else self._bounded(INT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import uvloop
 from bench.chaos.faults import CUT_LINK, KINDS, Plan
 from bench.chaos.nodes import can_wire_links
 from bench.chaos.run import Inflicted, Result, Service
+from bench.chaos.scenarios import ScenarioResult, play
 
 from flyball.lab.history import Kind, Operation, Verdict
 
@@ -48,6 +50,19 @@ def test_nothing_is_lost_or_doubled_while_nodes_and_postgresql_are_killed_paused
     assert result["operations"]["acked"] > 100
     possible = FAULTS if can_wire_links() else FAULTS - {CUT_LINK.name}
     assert Counter(fault["kind"] for fault in result["faults"]) == Counter(possible)
+
+
+FIXED = ("poisoned-dead-letters", "kill-in-commit", "failed-commit")
+
+
+def test_what_once_lost_messages_or_ended_a_node_does_so_no_more(tmp_path: Path) -> None:
+    async def play_all() -> list[ScenarioResult]:
+        for name in FIXED:
+            (tmp_path / name).mkdir()
+        return await asyncio.gather(*(play(name, tmp_path / name) for name in FIXED))
+
+    results = uvloop.run(play_all())
+    assert all(result.is_good for result in results), "\n".join(map(str, results))
 
 
 def faults_of(seed: int, count: int, nodes: list[str]) -> list[tuple[str, str, float, float]]:
