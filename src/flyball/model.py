@@ -19,6 +19,14 @@ DEFAULT_VHOST = "/"
 Arguments = Mapping[str, Any]
 """What a declaration says beyond its fixed fields, by name."""
 
+
+@dataclass(slots=True, frozen=True)
+class Timestamp:
+    """A point in time, in seconds since 1970, that is beyond what a datetime can hold."""
+
+    seconds: int
+
+
 MESSAGE_OVERHEAD_BYTES = 600
 """What a message costs in memory beyond its body and properties, indexes included."""
 
@@ -142,8 +150,8 @@ class Policy:
     priority: int = 0
 
 
-Receipt = tuple[Callable[[int], None], int]
-"""What to call, and with which number."""
+Receipt = tuple[Callable[[int, bool], None], int]
+"""What to call, and with which number; and whether the store has refused the message."""
 
 
 @dataclass(slots=True)
@@ -174,7 +182,7 @@ class Message:
     stored: bool = False
     """Whether the store has it: set when its commit is through."""
     receipt: Receipt | None = field(default=None, repr=False, compare=False)
-    """Who wants to know if it is dealt with before it is stored; None from then on."""
+    """Who wants to know if it is acked before it is stored, or refused by the store; None from then on."""
     paged_bytes: int = field(default=-1, repr=False, compare=False)
     """How long the body is while body and properties are left to the store (see `Engine.page_out`); else -1."""
 

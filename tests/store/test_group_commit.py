@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flyball.errors import StoreError, StoreUnavailable
+from flyball.errors import FlyballError, StoreError, StoreUnavailable
 from flyball.model import Message, Queue
 from flyball.store.changes import QueueCreated, QueueDeleted
 from flyball.store.group_commit import LINGER_S, MAX_BATCH_BYTES, GroupCommit, OutcomeUnknown
@@ -122,12 +122,12 @@ class Answers:
 
     def __init__(self) -> None:
         self.committed_count = 0
-        self.errors: list[StoreError] = []
+        self.errors: list[FlyballError] = []
 
     def committed(self) -> None:
         self.committed_count += 1
 
-    def failed(self, error: StoreError) -> None:
+    def failed(self, error: FlyballError) -> None:
         self.errors.append(error)
 
     @property
@@ -697,7 +697,7 @@ class Outcome(Answers):
         self._subject = subject
         self._removes = removes
 
-    def failed(self, error: StoreError) -> None:
+    def failed(self, error: FlyballError) -> None:
         super().failed(error)
         if self._removes:
             self._machine.engine[self._subject.id] = self._subject

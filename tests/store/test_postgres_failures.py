@@ -9,7 +9,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from flyball.errors import StoreError
+from flyball.errors import FlyballError
 from flyball.model import Message, Queue
 from flyball.store.changes import QueueCreated
 from flyball.store.group_commit import GroupCommit
@@ -65,7 +65,7 @@ class Append:
             self._traffic.remove(self._message)
         self._traffic.answered()
 
-    def failed(self, error: StoreError) -> None:
+    def failed(self, error: FlyballError) -> None:
         self._traffic.not_appended.add(self._message.id)
         self._traffic.answered()
 
@@ -79,7 +79,7 @@ class Remove:
         self._traffic.pending -= 1
         self._traffic._changed.set()
 
-    def failed(self, error: StoreError) -> None:
+    def failed(self, error: FlyballError) -> None:
         self._traffic.not_removed.add(self._message.id)
         self._traffic.pending -= 1
         self._traffic._changed.set()

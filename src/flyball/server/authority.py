@@ -18,9 +18,9 @@ from flyball.errors import RequestError, UserNameTaken
 from flyball.model import DEFAULT_VHOST, Definition, Permission, Policy, User
 from flyball.server.attempts import Attempts, place_of
 from flyball.server.passwords import Passwords, check_hash
-from flyball.server.pending import Changing, outcome
+from flyball.server.pending import Changing, has_refused, outcome
 from flyball.store.changes import Change, DefinitionDeleted, DefinitionPut
-from flyball.store.group_commit import GroupCommit
+from flyball.store.group_commit import GroupCommit, OperationsRefused
 
 log = logging.getLogger(__name__)
 
@@ -374,9 +374,14 @@ class Authority:
     async def _delete(self, before: Collection[Definition], kind: str, key: str) -> None:
         """Make durable that a definition and what hangs on it are gone. Raises StoreUnavailable if it takes long."""
         changes: list[Change] = [DefinitionDeleted(definition.kind, definition.key) for definition in before]
-        for change in (*changes, DefinitionDeleted(kind, key)):
+        changes.append(DefinitionDeleted(kind, key))
+        for change in changes:
             self._journal.change(change, None)
-        await self._journal.flush()
+        try:
+            await self._journal.flush()
+        except OperationsRefused as refused:
+            if has_refused(refused, changes):
+                raise
 
 
 _READERS: dict[str, Callable[[Authority, Mapping[str, Any]], None]] = {

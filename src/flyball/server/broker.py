@@ -36,11 +36,11 @@ from flyball.model import Client, ClientMode, Draft, Message, Queue, Selector, S
 from flyball.server import clock
 from flyball.server.listings import CHEAP_MESSAGES, Listings
 from flyball.server.memory import Ledger
-from flyball.server.pending import Changing, Done, PutDone, Putting, TakeDone, Taking, Together
+from flyball.server.pending import Changing, Done, PutDone, Putting, TakeDone, Taking, Together, has_refused
 from flyball.server.reading import StoreReader
 from flyball.server.supervisor import Supervisor
 from flyball.store.changes import Change, ClientCreated, ClientDeleted, QueueCreated, QueueDeleted, QueueMoved
-from flyball.store.group_commit import GroupCommit
+from flyball.store.group_commit import GroupCommit, OperationsRefused
 from flyball.store.interface import Arrived, Store
 
 log = logging.getLogger(__name__)
@@ -201,7 +201,12 @@ class Broker:
         self.on_dead: Callable[[WorkingQueue, Message, str], Burial] = lambda *_: Burial.NO_SUCCESSOR
         """Called with a message that nobody will get any more, and why, before it is removed."""
         self.journal = GroupCommit(
-            store, time_limit_s=time_limit_s, on_flushed=lambda: self.on_flushed(), faults=self.faults
+            store,
+            time_limit_s=time_limit_s,
+            on_flushed=lambda: self.on_flushed(),
+            faults=self.faults,
+            check=store.check,
+            undo=self,
         )
         self.max_message_bytes = max_message_bytes
         # Whether the disk of the store has no room for more messages: publishers wait or are refused, others go on.
@@ -255,6 +260,7 @@ class Broker:
     def create_queue(self, name: str, done: Done) -> Queue:
         """Create a plain durable queue in the default virtual host."""
         self.ledger.check_definitions()
+        self.store.check(QueueCreated(Queue(0, name)))
         queue = self.engine.create_queue(name)
         self.store_queue(queue, done)
         self.on_queue_created(queue)
@@ -373,6 +379,7 @@ class Broker:
         return working
 
     def create_client(self, name: str, mode: ClientMode, done: Done) -> Client:
+        self.store.check(ClientCreated(Client(0, name, mode)))
         client = self.engine.create_client(name, mode)
 
         def undo() -> None:
@@ -474,7 +481,7 @@ class Broker:
         # What is not persistent has a receipt only if another node waits to know what became of it.
         if (not message.persistent or self.journal.remove(message, None)) and message.receipt is not None:
             tell, number = message.receipt
-            tell(number)
+            tell(number, False)
         return True
 
     def settle_written(self, message: Message, is_acknowledged: bool = False) -> bool:
@@ -490,6 +497,37 @@ class Broker:
             return False
         self.journal.remove(message, None, spare=False)
         return True
+
+    def append_refused(self, message: Message) -> None:
+        """The store will never have the message: it leaves its queue, and its publisher hears of it."""
+        if not self.engine.withdraw(message):
+            # Somebody has it. If it comes back it must not be taken for one that survives a restart.
+            message.persistent = False
+        if message.receipt is not None:
+            (tell, number), message.receipt = message.receipt, None
+            tell(number, True)
+
+    def remove_refused(self, message: Message) -> None:
+        """The store keeps a message that was acked or dropped: it is in its queue again."""
+        if message.is_paged:
+            self._spawn(self._read_refused(message.id))
+        else:
+            self._take_back(message)
+
+    async def _read_refused(self, message_id: int) -> None:
+        with contextlib.suppress(StoreError):
+            for message in await self._reader.until_available(lambda: self.store.load([message_id]), patient=True):
+                self._take_back(message)
+
+    def _take_back(self, message: Message) -> None:
+        working = self.engine.find_working(message.queue_id)
+        if working is None:
+            return
+        message.stored = True
+        message.delivery_count += 1
+        delivery = self.engine.accept(working, message, self.now_us())
+        if delivery is not None:
+            self._dispatch([delivery])
 
     def give_back(self, messages: Sequence[Message]) -> None:
         """Bring back messages whose leases have ended, but for those that have come back too often."""
@@ -913,7 +951,8 @@ class Broker:
         if self.journal.pending_count == 0:
             done(None)
         else:
-            self._spawn(self._when_flushed(done))
+            # Whatever is refused is known to whoever has put it; only acks have nobody else who is told.
+            self._spawn(self._when_flushed(done, lambda refused: bool(refused.removed_ids)))
 
     # Inside
 
@@ -924,11 +963,13 @@ class Broker:
     def _change_for_good(self, change: Change, done: Done) -> None:
         """Make a change durable that cannot be undone: if the time limit passes it is done later."""
         self.journal.change(change, None)
-        self._spawn(self._when_flushed(done))
+        self._spawn(self._when_flushed(done, lambda refused: has_refused(refused, [change])))
 
-    async def _when_flushed(self, done: Done) -> None:
+    async def _when_flushed(self, done: Done, concerns: Callable[[OperationsRefused], bool]) -> None:
         try:
             await self.journal.flush()
+        except OperationsRefused as refused:
+            done(refused if concerns(refused) else None)
         except StoreError as error:
             done(error)
         else:

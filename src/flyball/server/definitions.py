@@ -46,9 +46,17 @@ class Definitions:
 
     def delete(self, kind: str, key: str, done: Done) -> None:
         """Forget it, if it is there."""
-        if self._kept[kind].pop(key, None) is not None:
+        kept = self._kept[kind]
+        before = kept.pop(key, None)
+        if before is not None:
             self._tell(kind, key)
-        self._journal.change(DefinitionDeleted(kind, key), Changing(done))
+
+        def undo() -> None:
+            if before is not None and key not in kept:
+                kept[key] = before
+                self._tell(kind, key)
+
+        self._journal.change(DefinitionDeleted(kind, key), Changing(done, undo))
 
     def knows(self, kind: str) -> bool:
         return kind in self._kept

@@ -29,6 +29,7 @@ from flyball.store.changes import (
     QueueDeleted,
     QueueMoved,
 )
+from flyball.store.group_commit import OperationsRefused
 from flyball.store.registry import NodeRecord, NodeState, Registry, VersionedChange
 
 log = logging.getLogger(__name__)
@@ -173,7 +174,7 @@ class Membership:
         if not self._broker.in_company:
             return self.node_id
         # The name may be that of a queue whose deletion is on its way to the store, and would take it along.
-        await self._broker.journal.flush()
+        await self._flush()
         return await self.registry.claim(vhost, name)
 
     async def catch_up(self) -> None:
@@ -211,6 +212,11 @@ class Membership:
         self._tell_nodes()
 
     # Inside
+
+    async def _flush(self) -> None:
+        """Wait until the store has what was changed here. What it refuses for good it will never have."""
+        with contextlib.suppress(OperationsRefused):
+            await self._broker.journal.flush()
 
     def _changed_here(self, change: Change) -> None:
         # While a node is alone its changes are told to nobody, and come back from nobody.
@@ -333,7 +339,7 @@ class Membership:
         self.registry.in_company = True
         self._broker.in_company = True
         names = self._topology.enter_company()
-        await self._broker.journal.flush()
+        await self._flush()
         await self.registry.claim_all(names)
         await self._reserve_ids()
         self._is_in_company = True

@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from flyball.engine.engine import Engine
-from flyball.errors import FlyballError, StoreError
+from flyball.errors import FlyballError
 from flyball.model import Message
-from flyball.store.group_commit import OutcomeUnknown
+from flyball.store.changes import Change
+from flyball.store.group_commit import Group, OperationsRefused, OutcomeUnknown
 
 PutDone = Callable[[Sequence[Message], FlyballError | None], None]
 TakeDone = Callable[[Message | None, FlyballError | None], None]
@@ -32,7 +33,7 @@ class Putting:
     def committed(self) -> None:
         self._done(self._message, None)
 
-    def failed(self, error: StoreError) -> None:
+    def failed(self, error: FlyballError) -> None:
         # Unless somebody has it already, whose removal of it fails as well.
         self._engine.withdraw(self._message)
         self._done(self._message, error)
@@ -55,7 +56,7 @@ class Taking:
         self._engine.settle(self._message)
         self._done(self._message, None)
 
-    def failed(self, error: StoreError) -> None:
+    def failed(self, error: FlyballError) -> None:
         self._bring_back(self._message)
         self._done(None, error)
 
@@ -78,7 +79,10 @@ class Together:
 
 
 class Changing:
-    """A change on its way to the store; it is undone if it fails, where it can be."""
+    """A change on its way to the store; it is undone if it fails, where it can be.
+
+    While its outcome is unknown it stays; if it is refused after all it is undone then.
+    """
 
     __slots__ = ("_done", "_undo")
 
@@ -89,10 +93,55 @@ class Changing:
     def committed(self) -> None:
         self._done(None)
 
-    def failed(self, error: StoreError) -> None:
+    def failed(self, error: FlyballError) -> None:
+        done, self._done = self._done, _is_told
         if not isinstance(error, OutcomeUnknown):
             self._undo()
-        self._done(error)
+        done(error)
+
+
+class Marking:
+    """Waits at a mark for changes and messages of its own; others of the batch that were refused do not matter."""
+
+    __slots__ = ("_changes", "_done", "_end_id", "_first_id", "_group")
+
+    def __init__(
+        self,
+        done: Done,
+        changes: Sequence[Change] = (),
+        first_id: int = 0,
+        end_id: int = 0,
+        group: Group | None = None,
+    ) -> None:
+        self._done = done
+        self._group = group
+        self._changes = changes
+        self._first_id = first_id
+        self._end_id = end_id
+
+    def committed(self) -> None:
+        self._done(None)
+
+    def failed(self, error: FlyballError) -> None:
+        self._done(error if self._concerns(error) else None)
+
+    def _concerns(self, error: FlyballError) -> bool:
+        if not isinstance(error, OperationsRefused):
+            return True
+        return (
+            self._group in error.groups
+            or has_refused(error, self._changes)
+            or error.concerns(self._first_id, self._end_id)
+        )
+
+
+def has_refused(error: OperationsRefused, changes: Sequence[Change]) -> bool:
+    """Whether one of these very changes was refused."""
+    return any(change is refused for change in changes for refused in error.changes)
+
+
+def _is_told(error: FlyballError | None) -> None:
+    """Who asked was told before that the outcome is unknown."""
 
 
 async def outcome(operation: Callable[[Done], object]) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from flyball.engine.consumer import Consumer, SharedWindow
-from flyball.errors import FlyballError, PeerLost, QueueNotFound, StoreError
+from flyball.errors import FlyballError, PeerLost, QueueNotFound
 from flyball.model import Message, Queue, Selector
 from flyball.server.amqp.intake import Intake
 from flyball.server.broker import Broker, Receiver, is_text
@@ -22,7 +22,7 @@ from flyball.server.directory import Directory, RemoteQueue
 from flyball.server.link.contents import is_draft, message_of, put_draft
 from flyball.server.link.failures import raised_elsewhere
 from flyball.server.link.peers import Link, Peers
-from flyball.server.pending import TakeDone
+from flyball.server.pending import Marking, TakeDone
 from flyball.server.shadows import Attachment, Prepare, Singles
 from flyball.wire import link as wire
 from flyball.wire.link import Content, Outcome
@@ -164,22 +164,6 @@ class _Joined:
         self._left -= 1
         if self._left == 0:
             self._done(self._token, self._worst)
-
-
-class _Mark:
-    """Waits for the commit of a message that went into a local queue after all."""
-
-    __slots__ = ("_done", "_token")
-
-    def __init__(self, done: PutDone, token: int) -> None:
-        self._done = done
-        self._token = token
-
-    def committed(self) -> None:
-        self._done(self._token, Outcome.STORED)
-
-    def failed(self, error: StoreError) -> None:
-        self._done(self._token, Outcome.UNKNOWN)
 
 
 class _Read:
@@ -396,9 +380,14 @@ class Remotes:
         if is_draft(content):
             put_draft(self.broker, content, [queue_id], partial(done, token))
             return
+        first_id = self.broker.engine.next_message_id
         outcome = self._intake.put_content([self.broker.engine.queue(queue_id)], content)
         if outcome is None:
-            self.broker.journal.mark(_Mark(done, token))
+
+            def stored(error: FlyballError | None) -> None:
+                done(token, Outcome.STORED if error is None else Outcome.UNKNOWN)
+
+            self.broker.journal.mark(Marking(stored, (), first_id, self.broker.engine.next_message_id))
         else:
             done(token, outcome)
 

@@ -158,7 +158,7 @@ class Attachment:
 
     # From the consumer
 
-    def _acknowledged(self, message_id: int) -> None:
+    def _acknowledged(self, message_id: int, is_refused: bool) -> None:
         if self._is_void:
             self._link.settled_in_vain()
         else:
@@ -221,7 +221,7 @@ class Singles:
         broker.engine.hold(self.working, message)
         return message
 
-    def _acknowledged(self, message_id: int) -> None:
+    def _acknowledged(self, message_id: int, is_refused: bool) -> None:
         self._link.settle(0, Settlement.ACK, message_id)
 
     def give_back(self, message: Message) -> None:

@@ -33,8 +33,8 @@ from flyball.model import QUEUE_BYTES, Binding, Definition, Destination, Exchang
 from flyball.server.authority import Authority
 from flyball.server.broker import Broker
 from flyball.server.directory import Directory
-from flyball.server.pending import Changing, Done
-from flyball.store.changes import DefinitionDeleted, DefinitionPut, QueueCreated, QueueDeleted
+from flyball.server.pending import Changing, Done, Marking
+from flyball.store.changes import Change, DefinitionDeleted, DefinitionPut, QueueCreated, QueueDeleted
 
 log = logging.getLogger(__name__)
 
@@ -139,6 +139,9 @@ class Topology:
         if router.find(exchange.name) is None:
             check_alternate(exchange)
             self.broker.ledger.check_definitions()
+        # Also what is not stored now: it is when another node joins.
+        change = DefinitionPut(_of_exchange(exchange))
+        self.broker.store.check(change)
         if not router.declare(exchange):
             done(None)
             return
@@ -152,17 +155,19 @@ class Topology:
             if router.find(exchange.name) is exchange:
                 self._removed(router.delete(exchange.name))
 
-        self.broker.journal.change(DefinitionPut(_of_exchange(exchange)), Changing(done, undo))
+        self.broker.journal.change(change, Changing(done, undo))
 
     def delete_exchange(self, vhost: str, name: str, done: Done, *, if_unused: bool) -> None:
-        self._removed(self.router(vhost).delete(name, if_unused=if_unused))
-        self._when_kept(done)
+        changes = self._removed(self.router(vhost).delete(name, if_unused=if_unused))
+        self.broker.journal.mark(Marking(done, changes))
 
     def bind(self, binding: Binding, done: Done) -> None:
         """Bind a queue, which exists, or an exchange to an exchange."""
         router = self.router(binding.vhost)
         if not router.has_binding(binding):
             self.broker.ledger.check_definitions()
+        change = DefinitionPut(_of_binding(binding))
+        self.broker.store.check(change)
         if not router.bind(binding):
             done(None)
             return
@@ -174,13 +179,12 @@ class Topology:
         def undo() -> None:
             self._removed(router.unbind(binding))
 
-        definition = _of_binding(binding)
-        self._kept_bindings.add(definition.key)
-        self.broker.journal.change(DefinitionPut(definition), Changing(done, undo))
+        self._kept_bindings.add(change.definition.key)
+        self.broker.journal.change(change, Changing(done, undo))
 
     def unbind(self, binding: Binding, done: Done) -> None:
-        self._removed(self.router(binding.vhost).unbind(binding))
-        self._when_kept(done)
+        changes = self._removed(self.router(binding.vhost).unbind(binding))
+        self.broker.journal.mark(Marking(done, changes))
 
     def route(self, vhost: str, exchange: str, routing_keys: Sequence[str], headers: Headers) -> list[WorkingQueue]:
         """Return the queues that get a message, each once. Raises ExchangeNotFound."""
@@ -217,6 +221,7 @@ class Topology:
             return
         check_declaration(declared)
         self.broker.ledger.check_definitions()
+        self.broker.store.check(QueueCreated(declared))
         queue = self.engine.create_queue(
             declared.name,
             declared.vhost,
@@ -340,7 +345,7 @@ class Topology:
         self._forget_usage(queue)
         self._drop_bindings(queue, self._removed)
 
-    def _drop_bindings(self, queue: Queue, removed: Callable[[Removal], None]) -> None:
+    def _drop_bindings(self, queue: Queue, removed: Callable[[Removal], object]) -> None:
         """A queue is gone: so are the bindings to it, unless another member of the clustered queue has the name."""
         if self.directory.find(queue.vhost, queue.name) or self.engine.find_queue(queue.name, queue.vhost):
             return
@@ -361,22 +366,23 @@ class Topology:
             if usage.owner in self._owned:
                 self._owned[usage.owner].discard(queue.id)
 
-    def _removed(self, removal: Removal) -> None:
-        """Keep it that exchanges and bindings are gone."""
+    def _removed(self, removal: Removal) -> list[Change]:
+        """Keep it that exchanges and bindings are gone; return what was submitted for that."""
         self._version += 1
+        changes: list[Change] = []
         for binding in removal.bindings:
             key = _key_of_binding(binding)
             if key in self._kept_bindings:
                 self._kept_bindings.remove(key)
-                self.broker.journal.change(DefinitionDeleted(_BINDING, key), None)
+                changes.append(DefinitionDeleted(_BINDING, key))
         for exchange in removal.exchanges:
             if self._keeps(exchange):
-                self.broker.journal.change(DefinitionDeleted(_EXCHANGE, _key(exchange.vhost, exchange.name)), None)
+                changes.append(DefinitionDeleted(_EXCHANGE, _key(exchange.vhost, exchange.name)))
             self.on_exchange_deleted(exchange)
             self.broker.meters.forget_exchange(exchange.vhost, exchange.name)
-
-    def _when_kept(self, done: Done) -> None:
-        self.broker.journal.mark(Changing(done))
+        for change in changes:
+            self.broker.journal.change(change, None)
+        return changes
 
     def _keeps(self, exchange: Exchange) -> bool:
         """Whether the store has to know the exchange: for a restart, or for other nodes."""
@@ -586,7 +592,10 @@ def _nobody_asks(error: FlyballError | None) -> None:
 
 def _key(*parts: object) -> str:
     """Return a text for several, whatever characters are in them."""
-    return json.dumps(parts, ensure_ascii=False, default=repr, sort_keys=True)
+    try:
+        return json.dumps(parts, ensure_ascii=False, default=repr, sort_keys=True)
+    except (RecursionError, TypeError, ValueError) as error:
+        raise InvalidArgument(f"an argument cannot be stored: {error}") from error
 
 
 def _of_exchange(exchange: Exchange) -> Definition:

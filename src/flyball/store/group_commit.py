@@ -12,6 +12,11 @@ failed is undone as far as it had gone, so that the caller may act as if it had 
 Only a change of a queue or client that was already sent stays in its batch: its failure says OutcomeUnknown.
 
 A transfer is never withdrawn and has no time limit. Once the node is fenced, everything fails for good.
+
+A batch that the store refuses for good is bisected: its parts are committed one after the other, in the same order,
+until each refused operation stands alone. That one fails and is undone; all others are committed. The messages of a
+queue whose creation is refused fail with it, and those of a queue that an earlier part has deleted are not written.
+Marks and flushes of the batch move to its last part.
 """
 
 from __future__ import annotations
@@ -25,10 +30,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from flyball.errors import Fenced, StoreError, StoreUnavailable
+from flyball.errors import Fenced, FlyballError, InvalidArgument, StoreError, StoreUnavailable
 from flyball.faults import Faults
 from flyball.model import Message
-from flyball.store.changes import Change, QueueMoved
+from flyball.store.changes import Change, QueueCreated, QueueDeleted, QueueMoved
 from flyball.store.interface import Batch, Transfer
 
 log = logging.getLogger(__name__)
@@ -52,9 +57,42 @@ SPARED_WEIGHT = 0.2
 FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 1.0
 
+# So many operations of one batch are refused one by one while none is committed; then the rest fails at once. A store
+# that refuses everything must not be asked ten thousand times, each time over a new connection.
+MAX_CULPRITS = 100
+
 
 class OutcomeUnknown(StoreUnavailable):
     """The change was on its way when the time limit passed, and may yet be done."""
+
+
+class Group:
+    """Appends and removes that are committed together or not at all: see `GroupCommit.together`."""
+
+    __slots__ = ("appended_ids", "removed_ids")
+
+    def __init__(self) -> None:
+        self.appended_ids: set[int] = set()
+        self.removed_ids: set[int] = set()
+
+
+class OperationsRefused(StoreError):
+    """The store has refused operations of a batch for good, and has committed the others.
+
+    A mark or a flush fails with it if one of them has neither a waiter nor a receipt: what it waits for may be among
+    these, or not.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.changes: list[Change] = []
+        self.appended_ids: set[int] = set()
+        self.removed_ids: set[int] = set()
+        self.groups: list[Group] = []
+
+    def concerns(self, first_id: int, end_id: int) -> bool:
+        """Whether the append of a message with an id from `first_id` to below `end_id` was refused."""
+        return any(first_id <= message_id < end_id for message_id in self.appended_ids)
 
 
 class Journal(Protocol):
@@ -64,11 +102,44 @@ class Journal(Protocol):
 
 
 class Waiter(Protocol):
-    """Somebody who wants to know. Called once for each operation submitted with it."""
+    """Somebody who wants to know. Called once for each operation submitted with it.
+
+    Only after OutcomeUnknown it may hear once more that the change was refused after all.
+    """
 
     def committed(self) -> None: ...
 
-    def failed(self, error: StoreError) -> None: ...
+    def failed(self, error: FlyballError) -> None:
+        """It is not done: a StoreError, or InvalidArgument for a change that the store cannot hold."""
+        ...
+
+
+class _Doubtful:
+    """Stands in for the waiter of a change that was told OutcomeUnknown: it hears only of a refusal."""
+
+    __slots__ = ("_waiter",)
+
+    def __init__(self, waiter: Waiter) -> None:
+        self._waiter = waiter
+
+    def committed(self) -> None:
+        pass
+
+    def failed(self, error: FlyballError) -> None:
+        if not isinstance(error, StoreUnavailable | Fenced):
+            self._waiter.failed(error)
+
+
+class Undo(Protocol):
+    """Brings the engine back to what is stored, where an operation without a waiter was refused."""
+
+    def append_refused(self, message: Message) -> None:
+        """The message is not stored and never will be."""
+        ...
+
+    def remove_refused(self, message: Message) -> None:
+        """The message is still stored."""
+        ...
 
 
 class Clock(Protocol):
@@ -89,10 +160,28 @@ class MonotonicClock:
         await asyncio.sleep(seconds)
 
 
+class _Split:
+    """What the parts of a bisected batch know of each other."""
+
+    __slots__ = ("commits", "culprits", "deleted_queue_ids", "refused")
+
+    def __init__(self) -> None:
+        self.refused: OperationsRefused | None = None
+        """What was refused and has nobody else to be told."""
+        self.culprits = 0
+        self.commits = 0
+        self.deleted_queue_ids: set[int] = set()
+
+
+_Unit = tuple[list[int], list[int], list[int], list[int]]
+"""The places of changes, the ids of appends, the places of removes and of transfers that are not cut apart."""
+
+
 class _Gathering:
     """What one commit will carry. It is on the path of every message: what nobody waits for costs one entry."""
 
     __slots__ = (
+        "again",
         "append_waiters",
         "appends",
         "change_waiters",
@@ -100,12 +189,14 @@ class _Gathering:
         "cost_bytes",
         "expired",
         "flushes",
+        "groups",
         "marks",
         "opened_at",
         "remove_waiters",
         "removes",
         "sealed_at",
         "settled",
+        "split",
         "transfer_waiters",
         "transfers",
         "undone_appends",
@@ -128,10 +219,15 @@ class _Gathering:
         self.transfer_waiters: list[Waiter | None] = []
         self.settled: list[Waiter] = []
         """Who waits for an append and a remove that cancelled out."""
+        self.groups: list[Group] = []
         self.marks: list[Waiter] = []
         self.flushes: list[asyncio.Future[None]] = []
         self.cost_bytes = 0
         self.expired = False
+        self.again = False
+        """Whether an attempt to commit it may have gone through."""
+        self.split: _Split | None = None
+        """Set once something was refused: shared with the other parts of the batch."""
         self.undone_appends: list[Message] = []
         self.undone_removes: list[Message] = []
 
@@ -148,7 +244,86 @@ class _Gathering:
 
     def batch(self) -> Batch:
         removed = [message.id for message in self.removes]
-        return Batch(self.changes, list(self.appends.values()), removed, self.transfers)
+        appended = list(self.appends.values())
+        if self.split is not None and self.split.deleted_queue_ids:
+            gone = self.split.deleted_queue_ids
+            appended = [message for message in appended if message.queue_id not in gone]
+        return Batch(self.changes, appended, removed, self.transfers)
+
+    def halves(self) -> tuple[_Gathering, _Gathering]:
+        """Cut it in two, in the order in which the store takes its operations: the second comes after the first."""
+        if self.undone_appends or self.undone_removes:
+            self.turn_undone()
+            # What is written again is stored already.
+            self.again = True
+        if self.split is None:
+            self.split = _Split()
+        parts = self._part(), self._part()
+        units = self._units()
+        for number, (changes, appends, removes, transfers) in enumerate(units):
+            part = parts[0 if number < len(units) // 2 else 1]
+            for place in changes:
+                part.changes.append(self.changes[place])
+                part.change_waiters.append(self.change_waiters[place])
+            for message_id in appends:
+                part.appends[message_id] = self.appends[message_id]
+                if message_id in self.append_waiters:
+                    part.append_waiters[message_id] = self.append_waiters[message_id]
+            for place in removes:
+                if place in self.remove_waiters:
+                    part.remove_waiters[len(part.removes)] = self.remove_waiters[place]
+                part.removes.append(self.removes[place])
+            for place in transfers:
+                part.transfers.append(self.transfers[place])
+                part.transfer_waiters.append(self.transfer_waiters[place])
+        first, second = parts
+        for group in self.groups:
+            is_first = not group.appended_ids.isdisjoint(first.appends) or any(
+                message.id in group.removed_ids for message in first.removes
+            )
+            (first if is_first else second).groups.append(group)
+        second.settled, second.marks, second.flushes = self.settled, self.marks, self.flushes
+        first.count_cost()
+        second.count_cost()
+        return first, second
+
+    @property
+    def is_indivisible(self) -> bool:
+        return len(self._units()) < 2
+
+    def _units(self) -> list[_Unit]:
+        """Return what can be committed by itself, in the order in which the store takes it.
+
+        What a group removes goes with what it appends: it was appended before the group, if in this batch at all.
+        """
+        units: list[_Unit] = [([place], [], [], []) for place in range(len(self.changes))]
+        of_group: dict[Group, _Unit] = {group: ([], [], [], []) for group in self.groups}
+        appending = {message_id: group for group in self.groups for message_id in group.appended_ids}
+        removing = {message_id: group for group in self.groups for message_id in group.removed_ids}
+        for message_id in self.appends:
+            group = appending.get(message_id)
+            unit: _Unit = ([], [], [], []) if group is None else of_group[group]
+            unit[1].append(message_id)
+            if group is None or len(unit[1]) == 1:
+                units.append(unit)
+        for place, message in enumerate(self.removes):
+            group = removing.get(message.id)
+            unit = ([], [], [], []) if group is None else of_group[group]
+            unit[2].append(place)
+            if group is None or (not unit[1] and len(unit[2]) == 1):
+                units.append(unit)
+        places = list(range(len(self.transfers)))
+        if self.again and places:
+            # A transfer that may have been done is recognised by those that were sent with it.
+            units.append(([], [], [], places))
+        else:
+            units += [([], [], [], [place]) for place in places]
+        return units
+
+    def _part(self) -> _Gathering:
+        part = _Gathering(self.opened_at)
+        part.sealed_at, part.expired, part.again, part.split = self.sealed_at, self.expired, self.again, self.split
+        return part
 
     def turn_undone(self) -> None:
         """Before the next attempt: put the opposite in the place of what has failed meanwhile.
@@ -196,7 +371,7 @@ class _Gathering:
         unknown = [waiter for waiter in self.change_waiters if waiter is not None]
         self.append_waiters = {}
         self.remove_waiters = {}
-        self.change_waiters = [None] * len(self.changes)
+        self.change_waiters = [None if waiter is None else _Doubtful(waiter) for waiter in self.change_waiters]
         return failing, unknown
 
     def waiters(self) -> list[Waiter]:
@@ -220,8 +395,13 @@ class GroupCommit:
         time_limit_s: float = 10.0,
         on_flushed: Callable[[], None] = lambda: None,
         faults: Faults | None = None,
+        check: Callable[[Change], None] = lambda change: None,
+        undo: Undo | None = None,
     ) -> None:
+        """`check` raises InvalidArgument for a change that the store cannot hold."""
         self._store = store
+        self._check = check
+        self._undo = undo
         self._clock: Clock = MonotonicClock() if clock is None else clock
         self._time_limit_s = time_limit_s
         self._tick_s = time_limit_s / 20
@@ -281,7 +461,7 @@ class GroupCommit:
         if spare and not message.stored:
             message_id = message.id
             for gathering in self._waiting:
-                if message_id in gathering.appends:
+                if message_id in gathering.appends and not gathering.again:
                     gathering.cost_bytes -= OPERATION_BYTES + _content_bytes(gathering.appends.pop(message_id))
                     if gathering.append_waiters or waiter is not None:
                         gathering.settle(message_id, waiter)
@@ -297,7 +477,18 @@ class GroupCommit:
         return False
 
     def change(self, change: Change, waiter: Waiter | None) -> None:
-        """Store a change of a queue, a client or a definition, before the messages submitted with it."""
+        """Store a change of a queue, a client or a definition, before the messages submitted with it.
+
+        What the store cannot hold fails at once: it must not be in a batch with what others have submitted.
+        """
+        try:
+            self._check(change)
+        except InvalidArgument as error:
+            if waiter is None:
+                log.error("%s cannot be stored: %s", type(change).__name__, error)
+            else:
+                waiter.failed(error)
+            return
         if isinstance(change, QueueMoved):
             # What is taken back of earlier removals must be in the store before another node reads the queue.
             self._seal()
@@ -323,15 +514,31 @@ class GroupCommit:
             self._seal()
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """Submit what follows in one batch, however large it becomes: a crash leaves all of it or nothing."""
+    def together(self) -> Iterator[Group]:
+        """Submit what follows in one batch, however large it becomes: a crash leaves all of it or nothing.
+
+        Nor is it cut apart if the store refuses the batch.
+        """
+        group, opened = Group(), self._open
+        last_id = next(reversed(opened.appends), 0) if opened is not None else 0
+        removes = len(opened.removes) if opened is not None else 0
         self._limit_bytes = sys.maxsize
         try:
-            yield
+            yield group
         finally:
             self._limit_bytes = MAX_BATCH_BYTES
-            if self._open is not None and self._open.cost_bytes > MAX_BATCH_BYTES:
-                self._seal()
+            gathering = self._open
+            if gathering is not None:
+                # Ids count up, and nothing leaves the end of a batch while it is open but what is submitted here.
+                for message_id in reversed(gathering.appends):
+                    if message_id <= last_id:
+                        break
+                    group.appended_ids.add(message_id)
+                group.removed_ids.update([message.id for message in gathering.removes[removes:]])
+                if group.appended_ids or group.removed_ids:
+                    gathering.groups.append(group)
+                if gathering.cost_bytes > MAX_BATCH_BYTES:
+                    self._seal()
 
     def fence(self, error: Fenced) -> None:
         """The node's epoch is over: fail everything that is pending, and whatever comes.
@@ -346,8 +553,8 @@ class GroupCommit:
         """Call the waiter when everything submitted before is committed or has failed; at once if nothing is pending.
 
         It hears that after those who wait for the operations themselves, however long the store is away: no time
-        limit applies. It fails only if the store refuses the last batch of them for good, or if the writer ends.
-        One mark serves all operations of a batch, also those that come after it: see `batch_number`.
+        limit applies. It fails only with OperationsRefused, or if the node is fenced or the writer ends. One mark
+        serves all operations of a batch, also those that come after it: see `batch_number`.
         """
         last = self._waiting[-1] if self._waiting else self._flight
         if last is None:
@@ -372,6 +579,9 @@ class GroupCommit:
                 removing.update(transfer.message_ids)
         for gathering in self._waiting:
             removing.update([message.id for message in gathering.removes])
+            if gathering.again:
+                removing.difference_update([message.id for message in gathering.undone_removes])
+                removing.update([message.id for message in gathering.undone_appends])
             for transfer in gathering.transfers:
                 removing.update(transfer.message_ids)
         return removing
@@ -391,7 +601,10 @@ class GroupCommit:
         return sum([gathering.count + len(gathering.settled) for gathering in (*flying, *self._waiting)])
 
     async def flush(self) -> None:
-        """Wait until everything submitted before is committed. Raises StoreUnavailable on the time limit."""
+        """Wait until everything submitted before is committed.
+
+        Raises StoreUnavailable on the time limit, and OperationsRefused as a mark fails.
+        """
         last = self._waiting[-1] if self._waiting else self._flight
         if last is None:
             return
@@ -473,17 +686,16 @@ class GroupCommit:
     async def _commit(self, flight: _Gathering) -> None:
         """Commit until it succeeds, or until the store says that it never will."""
         backoff_s = FIRST_BACKOFF_S
-        again = False
         while True:
             if self._fenced is not None:
-                self._refuse(flight, self._fenced)
+                self._fail_fenced(flight, self._fenced)
                 return
             flight.turn_undone()
             batch = flight.batch()
             self._sent_at = began = self._clock.now()
             try:
                 if batch:
-                    await self._store.commit(batch, again=again)
+                    await self._store.commit(batch, again=flight.again)
                 else:
                     await asyncio.sleep(0)  # everything cancelled out; others want their turn
             except StoreUnavailable as error:
@@ -495,6 +707,13 @@ class GroupCommit:
             except StoreError as error:
                 self._sent_at = None
                 self._refuse(flight, error)
+                return
+            except Exception as error:
+                # A mistake of ours, for something in the batch: the others in it must not suffer, nor later ones.
+                log.exception("a batch of %d operations cannot be committed", flight.count)
+                self._sent_at = None
+                flight.again = True
+                self._refuse(flight, StoreError(f"it cannot be committed: {error!r}"))
                 return
             except asyncio.CancelledError:
                 if not self._abandoning or self._writer is None or self._writer.uncancel() > 0:
@@ -510,7 +729,7 @@ class GroupCommit:
             if self.failing_since is None:
                 self.failing_since = began
                 log.warning("cannot commit, trying again until it works: %s", problem)
-            again = True
+            flight.again = True
             await self._clock.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
 
@@ -534,16 +753,19 @@ class GroupCommit:
             self._take_back(flight, now)
         if flight.transfers:
             self._answer_transfers(flight, batch)
-        for waiters in (flight.waiters(), flight.settled, flight.marks):
+        if flight.split is not None:
+            flight.split.commits += 1
+            flight.split.deleted_queue_ids.update(
+                [change.queue_id for change in flight.changes if isinstance(change, QueueDeleted)]
+            )
+        for waiters in (flight.waiters(), flight.settled):
             for waiter in waiters:
                 # One who cannot take the answer must not keep it from the others.
                 try:
                     waiter.committed()
                 except Exception as error:
                     self._faults.note("answer to a commit", error)
-        for flushed in flight.flushes:
-            if not flushed.done():
-                flushed.set_result(None)
+        self._answer_marks(flight)
         self._tell_flushed()
 
     def _confirm(self, waiter: Waiter) -> None:
@@ -552,7 +774,7 @@ class GroupCommit:
         except Exception as error:
             self._faults.note("answer to a commit", error)
 
-    def _fail(self, waiter: Waiter, error: StoreError) -> None:
+    def _fail(self, waiter: Waiter, error: FlyballError) -> None:
         try:
             waiter.failed(error)
         except Exception as fault:
@@ -563,6 +785,19 @@ class GroupCommit:
             self._on_flushed()
         except Exception as error:
             self._faults.note("on_flushed", error)
+
+    def _answer_marks(self, gathering: _Gathering) -> None:
+        """All operations up to the end of the gathering are answered: those who wait for that hear how they went."""
+        refused = None if gathering.split is None else gathering.split.refused
+        if refused is not None:
+            self._fail_marks(gathering, refused)
+            self._fail_flushes(gathering, refused)
+            return
+        for waiter in gathering.marks:
+            self._confirm(waiter)
+        for flushed in gathering.flushes:
+            if not flushed.done():
+                flushed.set_result(None)
 
     def _answer_transfers(self, flight: _Gathering, batch: Batch) -> None:
         gone = StoreError("the queue that messages were to go to is gone: they are where they were")
@@ -585,9 +820,109 @@ class GroupCommit:
         self._waiting.appendleft(gathering)
 
     def _refuse(self, flight: _Gathering, error: StoreError) -> None:
-        """The store has not committed the batch and never will: everybody hears that."""
-        if error is not self._fenced:
-            log.error("the store refuses a batch of %d operations: %s", flight.count, error)
+        """The store has not committed the batch and never will: find out which of its operations it refuses."""
+        self.failures += 1
+        self._flight = None
+        split = flight.split
+        gives_up = split is not None and not split.commits and split.culprits >= MAX_CULPRITS
+        if not flight.is_indivisible and not gives_up:
+            if split is None:
+                log.warning("the store refuses a batch of %d operations; looking for the culprit", flight.count)
+            first, second = flight.halves()
+            self._waiting.extendleft((second, first))
+            return
+        log.error("the store refuses %s: %s", _described(flight), error)
+        if split is None:
+            split = flight.split = _Split()
+        split.culprits += 1
+        self.bytes_committed += flight.cost_bytes
+        for change, waiter in zip(flight.changes, flight.change_waiters, strict=True):
+            self._fail_change(flight, change, waiter, error)
+        if flight.groups:
+            self._note_refused(flight, error).groups += flight.groups
+        for message in list(flight.appends.values()):
+            self._fail_append(flight, message, error)
+        for place, message in enumerate(flight.removes):
+            self._fail_remove(flight, message, flight.remove_waiters.get(place), error)
+        self._fail_transfers(flight, error)
+        self._answer_settled(flight)
+        self._answer_marks(flight)
+        self._tell_flushed()
+
+    def _fail_change(self, flight: _Gathering, change: Change, waiter: Waiter | None, error: StoreError) -> None:
+        if waiter is None:
+            self._note_refused(flight, error).changes.append(change)
+        else:
+            self._fail(waiter, error)
+        if isinstance(change, QueueCreated):
+            # What was put into the queue meanwhile would be stored without it, and confirmed.
+            for gathering in list(self._waiting):
+                for message in list(gathering.appends.values()):
+                    if message.queue_id == change.queue.id and message.id in gathering.appends:
+                        self._fail_with_group(gathering, message, error)
+
+    def _fail_with_group(self, gathering: _Gathering, message: Message, error: StoreError) -> None:
+        """Take out an append that was not sent, and what is to be committed only together with it."""
+        group = next((group for group in gathering.groups if message.id in group.appended_ids), None)
+        if group is None:
+            self._fail_append(gathering, message, error)
+            return
+        gathering.groups.remove(group)
+        self._note_refused(gathering, error).groups.append(group)
+        removed, waiters = gathering.removes, gathering.remove_waiters
+        gathering.removes, gathering.remove_waiters = [], {}
+        failing: list[tuple[Message, Waiter | None]] = []
+        for place, one in enumerate(removed):
+            waiter = waiters.get(place)
+            if one.id in group.removed_ids:
+                failing.append((one, waiter))
+                continue
+            if waiter is not None:
+                gathering.remove_waiters[len(gathering.removes)] = waiter
+            gathering.removes.append(one)
+        gathering.cost_bytes -= OPERATION_BYTES * len(failing)
+        for appended in [gathering.appends[one] for one in group.appended_ids if one in gathering.appends]:
+            self._fail_append(gathering, appended, error)
+        for one, waiter in failing:
+            self._fail_remove(gathering, one, waiter, error)
+
+    def _fail_append(self, gathering: _Gathering, message: Message, error: StoreError) -> None:
+        """Take an append out that is refused, and answer its waiter."""
+        del gathering.appends[message.id]
+        gathering.cost_bytes -= OPERATION_BYTES + _content_bytes(message)
+        waiter = gathering.append_waiters.pop(message.id, None)
+        if waiter is not None:
+            self._fail(waiter, error)
+            return
+        if message.receipt is None:
+            self._note_refused(gathering, error).appended_ids.add(message.id)
+        if self._undo is not None:
+            try:
+                self._undo.append_refused(message)
+            except Exception as fault:
+                self._faults.note("undo of a refused append", fault)
+
+    def _fail_remove(self, flight: _Gathering, message: Message, waiter: Waiter | None, error: StoreError) -> None:
+        if waiter is not None:
+            self._fail(waiter, error)
+            return
+        self._note_refused(flight, error).removed_ids.add(message.id)
+        if self._undo is not None:
+            try:
+                self._undo.remove_refused(message)
+            except Exception as fault:
+                self._faults.note("undo of a refused remove", fault)
+
+    def _note_refused(self, gathering: _Gathering, error: StoreError) -> OperationsRefused:
+        """Return where to note an operation that was refused and has no waiter, for marks and flushes to see."""
+        if gathering.split is None:
+            gathering.split = _Split()
+        if gathering.split.refused is None:
+            gathering.split.refused = OperationsRefused(str(error))
+        return gathering.split.refused
+
+    def _fail_fenced(self, flight: _Gathering, error: Fenced) -> None:
+        """Nothing of the batch will be committed, nor of any other: everything that waits hears that."""
         self.failures += 1
         self._flight = None
         self.bytes_committed += flight.cost_bytes
@@ -648,6 +983,10 @@ class GroupCommit:
         self._fail_flushes(flight, error)
 
     def _expire_waiting(self, gathering: _Gathering) -> None:
+        if gathering.again:
+            # Part of a batch of which an attempt may have gone through.
+            self._expire_flight(gathering)
+            return
         gathering.expired = True
         failing = gathering.withdraw()
         error = StoreUnavailable(f"the store did not answer within {self._time_limit_s:g} s")
@@ -708,3 +1047,10 @@ class GroupCommit:
 
 def _content_bytes(message: Message) -> int:
     return len(message.body) + len(message.properties) + len(message.origin)
+
+
+def _described(flight: _Gathering) -> str:
+    """Say for the log what was refused; values may hold secrets."""
+    for change in flight.changes:
+        return type(change).__name__ if flight.count == 1 else f"{flight.count} operations"
+    return f"message {next(iter(flight.appends))}" if flight.appends else f"{flight.count} operations"

@@ -133,6 +133,10 @@ class Store(Protocol):
         """Let go of the store. May be called twice, and before `open`."""
         ...
 
+    def check(self, change: Change) -> None:
+        """Raise InvalidArgument if the store cannot hold what the change says: no batch may carry it."""
+        ...
+
     async def commit(self, batch: Batch, *, again: bool = False) -> None:
         """Make the batch durable, all or nothing.
 

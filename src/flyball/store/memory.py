@@ -69,6 +69,9 @@ class MemoryStore:
         self._reserved_up_to = None
         self.registry.kill()
 
+    def check(self, change: Change) -> None:
+        """It holds everything."""
+
     async def commit(self, batch: Batch, *, again: bool = False) -> None:
         self.registry.check()
         domain, node_id = self._domain, self.registry.node_id

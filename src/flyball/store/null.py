@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Container, Sequence
 
 from flyball.model import Message, Queue, QueueSummary, Snapshot
+from flyball.store.changes import Change
 from flyball.store.interface import NO_LIMIT, Arrived, Batch, IndexColumns, IndexPiece
 from flyball.store.memory_domain import MemoryDomain, MemoryRegistry
 
@@ -27,6 +28,9 @@ class NullStore:
 
     async def close(self) -> None:
         self.registry.let_go()
+
+    def check(self, change: Change) -> None:
+        """It holds everything."""
 
     async def commit(self, batch: Batch, *, again: bool = False) -> None:
         pass

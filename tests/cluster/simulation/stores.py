@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from flyball.errors import StoreUnavailable
 from flyball.model import Message, Queue, QueueSummary, Snapshot
+from flyball.store.changes import Change
 from flyball.store.interface import NO_LIMIT, Arrived, Batch, IndexColumns, IndexPiece
 from flyball.store.memory import MemoryDomain, MemoryStore
 from flyball.store.registry import NodeRecord, NodeState, VersionedChange
@@ -250,6 +251,9 @@ class SimulatedStore:
     async def close(self) -> None:
         if self.registry.epoch:
             await self._store.close()
+
+    def check(self, change: Change) -> None:
+        self._store.check(change)
 
     async def commit(self, batch: Batch, *, again: bool = False) -> None:
         await self.line.call(self._store.commit(batch, again=again), "writer")

@@ -30,6 +30,7 @@ from flyball.server.amqp.replies import refusal
 from flyball.server.connection import Hub
 from flyball.server.directory import RemoteQueue
 from flyball.server.link.peers import Settled
+from flyball.server.pending import Marking
 from flyball.server.remote import Remotes
 from flyball.server.topology import Headers, check_queue_name
 from flyball.wire import amqp, link
@@ -72,11 +73,8 @@ class _Confirm:
     def answered(self, _: int, outcome: int) -> None:
         self._one(outcome in (Outcome.FULL, Outcome.UNKNOWN))
 
-    def committed(self) -> None:
-        self._one(False)
-
-    def failed(self, error: StoreError) -> None:
-        self._one(True)
+    def stored(self, error: FlyballError | None) -> None:
+        self._one(error is not None)
 
     def refuse(self) -> None:
         self._is_refused = True
@@ -511,10 +509,11 @@ class Afar:
             number = publisher.begin_afar()
             awaits = content.persistent and any(working.is_stored for working in content.targets)
             confirm = _Confirm(publisher, number, 2 if awaits else 1)
+            first_id = self._engine.next_message_id
             if self._context.intake.put_content(content.targets, sent) is Outcome.FULL:
                 confirm.refuse()
             if awaits:
-                self._broker.journal.mark(confirm)
+                self._broker.journal.mark(Marking(confirm.stored, (), first_id, self._engine.next_message_id))
             self.remotes.put(content.elsewhere, sent, confirm.answered, 0)
         if self.remotes.is_congested:
             channel.session.hold()

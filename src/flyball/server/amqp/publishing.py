@@ -13,12 +13,13 @@ from flyball.engine.access import Action
 from flyball.engine.counts import ExchangeMeter
 from flyball.engine.queue import WorkingQueue
 from flyball.engine.traits import MAX_MS
-from flyball.errors import ReservedName, StoreError
+from flyball.errors import FlyballError, ReservedName
 from flyball.model import MESSAGE_OVERHEAD_BYTES, Receipt
 from flyball.server.amqp.context import REPLY_TO
 from flyball.server.amqp.replies import refusal
 from flyball.server.directory import RemoteQueue
 from flyball.server.topology import Headers
+from flyball.store.group_commit import OperationsRefused
 from flyball.wire import link
 from flyball.wire.amqp import (
     EMPTY_TABLE,
@@ -132,8 +133,12 @@ class Batch:
     def committed(self) -> None:
         self._publisher.confirm_up_to(self.last)
 
-    def failed(self, error: StoreError) -> None:
-        self._publisher.refuse_up_to(self.last)
+    def failed(self, error: FlyballError) -> None:
+        if isinstance(error, OperationsRefused):
+            # Each of ours that is among them was refused by its receipt: the rest is stored.
+            self._publisher.confirm_up_to(self.last)
+        else:
+            self._publisher.refuse_up_to(self.last)
 
 
 class Publisher:
@@ -145,6 +150,7 @@ class Publisher:
         "_batch",
         "_batch_number",
         "_channel",
+        "_confirm_copy",
         "_confirm_one",
         "_confirmed",
         "_essentials",
@@ -191,6 +197,7 @@ class Publisher:
         self._has_looked = False
         """Whether other nodes have been asked for what the message at hand names."""
         self._confirm_one = self._confirm
+        self._confirm_copy = self._confirm_of_several
         self._confirmed: list[int] = []
         self._refused: list[int] = []
         self._is_due = False
@@ -253,8 +260,7 @@ class Publisher:
         awaits = found.persistent and (targets[0].is_stored if len(targets) == 1 else _any_stored(targets))
         if awaits:
             self._awaiting[number] = None
-            if len(targets) == 1:
-                receipt = (self._confirm_one, number)
+            receipt = (self._confirm_one if len(targets) == 1 else self._confirm_copy, number)
         refused = self._intake.put(
             targets, publish.body, properties, publish.origin, found.persistent, found.priority, ttl_us, receipt
         )
@@ -430,12 +436,17 @@ class Publisher:
         self._refused += self._take_up_to(last)
         self._make_due()
 
-    def _confirm(self, number: int) -> None:
-        """A message has been dealt with before it was written."""
+    def _confirm(self, number: int, is_refused: bool) -> None:
+        """A message has been acked before it was written, or the store refuses it."""
         if number in self._awaiting:
             del self._awaiting[number]
-            self._confirmed.append(number)
+            (self._refused if is_refused else self._confirmed).append(number)
             self._make_due()
+
+    def _confirm_of_several(self, number: int, is_refused: bool) -> None:
+        """One copy of a message has been acked before it was written, which says nothing of others, or is refused."""
+        if is_refused:
+            self._confirm(number, True)
 
     def _take_up_to(self, last: int) -> list[int]:
         numbers: list[int] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from flyball.errors import StoreError
+from flyball.errors import FlyballError
 from flyball.store.group_commit import GroupCommit
 from flyball.trace.recorder import Recorder
 from flyball.trace.schema import Kind, Protocol, Result
@@ -56,6 +56,6 @@ class TracedCommand:
         now_ns = self._span.answered_ns = time.perf_counter_ns()
         self._recorder.record(self._span, now_ns)
 
-    def failed(self, error: StoreError) -> None:
+    def failed(self, error: FlyballError) -> None:
         self._span.result = Result.FAILED
         self.committed()

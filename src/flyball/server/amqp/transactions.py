@@ -13,7 +13,8 @@ from flyball.errors import ClusterError, FlyballError
 from flyball.server.amqp.consuming import Lease, is_void
 from flyball.server.amqp.publishing import Content
 from flyball.server.amqp.replies import refusal
-from flyball.server.pending import Changing, Done, outcome
+from flyball.server.pending import Done, Marking, outcome
+from flyball.store.group_commit import Group
 from flyball.wire.amqp import ReplyCode
 from flyball.wire.link import Outcome, Settlement
 
@@ -47,8 +48,8 @@ class Commit:
         self._find_queues()
         if afar is None or not (self._has_remote_puts or self._has_remote_acks):
             self._check_leases(afar)
-            self._apply_here()
-            self._broker.journal.mark(Changing(lambda error: done(error or self._problem)))
+            group = self._apply_here()
+            self._broker.journal.mark(Marking(lambda error: done(error or self._problem), group=group))
         else:
             self._channel.session.hub.spawn(self._run(afar, done))
 
@@ -61,8 +62,8 @@ class Commit:
             # Nobody is there any more to be answered: what the channel had is requeued.
             if not self._channel.is_closing:
                 self._check_leases(afar)
-                self._apply_here()
-                await outcome(lambda stored: self._broker.journal.mark(Changing(stored)))
+                group = self._apply_here()
+                await outcome(lambda stored: self._broker.journal.mark(Marking(stored, group=group)))
             if not self._channel.is_closing:
                 await self._settle_elsewhere(afar)
         except FlyballError as error:
@@ -121,11 +122,11 @@ class Commit:
             if settlement is Settlement.ACK and any(afar.is_lost(lease) for lease in leases.values()):
                 raise ClusterError("another node serves a queue since the delivery: what was acked comes again")
 
-    def _apply_here(self) -> None:
+    def _apply_here(self) -> Group:
         """Put and settle what is this node's, in one batch."""
         channel = self._channel
         settling, channel.settling = channel.settling or [], []
-        with self._broker.journal.together():
+        with self._broker.journal.together() as group:
             for content in self._contents:
                 if content.targets:
                     self._is_partial |= self._publisher.put_committed(content)
@@ -138,6 +139,7 @@ class Commit:
                 channel.deliveries.settle_committed(
                     settlement, [lease for lease in leases.values() if not _is_remote(lease)]
                 )
+        return group
 
     async def _settle_elsewhere(self, afar: Afar) -> None:
         """Tell other nodes what was settled of theirs; return when that is durable there.

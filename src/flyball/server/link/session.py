@@ -21,7 +21,6 @@ from flyball.errors import (
     InvalidBody,
     ProtocolError,
     QueueNotFound,
-    StoreError,
     StoreUnavailable,
 )
 from flyball.model import Message
@@ -33,6 +32,7 @@ from flyball.server.link.failures import told
 from flyball.server.link.peers import FRAME_ROOM_BYTES, HANDSHAKE_S, Peers
 from flyball.server.memory import CONSUMER_BYTES, page_out
 from flyball.server.topology import Topology
+from flyball.store.group_commit import OperationsRefused
 from flyball.trace.schema import Protocol
 from flyball.wire import link as wire
 from flyball.wire.link import Ending, Outcome, Settlement
@@ -81,21 +81,34 @@ class _Consumer:
 class _Puts:
     """Waits for one commit on behalf of all messages that the link has put into it."""
 
-    __slots__ = ("_numbers", "_session", "batch_number")
+    __slots__ = ("_ids", "_numbers", "_session", "batch_number")
 
     def __init__(self, session: LinkSession, batch_number: int) -> None:
         self._session = session
         self._numbers: list[int] = []
+        self._ids: list[int] = []
+        """From where to where the ids of each one's messages go."""
         self.batch_number = batch_number
 
-    def add(self, number: int) -> None:
+    def add(self, number: int, first_id: int, end_id: int) -> None:
         self._numbers.append(number)
+        self._ids += (first_id, end_id)
 
     def committed(self) -> None:
         self._session.committed(self._numbers, Outcome.STORED)
 
-    def failed(self, error: StoreError) -> None:
-        self._session.committed(self._numbers, Outcome.UNKNOWN)
+    def failed(self, error: FlyballError) -> None:
+        if not isinstance(error, OperationsRefused):
+            self._session.committed(self._numbers, Outcome.UNKNOWN)
+            return
+        ids = iter(self._ids)
+        stored: list[int] = []
+        refused: list[int] = []
+        for number, first_id, end_id in zip(self._numbers, ids, ids, strict=True):
+            (refused if error.concerns(first_id, end_id) else stored).append(number)
+        for numbers, outcome in ((stored, Outcome.STORED), (refused, Outcome.UNKNOWN)):
+            if numbers:
+                self._session.committed(numbers, outcome)
 
 
 class LinkSession(Connection):
@@ -316,6 +329,7 @@ class LinkSession(Connection):
         if is_draft(frame.content):
             put_draft(self.broker, frame.content, frame.queue_ids, partial(self._put_done, frame.number))
             return
+        first_id = engine.next_message_id
         try:
             outcome = self._intake.put_content(targets, frame.content)
         except Exception as error:
@@ -323,7 +337,7 @@ class LinkSession(Connection):
             self.faults.note("put of another node", error, quiet=True)
             outcome = Outcome.UNKNOWN
         if outcome is None:
-            self._await_commit(frame.number)
+            self._await_commit(frame.number, first_id)
         else:
             self._put_done(frame.number, outcome)
 
@@ -331,14 +345,15 @@ class LinkSession(Connection):
     def is_busy(self) -> bool:
         return super().is_busy or self._awaited > 0
 
-    def _await_commit(self, number: int) -> None:
+    def _await_commit(self, number: int, first_id: int) -> None:
         self._awaited += 1
+        end_id = self._engine.next_message_id
         if self._puts is None or self._puts.batch_number != self._journal.batch_number:
             self._puts = _Puts(self, self._journal.batch_number)
-            self._puts.add(number)
+            self._puts.add(number, first_id, end_id)
             self._journal.mark(self._puts)
         else:
-            self._puts.add(number)
+            self._puts.add(number, first_id, end_id)
 
     def _put_done(self, number: int, outcome: Outcome) -> None:
         if outcome is not Outcome.STORED:

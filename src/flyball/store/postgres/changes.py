@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from flyball.errors import StoreError, StoreMismatch
+from flyball.errors import InvalidArgument, StoreError, StoreMismatch
 from flyball.model import Arguments, Client, ClientMode, Definition, PlacedQueue, Queue
 from flyball.store.changes import (
     Change,
@@ -22,9 +22,31 @@ from flyball.store.changes import (
 )
 from flyball.store.postgres import registry_statements, statements
 from flyball.store.postgres.session import Connection
-from flyball.store.postgres.values import from_json, from_text, to_json, to_text
+from flyball.store.postgres.values import from_json, from_text, is_plain, to_json, to_text
 
 CHANGES_LOCK_CLASS = 0x666C7903
+
+# A change in JSON. PostgreSQL would take 256 MB, but a node keeps it in memory and reads it at every start.
+MAX_CHANGE_BYTES = 16 * 1024 * 1024
+
+# Virtual host and name of a queue as they are stored: an entry of an index has 2704 bytes.
+MAX_PLACE_BYTES = 2600
+
+
+def check(change: Change) -> None:
+    """Raise InvalidArgument if the change cannot get into the tables, or could not be told to other nodes."""
+    try:
+        size_bytes = len(_storable(_encoded(change)).encode())
+    except StoreError as error:
+        raise InvalidArgument(str(error)) from error
+    if size_bytes > MAX_CHANGE_BYTES:
+        raise InvalidArgument(f"a definition of {size_bytes} bytes cannot be stored: {MAX_CHANGE_BYTES} are allowed")
+    if isinstance(change, ClientCreated) and not is_plain(change.client.name):
+        raise InvalidArgument(f"the name {change.client.name!r} of a client cannot be stored")
+    if isinstance(change, QueueCreated):
+        place_bytes = len((to_text(change.queue.vhost) + to_text(change.queue.name)).encode())
+        if place_bytes > MAX_PLACE_BYTES:
+            raise InvalidArgument(f"the name of the queue and its virtual host have {place_bytes} bytes together")
 
 
 async def apply(

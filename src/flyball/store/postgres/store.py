@@ -16,7 +16,7 @@ import asyncpg
 
 from flyball.errors import Fenced, StoreError, StoreInUse, StoreRewound, StoreUnavailable
 from flyball.model import Client, ClientMode, Definition, Message, PlacedQueue, Queue, QueueSummary, Snapshot
-from flyball.store.changes import QueueCreated, QueueDeleted
+from flyball.store.changes import Change, QueueCreated, QueueDeleted
 from flyball.store.interface import NO_LIMIT, Arrived, Batch, IndexColumns, IndexKeys, IndexPiece, Transfer, is_same
 from flyball.store.postgres import changes as told_changes
 from flyball.store.postgres import registry_statements, statements
@@ -124,6 +124,9 @@ class PostgresStore:
         await self._writer.close()
         await self.registry.close()
         self._writer_pid = None
+
+    def check(self, change: Change) -> None:
+        told_changes.check(change)
 
     async def commit(self, batch: Batch, *, again: bool = False) -> None:
         try:

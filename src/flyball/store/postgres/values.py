@@ -13,6 +13,11 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from flyball.model import Timestamp
+
+# Deeper than AMQP's tables may be, and far from where reading it back would exhaust the stack at every start.
+MAX_DEPTH = 250
+
 _UNSTORABLE = re.compile("[\\\\\0\ud800-\udfff]")
 """What PostgreSQL takes in no text, and the sign that stands for it."""
 
@@ -29,12 +34,17 @@ def from_text(stored: str) -> str:
     return _ESCAPED.sub(_unescape, stored)
 
 
+def is_plain(text: str) -> bool:
+    """Whether a column of text can hold it as it is, but for a backslash."""
+    return all(odd[0] == "\\" for odd in _UNSTORABLE.finditer(text))
+
+
 def to_json(values: Mapping[str, Any]) -> str:
     """Return the values as jsonb can hold them, with all that JSON has no word for tagged: {"$bytes": "AAE="}.
 
-    Raises TypeError for a type that no field table has.
+    Raises TypeError for a type that no field table has, ValueError for values that are nested too deep or too large.
     """
-    return json.dumps(_tagged(values), ensure_ascii=False, allow_nan=False, check_circular=False)
+    return json.dumps(_tagged(values, 0), ensure_ascii=False, allow_nan=False, check_circular=False)
 
 
 def from_json(stored: str) -> dict[str, Any]:
@@ -53,7 +63,9 @@ def _unescape(escaped: re.Match[str]) -> str:
     return chr(int(escaped[1], 16))
 
 
-def _tagged(value: object) -> object:
+def _tagged(value: object, depth: int) -> object:
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
     match value:
         case None | bool() | int():
             return value
@@ -66,12 +78,14 @@ def _tagged(value: object) -> object:
             return {"$bytes": base64.b64encode(value).decode("ascii")}
         case datetime():
             return {"$time": value.isoformat()}
+        case Timestamp():
+            return {"$seconds": str(value.seconds)}
         case Decimal():
             return {"$decimal": str(value)}
         case list() | tuple():
-            return [_tagged(element) for element in value]
+            return [_tagged(element, depth + 1) for element in value]
         case Mapping():
-            return {_to_key(key): _tagged(element) for key, element in value.items()}
+            return {_to_key(key): _tagged(element, depth + 1) for key, element in value.items()}
     raise TypeError(f"a {type(value).__name__} cannot be an argument")
 
 
@@ -98,5 +112,6 @@ _VALUE_OF_TAG: dict[str, Callable[[str], object]] = {
     "$float": float,
     "$bytes": base64.b64decode,
     "$time": datetime.fromisoformat,
+    "$seconds": lambda text: Timestamp(int(text)),
     "$decimal": Decimal,
 }

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final, TypeAlias
 
+from flyball.model import Timestamp as Timestamp
 from flyball.wire.amqp.fields import (
     read_long,
     read_loose_shortstr,
@@ -27,24 +28,6 @@ MAX_DEPTH: Final = 100
 """How deep tables and arrays may lie in each other."""
 
 EMPTY_TABLE: Final = b"\0\0\0\0"
-
-
-class Timestamp:
-    """A point in time, in seconds since 1970, that is beyond what a datetime can hold."""
-
-    __slots__ = ("seconds",)
-
-    def __init__(self, seconds: int) -> None:
-        self.seconds = seconds
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Timestamp) and other.seconds == self.seconds
-
-    def __hash__(self) -> int:
-        return hash(self.seconds)
-
-    def __repr__(self) -> str:
-        return f"Timestamp({self.seconds})"
 
 
 Value: TypeAlias = (
