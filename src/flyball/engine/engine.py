@@ -581,6 +581,12 @@ class Engine:
             if self._expiring.pop(message_id, None) is None:
                 continue
             message = None if working is None else working.get(message_id)
+            if message is not None and queue_id in self._absent_expiries:
+                # Messages expire from the head. Earlier ones may be overdue and only in the store: those are read
+                # first, and the read meets this one in its turn.
+                self._overdue.add(queue_id)
+                self._expect_expiry((now_us + _LOOK_AGAIN_US, queue_id, message_id))
+                continue
             if working is not None:
                 if message is not None:
                     working.expire(message)
