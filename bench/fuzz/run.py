@@ -44,7 +44,7 @@ CONNECTION_CLOSE = b"\x00\x0a\x00\x32"
 # Cases that are saved with a finding: those that were sent shortly before it.
 RECENT_CASES = 150
 # How often each protocol has its turn. A request over HTTP costs the node far more than any other.
-WEIGHTS = {"amqp": 50, "telesto": 22, "thorbang": 16, "link": 9, "http": 3}
+WEIGHTS = {"amqp": 42, "telesto": 22, "thorbang": 16, "link": 10, "http": 10}
 FROM_CORPUS_RATIO = 0.2
 NARROW_S = 60.0
 
@@ -533,7 +533,9 @@ def _decode(seed: int, count: Synchronized[int], found: multiprocessing.Queue[An
             count.value += 2 * case.inputs
 
 
-def main(settings: Settings, progress: Callable[[Result], None], path: Path | None) -> Result:
+def main(
+    settings: Settings, progress: Callable[[Result], None] = lambda result: None, path: Path | None = None
+) -> Result:
     """Run, or replay a file."""
     return uvloop.run(_main(settings, progress, path))
 

@@ -52,14 +52,14 @@ def test_nothing_is_lost_or_doubled_while_nodes_and_postgresql_are_killed_paused
     assert Counter(fault["kind"] for fault in result["faults"]) == Counter(possible)
 
 
-FIXED = ("poisoned-dead-letters", "kill-in-commit", "failed-commit")
+COURSES = ("poisoned-dead-letters", "kill-in-commit", "failed-commit", "poisoned-batch")
 
 
 def test_what_once_lost_messages_or_ended_a_node_does_so_no_more(tmp_path: Path) -> None:
     async def play_all() -> list[ScenarioResult]:
-        for name in FIXED:
+        for name in COURSES:
             (tmp_path / name).mkdir()
-        return await asyncio.gather(*(play(name, tmp_path / name) for name in FIXED))
+        return await asyncio.gather(*(play(name, tmp_path / name) for name in COURSES))
 
     results = uvloop.run(play_all())
     assert all(result.is_good for result in results), "\n".join(map(str, results))

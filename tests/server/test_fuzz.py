@@ -6,14 +6,26 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
+import pytest
 from bench.fuzz import decoders
 from bench.fuzz.amqp import METHODS
 from bench.fuzz.cases import PROTOCOLS, Case, Ending, load, save
 from bench.fuzz.corpus import load_corpus
 from bench.fuzz.node import signature_of, tracebacks_in
-from bench.fuzz.run import Supply
+from bench.fuzz.run import Settings, Supply, main
 
+# ThorBangMQ, which is off by default, is fuzzed by the long form only.
+PORTS = ("amqp", "http", "telesto", "link")
 OPERATIONS = [("GET", "/api/queues/{vhost}/{name}"), ("PUT", "/api/queues/{vhost}/{name}")]
+
+
+@pytest.mark.timeout(300)
+def test_a_node_survives_hostile_bytes_on_its_ports(tmp_path: Path) -> None:
+    settings = Settings(tmp_path, seconds=8.0, hang_s=60.0, with_decoders=False, narrow_s=0.0, only=PORTS)
+    result = main(settings)
+    assert result.is_good, "\n".join([str(result), *(f"{one}\n{one.text}" for one in result.findings.values())])
+    assert set(result.inputs) == set(PORTS)
+    assert result.sent > 2_000
 
 
 def cases_of(seed: int, count: int, protocols: tuple[str, ...] = PROTOCOLS) -> list[Case]:
