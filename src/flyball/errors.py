@@ -6,6 +6,8 @@ FlyballError
 │   ├── QueueNameTaken
 │   ├── QueueNotEmpty
 │   ├── QueueFull
+│   ├── QueueLimitReached      a virtual host has as many queues as it may have
+│   ├── ConnectionLimitReached a virtual host or a user has as many connections as it may have
 │   ├── QueueInUse
 │   ├── ConsumerRefused        somebody consumes it, or wants to, alone
 │   ├── QueueLocked            another connection has it for itself
@@ -102,6 +104,20 @@ class QueueFull(RequestError):
     def __init__(self, queue_name: str, vhost: str) -> None:
         super().__init__(f"queue '{queue_name}' in vhost '{vhost}' is full")
         self.queue_name = queue_name
+
+
+class QueueLimitReached(RequestError):
+    """A virtual host has as many queues as it may have."""
+
+    def __init__(self, queue_name: str, vhost: str, limit: int) -> None:
+        super().__init__(f"cannot declare queue '{queue_name}': queue limit in vhost '{vhost}' ({limit}) is reached")
+        self.queue_name = queue_name
+        self.vhost = vhost
+        self.limit = limit
+
+
+class ConnectionLimitReached(RequestError):
+    """A virtual host or a user has as many connections as it may have."""
 
 
 class QueueInUse(RequestError):

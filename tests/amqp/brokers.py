@@ -41,6 +41,10 @@ class Broker(Protocol):
 
     def delete_user(self, name: str) -> None: ...
 
+    def set_vhost_limit(self, vhost: str, name: str, value: int) -> None: ...
+
+    def set_user_limit(self, user: str, name: str, value: int) -> None: ...
+
     def add_vhost(self, name: str) -> None: ...
 
     def delete_vhost(self, name: str) -> None: ...
@@ -89,6 +93,12 @@ class RabbitMqBroker:
 
     def delete_user(self, name: str) -> None:
         self._node.api("DELETE", f"/users/{_part(name)}")
+
+    def set_vhost_limit(self, vhost: str, name: str, value: int) -> None:
+        self._node.api("PUT", f"/vhost-limits/{_part(vhost)}/{name}", {"value": value})
+
+    def set_user_limit(self, user: str, name: str, value: int) -> None:
+        self._node.api("PUT", f"/user-limits/{_part(user)}/{name}", {"value": value})
 
     def set_permission(
         self, user: str, vhost: str = "/", configure: str = ".*", write: str = ".*", read: str = ".*"
@@ -146,6 +156,12 @@ class FlyballBroker:
 
     def delete_user(self, name: str) -> None:
         self._manage("user.delete", name=name)
+
+    def set_vhost_limit(self, vhost: str, name: str, value: int) -> None:
+        self._manage("vhost.limits", vhost=vhost, limits={name: value})
+
+    def set_user_limit(self, user: str, name: str, value: int) -> None:
+        self._manage("user.limits", user=user, limits={name: value})
 
     def set_permission(
         self, user: str, vhost: str = "/", configure: str = ".*", write: str = ".*", read: str = ".*"

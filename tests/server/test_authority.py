@@ -399,3 +399,45 @@ def test_a_node_keeps_it_all_in_postgresql(
         assert [client.manage(command) for command in commands] == before
     assert [user["name"] for user in before[0]] == ["alice"]
     assert node.call(lambda running: running.hub.authority.access.may("alice", "shöp", Action.READ, "é1"))
+
+
+# Limits
+
+
+def test_limits_survive_a_restart_and_go_with_their_owners() -> None:
+    async def set_them(authority: Authority) -> None:
+        await authority.add_user("alice", None)
+        await authority.add_vhost("shop")
+        await authority.set_vhost_limits("shop", {"max-queues": 3, "max-connections": -1})
+        await authority.set_user_limits("alice", {"max-channels": 4})
+        await authority.set_user_limits("guest", {"max-channels": 5})
+        await authority.set_user_limits("guest", {})
+
+    async def see_and_delete_them(authority: Authority) -> None:
+        assert authority.vhost_limits.all() == [("shop", {"max-queues": 3, "max-connections": -1})]
+        assert authority.user_limits.all() == [("alice", {"max-channels": 4})]
+        assert authority.vhost_limits.limit("shop", "max-connections") is None
+        await authority.delete_user("alice")
+        await authority.delete_vhost("shop")
+        await authority.add_user("alice", None)
+        await authority.add_vhost("shop")
+
+    async def see_none(authority: Authority) -> None:
+        assert authority.vhost_limits.all() == []
+        assert authority.user_limits.all() == []
+
+    on(MemoryStore(), set_them, see_and_delete_them, see_none)
+
+
+def test_limits_of_what_does_not_exist_or_is_no_limit_are_refused() -> None:
+    async def refuse(authority: Authority) -> None:
+        with pytest.raises(VhostNotFound):
+            await authority.set_vhost_limits("shop", {"max-queues": 1})
+        with pytest.raises(UserNotFound):
+            await authority.set_user_limits("nobody", {"max-channels": 1})
+        for limits in ({"max-channels": 1}, {"max-queues": "1"}, {"max-queues": True}, {"max-queues": 2**63}):
+            with pytest.raises(InvalidArgument):
+                await authority.set_vhost_limits("/", limits)
+        assert authority.vhost_limits.all() == []
+
+    on(MemoryStore(), refuse)

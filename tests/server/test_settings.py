@@ -110,6 +110,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         [limits]
         max_message_bytes = 5
         max_connections = 6
+        max_channels = 3
         max_unauthenticated = 4
         resident_bytes = 7
         memory_bytes = 9
@@ -162,6 +163,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         "loopback_users": ("guest", "admin"),
         "max_message_bytes": 5,
         "max_connections": 6,
+        "max_channels": 3,
         "max_unauthenticated": 4,
         "resident_bytes": 7,
         "memory_bytes": 9,

@@ -86,6 +86,7 @@ class Engine:
         "_fractional",
         "_id_end",
         "_id_ranges",
+        "_name_counts",
         "_next_client_id",
         "_next_consumer_id",
         "_next_message_id",
@@ -126,6 +127,8 @@ class Engine:
         self._expired: list[Message] = []
         self._queues = {summary.queue.id: WorkingQueue(summary, self._expired) for summary in snapshot.queues}
         self._queues_by_name: dict[tuple[str, str], WorkingQueue] = {}
+        self._name_counts: dict[str, int] = {}
+        """How many names of queues there are, by virtual host."""
         self.twins: dict[int, WorkingQueue] = {}
         """Members of clustered queues whose name means another one here, since this node has taken them over."""
         self.members: dict[int, WorkingQueue] = {}
@@ -251,6 +254,10 @@ class Engine:
     def next_queue_id(self) -> int:
         return self._next_queue_id
 
+    def queue_count(self, vhost: str) -> int:
+        """How many queues a virtual host has here, members of one clustered queue being one."""
+        return self._name_counts.get(vhost, 0)
+
     def create_queue(
         self,
         name: str,
@@ -306,6 +313,8 @@ class Engine:
         place = (working.queue.vhost, working.queue.name)
         if self._queues_by_name.setdefault(place, working) is not working:
             self.twins[working.queue.id] = working
+        else:
+            self._name_counts[working.queue.vhost] = self._name_counts.get(working.queue.vhost, 0) + 1
 
     def _unname(self, working: WorkingQueue) -> None:
         """Let its name mean nothing any more, or a twin of the queue."""
@@ -314,6 +323,7 @@ class Engine:
         if self.twins.pop(working.queue.id, None) is not None:
             return
         del self._queues_by_name[place]
+        self._name_counts[working.queue.vhost] -= 1
         for twin in list(self.twins.values()):
             if (twin.queue.vhost, twin.queue.name) == place:
                 del self.twins[twin.queue.id]

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from flyball.engine.access import ADMINISTRATOR, Access, check_tags
+from flyball.engine.limits import USER_LIMITS, VHOST_LIMITS, Limits
 from flyball.engine.patterns import check_name
 from flyball.engine.policies import Policies
 from flyball.errors import RequestError, UserNameTaken
@@ -28,6 +29,7 @@ FIRST_USER = "guest"
 """Who is there at the first start, with its name as the password."""
 
 _USER, _VHOST, _PERMISSION, _POLICY = "user", "vhost", "permission", "policy"
+_VHOST_LIMITS, _USER_LIMITS = "vhost_limits", "user_limits"
 
 
 class Authority:
@@ -48,6 +50,8 @@ class Authority:
     ) -> None:
         self.access = Access()
         self.policies = Policies()
+        self.vhost_limits = Limits(VHOST_LIMITS)
+        self.user_limits = Limits(USER_LIMITS)
         self.loopback_users = frozenset(loopback_users)
         """Those who may log in from the node's own machine only."""
         self.on_user_deleted: Callable[[str], None] = lambda name: None
@@ -180,7 +184,8 @@ class Authority:
         permissions = self.access.delete_user(name)
         log.info("user %r deleted", name)
         self.on_user_deleted(name)
-        await self._delete([_of_permission(permission) for permission in permissions], _USER, name)
+        gone = [*map(_of_permission, permissions), *self._limits_of_user(name)]
+        await self._delete(gone, _USER, name)
 
     async def _hash(self, password: str | None) -> str | None:
         return None if password is None else await self._passwords.hash_password(password)
@@ -219,6 +224,8 @@ class Authority:
         self.on_vhost_closed(vhost)
         self.on_vhost_deleted(vhost, False)
         gone = [*map(_of_permission, permissions), *map(_of_policy, policies)]
+        if self.vhost_limits.delete(vhost):
+            gone.append(_of_vhost_limits(vhost, {}))
         await self._delete(gone, _VHOST, vhost)
 
     # Permissions
@@ -271,6 +278,38 @@ class Authority:
         self.on_policies_changed(vhost)
         await self._delete([], _POLICY, _key(vhost, name))
 
+    # Limits
+
+    async def set_vhost_limits(self, vhost: str, limits: Mapping[str, object]) -> None:
+        """Let just these limits hold for a virtual host. Raises VhostNotFound and InvalidArgument."""
+        self.access.check_vhost(vhost)
+        before = self.vhost_limits.of(vhost)
+        self.vhost_limits.set(vhost, limits)
+        log.info("limits of vhost %r are %s", vhost, dict(limits))
+
+        def undo() -> None:
+            if self.access.has_vhost(vhost) and self.vhost_limits.of(vhost) == limits:
+                self.vhost_limits.set(vhost, before)
+
+        await self._put(_of_vhost_limits(vhost, limits), undo)
+
+    async def set_user_limits(self, name: str, limits: Mapping[str, object]) -> None:
+        """Let just these limits hold for a user. Raises UserNotFound and InvalidArgument."""
+        self.access.user(name)
+        before = self.user_limits.of(name)
+        self.user_limits.set(name, limits)
+        log.info("limits of user %r are %s", name, dict(limits))
+
+        def undo() -> None:
+            if self.access.find_user(name) is not None and self.user_limits.of(name) == limits:
+                self.user_limits.set(name, before)
+
+        await self._put(_of_user_limits(name, limits), undo)
+
+    def _limits_of_user(self, name: str) -> list[Definition]:
+        """Forget the limits of a user that is gone, and return what is stored of them."""
+        return [_of_user_limits(name, {})] if self.user_limits.delete(name) else []
+
     # Other nodes
 
     def knows(self, kind: str) -> bool:
@@ -300,12 +339,16 @@ class Authority:
     def _apply_deletion(self, kind: str, key: str) -> None:
         if kind == _USER:
             self.access.delete_user(key)
+            self.user_limits.delete(key)
             self.on_user_deleted(key)
         elif kind == _VHOST:
             self.access.delete_vhost(key)
             self.policies.delete_vhost(key)
+            self.vhost_limits.delete(key)
             self.on_vhost_closed(key)
             self.on_vhost_deleted(key, True)
+        elif kind in (_VHOST_LIMITS, _USER_LIMITS):
+            (self.vhost_limits if kind == _VHOST_LIMITS else self.user_limits).delete(key)
         elif kind == _PERMISSION:
             vhost, user = json.loads(key)
             if self.access.has_vhost(vhost) and self.access.find_user(user) is not None:
@@ -367,6 +410,14 @@ class Authority:
                 "policy %r of vhost %r applies to nothing, set it again: %s", policy.name, policy.vhost, problem
             )
 
+    def _load_vhost_limits(self, value: Mapping[str, Any]) -> None:
+        self.access.check_vhost(value["vhost"])
+        self.vhost_limits.set(value["vhost"], value["limits"])
+
+    def _load_user_limits(self, value: Mapping[str, Any]) -> None:
+        self.access.user(value["user"])
+        self.user_limits.set(value["user"], value["limits"])
+
     async def _put(self, definition: Definition, undo: Callable[[], None]) -> None:
         """Make the definition durable, or undo what it says and raise a StoreError."""
         await outcome(lambda done: self._journal.change(DefinitionPut(definition), Changing(done, undo)))
@@ -389,8 +440,10 @@ _READERS: dict[str, Callable[[Authority, Mapping[str, Any]], None]] = {
     _USER: Authority._load_user,
     _PERMISSION: Authority._load_permission,
     _POLICY: Authority._load_policy,
+    _VHOST_LIMITS: Authority._load_vhost_limits,
+    _USER_LIMITS: Authority._load_user_limits,
 }
-"""In this order: permissions and policies are of users and virtual hosts that exist."""
+"""In this order: permissions, policies and limits are of users and virtual hosts that exist."""
 
 
 def _key(vhost: str, name: str) -> str:
@@ -417,3 +470,11 @@ def _of_permission(permission: Permission) -> Definition:
 
 def _of_policy(policy: Policy) -> Definition:
     return Definition(_POLICY, _key(policy.vhost, policy.name), asdict(policy))
+
+
+def _of_vhost_limits(vhost: str, limits: Mapping[str, object]) -> Definition:
+    return Definition(_VHOST_LIMITS, vhost, {"vhost": vhost, "limits": dict(limits)})
+
+
+def _of_user_limits(name: str, limits: Mapping[str, object]) -> Definition:
+    return Definition(_USER_LIMITS, name, {"user": name, "limits": dict(limits)})

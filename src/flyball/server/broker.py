@@ -32,7 +32,7 @@ from flyball.errors import (
     StoreUnavailable,
 )
 from flyball.faults import Faults
-from flyball.model import Client, ClientMode, Draft, Message, Queue, Selector, Snapshot
+from flyball.model import DEFAULT_VHOST, Client, ClientMode, Draft, Message, Queue, Selector, Snapshot
 from flyball.server import clock
 from flyball.server.listings import CHEAP_MESSAGES, Listings
 from flyball.server.memory import Ledger
@@ -194,6 +194,8 @@ class Broker:
         )
         self.on_flushed: Callable[[], None] = lambda: None
         """Called whenever less waits for the store."""
+        self.check_new_queue: Callable[[str, str], None] = lambda name, vhost: None
+        """Raises QueueLimitReached if the virtual host may not have another queue, of that name."""
         self.on_queue_created: Callable[[Queue], None] = lambda queue: None
         self.on_queue_deleted: Callable[[Queue], None] = lambda queue: None
         self.on_queue_released: Callable[[Queue, int], None] = lambda queue, owner: None
@@ -259,6 +261,8 @@ class Broker:
 
     def create_queue(self, name: str, done: Done) -> Queue:
         """Create a plain durable queue in the default virtual host."""
+        if self.engine.find_queue(name) is None:
+            self.check_new_queue(name, DEFAULT_VHOST)
         self.ledger.check_definitions()
         self.store.check(QueueCreated(Queue(0, name)))
         queue = self.engine.create_queue(name)

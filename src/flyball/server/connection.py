@@ -26,6 +26,7 @@ from flyball.server.directory import Directory
 from flyball.server.handshakes import Handshakes
 from flyball.server.loops import Loops
 from flyball.server.memory import CHARGE_STEP_BYTES, CONNECTION_BYTES
+from flyball.server.occupancy import Occupancy
 from flyball.server.placement import HerePlacement, Placement
 from flyball.server.supervisor import Supervisor
 from flyball.server.topics import Topics
@@ -90,6 +91,7 @@ class Hub:
         self.recorder = recorder
         self.max_connections = max_connections
         self.connections: set[Connection] = set()
+        self.occupancy = Occupancy(authority)
         self.handshakes: Handshakes[Connection] = Handshakes(max_unauthenticated)
         """Those that have not logged in yet, of protocols in which they have to."""
         self.owner_keys: tuple[bytes, ...] = ()

@@ -29,6 +29,8 @@ class Directory:
     def __init__(self, queues: Iterable[PlacedQueue] = ()) -> None:
         self._by_id: dict[int, RemoteQueue] = {}
         self._by_name: dict[tuple[str, str], dict[int, RemoteQueue]] = {}
+        self._counts: dict[str, int] = {}
+        """How many names there are, by virtual host."""
         self.version = 0
         """Changes whenever a name may mean another queue than before."""
         for placed in queues:
@@ -41,6 +43,10 @@ class Directory:
     def name_count(self) -> int:
         """How many queues there are if those of the same name, members of a clustered one, are one."""
         return len(self._by_name)
+
+    def count_in(self, vhost: str) -> int:
+        """How many names of queues of that virtual host other nodes serve."""
+        return self._counts.get(vhost, 0)
 
     def all(self) -> list[RemoteQueue]:
         return list(self._by_id.values())
@@ -70,7 +76,10 @@ class Directory:
         remote = self._by_id.get(queue.id)
         if remote is None:
             remote = self._by_id[queue.id] = RemoteQueue(queue, owner)
-            self._by_name.setdefault((queue.vhost, queue.name), {})[queue.id] = remote
+            named = self._by_name.setdefault((queue.vhost, queue.name), {})
+            if not named:
+                self._counts[queue.vhost] = self._counts.get(queue.vhost, 0) + 1
+            named[queue.id] = remote
         else:
             remote.owner = owner
         return remote
@@ -85,4 +94,5 @@ class Directory:
             del named[queue_id]
             if not named:
                 del self._by_name[place]
+                self._counts[remote.queue.vhost] -= 1
         return remote

@@ -77,6 +77,21 @@ async def list_vhosts(hub: Hub) -> list[dict[str, Any]]:
     return [{"name": vhost} for vhost in hub.authority.access.vhosts]
 
 
+# Limits
+
+
+@_checked
+async def set_vhost_limits(hub: Hub, vhost: str, limits: dict[str, Any]) -> None:
+    """Let just these limits hold for a virtual host."""
+    await hub.authority.set_vhost_limits(vhost, limits)
+
+
+@_checked
+async def set_user_limits(hub: Hub, user: str, limits: dict[str, Any]) -> None:
+    """Let just these limits hold for a user."""
+    await hub.authority.set_user_limits(user, limits)
+
+
 # Permissions
 
 
@@ -185,6 +200,8 @@ COMMANDS: dict[str, Command] = {
     "vhost.add": add_vhost,
     "vhost.delete": delete_vhost,
     "vhost.list": list_vhosts,
+    "vhost.limits": set_vhost_limits,
+    "user.limits": set_user_limits,
     "permission.set": set_permission,
     "permission.clear": clear_permission,
     "permission.list": list_permissions,

@@ -413,6 +413,7 @@ def _listeners(settings: ServeSettings, hub: Hub, amqp_context: AmqpContext) -> 
 def _amqp_settings(settings: ServeSettings) -> AmqpSettings:
     return AmqpSettings(
         channel_max=settings.amqp_channel_max,
+        max_channels=settings.max_channels,
         frame_max_bytes=settings.amqp_frame_max_bytes,
         heartbeat_s=settings.amqp_heartbeat_s,
         max_message_bytes=settings.max_message_bytes,

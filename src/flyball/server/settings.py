@@ -258,6 +258,7 @@ class ServeSettings(BaseModel):
     )
     max_message_bytes: Size = option("128MiB", "Longest body of a message.", key="limits.max_message_bytes")
     max_connections: Count = option(10_000, "Most clients connected at a time.", key="limits.max_connections")
+    max_channels: Count = option(100_000, "Most channels of all AMQP connections.", key="limits.max_channels")
     max_unauthenticated: Count = option(
         4000,
         "Most AMQP clients that have not logged in yet; of more, those of the address with the most go.",

@@ -7,6 +7,7 @@ nodes are used through the hub's company.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections import deque
@@ -15,6 +16,7 @@ from typing import Any
 
 from flyball.errors import (
     ClientInUse,
+    ConnectionLimitReached,
     FlyballError,
     InvalidName,
     QueueFull,
@@ -58,8 +60,27 @@ class ThorBangSession(RequestConnection):
         super().__init__(hub)
         self._decoder = wire.RequestDecoder(max_request_bytes)
         self._line: deque[ThorBangRequest] = deque()
+        self._is_counted = False
+        """Whether it counts as a connection to its virtual host."""
         self._is_refused = False
         """Whether a request was malformed: nothing after it is carried out, and its answer is the last."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self in self.hub.connections:
+            try:
+                self.hub.occupancy.check_connection(DEFAULT_VHOST)
+            except ConnectionLimitReached as error:
+                self.close(str(error))
+                return
+            self._is_counted = True
+            self.hub.occupancy.enter(DEFAULT_VHOST)
+
+    def ended(self) -> None:
+        super().ended()
+        if self._is_counted:
+            self._is_counted = False
+            self.hub.occupancy.leave(DEFAULT_VHOST)
 
     def new_request(self) -> ThorBangRequest:
         self.requests += 1

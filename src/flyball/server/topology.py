@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flyball.engine.limits import MAX_QUEUES
 from flyball.engine.policies import effective
 from flyball.engine.queue import WorkingQueue
 from flyball.engine.routing import Removal, Router
@@ -22,6 +23,7 @@ from flyball.errors import (
     FlyballError,
     InvalidArgument,
     QueueInUse,
+    QueueLimitReached,
     QueueLocked,
     QueueNotEmpty,
     QueueNotFound,
@@ -85,6 +87,7 @@ class Topology:
             self._routers[vhost] = Router(vhost)
         self._load(definitions)
         broker.ledger.count_definitions = self.definitions_bytes
+        broker.check_new_queue = self.check_queue_limit
         broker.on_queue_created = self._queue_created
         broker.on_queue_deleted = self._queue_deleted
         broker.on_queue_released = self._queue_released
@@ -220,6 +223,8 @@ class Topology:
             done(None)
             return
         check_declaration(declared)
+        if not declared.member:
+            self.check_queue_limit(declared.name, declared.vhost)
         self.broker.ledger.check_definitions()
         self.broker.store.check(QueueCreated(declared))
         queue = self.engine.create_queue(
@@ -239,6 +244,18 @@ class Topology:
             self._owned.setdefault(owner, set()).add(queue.id)
         self._set_expiry(working)
         self.broker.store_queue(queue, done)
+
+    def check_queue_limit(self, name: str, vhost: str) -> None:
+        """Raise QueueLimitReached if the virtual host has as many queues, on all nodes, as it may have."""
+        limit = self.authority.vhost_limits.limit(vhost, MAX_QUEUES)
+        if limit is not None and self.queue_count(vhost) >= limit:
+            raise QueueLimitReached(name, vhost, limit)
+
+    def queue_count(self, vhost: str) -> int:
+        """Return how many queues a virtual host has on all nodes, members of one clustered queue being one."""
+        members = {working.queue.name for working in self.engine.members.values() if working.queue.vhost == vhost}
+        twice = sum(self.directory.find(vhost, name) is not None for name in members)
+        return self.engine.queue_count(vhost) + self.directory.count_in(vhost) - twice
 
     def delete_queue(self, working: WorkingQueue, done: Done, *, if_unused: bool, if_empty: bool) -> None:
         queue = working.queue

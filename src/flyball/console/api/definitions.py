@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 import flyball
 from flyball.console.api import definitions_own as own
-from flyball.console.api import policies, users
+from flyball.console.api import limits, policies, users
 from flyball.console.api.answers import HEADERS, answer, done, in_slices, json_text, whole
 from flyball.console.api.context import ApiContext, ApiRoute, Call, Right
 from flyball.console.api.importing import Import
@@ -44,11 +44,11 @@ async def export_all(call: Call) -> Response:
     hub = call.node.hub
     vhosts = call.context.access.vhosts
     sections: list[Section] = [
-        ("users", call.context.access.users, users.document_of),
+        ("users", call.context.access.users, users.documents_of(hub.authority)),
         ("vhosts", vhosts, lambda vhost: {"name": vhost}),
         ("permissions", call.context.access.permissions, asdict),
         ("topic_permissions", (), dict),
-        ("parameters", (), dict),
+        ("parameters", hub.authority.vhost_limits.all(), limits.parameter_of),
         ("global_parameters", (), dict),
         ("policies", hub.authority.policies.all(), policies.document_of),
         *_declared(call.node, vhosts),
@@ -58,11 +58,11 @@ async def export_all(call: Call) -> Response:
 
 async def export_vhost(call: Call) -> Response:
     """Show the definitions of a virtual host."""
-    vhost = call.vhost
+    vhost, authority = call.vhost, call.node.hub.authority
     sections: list[Section] = [
-        ("parameters", (), dict),
-        # Of policies RabbitMQ tells the virtual host even here.
-        ("policies", call.node.hub.authority.policies.of_vhost(vhost), policies.document_of),
+        # Of parameters and policies RabbitMQ tells the virtual host even here.
+        ("parameters", [each for each in authority.vhost_limits.all() if each[0] == vhost], limits.parameter_of),
+        ("policies", authority.policies.of_vhost(vhost), policies.document_of),
         *((name, items, _without_vhost(document)) for name, items, document in _declared(call.node, [vhost])),
     ]
     return await _exported(call, sections)

@@ -10,24 +10,14 @@ from flyball.console.api.context import About, ApiContext, ApiRoute, Call, Right
 
 EMPTY = (
     ("/extensions", Right.MANAGEMENT),
-    ("/parameters", Right.POLICYMAKER),
-    ("/parameters/{component}", Right.POLICYMAKER),
-    ("/parameters/{component}/{vhost}", Right.POLICYMAKER),
     ("/global-parameters", Right.POLICYMAKER),
-    ("/vhost-limits", Right.MANAGEMENT),
-    ("/vhost-limits/{vhost}", Right.MANAGEMENT),
-    ("/user-limits", Right.MANAGEMENT),
-    ("/user-limits/{user}", Right.MANAGEMENT),
     ("/federation-links", Right.MONITORING),
     ("/federation-links/{vhost}", Right.MONITORING),
     ("/feature-flags", Right.MANAGEMENT),
 )
 """Paths of lists, and who may ask for them."""
 
-MISSING = (
-    ("/parameters/{component}/{vhost}/{name}", Right.POLICYMAKER),
-    ("/global-parameters/{name}", Right.POLICYMAKER),
-)
+MISSING = (("/global-parameters/{name}", Right.POLICYMAKER),)
 """Paths of single things, of which there are none."""
 
 

@@ -7,6 +7,7 @@ changes nothing.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -19,10 +20,12 @@ from flyball.console.api.bindings_changes import bind
 from flyball.console.api.context import Call
 from flyball.console.api.exchanges_changes import declaration as exchange_declaration
 from flyball.console.api.inside import DirectChannel, channel
+from flyball.console.api.limits import COMPONENT
 from flyball.console.api.policies import settings_of
 from flyball.console.api.queues_changes import declaration as queue_declaration
 from flyball.console.api.users import HASHING_ALGORITHM, secret_of
 from flyball.engine.access import check_tags
+from flyball.engine.limits import MAX_QUEUES
 from flyball.engine.patterns import check_name, compile_pattern
 from flyball.engine.policies import KEYS, check_policy
 from flyball.engine.routing import Router
@@ -63,6 +66,8 @@ class Import:
         self._vhosts: list[str] = []
         self._users: dict[str, dict[str, Any]] = {}
         self._permissions: list[dict[str, str]] = []
+        self._vhost_limits: dict[str, dict[str, int]] = {}
+        self._user_limits: dict[str, dict[str, int]] = {}
         self._policies: list[Policy] = []
         self._exchanges: list[tuple[str, amqp.ExchangeDeclare]] = []
         self._queues: dict[tuple[str, str], amqp.QueueDeclare] = {}
@@ -86,7 +91,7 @@ class Import:
             ("users", "user", self._read_user),
             ("permissions", "permission", self._read_permission),
             ("topic_permissions", "topic permission", self._leave_out_topic_permission),
-            ("parameters", "parameter", self._leave_out_parameter),
+            ("parameters", "parameter", self._read_parameter),
             ("global_parameters", "global parameter", self._leave_out_parameter),
             ("policies", "policy", self._read_policy),
             ("exchanges", "exchange", self._read_exchange),
@@ -106,6 +111,7 @@ class Import:
             await self._plan_own()
         except ClusterError as error:
             problems.append(str(error))
+        problems += self._check_queue_limits()
         if problems:
             more = f"; and {len(problems) - MOST_TOLD} more" if len(problems) > MOST_TOLD else ""
             raise InvalidArgument(f"nothing was imported. {'; '.join(problems[:MOST_TOLD])}{more}")
@@ -139,6 +145,12 @@ class Import:
         if secret.get("password_hash") is not None:
             check_hash(str(secret["password_hash"]))
         self._users[name] = {"name": name, "tags": tags, **secret}
+        self._read_user_limits(item, name)
+
+    def _read_user_limits(self, item: fields.Document, name: str) -> None:
+        if item.get("limits") is not None:
+            limits = fields.table(item, "limits")
+            self._user_limits[name] = dict(self._node.hub.authority.user_limits.check(limits))
 
     def _read_foreign_user(self, item: fields.Document, name: str, tags: list[str]) -> None:
         """Take a user in whose password only RabbitMQ can check."""
@@ -164,6 +176,28 @@ class Import:
 
     def _leave_out_topic_permission(self, item: fields.Document) -> None:
         self._leave_out("topic permission", item, "Flyball has no permissions by topics")
+
+    def _read_parameter(self, item: fields.Document) -> None:
+        if fields.text(item, "component", "") != COMPONENT:
+            self._leave_out_parameter(item)
+            return
+        vhost, limits = self._vhost_of(item), fields.table(item, "value")
+        self._vhost_limits[vhost] = dict(self._node.hub.authority.vhost_limits.check(limits))
+
+    def _check_queue_limits(self) -> list[str]:
+        """Return what is wrong with the number of queues that there would be, in RabbitMQ's words."""
+        problems: list[str] = []
+        new = Counter(vhost for vhost, name in self._queues if self._existing_queue(vhost, name) is None)
+        for vhost, count in new.items():
+            limits = self._vhost_limits.get(vhost, self._node.hub.authority.vhost_limits.of(vhost))
+            limit = limits.get(MAX_QUEUES, -1)
+            present = self._node.topology.queue_count(vhost)
+            if 0 <= limit < present + count:
+                problems.append(
+                    f'adding {count} queue(s) to virtual host "{vhost}" would exceed the limit of {limit} queue(s):'
+                    f" it has {present}"
+                )
+        return problems
 
     def _leave_out_parameter(self, item: fields.Document) -> None:
         if fields.text(item, "name", "") not in IGNORED_PARAMETERS:
@@ -308,6 +342,10 @@ class Import:
                 await manage(hub, "vhost.add", {"name": vhost})
         for user in self._users.values():
             await manage(hub, "user.put", user)
+        for user_name, limits in self._user_limits.items():
+            await manage(hub, "user.limits", {"user": user_name, "limits": limits})
+        for vhost, limits in self._vhost_limits.items():
+            await manage(hub, "vhost.limits", {"vhost": vhost, "limits": limits})
         for permission in self._permissions:
             await manage(hub, "permission.set", permission)
         for policy in self._policies:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from starlette.responses import Response
@@ -14,6 +14,7 @@ from flyball.console.api.answers import done
 from flyball.console.api.context import ApiContext, ApiRoute, Body, Call, Right
 from flyball.errors import InvalidArgument
 from flyball.model import User
+from flyball.server.authority import Authority
 from flyball.server.management import manage
 
 HASHING_ALGORITHM = "flyball_argon2id"
@@ -38,7 +39,8 @@ def routes(context: ApiContext) -> list[ApiRoute]:
 
 async def list_users(call: Call) -> Response:
     """List the users."""
-    return await call.many(call.context.access.users, document_of, {"name": lambda user: user.name})
+    tell = documents_of(call.node.hub.authority)
+    return await call.many(call.context.access.users, tell, {"name": lambda user: user.name})
 
 
 async def list_users_without_permissions(call: Call) -> Response:
@@ -46,12 +48,13 @@ async def list_users_without_permissions(call: Call) -> Response:
     access = call.context.access
     having = {permission.user for permission in access.permissions}
     found = [user for user in access.users if user.name not in having]
-    return await call.many(found, document_of, {"name": lambda user: user.name})
+    return await call.many(found, documents_of(call.node.hub.authority), {"name": lambda user: user.name})
 
 
 async def show_user(call: Call) -> Response:
     """Show a user."""
-    return call.one(document_of(call.context.access.user(call.part("name"))))
+    tell = documents_of(call.node.hub.authority)
+    return call.one(tell(call.context.access.user(call.part("name"))))
 
 
 async def put_user(call: Call) -> Response:
@@ -80,7 +83,12 @@ async def delete_users(call: Call) -> Response:
     return done()
 
 
-def document_of(user: User) -> dict[str, Any]:
+def documents_of(authority: Authority) -> Callable[[User], dict[str, Any]]:
+    """Return what tells of users, with their limits."""
+    return lambda user: document_of(user, authority.user_limits.of(user.name))
+
+
+def document_of(user: User, limits: Mapping[str, int] | None = None) -> dict[str, Any]:
     """Return what is told of a user."""
     password_hash = "" if user.password_hash is None else base64.b64encode(user.password_hash.encode()).decode()
     return {
@@ -88,7 +96,7 @@ def document_of(user: User) -> dict[str, Any]:
         "password_hash": password_hash,
         "hashing_algorithm": HASHING_ALGORITHM,
         "tags": list(user.tags),
-        "limits": {},
+        "limits": dict(limits or {}),
     }
 
 

@@ -43,6 +43,7 @@ class AmqpSettings:
     max_message_bytes: int
     consumer_timeout_s: float
     memory_bytes: int
+    max_channels: int = 100_000
 
 
 class AmqpContext:

@@ -96,6 +96,8 @@ def open_vhost(session: AmqpSession, method: amqp.ConnectionOpen) -> None:
     access = session.hub.authority.access
     if not access.has_vhost(vhost):
         raise refusal(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
+    # In RabbitMQ's order.
+    session.hub.occupancy.check_connection(vhost, user)
     if not access.may_enter(user, vhost):
         raise refusal(ReplyCode.NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{user}'")
     session.opened(vhost)

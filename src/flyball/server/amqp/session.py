@@ -107,6 +107,8 @@ class AmqpSession(Connection):
         """How it has logged in."""
         self.login: asyncio.Task[None] | None = None
         """The check of its password, if one was begun."""
+        self._is_counted = False
+        """Whether it counts as a connection of its user and virtual host."""
         self.login_began_at = 0
         """How many bytes had been read then."""
         self.has_lost_replies = False
@@ -205,6 +207,9 @@ class AmqpSession(Connection):
 
     def ended(self) -> None:
         self._set_timer(None, 0)
+        if self._is_counted:
+            self._is_counted = False
+            self.hub.occupancy.leave(self.vhost, self.user.name)
         if self.login is not None:
             # The password of a peer that has gone is not checked: others wait for theirs.
             self.login.cancel()
@@ -217,6 +222,7 @@ class AmqpSession(Connection):
         channels = list(self._channels.values())
         self._channels.clear()
         self.meters.channels_closed += len(channels)
+        self.hub.occupancy.close_channels(self.user.name, len(channels))
         for channel in channels:
             channel.is_closing = True
             try:
@@ -446,13 +452,35 @@ class AmqpSession(Connection):
                 ReplyCode.NOT_ALLOWED,
                 f"number of channels opened ({limit}) has reached the negotiated channel_max ({limit})",
             )
+        self._check_channel_limits()
         self._channels[method.channel] = Channel(self, method.channel)
         self.meters.channels_opened += 1
+        self.hub.occupancy.open_channel(self.user.name)
         self.send(amqp.ChannelOpenOk(method.channel).encode())
+
+    def _check_channel_limits(self) -> None:
+        """Raise AmqpError if the user or the node has as many channels as it may have."""
+        occupancy = self.hub.occupancy
+        limit = occupancy.channel_limit(self.user.name)
+        if limit is not None:
+            raise AmqpError(
+                ReplyCode.NOT_ALLOWED,
+                f"number of channels opened for user '{self.user.name}' has reached the maximum allowed user limit"
+                f" of ({limit})",
+            )
+        limit = self.context.settings.max_channels
+        if occupancy.channels >= limit:
+            # As later versions of RabbitMQ say it.
+            raise AmqpError(
+                ReplyCode.NOT_ALLOWED,
+                f"number of channels opened on node '{self.hub.company.name}' has reached the maximum allowed limit"
+                f" of ({limit})",
+            )
 
     def _forget_channel(self, number: int) -> None:
         del self._channels[number]
         self.meters.channels_closed += 1
+        self.hub.occupancy.close_channels(self.user.name, 1)
 
     def _refuse_oversized(self, content: amqp.Oversized) -> None:
         most = self.context.settings.max_message_bytes
@@ -590,6 +618,8 @@ class AmqpSession(Connection):
         self.vhost = vhost
         self.state = State.RUNNING
         self.hub.handshakes.remove(self)
+        self.hub.occupancy.enter(vhost, self.user.name)
+        self._is_counted = True
         self._decoder.is_connection_only = False
         self.send(amqp.ConnectionOpenOk(0).encode())
         self._set_timer(self._beat if self._heartbeat_s else None, self._heartbeat_s / 2)

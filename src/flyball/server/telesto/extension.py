@@ -62,6 +62,7 @@ def identify_client(session: TelestoSession, packet: wire.IdentifyClient, reques
 def join(session: TelestoSession, packet: wire.Join, request: TelestoRequest) -> None:
     """Be the client of that name, whether it exists already or not."""
     request.kind = Kind.REGISTER
+    session.check_entry()
     plain.check_no_zero(packet.client_name)
     session.hold()
     if session.asks_others and session.broker.engine.find_client(packet.client_name) is None:

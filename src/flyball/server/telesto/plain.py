@@ -48,6 +48,7 @@ def ping(session: TelestoSession, packet: wire.Ping, request: TelestoRequest) ->
 
 def register_client(session: TelestoSession, packet: wire.RegisterClient, request: TelestoRequest) -> None:
     request.kind = Kind.REGISTER
+    session.check_entry()
     if not 0 <= packet.mode <= _HIGHEST_MODE:
         raise RequestError(f"there is no client mode {packet.mode}")
     name = fit_name(packet.client_name)
@@ -66,6 +67,7 @@ def register_client(session: TelestoSession, packet: wire.RegisterClient, reques
 
 def identify_client(session: TelestoSession, packet: wire.IdentifyClient, request: TelestoRequest) -> None:
     request.kind = Kind.IDENTIFY
+    session.check_entry()
     client = session.broker.engine.client(packet.client_id)
     session.identify(client)
     session.reply(request, wire.IdentifyClientResponse(packet.packet_id, client.mode, client.name))

@@ -13,6 +13,7 @@ from flyball.engine.consumer import Consumer
 from flyball.errors import (
     ClientNameTaken,
     ClientNotFound,
+    ConnectionLimitReached,
     ConsumerNotFound,
     FlyballError,
     InvalidBody,
@@ -20,13 +21,14 @@ from flyball.errors import (
     NotIdentified,
     NotPermitted,
     QueueFull,
+    QueueLimitReached,
     QueueNameTaken,
     QueueNotFound,
     RequestError,
     StoreUnavailable,
     TopicNotFound,
 )
-from flyball.model import MESSAGE_OVERHEAD_BYTES, Client, ClientMode, Message, Order
+from flyball.model import DEFAULT_VHOST, MESSAGE_OVERHEAD_BYTES, Client, ClientMode, Message, Order
 from flyball.server.broker import Wait
 from flyball.server.connection import Hub, RequestConnection, result_of
 from flyball.server.memory import CONSUMER_BYTES
@@ -60,6 +62,8 @@ _CODES: dict[type[FlyballError], ErrorCode] = {
 _WIDE_CODES: dict[type[FlyballError], ErrorCode] = _CODES | {
     StoreUnavailable: ErrorCode.STORE_UNAVAILABLE,
     InvalidBody: ErrorCode.LIMIT_EXCEEDED,
+    QueueLimitReached: ErrorCode.LIMIT_EXCEEDED,
+    ConnectionLimitReached: ErrorCode.LIMIT_EXCEEDED,
     QueueFull: ErrorCode.LIMIT_EXCEEDED,
     ConsumerNotFound: ErrorCode.CONSUMER_NOT_EXISTING,
     LeaseNotFound: ErrorCode.LEASE_NOT_EXISTING,
@@ -128,6 +132,8 @@ class TelestoSession(RequestConnection):
         self.refused: set[int] = set()
         """Queues that were not here when something was put there that another node passed on: what came behind that
         is refused, too, until that node begins anew."""
+        self._is_counted = False
+        """Whether it counts as a connection to its virtual host."""
         self.is_owner = False
         """Whether the client has proved that it has the node's token, or is another node."""
         self.nonce = b""
@@ -252,8 +258,16 @@ class TelestoSession(RequestConnection):
         if copies > MOST_COPIES:
             raise InvalidBody(f"a request may store {MOST_COPIES} messages, not {copies}")
 
+    def check_entry(self) -> None:
+        """Raise ConnectionLimitReached if the virtual host takes no more clients."""
+        if not self.is_forwarded:
+            self.hub.occupancy.check_connection(DEFAULT_VHOST)
+
     def identify(self, client: Client) -> None:
         """From now on the connection is this client's."""
+        if not self.is_forwarded and not self._is_counted and not self.is_over:
+            self._is_counted = True
+            self.hub.occupancy.enter(DEFAULT_VHOST)
         self.client_id = client.id
         self.mode = client.mode
         self._table = self._states[self.is_wide, True]
@@ -453,6 +467,9 @@ class TelestoSession(RequestConnection):
             self.broker.end(consumer)
         self.consumers.clear()
         self.is_over = True
+        if self._is_counted:
+            self._is_counted = False
+            self.hub.occupancy.leave(DEFAULT_VHOST)
         for leaving in self._leaving.values():
             leaving.set()
         if self.subscriptions:

@@ -1,0 +1,68 @@
+"""How many connections and channels there are, by virtual host and by user: what limits are compared with."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from flyball.engine.limits import MAX_CHANNELS, MAX_CONNECTIONS
+from flyball.errors import ConnectionLimitReached
+from flyball.server.authority import Authority
+
+
+class Occupancy:
+    """Counts the connections and channels of this node, and says whether there may be another."""
+
+    def __init__(self, authority: Authority) -> None:
+        self._authority = authority
+        self._in_vhost: Counter[str] = Counter()
+        self._of_user: Counter[str] = Counter()
+        self._channels: Counter[str] = Counter()
+        self.channels = 0
+        """How many there are of all users."""
+
+    def check_connection(self, vhost: str, user: str = "") -> None:
+        """Raise ConnectionLimitReached if there may not be another connection, of that user if it has one."""
+        limit = self._authority.vhost_limits.limit(vhost, MAX_CONNECTIONS)
+        if limit is not None and self._in_vhost[vhost] >= limit:
+            who = f" for user '{user}'" if user else ""
+            raise ConnectionLimitReached(
+                f"access to vhost '{vhost}' refused{who}: connection limit ({limit}) is reached"
+            )
+        limit = self._authority.user_limits.limit(user, MAX_CONNECTIONS)
+        if user and limit is not None and self._of_user[user] >= limit:
+            raise ConnectionLimitReached(
+                f"connection refused for user '{user}': user connection limit ({limit}) is reached"
+            )
+
+    def enter(self, vhost: str, user: str = "") -> None:
+        """Count a connection."""
+        self._in_vhost[vhost] += 1
+        if user:
+            self._of_user[user] += 1
+
+    def leave(self, vhost: str, user: str = "") -> None:
+        """Count a connection no more."""
+        _less(self._in_vhost, vhost, 1)
+        if user:
+            _less(self._of_user, user, 1)
+
+    def channel_limit(self, user: str) -> int | None:
+        """Return the limit that another channel of the user would exceed, None if it may have one."""
+        limit = self._authority.user_limits.limit(user, MAX_CHANNELS)
+        return limit if limit is not None and self._channels[user] >= limit else None
+
+    def open_channel(self, user: str) -> None:
+        self._channels[user] += 1
+        self.channels += 1
+
+    def close_channels(self, user: str, count: int) -> None:
+        if count:
+            _less(self._channels, user, count)
+            self.channels -= count
+
+
+def _less(counter: Counter[str], key: str, count: int) -> None:
+    counter[key] -= count
+    if not counter[key]:
+        # Users and virtual hosts come and go.
+        del counter[key]
