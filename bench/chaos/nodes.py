@@ -53,9 +53,15 @@ class NodeProcess:
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
         """Start it and return when it serves. Raises LabError if it does not."""
+        # Settings of whoever runs this, such as the token file of its own node, are not this node's.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("FLYBALL_")}
         with self.log_path.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=environment,
             )
         is_ready = asyncio.Event()
         listening = tasks.create_task(self._listen(self._process, is_ready))
