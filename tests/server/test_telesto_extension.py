@@ -619,7 +619,7 @@ def test_status_and_clients_tell_what_is_there(memory_node: RunningNode) -> None
     assert report["connections"] == 2
     assert report["store"]["kind"] == "MemoryStore"
     (queue,) = report["queues"]
-    expected = {"id": queue_id, "name": "queue", "ready": 1, "leased": 1, "in_memory": 1, "consumers": 1}
+    expected = {"id": queue_id, "name": "queue", "ready": 1, "leased": 1, "parked": 0, "in_memory": 1, "consumers": 1}
     assert queue == expected
     clients = tool.get(wire.Clients, wire.ListClients(2)).clients
     assert [(client.client_id, client.mode, client.name) for client in clients] == [(1, 1, "name")]

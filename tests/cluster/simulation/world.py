@@ -9,10 +9,14 @@ manager alone.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -130,6 +134,14 @@ class WatchedDomain(MemoryDomain):
         return super().apply(change, node_id)
 
 
+@cache
+def data_folder() -> Path:
+    """Return the folder for the little that nodes keep in files, removed when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="flyball-simulation-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 @dataclass
 class SimulatedNode:
     """One process: a node that joins again whenever others have taken its place."""
@@ -188,7 +200,7 @@ class SimulatedNode:
     async def _serve(self, store: SimulatedStore) -> None:
         settings = ServeSettings(
             name=self.name,
-            data=Path("."),
+            data=data_folder(),
             trace=False,
             lease_s=self.world.lease_s,
             amqp=ANYWHERE,
