@@ -5,6 +5,7 @@ import pytest
 from flyball.engine.backlog import Load
 from flyball.engine.credit import SLOT_US
 from flyball.engine.engine import Engine
+from flyball.engine.queue import Delivery, WorkingQueue
 from flyball.errors import (
     ClientInUse,
     ClientNameTaken,
@@ -700,3 +701,27 @@ def test_the_engine_tells_once_in_which_queue_something_is_overdue_that_is_not_i
     assert engine.expire(100) == []
     assert engine.overdue_queue_ids() == {1}
     assert engine.overdue_queue_ids() == set()
+
+
+def test_put_that_fails_half_way_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(Snapshot())
+    engine.grant_message_ids(1, 100)
+    first, second = engine.create_queue("first").id, engine.create_queue("second").id
+    consumer = engine.consume(first, Selector(), 1, object())
+    assert engine.feed(consumer, 0) == []
+    arrive = WorkingQueue.arrive
+
+    def failing(self: WorkingQueue, message: Message, now_us: int) -> Delivery | None:
+        if self.queue.id == second:
+            raise RuntimeError("broken")
+        return arrive(self, message, now_us)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(WorkingQueue, "arrive", failing)
+        with pytest.raises(RuntimeError):
+            engine.put(Draft(b"body", expires_us=10), [first, first, second], 0)
+    for queue_id in (first, second):
+        working = engine.queue(queue_id)
+        assert (len(working), working.out, working.sent) == (0, {}, {})
+    assert (engine.resident_bytes, consumer.leases) == (0, {})
+    assert engine.put(Draft(b"again"), [first], 0).messages[0].body == b"again"

@@ -398,8 +398,18 @@ class Engine:
         return self._next_message_id
 
     @property
+    def most_copies(self) -> int:
+        """How many copies a routed message can have: one in each queue."""
+        return len(self._queues)
+
+    @property
     def message_ids_left(self) -> int:
         return self._id_end - self._next_message_id + sum(end - first for first, end in self._id_ranges)
+
+    @property
+    def message_ids_at_hand(self) -> int:
+        """How many of the ids left follow each other: cheap to ask for each message, and rarely few."""
+        return self._id_end - self._next_message_id
 
     @property
     def first_spare_message_id(self) -> int:
@@ -440,7 +450,10 @@ class Engine:
     # Messages
 
     def put(self, draft: Draft, queue_ids: Sequence[int], now_us: int) -> Arrival:
-        """Put a message into each of the queues that exist, a copy for each mention."""
+        """Put a message into each of the queues that exist, a copy for each mention.
+
+        All get it or, if something fails, none. The caller has seen to it that there are ids for all.
+        """
         arrival = Arrival([], [], [])
         for queue_id in queue_ids:
             working = self._queues.get(queue_id)
@@ -463,11 +476,32 @@ class Engine:
                 draft.origin,
             )
             arrival.messages.append(message)
-            if self.keeps_messages:
-                delivery = self.accept(working, message, now_us)
+        if not self.keeps_messages:
+            return arrival
+        accepted = 0
+        try:
+            for message in arrival.messages:
+                accepted += 1
+                delivery = self.accept(self._queues[message.queue_id], message, now_us)
                 if delivery is not None:
                     arrival.deliveries.append(delivery)
+        except Exception:
+            # Nobody has seen them yet, and the store will not have them.
+            for delivery in arrival.deliveries:
+                delivery.consumer.release(delivery.message.id)
+            for message in arrival.messages[:accepted]:
+                self._revoke(message)
+            raise
         return arrival
+
+    def _revoke(self, message: Message) -> None:
+        """Undo `accept`, however far it has come."""
+        working = self._queues[message.queue_id]
+        if working.get(message.id) is not None:
+            working.take_anywhere(message)
+        if message.id in working.out:
+            working.settle(message)
+        self._release(message)
 
     def accept(self, working: WorkingQueue, message: Message, now_us: int) -> Delivery | None:
         """Take a new message into its queue; return to whom it goes at once, if to anybody."""

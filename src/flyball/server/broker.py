@@ -48,6 +48,12 @@ log = logging.getLogger(__name__)
 ID_BLOCK = 1_000_000
 """So many message ids are reserved in the store at a time."""
 
+# Queues that one message of Telesto or ThorBangMQ may name: a list of a million fits into a request of 3 MB, and each
+# mention is a copy.
+MAX_COPIES = 10_000
+
+NO_IDS = "the store has not given out numbers for new messages yet: put it again"
+
 CONGESTED_BYTES = 8 * 1024 * 1024
 """When so much waits for the store, sessions stop reading or slow their peers down. A change counts 200 bytes beside
 its body. With more, commits would not be faster, only later."""
@@ -235,10 +241,36 @@ class Broker:
     @property
     def has_message_ids(self) -> bool:
         """Whether there are numbers for new messages, so many that nobody has to ask again soon."""
+        # One message may go to all queues, and the dead letter of one that it pushes out as well.
+        most = 2 * self.engine.most_copies
         left = self.engine.message_ids_left
-        if left < ID_BLOCK // 2:
-            self._reserve_ids()
-        return left > ID_BLOCK // 10
+        if left < max(ID_BLOCK // 2, 2 * most):
+            self._reserve_ids(2 * most)
+        return left > max(ID_BLOCK // 10, most)
+
+    def has_ids_for(self, count: int) -> bool:
+        """Whether there are numbers for so many new messages; if not, more are asked for."""
+        left = self.engine.message_ids_left
+        if left - count < ID_BLOCK // 2:
+            self._reserve_ids(count)
+        return left >= count
+
+    def when_numbered(self, count: int, work: Callable[[], None]) -> None:
+        """Do what makes so many new messages, now or when there are numbers for them."""
+        if self.has_ids_for(count):
+            work()
+        else:
+            self._spawn(self._do_when_numbered(count, work))
+
+    async def _do_when_numbered(self, count: int, work: Callable[[], None]) -> None:
+        with contextlib.suppress(StoreError):
+            await self.obtain_ids(count)
+            work()
+
+    async def obtain_ids(self, count: int) -> None:
+        """Wait for numbers for so many new messages; they are there when this returns. Raises StoreError."""
+        while self.engine.message_ids_left < count:
+            await self._reserve(count)
 
     async def start(self) -> None:
         """Reserve message ids and learn which stored messages will expire."""
@@ -426,12 +458,9 @@ class Broker:
             done([], StoreUnavailable("low on memory: put it again when messages were consumed"))
             return []
         self.check_size(len(draft.body) + len(draft.properties))
-        ids_left = self.engine.message_ids_left
-        if ids_left < ID_BLOCK // 2:
-            self._reserve_ids()
-            if ids_left < len(queue_ids):
-                done([], StoreUnavailable("the store has not given out numbers for new messages"))
-                return []
+        if not self.has_ids_for(len(queue_ids)):
+            done([], StoreUnavailable(NO_IDS))
+            return []
         for queue_id in queue_ids:
             working = self.engine.find_working(queue_id)
             if working is not None and working.traits.rejects and working.is_full_for(len(draft.body)):
@@ -455,6 +484,11 @@ class Broker:
         if draft.expires_us is not None:
             self.watch_expiries()
         return arrival.missing
+
+    def check_copies(self, count: int) -> None:
+        """Raise InvalidBody for a request that would store too many messages."""
+        if count > MAX_COPIES:
+            raise InvalidBody(f"a request may store {MAX_COPIES} messages, not {count}")
 
     def check_size(self, size_bytes: int) -> None:
         """Raise InvalidBody for a message whose body and properties are too large."""
@@ -570,8 +604,10 @@ class Broker:
             working.original.bury(message)
             return
         queue_id = working.queue.id
-        if working.traits.dead_letter_exchange is not None and (message.is_paged or queue_id in self._burying):
-            # Its dead letter needs its body, and those behind it must not overtake it.
+        if working.traits.dead_letter_exchange is not None and (
+            message.is_paged or queue_id in self._burying or self.engine.message_ids_left < self.engine.most_copies
+        ):
+            # Its dead letter needs its body and an id for each copy, and those behind it must not overtake it.
             line = self._burying.get(queue_id)
             if line is None:
                 self._burying[queue_id] = line = deque()
@@ -614,14 +650,15 @@ class Broker:
         working.parked[message.id] = Parked(message, reason, problem, self.now_us())
 
     async def _bury_in_order(self, queue_id: int, line: deque[tuple[Message, str]]) -> None:
-        """Bury messages of which some have to be read from the store first."""
+        """Bury messages of which some have to be read from the store first, or for which there were no ids."""
         try:
             while line:
                 while self.is_congested:  # noqa: ASYNC110
                     # Dead letters wait for the store in memory, and no publisher is there to be slowed.
                     await asyncio.sleep(CONGESTED_S)
                 await self._reader.page_in([message for message, _ in islice(line, LOAD_AT_ONCE) if message.is_paged])
-                while line and not line[0][0].is_paged:
+                await self.obtain_ids(self.engine.most_copies)
+                while line and not line[0][0].is_paged and self.engine.message_ids_left >= self.engine.most_copies:
                     message, reason = line.popleft()
                     working = self.engine.find_working(queue_id)
                     if working is not None and message.id in working.out:
@@ -1023,15 +1060,17 @@ class Broker:
         finally:
             self._tick_if_needed()
 
-    def _reserve_ids(self) -> None:
+    def _reserve_ids(self, count: int = 0) -> None:
+        """Ask for a block of ids, and for more than that if one request needs them."""
         if not self._is_reserving:
             self._is_reserving = True
-            self._spawn(self._reserve())
+            self._spawn(self._reserve(count))
 
-    async def _reserve(self) -> None:
+    async def _reserve(self, count: int) -> None:
+        block = max(ID_BLOCK, count)
         try:
-            first = await self._reader.until_available(lambda: self.store.reserve_message_ids(ID_BLOCK), patient=True)
-            self.engine.grant_message_ids(first, ID_BLOCK)
+            first = await self._reader.until_available(lambda: self.store.reserve_message_ids(block), patient=True)
+            self.engine.grant_message_ids(first, block)
         finally:
             # Also when it failed for good: whoever needs ids next asks again.
             self._is_reserving = False

@@ -221,6 +221,7 @@ def send(session: ThorBangSession, parsed: wire.Send, request: ThorBangRequest) 
     """Store the message in the queues from left to right, as far as they exist and are numbers."""
     request.kind = Kind.PUT
     broker = session.broker
+    broker.check_copies(len(parsed.queue_ids))
     engine = broker.engine
     if engine.keeps_messages and parsed.queue_ids and not engine.has_client(parsed.sender):
         request.result = Result.REFUSED

@@ -6,10 +6,12 @@ Publishers, dead letters and what other nodes send come through here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from flyball.engine.queue import WorkingQueue
+from flyball.errors import StoreUnavailable
 from flyball.model import Message, Receipt
-from flyball.server.broker import Broker
+from flyball.server.broker import NO_IDS, Broker
 from flyball.wire.link import Content, Outcome
 
 
@@ -39,6 +41,9 @@ class Intake:
         engine = self._engine
         if not engine.keeps_messages:
             return []
+        if len(targets) > 1 and engine.message_ids_left < len(targets) and not broker.has_ids_for(len(targets)):
+            # Before the first has its copy. Whoever routes to that many waits for ids, so that this is rare.
+            raise StoreUnavailable(NO_IDS)
         now_us = broker.now_us()
         refused: list[WorkingQueue] = []
         for working in targets:
@@ -49,7 +54,8 @@ class Intake:
                 if traits.rejects and working.is_full_for(len(body)):
                     refused.append(working)
                     if traits.overflow == "reject-publish-dlx":
-                        self._bury_refused(working, body, properties, origin, persistent, priority, now_us)
+                        refuse = (working, body, properties, origin, persistent, priority, now_us)
+                        broker.when_numbered(1 + engine.most_copies, partial(self._bury_refused, *refuse))
                     continue
                 expires_us = traits.expiry_of(expires_us, now_us)
                 kept_priority = traits.priority_of(priority)

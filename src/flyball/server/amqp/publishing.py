@@ -6,7 +6,8 @@ a message may ask for beyond that (copies, an expiration, a direct reply) is loo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flyball.engine.access import Action
@@ -23,6 +24,7 @@ from flyball.store.group_commit import OperationsRefused
 from flyball.wire import link
 from flyball.wire.amqp import (
     EMPTY_TABLE,
+    BasicPublish,
     Essentials,
     Properties,
     Publish,
@@ -153,6 +155,7 @@ class Publisher:
         "_confirm_copy",
         "_confirm_one",
         "_confirmed",
+        "_engine",
         "_essentials",
         "_has_looked",
         "_intake",
@@ -176,6 +179,7 @@ class Publisher:
         context = channel.session.context
         self._channel = channel
         self._topology = context.topology
+        self._engine = context.topology.engine
         self._intake = context.intake
         self._journal = channel.session.broker.journal
         self._meters = channel.session.broker.meters
@@ -237,6 +241,8 @@ class Publisher:
         if publish.immediate or not (route.is_fixed and found.is_plain):
             targets, elsewhere, properties, ttl_us = self._look_closer(publish, route, found)
         if not (targets or elsewhere) and self._looks_again(route, publish):
+            return
+        if len(targets) > self._engine.message_ids_at_hand and self._waits_for_ids(publish, len(targets)):
             return
         self.taken += 1
         route.meter.published += 1
@@ -306,6 +312,19 @@ class Publisher:
         if context.afar is None or self._has_looked or route.exchange or route.routing_key.startswith(REPLY_TO):
             return False
         return context.afar.look_before_publishing(self._channel, publish)
+
+    def _waits_for_ids(self, publish: Publish, count: int) -> bool:
+        """Put a message off until each of its copies can have an id: what is sent in one go may need a million."""
+        session = self._channel.session
+        if self._engine.message_ids_left >= count:
+            return False
+        ids = (BasicPublish.CLASS_ID, BasicPublish.METHOD_ID)
+        session.wait_for(self._channel.number, ids, self._publish_with_ids(publish, count))
+        return True
+
+    async def _publish_with_ids(self, publish: Publish, count: int) -> Callable[[], None]:
+        await self._channel.session.broker.obtain_ids(count)
+        return partial(self.publish_again, publish)
 
     def publish_again(self, publish: Publish) -> None:
         """Take a message that was put off."""

@@ -46,17 +46,24 @@ class Commit:
         """Carry it out, and call back when all of it is durable. Raises FlyballError if nothing of it can be."""
         afar = self._channel.session.context.afar
         self._find_queues()
-        if afar is None or not (self._has_remote_puts or self._has_remote_acks):
+        if not (self._has_remote_puts or self._has_remote_acks) and self._broker.has_ids_for(self._copies):
             self._check_leases(afar)
             group = self._apply_here()
             self._broker.journal.mark(Marking(lambda error: done(error or self._problem), group=group))
         else:
             self._channel.session.hub.spawn(self._run(afar, done))
 
-    async def _run(self, afar: Afar, done: Callable[[FlyballError | None], None]) -> None:
+    @property
+    def _copies(self) -> int:
+        """How many messages its puts are on this node."""
+        return sum([len(content.targets) for content in self._contents])
+
+    async def _run(self, afar: Afar | None, done: Callable[[FlyballError | None], None]) -> None:
         try:
-            while self._has_remote_puts:
-                await self._put_elsewhere(afar)
+            while self._has_remote_puts or not self._broker.has_ids_for(self._copies):
+                if afar is not None and self._has_remote_puts:
+                    await self._put_elsewhere(afar)
+                await self._broker.obtain_ids(self._copies)
                 # Queues may have moved meanwhile.
                 self._find_queues()
             # Nobody is there any more to be answered: what the channel had is requeued.
@@ -64,7 +71,7 @@ class Commit:
                 self._check_leases(afar)
                 group = self._apply_here()
                 await outcome(lambda stored: self._broker.journal.mark(Marking(stored, group=group)))
-            if not self._channel.is_closing:
+            if afar is not None and not self._channel.is_closing:
                 await self._settle_elsewhere(afar)
         except FlyballError as error:
             done(error)

@@ -571,6 +571,10 @@ class LinkSession(Connection):
                 self._take_handed(frame)
                 return
 
+    async def _hand_when_numbered(self, frame: wire.Hand) -> None:
+        await self.broker.obtain_ids(len(frame.messages))
+        self._take_handed(frame)
+
     def _take_handed(self, frame: wire.Hand) -> None:
         if self._has_ended:
             # Nobody would hear that they are here: they will come again, another way.
@@ -583,6 +587,9 @@ class LinkSession(Connection):
             return
         if working is None:
             self.send(wire.encode_handed(frame.number, Outcome.NOT_FOUND))
+            return
+        if not self.broker.has_ids_for(len(frame.messages)):
+            self.hub.spawn(self._hand_when_numbered(frame), self)
             return
         self._peers.handed[self.node_id] = (self._theirs.epoch, frame.batch)
         for handed in frame.messages:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from flyball.errors import FlyballError, InvalidBody, NotPermitted, RequestError, StoreUnavailable, TopicNotFound
 from flyball.model import ClientMode, Draft, Message
 from flyball.server.amqp.presentation import present
+from flyball.server.broker import NO_IDS
 from flyball.server.placement import NoPlaceYet, PlaceRequest, Role
 from flyball.server.telesto.session import Refusal, TelestoRequest, TelestoSession
 from flyball.trace.schema import Kind
@@ -104,6 +105,9 @@ def publish(session: TelestoSession, packet: wire.Publish, request: TelestoReque
 
     if not copies:
         session.reply(request, wire.Count(request.packet_id, 0))
+        return
+    if not broker.has_ids_for(len(here) * len(packet.drafts)):
+        session.refuse(request, StoreUnavailable(NO_IDS))
         return
     now_us = broker.now_us()
     origin = write_origin(packet.topic, packet.key)

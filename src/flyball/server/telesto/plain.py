@@ -235,6 +235,7 @@ def put_message(session: TelestoSession, packet: wire.PutMessage, request: Teles
         raise NotPermitted("a client needs mode FULL to put messages")
     engine = session.broker.engine
     queue_ids = [message.queue_id, *packet.additional_queue_ids]
+    session.broker.check_copies(len(queue_ids))
     text = message.text
     # In the order of the original: its database cannot be told of a zero byte, then looks for the queue, then draws
     # the id, and only then finds the text too long.
@@ -367,6 +368,7 @@ def _fit_text(session: TelestoSession, text: str, queue_ids: list[int]) -> str:
     engine, directory = session.broker.engine, session.hub.directory
     if not any(engine.has_queue(queue_id) or directory.get(queue_id) is not None for queue_id in queue_ids):
         raise QueueNotFound(queue_ids[0])
-    # The original has drawn the id before its database refuses the text.
-    engine.use_message_id()
+    if session.broker.has_ids_for(1):
+        # The original has drawn the id before its database refuses the text.
+        engine.use_message_id()
     raise InvalidBody(f"a text of {len(text)} characters is longer than {MAX_TEXT_LENGTH}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from flyball.errors import FlyballError
+from flyball.errors import FlyballError, StoreUnavailable
 from flyball.model import Draft, Message
+from flyball.server.broker import NO_IDS
 from flyball.wire import telesto as wire
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ def put_drafts(
     put_us = broker.now_us()
     if not queue_ids or not drafts:
         done([], None)
+        return
+    if not broker.has_ids_for(len(queue_ids) * len(drafts)):
+        done([], StoreUnavailable(NO_IDS))
         return
     stored = _Batch(len(drafts), done)
     for number, draft in enumerate(drafts):
