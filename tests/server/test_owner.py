@@ -75,6 +75,35 @@ def test_wrong_token_proves_nothing_and_a_nonce_is_good_once(memory_node: Runnin
     peer.get(wire.Managed, wire.Manage(peer.next_id(), command("user.list")))
 
 
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_queues_of_other_virtual_hosts_are_out_of_reach_without_the_token(
+    memory_node: RunningNode, is_wide: bool
+) -> None:
+    memory_node.call(lambda node: node.hub.broker.engine.create_queue("closed", vhost="other"))
+    peer = stranger(memory_node) if is_wide else telesto(memory_node)
+    packets: list[wire.Packet] = [
+        wire.PutMessage(1, wire.WireMessage(0, 1, 0, 0, 0, 1, 0, "text"), []),
+        wire.ReadMessage(2, 1, 0, wire.ReadMode.TIME),
+        wire.ReadResponse(3, 1, 1),
+        wire.GetMessages(4, 1),
+        wire.GetQueueName(5, 1),
+        wire.DeleteQueue(6, 1),
+    ]
+    if is_wide:
+        peer.join("client")
+        packets = [
+            wire.Put(1, [1], [wire.WireDraft(b"text")]),
+            wire.Take(2, 1, wire.WireSelector(), 1, 0),
+            wire.Consume(3, 1, wire.WireSelector(), 1.0),
+            wire.Peek(4, 1, wire.WireSelector()),
+        ]
+    for packet in packets:
+        assert peer.refusal(packet) == ErrorCode.QUEUE_NOT_EXISTING
+    assert memory_node.call(lambda node: [(w.queue.name, len(w)) for w in node.hub.broker.engine.queues]) == [
+        ("closed", 0)
+    ]
+
+
 def test_recorded_protocol_needs_no_token(memory_node: RunningNode) -> None:
     peer = telesto(memory_node)
     queue_id = peer.create_queue()

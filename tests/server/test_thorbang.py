@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from flyball.model import Draft
 from flyball.server.node import Node
 from flyball.wire import telesto as wire
 from tests.nodes import Gate, RunningNode
@@ -48,6 +49,24 @@ def test_surplus_blanks_of_a_name_are_cut_and_other_surplus_refused(memory_node:
     engine = memory_node.node.hub.broker.engine
     names = {working.queue.name for working in engine.queues} | {client.name for client in engine.clients}
     assert names == {full}
+
+
+def test_queues_of_other_virtual_hosts_are_out_of_reach(memory_node: RunningNode) -> None:
+    closed = memory_node.call(lambda node: node.hub.broker.engine.create_queue("closed", vhost="other"))
+    memory_node.call(lambda node: node.hub.broker.put(Draft(b"secret"), [closed.id], lambda *_: None))
+    peer = thorbang(memory_node)
+    (client_id,) = peer.ask("CREATECLIENT,client")
+    missing, others = (
+        peer.ask(
+            f"MSG,{client_id},{client_id},{queue_id},1,0,text",
+            f"PEEKQ,{client_id},{queue_id},1",
+            f"POPQ,{client_id},{queue_id},1",
+            f"REMOVEQUEUE,{queue_id}",
+        )
+        for queue_id in (99, closed.id)
+    )
+    assert [answer.replace(str(closed.id), "99") for answer in others] == missing
+    assert memory_node.call(lambda node: [len(working) for working in node.hub.broker.engine.queues]) == [1]
 
 
 def test_hundreds_of_pipelined_messages_come_back_in_order(start_node: Callable[..., RunningNode]) -> None:

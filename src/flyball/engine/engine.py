@@ -367,11 +367,6 @@ class Engine:
         self.queues_bytes += _queue_bytes(queue)
         return working
 
-    @property
-    def has_shadows(self) -> bool:
-        """Whether there has ever been one."""
-        return self._next_shadow_id < -1
-
     def hold(self, working: WorkingQueue, message: Message) -> None:
         """Take in a message that is out already: it came from another node for one who has asked for it."""
         self.resident_bytes += message.footprint_bytes

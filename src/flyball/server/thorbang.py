@@ -166,12 +166,14 @@ class ThorBangSession(RequestConnection):
         self.release()
 
     def serves(self, queue_id: int) -> bool:
-        """Whether it is a queue of this node."""
-        return queue_id > 0 and self.broker.engine.has_queue(queue_id)
+        """Whether it is a queue of this node. The protocol has no passwords: it leads to the default virtual host."""
+        working = self.broker.engine.find_working(queue_id)
+        return working is not None and queue_id > 0 and working.queue.vhost == DEFAULT_VHOST
 
     def elsewhere(self, queue_id: int) -> RemoteQueue | None:
         """Return the queue if another node serves it."""
-        return self.hub.directory.get(queue_id)
+        remote = self.hub.directory.get(queue_id)
+        return None if remote is None or remote.queue.vhost != DEFAULT_VHOST else remote
 
     def reply(self, request: ThorBangRequest, answer: bytes) -> None:
         """Answer the request as soon as those before it are answered."""
@@ -297,6 +299,8 @@ def _read(session: ThorBangSession, parsed: wire.Peek | wire.Pop, request: ThorB
 
     if session.elsewhere(queue_id) is not None:
         session.hub.company.read(queue_id, selector, found, removes=removes, only_text=True)
+    elif not session.serves(queue_id):
+        found(None, None)
     elif removes:
 
         def accepts(message: Message) -> bool:

@@ -6,7 +6,7 @@ What each packet does stands in `plain` and `extension`; which of them are allow
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flyball.engine.consumer import Consumer
@@ -182,8 +182,7 @@ class TelestoSession(RequestConnection):
             raise NotIdentified(f"packet {type(parsed).__name__} is not allowed now")
         if self.is_wide and not self.is_owner and type(parsed) in OWNERS_PACKETS:
             raise not_owner()
-        if self.broker.engine.has_shadows:
-            self._check_queues(parsed)
+        self._check_queues(parsed)
         if self.asks_others:
             self._use(parsed)
             if self.relay.takes(parsed, request):
@@ -214,9 +213,17 @@ class TelestoSession(RequestConnection):
         return home
 
     def _check_queues(self, packet: wire.Packet) -> None:
-        """Raise QueueNotFound for the engine's shadows, which have ids below zero: nobody may reach into them."""
-        for queue_id in (getattr(packet, "queue_id", 0), *getattr(packet, "queue_ids", ())):
-            if queue_id < 0 and self.broker.engine.has_queue(queue_id):
+        """Raise QueueNotFound for a queue that the client must not reach.
+
+        The protocol has no passwords, so it leads to the default virtual host only, unless the client is the node's
+        owner. The engine's shadows, which have ids below zero, are for nobody.
+        """
+        for queue_id in _queue_ids(packet):
+            working = self.broker.engine.find_working(queue_id)
+            found = self.hub.directory.get(queue_id) if working is None else working
+            if found is None:
+                continue
+            if queue_id < 0 or (found.queue.vhost != DEFAULT_VHOST and not self.is_owner):
                 raise QueueNotFound(queue_id)
 
     def handle_here(self, packet: wire.Packet, request: TelestoRequest) -> None:
@@ -500,3 +507,13 @@ def record_of(message: Message) -> wire.Record:
 def wire_id(number: int | None) -> int:
     """Fit an id into 32 bits: 0 for none, the low bits of a larger one."""
     return 0 if number is None else number if -_LOW_31_BITS <= number <= _LOW_31_BITS else number & _LOW_31_BITS
+
+
+def _queue_ids(packet: wire.Packet) -> Sequence[int]:
+    """Return the ids of the queues that a packet names."""
+    if isinstance(packet, wire.PutMessage):
+        return (packet.message.queue_id, *packet.additional_queue_ids)
+    if isinstance(packet, wire.Put):
+        return packet.queue_ids
+    queue_id: int | None = getattr(packet, "queue_id", None)
+    return () if queue_id is None else (queue_id,)
