@@ -52,7 +52,7 @@ def test_nothing_is_lost_or_doubled_while_nodes_and_postgresql_are_killed_paused
     assert Counter(fault["kind"] for fault in result["faults"]) == Counter(possible)
 
 
-COURSES = ("poisoned-dead-letters", "kill-in-commit", "failed-commit", "poisoned-batch")
+COURSES = ("poisoned-dead-letters", "kill-in-commit", "failed-commit", "poisoned-batch", "copies")
 
 
 def test_what_once_lost_messages_or_ended_a_node_does_so_no_more(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from bench.fuzz.corpus import load_corpus
 from bench.fuzz.node import signature_of, tracebacks_in
 from bench.fuzz.run import Settings, Supply, main
 
-# ThorBangMQ, which is off by default, is fuzzed by the long form only.
-PORTS = ("amqp", "http", "telesto", "link")
+PORTS = ("amqp", "http", "telesto", "thorbang", "link")
 OPERATIONS = [("GET", "/api/queues/{vhost}/{name}"), ("PUT", "/api/queues/{vhost}/{name}")]
 
 
