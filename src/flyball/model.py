@@ -179,12 +179,19 @@ class Message:
     origin: bytes = b""
     delivery_count: int = 0
     """How often it was handed to a consumer and came back."""
+    recovered: bool = False
+    """Whether it was read back after a restart or a move to another node: it may have been delivered before."""
     stored: bool = False
     """Whether the store has it: set when its commit is through."""
     receipt: Receipt | None = field(default=None, repr=False, compare=False)
     """Who wants to know if it is acked before it is stored, or refused by the store; None from then on."""
     paged_bytes: int = field(default=-1, repr=False, compare=False)
     """How long the body is while body and properties are left to the store (see `Engine.page_out`); else -1."""
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether a consumer has had it before, or may have."""
+        return self.delivery_count > 0 or self.recovered
 
     @property
     def is_paged(self) -> bool:

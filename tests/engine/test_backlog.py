@@ -223,6 +223,19 @@ def test_delivery_count_of_an_evicted_message_is_kept() -> None:
     assert [0 if message is None else message.delivery_count for message in found] == [3, 0]
 
 
+def test_only_what_was_stored_before_is_marked_as_recovered_however_often_it_is_evicted() -> None:
+    old, from_another_node, new = in_store(2, 1, 3)
+    old.recovered = True
+    backlog = IndexedBacklog([old, from_another_node, new], recovered_to=2)
+    for _ in range(2):
+        backlog.evict(list(backlog.resident()))
+        load = backlog.first(FIRST)
+        assert isinstance(load, Load)
+        backlog.loaded(load, in_store(1, 2, 3))
+        found = [backlog.get(number) for number in (1, 2, 3)]
+        assert [message is not None and message.recovered for message in found] == [False, True, False]
+
+
 def test_eviction_before_the_first_read_hides_nothing_that_is_only_in_the_store() -> None:
     backlog = IndexedBacklog(absent=2)
     (new,) = in_store(3)

@@ -19,7 +19,7 @@ from flyball.store.changes import (
     QueueDeleted,
     QueueMoved,
 )
-from flyball.store.interface import Batch, IndexColumns, Transfer
+from flyball.store.interface import RECOVERED, Batch, IndexColumns, Transfer
 from flyball.store.registry import NodeState
 from tests.store.domains import (
     LONG_S,
@@ -478,6 +478,18 @@ async def test_what_is_transferred_is_known_to_have_been_delivered_also_by_the_h
     await second.commit(Batch(removed=[4]))
     await second.commit(Batch([QueueDeleted(2)]))
     assert await delivery_counts(first, 1) == {1: 3, 2: 0, 3: 0}
+
+
+async def test_transferred_message_that_was_recovered_stays_so(domain: SharedDomain) -> None:
+    first = await domain.node("a")
+    second = await domain.node("b", first)
+    for node, number in ((first, 1), (second, 2)):
+        await node.commit(Batch([QueueCreated(Queue(number, "orders", member=True))]))
+    await first.commit(Batch(appended=[Message(number, 1, b"body") for number in range(1, 4)]))
+    await first.commit(Batch(transfers=[Transfer([1, 2, 3], 1, 2, {1: RECOVERED, 2: 2})]))
+    arrivals = await second.arrivals([2])
+    found = {message.id: (message.delivery_count, message.recovered) for one in arrivals for message in one.messages}
+    assert found == {1: (0, True), 2: (2, False), 3: (0, False)}
 
 
 async def test_what_was_transferred_before_a_queue_is_opened_or_adopted_is_in_its_summary(

@@ -14,7 +14,7 @@ from flyball.model import Message, Order, Selector
 from flyball.wire import link
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
-COUNTS = st.integers(0, 2**32 - 1)
+COUNTS = st.integers(0, 2**31 - 1)
 OPTIONAL = st.none() | LONGS
 NUMBERS = st.lists(LONGS, max_size=20)
 PREFETCHES = st.floats(0, allow_nan=False)
@@ -30,8 +30,8 @@ CONTENTS = st.builds(
     OPTIONAL,
     OPTIONAL,
 )
-DELIVERIES = st.builds(link.Deliver, LONGS, LONGS, LONGS, COUNTS, CONTENTS)
-HANDED_OVER = st.builds(link.Deliver, st.just(0), LONGS, LONGS, COUNTS, CONTENTS)
+DELIVERIES = st.builds(link.Deliver, LONGS, LONGS, LONGS, COUNTS, CONTENTS, st.booleans())
+HANDED_OVER = st.builds(link.Deliver, st.just(0), LONGS, LONGS, COUNTS, CONTENTS, st.booleans())
 SELECTORS = st.builds(Selector, OPTIONAL, st.booleans(), OPTIONAL, OPTIONAL, st.sampled_from(Order))
 
 FRAMES: st.SearchStrategy[link.Frame] = st.one_of(
@@ -76,6 +76,7 @@ def message_of(delivery: link.Deliver) -> Message:
         content.persistent,
         content.origin,
         delivery.delivery_count,
+        delivery.recovered,
     )
 
 

@@ -13,7 +13,7 @@ from flyball.errors import ClusterError, FlyballError, StoreError
 from flyball.model import Draft, Message, Queue
 from flyball.server.node import Node
 from flyball.server.pending import Changing, outcome
-from flyball.store.interface import Transfer
+from flyball.store.interface import RECOVERED, Transfer
 
 SETTLE_S = 3.0
 """So long consumers may take to settle what they hold before their queue goes to another node."""
@@ -208,7 +208,7 @@ class Members:
         """Give persistent messages another queue, in the store and at once; return how many. Raises StoreError."""
         if not messages:
             return 0
-        counts = {message.id: message.delivery_count for message in messages if message.delivery_count}
+        counts = {message.id: message.delivery_count or RECOVERED for message in messages if message.redelivered}
         transfer = Transfer([message.id for message in messages], source_id, destination_id, counts)
         try:
             if not all(message.stored for message in messages):

@@ -124,18 +124,23 @@ class IndexedBacklog:
         "_building",
         "_count",
         "_delivery_counts",
+        "_fresh",
         "_indexes",
         "_is_arrival_spare",
+        "_recovered_to",
         "_resident",
         "_void_to",
         "_wanted",
     )
 
-    def __init__(self, messages: Iterable[Message] = (), *, absent: int = 0, void_to: int = 0) -> None:
+    def __init__(
+        self, messages: Iterable[Message] = (), *, absent: int = 0, void_to: int = 0, recovered_to: int = 0
+    ) -> None:
         """`absent` messages are in the store and not in memory.
 
         What the store names up to the id `void_to` was purged and is only waiting to be deleted there. Messages
-        up to that id that came back after the purge stay resident.
+        up to that id that came back after the purge stay resident. What the store has up to the id `recovered_to` was
+        there before this node served the queue.
         """
         self._resident: dict[int, Message] = {message.id: message for message in messages}
         self._count = len(self._resident) + absent
@@ -146,6 +151,9 @@ class IndexedBacklog:
         self._building: dict[Shape, _Building] = {}
         self._wanted: dict[int, Load] = {}
         """Absent messages that somebody was told to load."""
+        self._recovered_to = recovered_to
+        self._fresh: set[int] = set()
+        """Absent messages up to that id that came later, from another node: they were not recovered."""
         self._delivery_counts: dict[int, int] = {}
         """How often absent messages were delivered before: the store does not know."""
 
@@ -248,6 +256,9 @@ class IndexedBacklog:
             self._resident[message.id] = message
             if self._delivery_counts:
                 message.delivery_count = self._delivery_counts.pop(message.id, message.delivery_count)
+            if message.id <= self._recovered_to:
+                message.recovered = message.id not in self._fresh
+                self._fresh.discard(message.id)
         left = [message_id for message_id in load.message_ids if self._wanted.get(message_id) is load]
         for message_id in left:
             del self._wanted[message_id]
@@ -269,6 +280,8 @@ class IndexedBacklog:
     def _note_delivery_count(self, message: Message) -> None:
         if message.delivery_count:
             self._delivery_counts[message.id] = message.delivery_count
+        if message.id <= self._recovered_to and not message.recovered:
+            self._fresh.add(message.id)
 
     def begin_index(self, shape: Shape, elsewhere: Iterable[int]) -> None:
         """Start an index that `fill_index` fills with what is stored; new messages find their way in at once.
@@ -333,6 +346,7 @@ class IndexedBacklog:
     def _lose(self, message_id: int) -> None:
         self._count -= 1
         self._delivery_counts.pop(message_id, None)
+        self._fresh.discard(message_id)
         for index in self._indexes.values():
             if not self._exclude(index.shape, message_id):
                 index.discard(message_id)

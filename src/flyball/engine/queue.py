@@ -86,6 +86,7 @@ class WorkingQueue(Counts):
         "parked",
         "queue",
         "ready_bytes",
+        "recovered_to",
         "sent",
         "traits",
     )
@@ -99,7 +100,7 @@ class WorkingQueue(Counts):
         """Whether the store knows the queue: only there can its messages be kept."""
         self._backlog: PlainBacklog | IndexedBacklog
         if summary.message_count:
-            self._backlog = IndexedBacklog(absent=summary.message_count)
+            self._backlog = IndexedBacklog(absent=summary.message_count, recovered_to=summary.last_message_id)
         else:
             self._backlog = PlainBacklog()
         self.addressed = dict(summary.addressed)
@@ -108,6 +109,8 @@ class WorkingQueue(Counts):
         self.sent = dict(summary.sent)
         """How many messages there are of each sender, ready or out."""
         self.last_message_id = summary.last_message_id
+        self.recovered_to = summary.last_message_id
+        """What was stored up to this id when the node began to serve the queue may have been delivered before."""
         self.traits = Traits()
         self.original: Original | None = None
         """What it stands for, if it is the shadow of a queue of another node."""
@@ -164,7 +167,7 @@ class WorkingQueue(Counts):
     def indexed(self) -> IndexedBacklog:
         """The backlog with its indexes; from the first call on the queue has them."""
         if isinstance(self._backlog, PlainBacklog):
-            self._backlog = IndexedBacklog(self._backlog, void_to=self._purged_to)
+            self._backlog = IndexedBacklog(self._backlog, void_to=self._purged_to, recovered_to=self.recovered_to)
         return self._backlog
 
     def visible_to(self, reader: int) -> int:
@@ -272,7 +275,7 @@ class WorkingQueue(Counts):
             self.got_no_ack += 1
         else:
             self.got += 1
-        if message.delivery_count:
+        if message.delivery_count or message.recovered:
             self.redelivered += 1
 
     @property
@@ -490,7 +493,7 @@ class WorkingQueue(Counts):
             self._blocked.pop(consumer.id, None)
 
     def _hand_over(self, consumer: Consumer, message: Message) -> Delivery:
-        if message.delivery_count:
+        if message.delivery_count or message.recovered:
             self.redelivered += 1
         if consumer.takes:
             self.got_no_ack += 1

@@ -19,6 +19,10 @@ NO_LIMIT = 2**62
 """For a number of bytes: as many as there are."""
 
 
+RECOVERED = -1
+"""In place of a count of deliveries: the message was recovered, and may have been delivered before."""
+
+
 @dataclass(slots=True, frozen=True)
 class Transfer:
     """Messages go over from one queue to another, which the node need not serve. They keep their ids."""
@@ -27,7 +31,8 @@ class Transfer:
     source: int
     destination: int
     delivery_counts: Mapping[int, int] = field(default_factory=dict)
-    """How often messages came back from a consumer, by id; those that are missing never did."""
+    """How often messages came back from a consumer, by id; those that are missing never did. RECOVERED stands for
+    never in the life of this node, but maybe before."""
 
 
 def is_same(transfers: Sequence[Transfer], others: Sequence[Transfer]) -> bool:

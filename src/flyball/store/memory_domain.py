@@ -25,7 +25,7 @@ from flyball.store.changes import (
     QueueDeleted,
     QueueMoved,
 )
-from flyball.store.interface import Transfer
+from flyball.store.interface import RECOVERED, Transfer
 from flyball.store.registry import JOINING_LEASE_S, NodeRecord, NodeState, VersionedChange, is_known_to_all
 
 JOINING_POLL_S = 0.02
@@ -250,7 +250,8 @@ class MemoryDomain:
                     queue_id=transfer.destination,
                     stored=True,
                     receipt=None,
-                    delivery_count=transfer.delivery_counts.get(message_id, 0),
+                    delivery_count=max(transfer.delivery_counts.get(message_id, 0), 0),
+                    recovered=transfer.delivery_counts.get(message_id) == RECOVERED,
                 )
                 moved.append(message_id)
         if moved:

@@ -193,7 +193,7 @@ def test_what_is_not_durable_is_gone_after_a_restart(node: Node, connect: Callab
 
     channel = node.restart()
 
-    assert take_all(channel, "kept") == ["kept"]
+    assert take_all(channel, "kept") == ["kept*"]
     for queue in ("passing", "exclusive"):
         other = connect(node.now).channel()
         with channel_closed(404, f"NOT_FOUND - no queue '{queue}' in vhost '/'"):
@@ -305,12 +305,12 @@ def test_a_limit_on_bytes_counts_what_was_there_before_a_restart(node: Node) -> 
     channel = node.restart()
 
     keep(channel, "drops", "2222")
-    assert take_all(channel, "drops") == ["1111", "2222"]
+    assert take_all(channel, "drops") == ["1111*", "2222"]
     with pytest.raises(NackError):
         keep(channel, "refuses", "2222")
     assert get(channel, "refuses", auto_ack=True) is not None
     keep(channel, "refuses", "2222")
-    assert take_all(channel, "refuses") == ["1111", "2222"]
+    assert take_all(channel, "refuses") == ["1111*", "2222"]
     keep(channel, "drops", "3333", "4444", "5555")
     assert take_all(channel, "drops") == ["4444", "5555"]
 
@@ -326,7 +326,7 @@ def test_a_new_limit_on_bytes_counts_what_was_there_before_a_restart(node: Node)
     node.manage("policy.set", name="short", pattern="", definition={"max-length-bytes": 10})
 
     wait_for_count(channel, "queue", 2)
-    assert take_all(channel, "queue") == ["3333", "4444"]
+    assert take_all(channel, "queue") == ["3333*", "4444"]
 
 
 def test_a_limit_on_length_counts_what_was_there_before_a_restart(node: Node) -> None:
@@ -337,7 +337,7 @@ def test_a_limit_on_length_counts_what_was_there_before_a_restart(node: Node) ->
     channel = node.restart()
 
     keep(channel, "queue", "3")
-    assert take_all(channel, "queue") == ["2", "3"]
+    assert take_all(channel, "queue") == ["2*", "3"]
 
 
 def test_the_highest_priority_comes_first_of_what_came_before_and_after_a_restart(node: Node) -> None:
@@ -350,7 +350,7 @@ def test_the_highest_priority_comes_first_of_what_came_before_and_after_a_restar
 
     for priority in (3, 9, 0):
         keep(channel, "queue", f"{priority} after", priority=priority)
-    assert take_all(channel, "queue") == ["5 before", "9 after", "3 before", "3 after", "1 before", "0 after"]
+    assert take_all(channel, "queue") == ["5 before*", "9 after", "3 before*", "3 after", "1 before*", "0 after"]
 
 
 # Crashes
@@ -382,7 +382,7 @@ def test_what_was_confirmed_is_there_after_a_crash_in_its_order(
     process.start()
 
     channel = open_channel(process)
-    assert take_all(channel, "queue") == [*bodies[50:], "last"]
+    assert take_all(channel, "queue") == [f"{body}*" for body in [*bodies[50:], "last"]]
 
 
 def test_a_transaction_that_was_committed_is_there_after_a_crash(
@@ -403,8 +403,8 @@ def test_a_transaction_that_was_committed_is_there_after_a_crash(
     process.start()
 
     channel = open_channel(process)
-    assert take_all(channel, "from") == ["1"]
-    assert take_all(channel, "to") == ["moved"]
+    assert take_all(channel, "from") == ["1*"]
+    assert take_all(channel, "to") == ["moved*"]
 
 
 def test_a_dead_letter_is_in_one_of_its_queues_whenever_the_node_is_killed(
@@ -427,7 +427,7 @@ def test_a_dead_letter_is_in_one_of_its_queues_whenever_the_node_is_killed(
         channel = open_channel(process)
         dead = count(channel, "dead")
         assert count(channel, "queue") + dead == len(bodies)
-    assert sorted(take_all(channel, "queue") + take_all(channel, "dead")) == sorted(bodies)
+    assert sorted(take_all(channel, "queue") + take_all(channel, "dead")) == sorted([f"{body}*" for body in bodies])
 
 
 # Backlogs that are larger than the memory for them
@@ -545,7 +545,7 @@ def test_confirms_wait_for_a_store_that_is_away_and_nothing_else_does(
             confirmed = publisher.expect(spec.Basic.Ack).delivery_tag
     hasty.kill()
     hasty.start()
-    assert take_all(open_channel(hasty), "queue") == ["0", "1"]
+    assert take_all(open_channel(hasty), "queue") == ["0*", "1*"]
 
 
 def test_what_is_declared_while_the_store_is_away_fails_and_can_be_declared_again(
@@ -569,7 +569,7 @@ def test_what_is_declared_while_the_store_is_away_fails_and_can_be_declared_agai
     keep(channel, "queue", "body")
     assert hasty.stop()[0] == 0
     hasty.start()
-    assert take_all(open_channel(hasty), "queue") == ["body"]
+    assert take_all(open_channel(hasty), "queue") == ["body*"]
 
 
 def channel_to_messages_in_the_store(node: ServeProcess, open_channel: OpenChannel) -> Any:
@@ -592,7 +592,7 @@ def test_a_consumer_waits_for_a_store_that_is_away(
         assert consumer.settle() == []
     finally:
         go_on()
-    assert consumer.wait_for(2) == ["0", "1"]
+    assert consumer.wait_for(2) == ["0*", "1*"]
 
 
 def test_a_get_that_needs_a_store_that_is_away_fails_in_time(
@@ -607,4 +607,18 @@ def test_a_get_that_needs_a_store_that_is_away_fails_in_time(
         go_on()
     assert (closed.value.reply_code, f"within {TIME_LIMIT_S:g} s" in closed.value.reply_text) == (541, True)
     ThorBangPeer(hasty.connect("thorbang")).wait_for_the_store()
-    assert take_all(open_channel(hasty), "queue") == ["0", "1"]
+    assert take_all(open_channel(hasty), "queue") == ["0*", "1*"]
+
+
+def test_recovered_messages_are_redelivered_as_in_rabbitmq(node: Node) -> None:
+    """RabbitMQ 3.10 marks everything that a restart finds, delivered or not."""
+    channel = node.start()
+    channel.queue_declare("q", durable=True)
+    keep(channel, "q", "delivered", "ready")
+    assert take(channel, "q").text == "delivered"
+    channel = node.restart()
+    keep(channel, "q", "new")
+    assert [take(channel, "q").text for _ in range(3)] == ["delivered*", "ready*", "new"]
+    # Given back they are redelivered whether they were recovered or not.
+    channel.basic_nack(0, multiple=True)
+    assert [take(channel, "q").text for _ in range(3)] == ["delivered*", "ready*", "new*"]

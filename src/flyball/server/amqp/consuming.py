@@ -112,9 +112,10 @@ class AmqpConsumer:
         origin, properties = message.origin, message.properties
         if not origin:
             origin, properties = present(message, self.queue.name)
-        if message.delivery_count:
+        redelivered = message.delivery_count > 0 or message.recovered
+        if redelivered:
             deliveries.redelivered += 1
-            if self.counts_deliveries:
+            if self.counts_deliveries and message.delivery_count:
                 properties = with_delivery_count(properties, message.delivery_count)
         session = channel.session
         session.note_delivery(message)
@@ -123,7 +124,7 @@ class AmqpConsumer:
                 channel.number,
                 self._prefix,
                 tag,
-                message.delivery_count > 0,
+                redelivered,
                 origin,
                 properties,
                 message.body,
@@ -346,7 +347,7 @@ class Deliveries:
         origin, properties = message.origin, message.properties
         if not origin:
             origin, properties = present(message, queue_name)
-        if message.delivery_count:
+        if message.redelivered:
             self.redelivered += 1
         if counted:
             properties = with_delivery_count(properties, message.delivery_count)
@@ -355,7 +356,7 @@ class Deliveries:
             encode_get_ok(
                 self._channel.number,
                 self.last_tag,
-                message.delivery_count > 0,
+                message.redelivered,
                 ready,
                 origin,
                 properties,

@@ -44,6 +44,7 @@ def message_of(found: Deliver, message_id: int, queue_id: int) -> Message:
         content.persistent,
         content.origin,
         found.delivery_count,
+        found.recovered,
     )
 
 

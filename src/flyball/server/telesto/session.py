@@ -497,7 +497,7 @@ def record_of(message: Message) -> wire.Record:
         message.priority,
         message.arrived_us,
         message.persistent,
-        message.delivery_count > 0,
+        message.redelivered,
         message.delivery_count,
         message.properties,
         message.body,

@@ -17,7 +17,17 @@ import asyncpg
 from flyball.errors import Fenced, StoreError, StoreInUse, StoreRewound, StoreUnavailable
 from flyball.model import Client, ClientMode, Definition, Message, PlacedQueue, Queue, QueueSummary, Snapshot
 from flyball.store.changes import Change, QueueCreated, QueueDeleted
-from flyball.store.interface import NO_LIMIT, Arrived, Batch, IndexColumns, IndexKeys, IndexPiece, Transfer, is_same
+from flyball.store.interface import (
+    NO_LIMIT,
+    RECOVERED,
+    Arrived,
+    Batch,
+    IndexColumns,
+    IndexKeys,
+    IndexPiece,
+    Transfer,
+    is_same,
+)
 from flyball.store.postgres import changes as told_changes
 from flyball.store.postgres import registry_statements, statements
 from flyball.store.postgres.history import History
@@ -268,7 +278,8 @@ class PostgresStore:
             _, messages = arrived.setdefault(transfer_id, (queue_id, []))
             if values[0] is not None:
                 message = _message(values)
-                message.delivery_count = delivery_count
+                message.delivery_count = max(delivery_count, 0)
+                message.recovered = delivery_count == RECOVERED
                 messages.append(message)
         return [Arrived(transfer_id, queue_id, messages) for transfer_id, (queue_id, messages) in arrived.items()]
 

@@ -75,6 +75,8 @@ _TWO_LONGS = struct.Struct(">qq")
 _BYTE_COUNT = struct.Struct(">BI")
 _CONSUME_BODY = struct.Struct(">qqdiB")
 _WINDOW_BODY = struct.Struct(">qd")
+# In the count of deliveries: the message was recovered, and may have been delivered more often.
+_RECOVERED = 1 << 31
 _DELIVER_HEAD = struct.Struct(">qqqI")
 _DELIVER_HEAD_BYTES = 28
 _SETTLE_HEAD = struct.Struct(">qBI")
@@ -244,7 +246,8 @@ def _read_delivery(data: bytes, at: int, end: int) -> tuple[Deliver, int]:
         raise ProtocolError("a frame ends within a delivery")
     consumer, message_id, arrived_us, delivery_count = _DELIVER_HEAD.unpack_from(data, at)
     content, at = _read_content(data, at + _DELIVER_HEAD_BYTES, end)
-    return Deliver(consumer, message_id, arrived_us, delivery_count, content), at
+    recovered = delivery_count & _RECOVERED != 0
+    return Deliver(consumer, message_id, arrived_us, delivery_count & ~_RECOVERED, content, recovered), at
 
 
 def _read_hello(data: bytes, at: int, end: int) -> Frame:
@@ -494,7 +497,8 @@ def content_of(message: Message) -> Content:
 
 
 def _delivery(consumer: int, message: Message) -> bytes:
-    head = _DELIVER_HEAD.pack(consumer, message.id, message.arrived_us, message.delivery_count)
+    count = message.delivery_count | _RECOVERED if message.recovered else message.delivery_count
+    head = _DELIVER_HEAD.pack(consumer, message.id, message.arrived_us, count)
     return head + _content(content_of(message))
 
 

@@ -153,6 +153,8 @@ class Deliver:
     arrived_us: int
     delivery_count: int
     content: Content
+    recovered: bool = False
+    """Whether it may have been delivered before its node served the queue."""
 
 
 @dataclass(slots=True)
