@@ -337,5 +337,5 @@ def test_a_peer_may_go_while_its_get_waits_for_the_store(
     peer.__exit__(None, None, None)
     node.call(lambda _: may_load.set())
     node.wait_until(lambda node: len(node.hub.connections) == connections - 1)
-    # It was sent to a peer that nobody knew to be gone.
-    assert take_all(channel, "queue") == ["0*", "1", "2", "3"]
+    # The first was sent to a peer that nobody knew to be gone; all were found in the store, and may have been before.
+    assert take_all(channel, "queue") == ["0*", "1*", "2*", "3*"]
