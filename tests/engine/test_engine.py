@@ -5,7 +5,6 @@ import pytest
 from flyball.engine.backlog import Load
 from flyball.engine.credit import SLOT_US
 from flyball.engine.engine import Engine
-from flyball.engine.queue import Delivery, WorkingQueue
 from flyball.errors import (
     ClientInUse,
     ClientNameTaken,
@@ -703,23 +702,22 @@ def test_the_engine_tells_once_in_which_queue_something_is_overdue_that_is_not_i
     assert engine.overdue_queue_ids() == set()
 
 
-def test_put_that_fails_half_way_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+class Broken(dict[int, int]):
+    """Counts of senders that cannot be counted up."""
+
+    def __setitem__(self, sender: int, count: int) -> None:
+        raise RuntimeError("broken")
+
+
+def test_put_that_fails_half_way_leaves_nothing() -> None:
     engine = Engine(Snapshot())
     engine.grant_message_ids(1, 100)
     first, second = engine.create_queue("first").id, engine.create_queue("second").id
     consumer = engine.consume(first, Selector(), 1, object())
     assert engine.feed(consumer, 0) == []
-    arrive = WorkingQueue.arrive
-
-    def failing(self: WorkingQueue, message: Message, now_us: int) -> Delivery | None:
-        if self.queue.id == second:
-            raise RuntimeError("broken")
-        return arrive(self, message, now_us)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(WorkingQueue, "arrive", failing)
-        with pytest.raises(RuntimeError):
-            engine.put(Draft(b"body", expires_us=10), [first, first, second], 0)
+    engine.queue(second).sent = Broken()
+    with pytest.raises(RuntimeError):
+        engine.put(Draft(b"body", sender=7, expires_us=10), [first, first, second], 0)
     for queue_id in (first, second):
         working = engine.queue(queue_id)
         assert (len(working), working.out, working.sent) == (0, {}, {})
