@@ -109,7 +109,9 @@ def run_example(name: str, address: str) -> str:
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    # On a busy machine asyncio's debug mode reports steps that took long: that says nothing about the example.
+    stderr = re.sub(r"^Executing <.*> took [\d.]+ seconds\n", "", done.stderr, flags=re.MULTILINE)
+    assert (done.returncode, stderr) == (0, "")
     return done.stdout
 
 
