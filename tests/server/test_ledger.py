@@ -82,11 +82,20 @@ def test_largest_connection_is_refused_and_no_other() -> None:
 
 def test_links_and_small_connections_are_never_refused() -> None:
     link = Holder(LIMIT_BYTES, is_link=True)
-    small = [Holder(LEAST_SHARE_BYTES) for _ in range(60)]
+    small = [Holder(LEAST_SHARE_BYTES) for _ in range(20)]
     ledger, _ = a_ledger(link, *small)
     ledger.tick()
     assert not link.reason
     assert not any(holder.reason for holder in small)
+
+
+def test_many_connections_that_each_hold_little_are_refused_until_all_fit() -> None:
+    idle = [Holder(1024) for _ in range(20)]
+    small = [Holder(LEAST_SHARE_BYTES) for _ in range(60)]
+    ledger, _ = a_ledger(*idle, *small)
+    ledger.tick()
+    assert ledger.connections_bytes <= CONNECTIONS_RATIO * LIMIT_BYTES
+    assert not any(holder.reason for holder in idle)
 
 
 def test_connection_with_more_than_its_share_of_unacked_messages_is_held_back_under_pressure() -> None:

@@ -59,7 +59,7 @@ DEFINITIONS_RATIO = 0.375
 # From this part of `--memory-bytes` on consumers are held to their share of unacked messages.
 PRESSURE_RATIO = 0.5
 
-# No connection is held back, or closed, for less.
+# No connection is held back, or closed, for less; where they are many, for less than an equal share.
 LEAST_SHARE_BYTES = 1024 * 1024
 
 # How often connections are looked at under pressure, and those that are held back.
@@ -202,12 +202,14 @@ class Ledger:
         self._held_back.discard(holder)
 
     def _refuse_largest(self) -> None:
+        limit_bytes = int(CONNECTIONS_RATIO * self.limit_bytes)
+        # Of thousands of connections that each hold little, all together may hold too much.
+        least_bytes = min(LEAST_SHARE_BYTES, limit_bytes // max(1, len(self.holders)))
         # Links are other nodes of the domain: what they hold is what their clients want.
         holders = sorted(
-            [holder for holder in self.holders if not holder.is_link and holder.charged_bytes > LEAST_SHARE_BYTES],
+            [holder for holder in self.holders if not holder.is_link and holder.charged_bytes > least_bytes],
             key=lambda holder: holder.charged_bytes,
         )
-        limit_bytes = int(CONNECTIONS_RATIO * self.limit_bytes)
         while holders and self.connections_bytes > limit_bytes:
             holder = holders.pop()
             held_bytes = holder.charged_bytes
