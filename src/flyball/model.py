@@ -39,6 +39,9 @@ QUEUE_BYTES = 4096
 EXCHANGE_BYTES = 2048
 BINDING_BYTES = 2048
 
+# What a place in the trie of a topic exchange costs: a word of a binding's key takes one, unless others begin alike.
+TOPIC_PLACE_BYTES = 512
+
 
 class ClientMode(enum.IntEnum):
     """What a client may do. The numbers are those of the Telesto protocol."""

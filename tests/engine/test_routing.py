@@ -563,3 +563,25 @@ def test_the_version_changes_with_every_change_of_routes() -> None:
     assert changed()
     router.delete("x")
     assert changed()
+
+
+@pytest.mark.parametrize("way", ["unbind", "drop_queue", "delete"])
+def test_words_of_topic_bindings_count_in_the_size_while_they_are_there(way: str) -> None:
+    router = Router("/")
+    empty_bytes = router.size_bytes
+    router.declare(Exchange("logs", "topic"))
+    few = Binding("logs", "few", routing_key="a")
+    router.bind(few)
+    few_bytes = router.size_bytes
+    many = Binding("logs", "many", routing_key="a." + ".".join("b" * 120))
+    router.bind(many)
+    assert router.size_bytes - few_bytes > 120 * 400
+    if way == "unbind":
+        router.unbind(many)
+        assert router.size_bytes == few_bytes
+    elif way == "drop_queue":
+        router.drop_queue("many")
+        assert router.size_bytes == few_bytes
+    else:
+        router.delete("logs")
+        assert router.size_bytes == empty_bytes

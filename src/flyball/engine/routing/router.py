@@ -155,9 +155,11 @@ class Router:
         """Let an exchange be as this one, which `declare` has refused as unlike it. It keeps its bindings."""
         place = self._place(exchange.name)
         self.size_bytes += size_of(exchange.arguments) - size_of(place.exchange.arguments)
+        self.size_bytes -= place.table.size_bytes
         place.exchange, place.table = exchange, _table_of(exchange.type)
         for binding in place.outgoing.values():
             place.table.add(binding)
+        self.size_bytes += place.table.size_bytes
         self._changed()
 
     def delete(self, name: str, *, if_unused: bool = False) -> Removal:
@@ -194,8 +196,9 @@ class Router:
         if key in place.outgoing:
             return False
         place.outgoing[key] = binding
-        self.size_bytes += BINDING_BYTES + size_of(binding.arguments)
+        before = place.table.size_bytes
         place.table.add(binding)
+        self.size_bytes += BINDING_BYTES + size_of(binding.arguments) + place.table.size_bytes - before
         if destination is not None:
             destination.incoming[key] = binding
         else:
@@ -336,7 +339,7 @@ class Router:
         for key, binding in list(place.outgoing.items()):
             self._forget(key, binding, removal)
         del self._places[place.exchange.name]
-        self.size_bytes -= EXCHANGE_BYTES + size_of(place.exchange.arguments)
+        self.size_bytes -= EXCHANGE_BYTES + size_of(place.exchange.arguments) + place.table.size_bytes
         removal.exchanges.append(place.exchange)
         self._changed()
 
@@ -359,7 +362,9 @@ class Router:
     def _remove_binding(self, key: _BindingKey, binding: Binding, removal: Removal) -> None:
         place = self._places[binding.source]
         del place.outgoing[key]
+        before = place.table.size_bytes
         place.table.remove(binding)
+        self.size_bytes -= before - place.table.size_bytes
         self._forget(key, binding, removal)
         self._changed()
 

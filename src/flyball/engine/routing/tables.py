@@ -57,6 +57,11 @@ class Table:
 
     __slots__ = ()
 
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory beside the bindings, about."""
+        return 0
+
     def add(self, binding: Binding) -> None:
         """Take in a binding that is not there yet."""
         raise NotImplementedError

@@ -7,7 +7,7 @@ at most: patterns with many `#` do not multiply.
 from __future__ import annotations
 
 from flyball.engine.routing.tables import Headers, Table, Targets
-from flyball.model import Binding
+from flyball.model import TOPIC_PLACE_BYTES, Binding
 
 
 def words_of(key: str) -> list[str]:
@@ -61,11 +61,17 @@ class _Place:
 class TopicTable(Table):
     """The words of the routing key fit the pattern: `*` stands for one word, `#` for any number of them."""
 
-    __slots__ = ("_root", "_step")
+    __slots__ = ("_root", "_size", "_step")
 
     def __init__(self) -> None:
         self._root = _Place(is_hash=False)
+        self._size = 0
+        """How many places there are."""
         self._step = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return TOPIC_PLACE_BYTES * self._size
 
     def add(self, binding: Binding) -> None:
         place = self._root
@@ -74,6 +80,7 @@ class TopicTable(Table):
             if following is None:
                 following = _Place(is_hash=word == "#")
                 place.set_next(word, following)
+                self._size += 1
             place = following
         place.targets.add(binding)
 
@@ -87,6 +94,7 @@ class TopicTable(Table):
         path[-1].targets.remove(binding)
         while words and path.pop().empty:
             path[-1].drop_next(words.pop())
+            self._size -= 1
 
     def match(self, routing_key: str, headers: Headers) -> list[Targets]:
         self._step += 1
