@@ -194,6 +194,8 @@ class Message:
     @property
     def redelivered(self) -> bool:
         """Whether a consumer has had it before, or may have."""
+    footprint_bytes: int = field(init=False, repr=False, compare=False)
+    """What it costs in memory."""
         return self.delivery_count > 0 or self.recovered
 
     @property
@@ -206,11 +208,10 @@ class Message:
         """How long the body is, wherever it is."""
         return len(self.body) if self.paged_bytes < 0 else self.paged_bytes
 
-    @property
-    def footprint_bytes(self) -> int:
-        """What it costs in memory."""
+    def __post_init__(self) -> None:
+        # Once: it is asked for when the message comes, when it is written and when it goes.
         size = len(self.body) + len(self.properties) + len(self.origin) + MESSAGE_OVERHEAD_BYTES
-        return size if self.expires_us is None else size + EXPIRY_BYTES
+        self.footprint_bytes = size if self.expires_us is None else size + EXPIRY_BYTES
 
 
 @dataclass(slots=True)

@@ -173,10 +173,10 @@ def test_a_tag_is_one_word(tags: tuple[str, ...]) -> None:
 
 def test_every_change_has_a_new_version() -> None:
     access = Access()
-    versions = [access.version]
+    versions = [access.version.number]
 
     def note() -> None:
-        versions.append(access.version)
+        versions.append(access.version.number)
 
     access.add_user(User("alice"))
     note()

@@ -667,6 +667,17 @@ def test_message_paged_out_while_unacked_comes_back_to_its_place_without_its_bod
     assert (again.id, again.delivery_count, again.body) == (first.id, 1, b"x" * 1000)
 
 
+def test_message_paged_in_after_its_queue_was_deleted_takes_no_memory() -> None:
+    engine, queue_id = an_engine(resident_limit_bytes=10**6)
+    message = put(engine, queue_id, Draft(b"x" * 1000))
+    message.stored = True
+    assert engine.take(queue_id, FIRST, 0) is message
+    assert engine.page_out(message) == 1000
+    engine.delete_queue(queue_id)
+    engine.page_in(message, Message(message.id, queue_id, b"x" * 1000, stored=True))
+    assert (engine.resident_bytes, message.is_paged) == (0, False)
+
+
 def test_only_what_the_store_has_is_paged_out_while_unacked() -> None:
     engine, queue_id = an_engine(resident_limit_bytes=10**6)
     message = put(engine, queue_id, Draft(b"x" * 1000))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 
 from flyball.engine.patterns import NamePattern, check_name, compile_pattern, never_fits
+from flyball.engine.version import Version
 from flyball.errors import (
     InvalidArgument,
     InvalidPattern,
@@ -40,12 +41,12 @@ class Action(enum.IntEnum):
 
 
 class Access:
-    """Users, virtual hosts and permissions. `version` counts up with every change, so that answers can be kept."""
+    """Users, virtual hosts and permissions. `version` advances with every change, so that answers can be kept."""
 
     __slots__ = ("_patterns", "_permissions", "_users", "_vhosts", "version")
 
     def __init__(self) -> None:
-        self.version = 0
+        self.version = Version()
         self._users: dict[str, User] = {}
         self._vhosts: dict[str, bool] = {DEFAULT_VHOST: True}
         """In the order in which they were added."""
@@ -101,7 +102,7 @@ class Access:
         check_name("user", user.name)
         check_tags(user.tags)
         self._users[user.name] = user
-        self.version += 1
+        self.version.advance()
 
     def delete_user(self, name: str) -> list[Permission]:
         """Remove the user and its permissions; return those. Raises UserNotFound."""
@@ -129,7 +130,7 @@ class Access:
         if vhost in self._vhosts:
             raise VhostNameTaken(vhost)
         self._vhosts[vhost] = True
-        self.version += 1
+        self.version.advance()
 
     def delete_vhost(self, vhost: str) -> list[Permission]:
         """Remove the virtual host and what users may do there; return that. Raises VhostNotFound, ReservedName."""
@@ -186,7 +187,7 @@ class Access:
         key = (permission.user, permission.vhost)
         self._permissions[key] = permission
         self._patterns[key] = patterns
-        self.version += 1
+        self.version.advance()
 
     def clear_permission(self, user: str, vhost: str) -> Permission | None:
         """Shut the user out of the virtual host; return what it was allowed. Raises UserNotFound, VhostNotFound."""
@@ -196,7 +197,7 @@ class Access:
         return dropped[0] if dropped else None
 
     def _drop(self, keys: list[tuple[str, str]]) -> list[Permission]:
-        self.version += 1
+        self.version.advance()
         for key in keys:
             del self._patterns[key]
         return [self._permissions.pop(key) for key in keys]

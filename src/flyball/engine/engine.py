@@ -84,12 +84,10 @@ class Engine:
         "_expiries",
         "_expiring",
         "_fractional",
-        "_id_end",
         "_id_ranges",
         "_name_counts",
         "_next_client_id",
         "_next_consumer_id",
-        "_next_message_id",
         "_next_queue_id",
         "_next_shadow_id",
         "_overdue",
@@ -100,6 +98,8 @@ class Engine:
         "gone",
         "keeps_messages",
         "members",
+        "message_id_end",
+        "next_message_id",
         "page_out_unacked",
         "queues_bytes",
         "queues_created",
@@ -142,8 +142,9 @@ class Engine:
         self._next_shadow_id = -1
         self._queue_id_end: int | None = None
         self._next_consumer_id = 1
-        self._next_message_id = 0
-        self._id_end = 0
+        self.next_message_id = 0
+        self.message_id_end = 0
+        """Where the ids end that follow each other: as a plain number cheap to ask for each message."""
         self._id_ranges: list[tuple[int, int]] = []
         self._fractional: dict[int, Consumer] = {}
         self._expiries: list[Expiry] = []
@@ -389,57 +390,48 @@ class Engine:
     # Message ids
 
     @property
-    def next_message_id(self) -> int:
-        return self._next_message_id
-
-    @property
     def most_copies(self) -> int:
         """How many copies a routed message can have: one in each queue."""
         return len(self._queues)
 
     @property
     def message_ids_left(self) -> int:
-        return self._id_end - self._next_message_id + sum(end - first for first, end in self._id_ranges)
-
-    @property
-    def message_ids_at_hand(self) -> int:
-        """How many of the ids left follow each other: cheap to ask for each message, and rarely few."""
-        return self._id_end - self._next_message_id
+        return self.message_id_end - self.next_message_id + sum(end - first for first, end in self._id_ranges)
 
     @property
     def first_spare_message_id(self) -> int:
         """From this one on all ids up to the last that was granted are unused, and nobody else's."""
-        return self._id_ranges[-1][0] if self._id_ranges else self._next_message_id
+        return self._id_ranges[-1][0] if self._id_ranges else self.next_message_id
 
     def grant_message_ids(self, first: int, count: int) -> None:
         """Allow the engine to use these ids for new messages, after those it may use already.
 
         Ids count up: those below are not used any more, if they come too late.
         """
-        if first < self._id_end:
+        if first < self.message_id_end:
             return
-        if self._next_message_id == self._id_end:
-            self._next_message_id = first
-            self._id_end = first + count
-        elif first == self._id_end:
-            self._id_end += count
+        if self.next_message_id == self.message_id_end:
+            self.next_message_id = first
+            self.message_id_end = first + count
+        elif first == self.message_id_end:
+            self.message_id_end += count
         else:
             self._id_ranges.append((first, first + count))
 
     def renew_message_ids(self, first: int, count: int) -> None:
         """Use these ids for new messages from now on, and none that were granted before."""
         self._id_ranges.clear()
-        self._next_message_id = first
-        self._id_end = first + count
+        self.next_message_id = first
+        self.message_id_end = first + count
 
     def use_message_id(self) -> int:
         """Return the next id for a message. A refused message uses up one as well."""
-        message_id = self._next_message_id
-        if message_id == self._id_end:
+        message_id = self.next_message_id
+        if message_id == self.message_id_end:
             raise RuntimeError("no message ids left: grant_message_ids was not called in time")
-        self._next_message_id += 1
-        if self._next_message_id == self._id_end and self._id_ranges:
-            self._next_message_id, self._id_end = self._id_ranges.pop(0)
+        self.next_message_id += 1
+        if self.next_message_id == self.message_id_end and self._id_ranges:
+            self.next_message_id, self.message_id_end = self._id_ranges.pop(0)
         return message_id
 
     # Messages
@@ -570,16 +562,23 @@ class Engine:
             return 0
         message.paged_bytes = len(message.body)
         message.body = message.properties = b""
+        message.footprint_bytes -= freed
         self.resident_bytes -= freed
         return freed
 
     def page_in(self, message: Message, stored: Message) -> None:
         """Give a message that is out what `page_out` has left to the store."""
-        if message.is_paged:
-            message.body = stored.body
-            message.properties = stored.properties
-            message.paged_bytes = -1
-            self.resident_bytes += len(message.body) + len(message.properties)
+        if not message.is_paged:
+            return
+        message.body = stored.body
+        message.properties = stored.properties
+        message.paged_bytes = -1
+        working = self._queues.get(message.queue_id)
+        # While it was read its queue may have been deleted, or moved, and what it took was released then.
+        if working is not None and working.out.get(message.id) is message:
+            gained = len(message.body) + len(message.properties)
+            message.footprint_bytes += gained
+            self.resident_bytes += gained
 
     def lose(self, message: Message) -> None:
         """A message that is out is not in the store any more, where `page_out` has left it: it is gone."""

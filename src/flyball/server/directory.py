@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from flyball.engine.version import Version
 from flyball.model import PlacedQueue, Queue
 
 
@@ -26,13 +27,13 @@ class RemoteQueue:
 class Directory:
     """All queues of other nodes, by id and by name."""
 
-    def __init__(self, queues: Iterable[PlacedQueue] = ()) -> None:
+    def __init__(self, queues: Iterable[PlacedQueue] = (), version: Version | None = None) -> None:
         self._by_id: dict[int, RemoteQueue] = {}
         self._by_name: dict[tuple[str, str], dict[int, RemoteQueue]] = {}
         self._counts: dict[str, int] = {}
         """How many names there are, by virtual host."""
-        self.version = 0
-        """Changes whenever a name may mean another queue than before."""
+        self.version = version or Version()
+        """Advances whenever a name may mean another queue than before."""
         for placed in queues:
             self.put(placed.queue, placed.owner)
 
@@ -72,7 +73,7 @@ class Directory:
 
     def put(self, queue: Queue, owner: int) -> RemoteQueue:
         """Note that a node serves the queue from now on."""
-        self.version += 1
+        self.version.advance()
         remote = self._by_id.get(queue.id)
         if remote is None:
             remote = self._by_id[queue.id] = RemoteQueue(queue, owner)
@@ -88,7 +89,7 @@ class Directory:
         """Forget a queue: it is gone, or this node serves it now."""
         remote = self._by_id.pop(queue_id, None)
         if remote is not None:
-            self.version += 1
+            self.version.advance()
             place = (remote.queue.vhost, remote.queue.name)
             named = self._by_name[place]
             del named[queue_id]

@@ -30,7 +30,6 @@ from flyball.server.broker import Broker
 from flyball.server.company import Company
 from flyball.server.connection import Connection, Hub, is_loopback
 from flyball.server.definitions import Definitions
-from flyball.server.directory import Directory
 from flyball.server.disk import DiskReserve
 from flyball.server.link import LinkSession, Peers
 from flyball.server.link.followers import CATCH_UP, Followers
@@ -196,8 +195,7 @@ async def serving(
         journal = supervisor.keep("journal", broker.journal.run)
         authority = Authority(broker.journal, snapshot.definitions, loopback_users=settings.loopback_users)
         await authority.start()
-        directory = Directory(snapshot.elsewhere)
-        topology = Topology(broker, authority, snapshot.definitions, directory)
+        topology = Topology(broker, authority, snapshot.definitions, snapshot.elsewhere)
         definitions = Definitions(broker.journal, KINDS, snapshot.definitions)
         await topology.start()
         amqp_context = AmqpContext(topology, _amqp_settings(settings))
@@ -232,7 +230,7 @@ async def serving(
         hub.owner_keys = (token, registry.secret) if registry.secret else (token,)
         peers.commands.update(Ownership(topology).commands)
         peers.commands[CATCH_UP] = membership.catch_up
-        remotes = Remotes(broker, directory, peers)
+        remotes = Remotes(broker, topology.directory, peers)
         remotes.catch_up = membership.catch_up
         remotes.claim = membership.claim
         hub.company = topics.company = Company(

@@ -31,7 +31,7 @@ from flyball.errors import (
     ReservedName,
     UnlikeDeclared,
 )
-from flyball.model import QUEUE_BYTES, Binding, Definition, Destination, Exchange, Queue, size_of
+from flyball.model import QUEUE_BYTES, Binding, Definition, Destination, Exchange, PlacedQueue, Queue, size_of
 from flyball.server.authority import Authority
 from flyball.server.broker import Broker
 from flyball.server.directory import Directory
@@ -67,16 +67,17 @@ class Topology:
         broker: Broker,
         authority: Authority,
         definitions: Iterable[Definition],
-        directory: Directory | None = None,
+        elsewhere: Iterable[PlacedQueue] = (),
     ) -> None:
         self.broker = broker
         self.engine = broker.engine
         self.authority = authority
-        self.directory = Directory() if directory is None else directory
+        self.version = authority.access.version
+        """Advances whenever a message may be routed, or allowed, differently than before."""
+        self.directory = Directory(elsewhere, self.version)
         """The queues of other nodes."""
         self.on_exchange_deleted: Callable[[Exchange], None] = lambda exchange: None
         """Called with every exchange that is gone, before that is durable."""
-        self._version = 0
         self._routers: dict[str, Router] = {}
         self._usage: dict[int, Usage] = {}
         self._owned: dict[object, set[int]] = {}
@@ -102,11 +103,6 @@ class Topology:
         for working in self.engine.queues:
             if working.is_unmeasured:
                 await self.broker.measure(working)
-
-    @property
-    def version(self) -> int:
-        """Changes whenever a message may be routed, or allowed, differently than before."""
-        return self._version + self.authority.access.version + self.directory.version
 
     def definitions_bytes(self) -> int:
         """What queues, exchanges and bindings take in memory, those included that other nodes serve; about."""
@@ -149,7 +145,7 @@ class Topology:
             done(None)
             return
         self._apply_policy_to_exchange(router, exchange)
-        self._version += 1
+        self.version.advance()
         if not self._keeps(exchange):
             done(None)
             return
@@ -174,7 +170,7 @@ class Topology:
         if not router.bind(binding):
             done(None)
             return
-        self._version += 1
+        self.version.advance()
         if not self._keeps_binding(router, binding):
             done(None)
             return
@@ -237,7 +233,7 @@ class Topology:
             member=declared.member,
             traits=self._traits(declared),
         )
-        self._version += 1
+        self.version.advance()
         working = self.engine.queue(queue.id)
         if queue.exclusive:
             self._usage_of(working).owner = owner
@@ -356,7 +352,7 @@ class Topology:
     def _queue_created(self, queue: Queue) -> None:
         """Another protocol has created a queue: policies apply to it, and messages find it."""
         self.engine.queue(queue.id).traits = self._traits(queue)
-        self._version += 1
+        self.version.advance()
 
     def _queue_deleted(self, queue: Queue) -> None:
         self._forget_usage(queue)
@@ -375,7 +371,7 @@ class Topology:
         self._forget_usage(queue)
 
     def _forget_usage(self, queue: Queue) -> None:
-        self._version += 1
+        self.version.advance()
         usage = self._usage.pop(queue.id, None)
         if usage is not None:
             if usage.expiry is not None:
@@ -385,7 +381,7 @@ class Topology:
 
     def _removed(self, removal: Removal) -> list[Change]:
         """Keep it that exchanges and bindings are gone; return what was submitted for that."""
-        self._version += 1
+        self.version.advance()
         changes: list[Change] = []
         for binding in removal.bindings:
             key = _key_of_binding(binding)
@@ -463,7 +459,7 @@ class Topology:
         except RequestError as error:
             # Two nodes may have changed what hangs together at the same time.
             log.warning("ignored a change of another node: %s", error)
-        self._version += 1
+        self.version.advance()
 
     def _follow_exchange(self, exchange: Exchange) -> None:
         router = self.router(exchange.vhost)
@@ -490,7 +486,7 @@ class Topology:
 
     def _gone_elsewhere(self, removal: Removal) -> None:
         """Another node has removed this, and what hung on it."""
-        self._version += 1
+        self.version.advance()
         self._kept_bindings.difference_update([_key_of_binding(binding) for binding in removal.bindings])
         for exchange in removal.exchanges:
             self.broker.meters.forget_exchange(exchange.vhost, exchange.name)
@@ -510,7 +506,7 @@ class Topology:
         router.set_policy_arguments(exchange.name, {} if policy is None else policy.definition)
 
     def _apply_policies(self, vhost: str) -> None:
-        self._version += 1
+        self.version.advance()
         router = self.router(vhost)
         for exchange in router.exchanges:
             self._apply_policy_to_exchange(router, exchange)

@@ -32,7 +32,7 @@ from typing import Protocol
 
 from flyball.errors import Fenced, FlyballError, InvalidArgument, StoreError, StoreUnavailable
 from flyball.faults import Faults
-from flyball.model import Message
+from flyball.model import MESSAGE_OVERHEAD_BYTES, Message
 from flyball.store.changes import Change, QueueCreated, QueueDeleted, QueueMoved
 from flyball.store.interface import Batch, Transfer
 
@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 
 OPERATION_BYTES = 200
 """What an operation counts beside its content: a guess at its memory, and a bound to the rows of a batch."""
+
+# What a message takes in memory beyond its content is counted there, and is not written.
+_SPARED_BYTES = MESSAGE_OVERHEAD_BYTES - OPERATION_BYTES
 
 MAX_BATCH_BYTES = 2 * 1024 * 1024
 """A batch that counts so much takes no more: the next ones go into another. Thousands of rows at once are not dearer
@@ -355,7 +358,7 @@ class _Gathering:
         return failing
 
     def count_cost(self) -> None:
-        contents_bytes = sum([_content_bytes(message) for message in self.appends.values()])
+        contents_bytes = sum([message.footprint_bytes - MESSAGE_OVERHEAD_BYTES for message in self.appends.values()])
         self.cost_bytes = contents_bytes + OPERATION_BYTES * (self.count + len(self.settled))
 
     def undo(self) -> tuple[list[Waiter], list[Waiter]]:
@@ -446,9 +449,7 @@ class GroupCommit:
         gathering.appends[message.id] = message
         if waiter is not None:
             gathering.append_waiters[message.id] = waiter
-        # Spelled out: this is on the path of every message.
-        content_bytes = len(message.body) + len(message.properties) + len(message.origin)
-        gathering.cost_bytes = cost_bytes = gathering.cost_bytes + OPERATION_BYTES + content_bytes
+        gathering.cost_bytes = cost_bytes = gathering.cost_bytes + message.footprint_bytes - _SPARED_BYTES
         if cost_bytes > self._limit_bytes:
             self._seal()
 
@@ -462,7 +463,7 @@ class GroupCommit:
             message_id = message.id
             for gathering in self._waiting:
                 if message_id in gathering.appends and not gathering.again:
-                    gathering.cost_bytes -= OPERATION_BYTES + _content_bytes(gathering.appends.pop(message_id))
+                    gathering.cost_bytes -= gathering.appends.pop(message_id).footprint_bytes - _SPARED_BYTES
                     if gathering.append_waiters or waiter is not None:
                         gathering.settle(message_id, waiter)
                     self._spared += 1
@@ -889,7 +890,7 @@ class GroupCommit:
     def _fail_append(self, gathering: _Gathering, message: Message, error: StoreError) -> None:
         """Take an append out that is refused, and answer its waiter."""
         del gathering.appends[message.id]
-        gathering.cost_bytes -= OPERATION_BYTES + _content_bytes(message)
+        gathering.cost_bytes -= message.footprint_bytes - _SPARED_BYTES
         waiter = gathering.append_waiters.pop(message.id, None)
         if waiter is not None:
             self._fail(waiter, error)
@@ -1043,10 +1044,6 @@ class GroupCommit:
         self._tell_flushed()
         if lost:
             log.error("%d operations were still pending when the writer ended", lost)
-
-
-def _content_bytes(message: Message) -> int:
-    return len(message.body) + len(message.properties) + len(message.origin)
 
 
 def _described(flight: _Gathering) -> str:

@@ -19,7 +19,6 @@ from flyball.server.broker import Broker
 from flyball.server.company import Company
 from flyball.server.connection import Hub
 from flyball.server.definitions import Definitions
-from flyball.server.directory import Directory
 from flyball.server.link import LinkSession, Peers
 from flyball.server.link.ownership import Ownership
 from flyball.server.remote import Remotes
@@ -187,7 +186,7 @@ async def _node(node_id: int, tasks: asyncio.TaskGroup, stack: contextlib.AsyncE
     tasks.create_task(broker.journal.run())
     authority = Authority(broker.journal, snapshot.definitions, loopback_users=("guest",))
     await authority.start()
-    topology = Topology(broker, authority, snapshot.definitions, Directory())
+    topology = Topology(broker, authority, snapshot.definitions)
     context = AmqpContext(
         topology,
         AmqpSettings(

@@ -166,6 +166,7 @@ class Publisher:
         "_routes",
         "_topology",
         "_vhost",
+        "_version",
         "confirmed",
         "is_confirming",
         "published",
@@ -180,6 +181,7 @@ class Publisher:
         self._channel = channel
         self._topology = context.topology
         self._engine = context.topology.engine
+        self._version = context.topology.version
         self._intake = context.intake
         self._journal = channel.session.broker.journal
         self._meters = channel.session.broker.meters
@@ -227,9 +229,8 @@ class Publisher:
 
     def publish(self, publish: Publish) -> None:
         """Take a message. Raises AmqpError or a RequestError that ends the channel."""
-        topology = self._topology
         route = self._routes.get(publish.origin)
-        if route is None or route.version != topology.version:
+        if route is None or route.version != self._version.number:
             route = self._find_route(publish.origin)
         properties = publish.properties
         found = self._essentials.get(properties)
@@ -242,7 +243,9 @@ class Publisher:
             targets, elsewhere, properties, ttl_us = self._look_closer(publish, route, found)
         if not (targets or elsewhere) and self._looks_again(route, publish):
             return
-        if len(targets) > self._engine.message_ids_at_hand and self._waits_for_ids(publish, len(targets)):
+        copies = len(targets)
+        engine = self._engine
+        if copies > engine.message_id_end - engine.next_message_id and self._waits_for_ids(publish, copies):
             return
         self.taken += 1
         route.meter.published += 1
@@ -254,7 +257,7 @@ class Publisher:
             return
         if not targets:
             self._miss(publish.mandatory, publish.origin, properties, publish.body)
-        if len(targets) > MANY_TARGETS:
+        if copies > MANY_TARGETS:
             self._channel.session.end_turn()
         if not self.is_confirming:
             self._intake.put(
@@ -263,10 +266,10 @@ class Publisher:
             return
         self.published = number = self.published + 1
         receipt: Receipt | None = None
-        awaits = found.persistent and (targets[0].is_stored if len(targets) == 1 else _any_stored(targets))
+        awaits = found.persistent and (targets[0].is_stored if copies == 1 else _any_stored(targets))
         if awaits:
             self._awaiting[number] = None
-            receipt = (self._confirm_one if len(targets) == 1 else self._confirm_copy, number)
+            receipt = (self._confirm_one if copies == 1 else self._confirm_copy, number)
         refused = self._intake.put(
             targets, publish.body, properties, publish.origin, found.persistent, found.priority, ttl_us, receipt
         )
@@ -350,7 +353,7 @@ class Publisher:
         if is_fixed:
             targets, elsewhere = self._route(exchange_name, [routing_key], lambda: _NO_HEADERS)
         meter = self._meters.exchange(self._vhost, exchange_name)
-        route = Route(self._topology.version, exchange_name, routing_key, targets, is_fixed, elsewhere, meter)
+        route = Route(self._version.number, exchange_name, routing_key, targets, is_fixed, elsewhere, meter)
         # A route to thousands of queues is long, and every routing key has one.
         cost_bytes = _ENTRY_BYTES + len(origin) + 8 * (len(targets) + len(elsewhere))
         if cost_bytes <= _LARGEST_REMEMBERED_BYTES:
