@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from flyball.errors import FlyballError, StoreError, StoreUnavailable
 from flyball.model import Message, Queue
 from flyball.store.changes import QueueCreated, QueueDeleted
-from flyball.store.group_commit import LINGER_S, MAX_BATCH_BYTES, GroupCommit, OutcomeUnknown
+from flyball.store.group_commit import LINGER_S, MAX_BATCH_BYTES, GroupCommit, OutcomeUnknown, Undo
 from flyball.store.interface import Batch
 
 LIMIT_S = 10.0
@@ -144,9 +144,11 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def running() -> AsyncIterator[Bench]:
+async def running(undo: Undo | None = None) -> AsyncIterator[Bench]:
     journal, clock, flushed = HeldJournal(), ManualClock(), list[None]()
-    writer = GroupCommit(journal, clock=clock, time_limit_s=LIMIT_S, on_flushed=lambda: flushed.append(None))
+    writer = GroupCommit(
+        journal, clock=clock, time_limit_s=LIMIT_S, on_flushed=lambda: flushed.append(None), undo=undo
+    )
     async with asyncio.TaskGroup() as group:
         task = group.create_task(writer.run())
         await turns()
@@ -391,6 +393,54 @@ async def test_a_remove_that_failed_and_succeeds_after_all_is_made_good_at_once(
         assert ids(bench.journal.sent()) == ([], [1])
         await bench.journal.sent().succeed()
         assert (bench.journal.contents, waiter.told, again.told) == ({}, (0, 1), (1, 0))
+
+
+class Undoing:
+    """Notes what it is told to undo."""
+
+    def __init__(self) -> None:
+        self.appended: list[int] = []
+        self.removed: list[int] = []
+
+    def append_refused(self, message: Message) -> None:
+        self.appended.append(message.id)
+
+    def remove_refused(self, message: Message) -> None:
+        self.removed.append(message.id)
+
+
+async def test_remove_that_failed_in_flight_and_is_refused_is_undone_once() -> None:
+    undoing = Undoing()
+    async with running(undoing) as bench:
+        waiter, first = Answers(), message(1)
+        bench.journal.contents[1] = first
+        first.stored = True
+        bench.writer.remove(first, waiter)
+        await turns()
+        await bench.clock.advance(LIMIT_S * 1.2)
+        assert waiter.told == (0, 1)  # and the message is in its queue again
+        await bench.journal.sent().fail(error=StoreError("never"))
+        assert (waiter.told, undoing.removed, first.stored) == ((0, 1), [], True)
+        assert bench.writer.pending_count == 0
+
+
+async def test_answer_of_what_cancelled_out_may_submit_something() -> None:
+    class Submitting(Answers):
+        def committed(self) -> None:
+            super().committed()
+            bench.writer.append(message(3), None)
+
+    async with running() as bench:
+        bench.writer.append(message(1), None)
+        await turns()
+        second, waiter = message(2), Submitting()
+        bench.writer.append(second, None)
+        await bench.clock.advance(LIMIT_S * 1.2)
+        assert bench.writer.remove(second, waiter)
+        await bench.clock.advance(LIMIT_S * 0.1)
+        assert waiter.told == (1, 0)
+        await bench.journal.sent().succeed()
+        assert ids(bench.journal.sent()) == ([3], [])
 
 
 async def test_an_append_that_failed_in_flight_does_not_stay_in_the_store() -> None:

@@ -843,8 +843,13 @@ class GroupCommit:
             self._note_refused(flight, error).groups += flight.groups
         for message in list(flight.appends.values()):
             self._fail_append(flight, message, error)
+        # Those that were given up in flight are in their queues again, since their time was up.
+        undone = {message.id for message in flight.undone_removes}
         for place, message in enumerate(flight.removes):
-            self._fail_remove(flight, message, flight.remove_waiters.get(place), error)
+            if message.id not in undone:
+                self._fail_remove(flight, message, flight.remove_waiters.get(place), error)
+            elif not flight.again:
+                message.stored = True
         self._fail_transfers(flight, error)
         self._answer_settled(flight)
         self._answer_marks(flight)
@@ -959,7 +964,8 @@ class GroupCommit:
                 break
             failed_any = True
             self._expire_waiting(oldest)
-        for gathering in self._waiting:
+        # Those who are answered may submit something.
+        for gathering in list(self._waiting):
             if gathering.expired:
                 self._answer_settled(gathering)
         if failed_any:
