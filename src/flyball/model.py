@@ -30,6 +30,10 @@ class Timestamp:
 MESSAGE_OVERHEAD_BYTES = 600
 """What a message costs in memory beyond its body and properties, indexes included."""
 
+# Queues that one request of Telesto or ThorBangMQ may name: a list of a million fits into 3 MB, and each mention is a
+# copy. Of a longer list one more is read, so that it is refused.
+MAX_COPIES = 10_000
+
 # What it costs to remember when a message in memory expires.
 EXPIRY_BYTES = 250
 

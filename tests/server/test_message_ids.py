@@ -8,7 +8,7 @@ import pytest
 from pika import spec
 
 from flyball.errors import FlyballError, StoreUnavailable
-from flyball.model import Draft, Message
+from flyball.model import MAX_COPIES, Draft, Message
 from flyball.server import broker
 from flyball.server.node import Node
 from flyball.wire import telesto as wire
@@ -72,11 +72,23 @@ def test_put_with_more_copies_than_ids_left_changes_nothing(node: RunningNode) -
 def test_thorbang_message_for_too_many_queues_is_refused_before_it_is_stored(memory_node: RunningNode) -> None:
     peer = thorbang(memory_node)
     client_id, queue_id = peer.set_up()
-    most = ";".join([str(queue_id)] * broker.MAX_COPIES)
+    most = ";".join([str(queue_id)] * MAX_COPIES)
     assert peer.ask(f"MSG,{client_id},{client_id},{most};{queue_id},1,0,text") == ["FAIL UNKNOWN -1"]
     assert memory_node.call(lambda node: len(node.hub.broker.engine.queue(queue_id))) == 0
     assert peer.ask(f"MSG,{client_id},{client_id},{most},1,0,text") == ["OK"]
-    assert memory_node.call(lambda node: len(node.hub.broker.engine.queue(queue_id))) == broker.MAX_COPIES
+    assert memory_node.call(lambda node: len(node.hub.broker.engine.queue(queue_id))) == MAX_COPIES
+
+
+def test_telesto_put_for_too_many_queues_is_refused_before_they_are_looked_for(memory_node: RunningNode) -> None:
+    peer = wide(memory_node)
+    absent = list(range(1000, 1001 + MAX_COPIES))
+    for packet in (
+        wire.Put(1, absent, []),
+        wire.PutMessage(2, wire.WireMessage(0, 1, 0, 0, 0, 1, 0, "text"), absent),
+        wire.Put(3, list(range(1000, 1000 + 4_000_000)), []),
+    ):
+        assert peer.refusal(packet) == wire.ErrorCode.LIMIT_EXCEEDED
+    assert peer.refusal(wire.Put(4, absent[1:], [])) == wire.ErrorCode.QUEUE_NOT_EXISTING
 
 
 def test_telesto_put_gets_ids_for_all_drafts_or_stores_none(node: RunningNode) -> None:

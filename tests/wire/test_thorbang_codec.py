@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball.errors import ProtocolError
+from flyball.model import MAX_COPIES
 from flyball.wire.thorbang import (
     BAD_REQUEST,
     MSG0,
@@ -377,3 +378,13 @@ def test_answers_do_not_depend_on_how_the_bytes_arrive() -> None:
         while (answer := decoder.next_answer()) is not None:
             answers.append(answer)
     assert answers == [b"OK", b"MSG,1,7,12,hi", b"", b"MSG0"]
+
+
+def test_of_a_list_that_is_too_long_one_queue_more_than_allowed_is_read() -> None:
+    for tail in ("10", "none", "10;none;10", "10" + ";10" * 1_000_000):
+        request = parse_request(f"MSG,1,1,{'10;' * (MAX_COPIES + 1)}{tail},1,0,text")
+        assert isinstance(request, Send)
+        assert request.queue_ids == [10] * (MAX_COPIES + 1)
+    request = parse_request(f"MSG,1,1,{'10;' * MAX_COPIES};;,1,0,text")
+    assert isinstance(request, Send)
+    assert (len(request.queue_ids), request.malformed_after) == (MAX_COPIES, False)

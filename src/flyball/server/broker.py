@@ -32,7 +32,7 @@ from flyball.errors import (
     StoreUnavailable,
 )
 from flyball.faults import Faults
-from flyball.model import DEFAULT_VHOST, Client, ClientMode, Draft, Message, Queue, Selector, Snapshot
+from flyball.model import DEFAULT_VHOST, MAX_COPIES, Client, ClientMode, Draft, Message, Queue, Selector, Snapshot
 from flyball.server import clock
 from flyball.server.listings import CHEAP_MESSAGES, Listings
 from flyball.server.memory import Ledger
@@ -47,10 +47,6 @@ log = logging.getLogger(__name__)
 
 ID_BLOCK = 1_000_000
 """So many message ids are reserved in the store at a time."""
-
-# Queues that one message of Telesto or ThorBangMQ may name: a list of a million fits into a request of 3 MB, and each
-# mention is a copy.
-MAX_COPIES = 10_000
 
 NO_IDS = "the store has not given out numbers for new messages yet: put it again"
 
@@ -488,7 +484,7 @@ class Broker:
     def check_copies(self, count: int) -> None:
         """Raise InvalidBody for a request that would store too many messages."""
         if count > MAX_COPIES:
-            raise InvalidBody(f"a request may store {MAX_COPIES} messages, not {count}")
+            raise InvalidBody(f"a request may store {MAX_COPIES} messages at most")
 
     def check_size(self, size_bytes: int) -> None:
         """Raise InvalidBody for a message whose body and properties are too large."""

@@ -235,7 +235,6 @@ def put_message(session: TelestoSession, packet: wire.PutMessage, request: Teles
         raise NotPermitted("a client needs mode FULL to put messages")
     engine = session.broker.engine
     queue_ids = [message.queue_id, *packet.additional_queue_ids]
-    session.broker.check_copies(len(queue_ids))
     text = message.text
     # In the order of the original: its database cannot be told of a zero byte, then looks for the queue, then draws
     # the id, and only then finds the text too long.

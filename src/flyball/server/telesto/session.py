@@ -213,22 +213,27 @@ class TelestoSession(RequestConnection):
         return home
 
     def _check_queues(self, packet: wire.Packet) -> None:
-        """Raise QueueNotFound for a queue that the client must not reach.
+        """Raise QueueNotFound for a queue that the client must not reach, and InvalidBody for too many of them.
 
         The protocol has no passwords, so it leads to the default virtual host only, unless the client is the node's
         owner. The engine's shadows, which have ids below zero, are for nobody.
         """
-        for queue_id in _queue_ids(packet):
-            working = self.broker.engine.find_working(queue_id)
-            found = self.hub.directory.get(queue_id) if working is None else working
-            if found is None:
-                continue
-            if queue_id < 0 or (found.queue.vhost != DEFAULT_VHOST and not self.is_owner):
+        queue_ids = _queue_ids(packet)
+        # Before each of them is looked at.
+        self.broker.check_copies(len(queue_ids))
+        for queue_id in queue_ids:
+            if not self.may_reach(queue_id):
                 raise QueueNotFound(queue_id)
 
     def handle_here(self, packet: wire.Packet, request: TelestoRequest) -> None:
         """Carry out a request that was to be passed on, and is this node's now."""
         try:
+    def may_reach(self, queue_id: int) -> bool:
+        """Whether the client may use a queue, as far as this node knows it; asked again when it has heard of it."""
+        working = self.broker.engine.find_working(queue_id)
+        found = self.hub.directory.get(queue_id) if working is None else working
+        return found is None or (queue_id >= 0 and (found.queue.vhost == DEFAULT_VHOST or self.is_owner))
+
             handler = self._table.get(type(packet))
             if handler is None:
                 raise NotIdentified(f"packet {type(packet).__name__} is not allowed now")

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Sequence
 
 from flyball.errors import ProtocolError
+from flyball.model import MAX_COPIES
 
 BYTE = struct.Struct(">b")
 SHORT = struct.Struct(">h")
@@ -79,12 +80,12 @@ def read_count(data: bytes, at: int, end: int, smallest: int) -> int:
 
 
 def read_ints(data: bytes, at: int, end: int) -> tuple[list[int], int]:
-    """Return the array of int at `at` and where it ends."""
+    """Return the array of int at `at`, up to one more than `MAX_COPIES` of it, and where it ends."""
     count = read_count(data, at, end, 4)
     at += 4
     if count == 1:
         return [INT.unpack_from(data, at)[0]], at + 4
-    return list(struct.unpack_from(f">{count}i", data, at)), at + 4 * count
+    return list(struct.unpack_from(f">{min(count, MAX_COPIES + 1)}i", data, at)), at + 4 * count
 
 
 def write_ints(values: Sequence[int]) -> bytes:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flyball.errors import ProtocolError
+from flyball.model import MAX_COPIES
 
 OK = b"OK\0"
 MSG0 = b"MSG0\0"
@@ -163,8 +164,9 @@ def _parse_send(arguments: str) -> Request:
         send.queue_ids.append(_long(queues))
         return send
     # Empty parts at the end do not count, but an empty list is written as a semicolon, not as nothing.
-    parts = queues.rstrip(";").split(";") if queues.strip(";") or not queues else []
-    for part in parts:
+    parts = queues.rstrip(";").split(";", MAX_COPIES + 1) if queues.strip(";") or not queues else []
+    # Of a list that is too long one more is read, so that it is refused: each number takes time.
+    for part in parts[: MAX_COPIES + 1]:
         try:
             send.queue_ids.append(_long(part))
         except ValueError:
