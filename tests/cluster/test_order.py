@@ -165,6 +165,10 @@ async def test_what_comes_behind_something_that_was_refused_is_refused_until_the
         async def ask(packet: wire.Packet) -> type[wire.Packet]:
             return type(await connection.request(packet, "ask"))
 
+        nonce = await connection.request(wire.AskNonce(0), "ask")
+        assert isinstance(nonce, wire.Nonce)
+        assert heir.node is not None
+        assert await ask(wire.Prove(0, wire.proof_of(heir.node.hub.owner_keys[-1], nonce.data))) is wire.Success
         await ask(wire.RegisterClient(0, "another node", 1))
         assert await ask(wire.Forwarded(0)) is wire.Success
         draft = wire.WireDraft(b"a")

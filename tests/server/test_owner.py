@@ -37,15 +37,22 @@ COMMANDS: dict[str, dict[str, object]] = {
     "permission.set": {"user": "guest"},
     "policy.set": {"name": "p", "pattern": ".*", "definition": {"max-length": 0}},
     "topic.delete": {"name": "t"},
+    "topic.parent": {"name": "t", "parent": None},
+    "topic.unsubscribe": {"name": "t", "subscription": "s"},
     "domain.show": {},
     "no.such": {},
 }
 
 ADMINISTERING = [
     *(wire.Manage(1, command(name, **arguments)) for name, arguments in COMMANDS.items()),
+    wire.Manage(1, command("topic.create", name="t", vhost="other")),
+    wire.Manage(1, command("topic.list", vhost="other")),
+    wire.Manage(1, command("topic.subscriptions", name="t", vhost="other")),
+    wire.Place(1, 0, "other", "closed", "client", "", ""),
     wire.DeleteQueue(1, 1),
     wire.Purge(1, 1),
     wire.RemoveClient(1, 1),
+    wire.Forwarded(1),
 ]
 
 
@@ -102,6 +109,28 @@ def test_queues_of_other_virtual_hosts_are_out_of_reach_without_the_token(
     assert memory_node.call(lambda node: [(w.queue.name, len(w)) for w in node.hub.broker.engine.queues]) == [
         ("closed", 0)
     ]
+
+
+def test_only_the_owner_is_told_of_other_virtual_hosts(
+    memory_node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    telesto(memory_node).create_queue("open")
+    memory_node.run(lambda node: node.hub.authority.add_vhost("other"))
+    memory_node.call(lambda node: node.hub.broker.engine.create_queue("closed", vhost="other"))
+    address = str(memory_node.address("telesto"))
+
+    def told(client: Client) -> list[list[str]]:
+        found = client.status()["queues"], client.manage("queue.list"), client.manage("topic.list")
+        return [[each["name"] for each in names] for names in found]
+
+    with Client.connect(address) as owner:
+        owner.create_topic("news")
+        owner.manage("topic.create", name="secret", vhost="other")
+        assert told(owner) == [["open", "closed"], ["open", "closed"], ["news", "secret"]]
+    monkeypatch.setenv("FLYBALL_TOKEN_FILE", "/nowhere")
+    with Client.connect(address) as client:
+        client.create_topic("more")
+        assert told(client) == [["open"], ["open"], ["more", "news"]]
 
 
 def test_recorded_protocol_needs_no_token(memory_node: RunningNode) -> None:

@@ -13,11 +13,13 @@ import pytest
 from flyball.client import CommandRefused, Outcome, sync
 from flyball.engine.queue import WorkingQueue
 from flyball.errors import QueueNameTaken, QueueNotFound
+from flyball.model import MAX_COPIES, Queue
 from flyball.server import topics
 from flyball.server.connection import MAX_IN_FLIGHT
 from flyball.server.node import Node
 from flyball.server.telesto import plain as plain_requests
 from flyball.server.telesto import relay
+from flyball.server.telesto.extension import MAX_REFUSED
 from flyball.server.telesto.session import TelestoSession
 from flyball.wire import telesto as wire
 from flyball.wire.telesto import ErrorCode, WireDraft, WireMessage, WireSelector
@@ -297,6 +299,59 @@ def test_what_another_node_passes_on_is_not_passed_on_again(pair: Pair, clients:
     peer = wide(pair[1])
     peer.get(wire.Success, wire.Forwarded(1))
     assert peer.refusal(wire.Take(2, queue.id, WireSelector(), 1, 0)) == ErrorCode.QUEUE_NOT_EXISTING
+
+
+@pytest.mark.parametrize("is_owner", [False, True])
+def test_queue_that_is_heard_of_late_is_reached_in_its_virtual_host_only(pair: Pair, is_owner: bool) -> None:
+    def create(node: Node) -> tuple[Queue, int]:
+        return node.hub.broker.engine.create_queue("closed", vhost="other"), node.membership.node_id
+
+    queue, owner = pair[0].call(create)
+
+    async def hear_of_it() -> None:
+        pair[1].node.hub.directory.put(queue, owner)
+
+    pair[1].call(lambda node: setattr(node.hub.company, "catch_up", hear_of_it))
+    peer = TelestoPeer(pair[1].connect("telesto"))
+    peer.widen()
+    if is_owner:
+        peer.prove()
+    peer.join("alice")
+    packets: list[wire.Packet] = [
+        wire.Put(1, [queue.id], [WireDraft(b"text", 0, 0, 0, False)]),
+        wire.Peek(2, queue.id, WireSelector()),
+        wire.ListIds(3, queue.id, 0, 1),
+        wire.Take(4, queue.id, WireSelector(), 1, 0),
+        wire.Consume(5, queue.id, WireSelector(), 1.0),
+    ]
+    for packet in packets:
+        pair[1].call(lambda node: node.hub.directory.remove(queue.id))
+        answer = peer.ask(packet)
+        if is_owner:
+            assert not isinstance(answer, wire.Error)
+        else:
+            assert isinstance(answer, wire.Error)
+            assert answer.code == ErrorCode.QUEUE_NOT_EXISTING
+
+
+def test_a_connection_with_too_many_refused_puts_ends(memory_node: RunningNode) -> None:
+    peer = wide(memory_node)
+    peer.get(wire.Success, wire.Forwarded(1))
+
+    def held(node: Node) -> tuple[int, int]:
+        [session] = [found for found in node.hub.connections if isinstance(found, TelestoSession)]
+        return len(session.refused), session.held_bytes()
+
+    count, before_bytes = memory_node.call(held)
+    assert count == 0
+    for first in range(1000, 1000 + MAX_REFUSED, MAX_COPIES):
+        packet = wire.Put(2, list(range(first, first + MAX_COPIES)), [WireDraft(b"a")])
+        assert peer.refusal(packet) == ErrorCode.QUEUE_NOT_EXISTING
+    count, held_bytes = memory_node.call(held)
+    assert count == MAX_REFUSED
+    assert held_bytes - before_bytes >= 50 * MAX_REFUSED
+    peer.send(wire.Put(3, [999], [WireDraft(b"a")]))
+    assert peer.is_closed_by_node()
 
 
 def test_when_the_other_node_stops_consumers_end_and_requests_are_refused_in_time(

@@ -181,7 +181,7 @@ class Client:
         """Return what the node tells about itself and its queues."""
         self._link.require_extension("status")
         async with self._link.time_limit("status", time_limit_s):
-            answer = await self._link.exchange(wire.Status(0), "status", repeatable=True)
+            answer = await self._link.exchange(wire.Status(0), "status", repeatable=True, as_owner=True)
             report = expect(answer, wire.StatusReport).report
         try:
             found = json.loads(report)
@@ -199,7 +199,8 @@ class Client:
         self._link.require_extension("manage")
         request = wire.Manage(0, json.dumps({**arguments, "command": command}).encode())
         async with self._link.time_limit(command, time_limit_s):
-            answer = await self._link.exchange(request, command, repeatable=command.endswith(".list"))
+            is_list = command.endswith(".list")
+            answer = await self._link.exchange(request, command, repeatable=is_list, as_owner=is_list)
             result = expect(answer, wire.Managed).result
         try:
             return json.loads(result)

@@ -119,6 +119,9 @@ class Link:
         self._reconnects = reconnects
         self._on_move = on_move
         self._token_file = token_file
+        self._proving = asyncio.Lock()
+        self._proved: Connection | None = None
+        """The connection on which the token was proved, if there is one, before something was asked."""
         self._connection: Connection | None = None
         self._changed = asyncio.Event()
         """Set while there is a connection, or will never be one again."""
@@ -269,15 +272,27 @@ class Link:
             await self._changed.wait()
 
     async def exchange(
-        self, packet: wire.Packet, operation: str, *, repeatable: bool = False, waits: bool = False
+        self,
+        packet: wire.Packet,
+        operation: str,
+        *,
+        repeatable: bool = False,
+        waits: bool = False,
+        as_owner: bool = False,
     ) -> wire.Packet:
         """Send a request and return its answer, which may be an Error.
 
         A request that was surely not sent is sent again on the next connection; one whose fate is unknown only
-        if it is `repeatable`. There is no time limit here: use `time_limit` around it.
+        if it is `repeatable`. With `as_owner` the node's token is proved first, if there is one: others are told less.
+        There is no time limit here: use `time_limit` around it.
         """
 
         async def send(connection: Connection) -> wire.Packet:
+            if as_owner:
+                async with self._proving:
+                    if self._proved is not connection:
+                        await self._prove(connection)
+                        self._proved = connection
             answer = await connection.request(packet, operation, waits=waits)
             if type(answer) is wire.Error and answer.code == ErrorCode.NOT_OWNER and await self._prove(connection):
                 answer = await connection.request(packet, operation, waits=waits)

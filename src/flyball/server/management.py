@@ -221,8 +221,21 @@ COMMANDS: dict[str, Command] = {
 FOR_EVERYBODY = frozenset(command for command in COMMANDS if command.startswith(("queue.", "topic.")))
 """Commands that need no administrator: who may create queues may list them, and create topics."""
 
-FOR_ALL_CLIENTS = FOR_EVERYBODY - {"topic.delete", "topic.unsubscribe"}
-"""Commands that need no token either: they delete nothing."""
+# Commands that need no token either, in the default virtual host: they change nothing that is there.
+FOR_ALL_CLIENTS = frozenset({"queue.list", "topic.create", "topic.list", "topic.subscriptions"})
+
+
+def needs_owner(command: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether only the node's owner may have this done."""
+    return command not in FOR_ALL_CLIENTS or arguments.get("vhost") not in (None, DEFAULT_VHOST)
+
+
+async def manage_for_all(hub: Hub, command: str, arguments: Mapping[str, Any]) -> Any:
+    """Carry out a command that does not need the owner: it concerns the default virtual host only."""
+    if command == "topic.list":
+        arguments = {**arguments, "vhost": DEFAULT_VHOST}
+    found = await manage(hub, command, arguments)
+    return [queue for queue in found if queue["vhost"] == DEFAULT_VHOST] if command == "queue.list" else found
 
 
 async def manage(hub: Hub, command: str, arguments: Mapping[str, Any]) -> Any:

@@ -18,8 +18,8 @@ LIST_LIMIT_S = 3.0
 _STARTED = time.monotonic()
 
 
-def status_of(hub: Hub) -> dict[str, Any]:
-    """Return the node's state as plain values that JSON can carry."""
+def status_of(hub: Hub, vhost: str | None = None) -> dict[str, Any]:
+    """Return the node's state as plain values that JSON can carry, with the queues of all virtual hosts or of one."""
     broker = hub.broker
     engine = broker.engine
     recorder = hub.recorder
@@ -43,7 +43,7 @@ def status_of(hub: Hub) -> dict[str, Any]:
         },
         **{name: report() for name, report in hub.reports.items()},
         "trace": None if recorder is None else {"dropped": recorder.dropped, "failures": recorder.failures},
-        "queues": [queue_report(working) for working in engine.queues],
+        "queues": [queue_report(working) for working in engine.queues if vhost in (None, working.queue.vhost)],
     }
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flyball.errors import FlyballError, InvalidBody, NotPermitted, RequestError, StoreUnavailable, TopicNotFound
-from flyball.model import ClientMode, Draft, Message
+from flyball.model import DEFAULT_VHOST, ClientMode, Draft, Message
 from flyball.server.amqp.presentation import present
 from flyball.server.broker import NO_IDS
 from flyball.server.placement import NoPlaceYet, PlaceRequest, Role
-from flyball.server.telesto.session import Refusal, TelestoRequest, TelestoSession
+from flyball.server.telesto.session import Refusal, TelestoRequest, TelestoSession, not_owner
 from flyball.trace.schema import Kind
 from flyball.wire import telesto as wire
 from flyball.wire.amqp import write_origin
@@ -29,6 +29,8 @@ def place(session: TelestoSession, packet: wire.Place, request: TelestoRequest) 
     request.kind = Kind.LOOK_UP
     if packet.role not in tuple(Role):
         raise RequestError(f"there is no role {packet.role}")
+    if packet.vhost != DEFAULT_VHOST and not session.is_owner:
+        raise not_owner()
     wish = PlaceRequest(
         packet.vhost, packet.queue_name, Role(packet.role), packet.client_name, packet.session_id, packet.avoid
     )
@@ -67,6 +69,8 @@ def leave(session: TelestoSession, packet: wire.Leave, request: TelestoRequest) 
 def forwarded(session: TelestoSession, packet: wire.Forwarded, request: TelestoRequest) -> None:
     """Another node passes on what its client wants: it comes no further."""
     request.kind = Kind.IDENTIFY
+    if not session.is_owner:
+        raise not_owner()
     session.is_forwarded = True
     session.succeed(request)
 

@@ -17,7 +17,7 @@ from flyball.errors import (
     QueueNotFound,
     RequestError,
 )
-from flyball.model import ClientMode, Message, Order, Selector
+from flyball.model import DEFAULT_VHOST, ClientMode, Message, Order, Selector
 from flyball.server import management
 from flyball.server.status import status_of
 from flyball.server.telesto import plain
@@ -43,6 +43,9 @@ MOST_IDS = 100_000
 
 MOST_LEASED = 65_535
 """So many messages may be with one consumer."""
+
+# Queues of which it is kept that a put there was refused, of one connection from another node.
+MAX_REFUSED = 100_000
 
 MOST_CONSUMERS = 1000
 """So many consumers may one connection have."""
@@ -138,6 +141,9 @@ def _keep_order(session: TelestoSession, packet: wire.Put, absent: int | None) -
     refused = next((queue_id for queue_id in packet.queue_ids if queue_id in session.refused), absent)
     if refused is not None:
         session.refused.update(packet.queue_ids)
+        if len(session.refused) > MAX_REFUSED:
+            # The other node begins anew with another connection.
+            session.close(f"puts to more than {MAX_REFUSED} queues were refused")
         raise QueueNotFound(refused)
 
 
@@ -412,7 +418,7 @@ def purge(session: TelestoSession, packet: wire.Purge, request: TelestoRequest) 
 
 def status(session: TelestoSession, packet: wire.Status, request: TelestoRequest) -> None:
     request.kind = Kind.STATUS
-    report = json.dumps(status_of(session.hub)).encode()
+    report = json.dumps(status_of(session.hub, None if session.is_owner else DEFAULT_VHOST)).encode()
     session.reply(request, wire.StatusReport(packet.packet_id, report))
 
 
@@ -437,9 +443,12 @@ async def _manage(session: TelestoSession, packet: wire.Manage, request: Telesto
         command, arguments = management.read_command(packet.command)
         if not session.peer_is_loopback and command not in management.FOR_EVERYBODY:
             raise Refusal(wire.ErrorCode.NOT_LOCAL, "a node is managed only from the machine on which it runs")
-        if not session.is_owner and command not in management.FOR_ALL_CLIENTS:
+        if session.is_owner:
+            result = await management.manage(session.hub, command, arguments)
+        elif management.needs_owner(command, arguments):
             raise not_owner()
-        result = await management.manage(session.hub, command, arguments)
+        else:
+            result = await management.manage_for_all(session.hub, command, arguments)
     except Refusal as error:
         session.refuse(request, error)
     except (RequestError, ClusterError) as error:

@@ -97,10 +97,10 @@ class Upstream(asyncio.Protocol):
             async with asyncio.timeout(CONNECT_LIMIT_S):
                 await asyncio.get_running_loop().create_connection(lambda: self, *self._address)
                 await self._expect(wire.IdentifyClient(0, wire.EXTENSION_CLIENT_ID), wire.Welcome)
-                await self._expect(wire.Forwarded(0), wire.Success)
                 # The client's own node has seen what the client may do.
                 nonce = await self._expect(wire.AskNonce(0), wire.Nonce)
                 await self._expect(wire.Prove(0, wire.proof_of(self._relay.secret, nonce.data)), wire.Success)
+                await self._expect(wire.Forwarded(0), wire.Success)
                 if self._client_id:
                     await self._identify()
         except (OSError, TimeoutError, ProtocolError) as error:
@@ -302,7 +302,7 @@ class Relay:
         """Put them wherever the queues are. `number` is the place among the client's puts, the last if not given."""
         places_of: dict[int, list[int]] = {}
         for place, queue_id in enumerate(queue_ids):
-            if not self.knows(queue_id):
+            if not self.knows(queue_id) or not self.may_reach(queue_id):
                 done([], QueueNotFound(queue_id))
                 return
             places_of.setdefault(self.owner_of(queue_id) or 0, []).append(place)
@@ -494,6 +494,10 @@ class Relay:
         """Whether the queue is served here, or by another node that this one has heard of."""
         return self.serves(queue_id) or self.owner_of(queue_id) is not None
 
+    def may_reach(self, queue_id: int) -> bool:
+        """Whether the client may use the queue: the other node takes this one's word for it."""
+        return self._session.may_reach(queue_id)
+
     def look_again(self, go_on: Callable[[], None]) -> None:
         """Follow the other nodes, and go on."""
         self._hub.spawn(self._catch_up(go_on))
@@ -540,6 +544,9 @@ class _Passage:
                 relay.look_again(self.go)
             else:
                 self._answered(None, None)
+            return
+        if not relay.may_reach(self._queue_id):
+            self._answered(None, _not_found(self._queue_id))
             return
         upstream = relay.upstream(owner)
         if upstream is None:
@@ -649,3 +656,7 @@ class _Parts:
 
 def _lost(details: str) -> wire.Error:
     return wire.Error(0, ErrorCode.STORE_UNAVAILABLE, details)
+
+
+def _not_found(queue_id: int) -> wire.Error:
+    return wire.Error(0, ErrorCode.QUEUE_NOT_EXISTING, str(QueueNotFound(queue_id)))

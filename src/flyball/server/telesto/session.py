@@ -45,6 +45,9 @@ RECORD_BYTES = 64
 MOST_COPIES = 100_000
 """Drafts times queues of one request."""
 
+# What an id takes in a set.
+REFUSED_BYTES = 100
+
 _LOW_31_BITS = 2**31 - 1
 
 _MAX_DETAILS_LENGTH = 1000
@@ -237,6 +240,8 @@ class TelestoSession(RequestConnection):
             handler = self._table.get(type(packet))
             if handler is None:
                 raise NotIdentified(f"packet {type(packet).__name__} is not allowed now")
+            # This node may not have known the queue before.
+            self._check_queues(packet)
             handler(self, packet, request)
         except RequestError as error:
             self.refuse(request, error)
@@ -454,7 +459,11 @@ class TelestoSession(RequestConnection):
         return self._decoder.buffered_bytes
 
     def held_bytes(self) -> int:
-        return super().held_bytes() + CONSUMER_BYTES * (len(self.consumers) + len(self.waits))
+        return (
+            super().held_bytes()
+            + CONSUMER_BYTES * (len(self.consumers) + len(self.waits))
+            + REFUSED_BYTES * len(self.refused)
+        )
 
     @property
     def unacked_bytes(self) -> int:
