@@ -12,23 +12,22 @@ from hypothesis import strategies as st
 from flyball.errors import ProtocolError
 from flyball.model import Message, Order, Selector
 from flyball.wire import link
+from flyball.wire.amqp import write_origin
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 COUNTS = st.integers(0, 2**31 - 1)
 OPTIONAL = st.none() | LONGS
 NUMBERS = st.lists(LONGS, max_size=20)
 PREFETCHES = st.floats(0, allow_nan=False)
-CONTENTS = st.builds(
+REST = (st.booleans(), st.integers(-(2**31), 2**31 - 1), OPTIONAL, OPTIONAL, OPTIONAL, OPTIONAL)
+NAMES = st.text(max_size=20)
+# What came through AMQP has an origin, and properties as AMQP has them.
+CONTENTS = st.builds(link.Content, st.binary(max_size=100), st.binary(max_size=100), st.just(b""), *REST) | st.builds(
     link.Content,
     st.binary(max_size=100),
-    st.binary(max_size=100),
-    st.binary(max_size=100),
-    st.booleans(),
-    st.integers(-(2**31), 2**31 - 1),
-    OPTIONAL,
-    OPTIONAL,
-    OPTIONAL,
-    OPTIONAL,
+    st.sampled_from([b"\0\0", b"\x10\0\x02", b"\x80\0\x0atext/plain"]),
+    st.builds(write_origin, NAMES, NAMES),
+    *REST,
 )
 DELIVERIES = st.builds(link.Deliver, LONGS, LONGS, LONGS, COUNTS, CONTENTS, st.booleans())
 HANDED_OVER = st.builds(link.Deliver, st.just(0), LONGS, LONGS, COUNTS, CONTENTS, st.booleans())
@@ -204,6 +203,15 @@ def test_nobody_who_has_proved_nothing_may_send_a_long_frame() -> None:
     assert len(hello) <= link.HANDSHAKE_MAX
     with pytest.raises(ProtocolError):
         decode([link.encode_request(1, bytes(1000))], link.LinkDecoder().frame_max)
+
+
+@pytest.mark.parametrize(
+    ("origin", "properties"),
+    [(b"\xe4\x00", b"\0\0"), (b"\x00", b"\0\0"), (b"\x00\x00more", b"\0\0"), (b"\x00\x00", b"\x80\0\xff")],
+)
+def test_origin_and_properties_that_no_client_could_read_are_refused(origin: bytes, properties: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode([link.encode_put(1, [1], link.Content(b"body", properties, origin))])
 
 
 @pytest.mark.parametrize("data", [struct.pack(">IB", 1, 99), struct.pack(">IB", 0, 1)])

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 
 from flyball.errors import ProtocolError
 from flyball.model import Message, Order, Selector
+from flyball.wire.amqp.codec import read_origin
+from flyball.wire.amqp.properties import essentials
 from flyball.wire.link.frames import (
     NONCE_BYTES,
     PROOF_BYTES,
@@ -227,10 +229,16 @@ def _read_content(data: bytes, at: int, end: int) -> tuple[Content, int]:
         if flags & _HAS_CONTEXT:
             context = _LONG.unpack_from(data, at)[0]
             at += 8
+    origin = data[at:properties_at]
+    properties = data[properties_at:body_at]
+    if origin:
+        # They go to clients as they are, and those must not meet what they cannot read.
+        read_origin(origin)
+        essentials(properties)
     content = Content(
         data[body_at:stop],
-        data[properties_at:body_at],
-        data[at:properties_at],
+        properties,
+        origin,
         flags & _PERSISTENT != 0,
         priority,
         time_us,
