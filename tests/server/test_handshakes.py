@@ -19,6 +19,15 @@ def test_among_equals_the_new_client_is_dropped() -> None:
     assert [handshakes.add(name, name) for name in ("one", "two", "three")] == [None, None, "three"]
 
 
+def test_lower_limit_for_now_drops_the_newest_of_the_most_crowded_address() -> None:
+    handshakes: Handshakes[str] = Handshakes(10)
+    assert [handshakes.add(f"many {number}", "10.6.6.6", 3) for number in range(3)] == [None] * 3
+    assert handshakes.add("one", "10.0.0.1", 3) == "many 2"
+    assert handshakes.shrink(3) is None
+    assert handshakes.shrink(2) == "many 1"
+    assert [handshakes.shrink(1), handshakes.shrink(0), len(handshakes)] == ["many 0", "one", 0]
+
+
 def test_client_that_has_logged_in_makes_room() -> None:
     handshakes: Handshakes[str] = Handshakes(1)
     handshakes.add("one", "10.0.0.1")

@@ -60,6 +60,10 @@ WRITE_STALL_S = 30.0
 # slow peer may send a long one, and a peer that only trickles cannot keep what it has begun.
 REQUEST_S = 30.0
 REQUEST_BYTES_PER_S = 16 * 1024
+# Nodes that have connected and not proved yet that they are of the domain. They do not count as clients: a node that
+# is full of those still serves its domain.
+MAX_LINK_HANDSHAKES = 64
+
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
 """A peer that has silently gone is noticed after two minutes."""
@@ -101,6 +105,10 @@ class Hub:
         self.stalled: set[Connection] = set()
         self.reports: dict[str, Callable[[], Any]] = {}
         """What further parts of the node tell of themselves, by the name that it has in the node's status."""
+        self.link_handshakes: Handshakes[Connection] = Handshakes(MAX_LINK_HANDSHAKES)
+        """Those that have to prove that they are nodes of the domain."""
+        self.clients = 0
+        """How many connections have logged in, or need not; links do not count."""
         self.commands: dict[str, Callable[..., Awaitable[Any]]] = {}
         """What further parts of the node can be told to do by its administrators, by name; see `management`."""
         self.loops = Loops()
@@ -222,9 +230,54 @@ class Hub:
             self._check_idle()
 
     def _user_deleted(self, name: str) -> None:
+    def admit(self, connection: Connection) -> bool:
+        """Return whether there is room for a connection that has come; another one may have to go for it.
+
+        Whoever has not logged in makes way for those that have, and for those that come from elsewhere.
+        """
+        if connection.IS_OUTGOING:
+            return True
+        if connection.is_link:
+            surplus = self.link_handshakes.add(connection, connection.peer_host)
+        else:
+            limit = self.max_connections
+            if self.clients >= (limit if connection.LOGS_IN else limit - limit // RESERVED_PART):
+                log.warning("refused %s: %d connections are open", connection.peer, self.clients)
+                return False
+            if connection.LOGS_IN:
+                surplus = self.handshakes.add(connection, connection.peer_host, limit - self.clients)
+            else:
+                connection.is_client = True
+                self.clients += 1
+                surplus = self.handshakes.shrink(limit - self.clients)
+        if surplus is None:
+            return True
+        log.warning(
+            "dropped %s: %d connections have not logged in; raise max_unauthenticated or max_connections if they are"
+            " yours",
+            surplus.peer,
+            len(self.link_handshakes if surplus.is_link else self.handshakes),
+        )
+        if surplus is connection:
+            return False
+        surplus.abort()
+        return True
+
+    def logged_in(self, connection: Connection) -> None:
+        """The peer has shown who it is."""
+        self.handshakes.remove(connection)
+        self.link_handshakes.remove(connection)
+        if connection in self.connections and not connection.is_link and not connection.is_client:
+            connection.is_client = True
+            self.clients += 1
+
         for connection in list(self.connections):
             try:
                 connection.user_deleted(name)
+        self.link_handshakes.remove(connection)
+        if connection.is_client:
+            connection.is_client = False
+            self.clients -= 1
             except Exception as error:
                 connection.crash(error)
 
@@ -268,6 +321,9 @@ class Connection(asyncio.Protocol, abc.ABC):
         self.broker = hub.broker
         self.meters = hub.broker.meters
         self.client_id = 0
+    IS_OUTGOING: ClassVar[bool] = False
+    """Whether this node has opened it."""
+
         self.in_flight = 0
         """How many requests are under way."""
         self.number = 0
@@ -285,6 +341,8 @@ class Connection(asyncio.Protocol, abc.ABC):
         self._out_bytes = 0
         self._answered: list[Span] = []
         self._is_held = False
+        self.is_client = False
+        """Whether it counts among the node's clients."""
         self._is_reading = True
         self._is_write_paused = False
         self._has_heard_all = False
@@ -406,12 +464,7 @@ class Connection(asyncio.Protocol, abc.ABC):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not derive from asyncio's.
         self._transport = cast(asyncio.Transport, transport)
-        if self.hub.is_stopping:
-            self._transport.abort()
-            return
-        limit = self.hub.max_connections
-        if len(self.hub.connections) >= (limit if self.LOGS_IN else limit - limit // RESERVED_PART):
-            log.warning("refused %s: %d connections are open", self.peer, len(self.hub.connections))
+        if self.hub.is_stopping or not self.hub.admit(self):
             self._transport.abort()
             return
         self.hub.connections.add(self)

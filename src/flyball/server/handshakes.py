@@ -13,24 +13,34 @@ class Handshakes(Generic[T]):
     """Up to `most` clients under way. Of more, the newest goes of the address that has the most."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self.most = most
         self._places: dict[str, dict[T, None]] = {}
         self._place_of: dict[T, str] = {}
 
     def __len__(self) -> int:
         return len(self._place_of)
 
-    def add(self, client: T, address: str) -> T | None:
-        """Count a client. Return the one to disconnect if there are too many: the new one or another."""
+    def add(self, client: T, address: str, most: int | None = None) -> T | None:
+        """Count a client. Return the one to disconnect if there are too many: the new one or another.
+
+        `most` is the limit for now, if that is lower than the usual one.
+        """
         place = self._place_of[client] = place_of(address)
-        self._places.setdefault(place, {})[client] = None
-        if len(self._place_of) <= self._most:
+        mine = self._places.setdefault(place, {})
+        mine[client] = None
+        return self._drop(most, mine)
+
+    def shrink(self, most: int) -> T | None:
+        """There is room for `most` by now, one less than before. Return the one to disconnect if they are more."""
+        return self._drop(most, {})
+
+    def _drop(self, most: int | None, preferred: dict[T, None]) -> T | None:
+        if len(self._place_of) <= (self.most if most is None else min(most, self.most)):
             return None
         # The newest and not the oldest: when many come at once, those that came first get through.
         crowded = max(self._places.values(), key=len)
         # Among equals the new one goes: it has waited least.
-        mine = self._places[place]
-        dropped = next(reversed(mine if len(mine) == len(crowded) else crowded))
+        dropped = next(reversed(preferred if len(preferred) == len(crowded) else crowded))
         self.remove(dropped)
         return dropped
 

@@ -257,7 +257,9 @@ class ServeSettings(BaseModel):
         "guest", "Users who may log in from the node's own machine only.", key="access.loopback_users"
     )
     max_message_bytes: Size = option("128MiB", "Longest body of a message.", key="limits.max_message_bytes")
-    max_connections: Count = option(10_000, "Most clients connected at a time.", key="limits.max_connections")
+    max_connections: Count = option(
+        10_000, "Most clients connected at a time; links between nodes do not count.", key="limits.max_connections"
+    )
     max_channels: Count = option(100_000, "Most channels of all AMQP connections.", key="limits.max_channels")
     max_unauthenticated: Count = option(
         4000,

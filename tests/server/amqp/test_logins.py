@@ -14,6 +14,7 @@ from flyball.server.node import Node
 from flyball.server.passwords import RUNS_AT_ONCE, Passwords
 from tests.amqp.peer import ConnectionEnded, Peer
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
+from tests.server.peers import thorbang
 
 GUESSER = "127.0.0.2"
 GUESSES = 400
@@ -93,3 +94,20 @@ def test_peers_that_never_log_in_do_not_keep_others_out(tmp_path: Path, peers: E
             peers.enter_context(Peer(*node.address("amqp"))).open()
         silent[-1].expect_end()
         assert node.call(lambda node: len(node.hub.handshakes)) == 9
+
+
+def test_peers_that_never_log_in_make_way_when_all_connections_are_in_use(tmp_path: Path, peers: ExitStack) -> None:
+    with RunningNode(tmp_path, store="memory", max_connections=10) as node:
+        silent = [peers.enter_context(Peer(*node.address("amqp"), GUESSER)) for _ in range(10)]
+        for peer in silent:
+            peer.start()
+        for expected in (9, 8):
+            assert thorbang(node).ask("HELLO") == ["OK"]
+            silent[expected].expect_end()
+        for number in range(7):
+            peers.enter_context(Peer(*node.address("amqp"))).open()
+            silent[7 - number].expect_end()
+        # Among equals the one that came first may stay.
+        with pytest.raises(ConnectionEnded):
+            peers.enter_context(Peer(*node.address("amqp"))).start()
+        assert node.call(lambda node: (node.hub.clients, len(node.hub.handshakes))) == (9, 1)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import aiormq.exceptions
 import pytest
 
 from flyball.errors import ClusterError, PeerLost, QueueNotFound
+from flyball.server.connection import MAX_LINK_HANDSHAKES
 from flyball.server.link import Link
 from flyball.wire import link
 from tests.server.link.domains import SECRET, HandMadeDomain, client, domain, run, until
@@ -152,6 +154,45 @@ def test_a_new_link_of_a_node_takes_the_place_of_one_that_it_has_lost() -> None:
             await first.peers.request(2, "flush", {})
             assert second.peers.sessions[1] is not old
             await until(lambda: old not in second.hub.connections)
+
+    run(test())
+
+
+def test_nodes_full_of_clients_still_open_links_to_each_other() -> None:
+    async def test() -> None:
+        async with domain() as made, client(made.nodes[0]), client(made.nodes[1]):
+            for node in made.nodes:
+                node.hub.max_connections = 1
+            for node, other in (made.nodes, made.nodes[::-1]):
+                assert await node.peers.request(other.id, "flush", {}) is None
+                assert node.hub.clients == 1
+            with pytest.raises(aiormq.exceptions.AMQPError):
+                async with client(made.nodes[0]):
+                    pass
+
+    run(test())
+
+
+def test_silent_peers_on_the_link_port_keep_neither_clients_nor_nodes_out() -> None:
+    async def test() -> None:
+        async with domain() as made, asyncio.TaskGroup() as tasks:
+            first, second = made.nodes
+            first.hub.max_connections = 1
+            host, port = first.addresses["link"].split(":")
+            opened = [
+                await asyncio.open_connection(host, int(port), local_addr=("127.0.0.2", 0))
+                for _ in range(MAX_LINK_HANDSHAKES + 1)
+            ]
+            reads = [tasks.create_task(reader.read()) for reader, _ in opened]
+            await reads[-1]
+            assert not any(read.done() for read in reads[:-1])
+            assert await second.peers.request(first.id, "flush", {}) is None
+            await reads[-2]
+            assert not any(read.done() for read in reads[:-2])
+            async with client(first):
+                assert first.hub.clients == 1
+            for _, writer in opened:
+                writer.close()
 
     run(test())
 

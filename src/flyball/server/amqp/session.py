@@ -136,14 +136,6 @@ class AmqpSession(Connection):
         super().connection_made(transport)
         if self in self.hub.connections:
             self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.hang_up)
-            surplus = self.hub.handshakes.add(self, self.peer_host)
-            if surplus is not None:
-                log.warning(
-                    "dropped %s: %d connections have not logged in; raise max_unauthenticated if they are yours",
-                    surplus.peer,
-                    len(self.hub.handshakes),
-                )
-                surplus.abort()
 
     @property
     def is_gone(self) -> bool:
@@ -617,7 +609,7 @@ class AmqpSession(Connection):
         """The peer has been let in."""
         self.vhost = vhost
         self.state = State.RUNNING
-        self.hub.handshakes.remove(self)
+        self.hub.logged_in(self)
         self.hub.occupancy.enter(vhost, self.user.name)
         self._is_counted = True
         self._decoder.is_connection_only = False

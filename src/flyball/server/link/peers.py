@@ -98,6 +98,7 @@ class Link(Connection):
     """
 
     PROTOCOL = schema.Protocol.LINK
+    IS_OUTGOING = True
     HEEDS_CONGESTION = False
 
     def __init__(self, hub: Hub, peers: Peers, node_id: int) -> None:

@@ -282,6 +282,7 @@ class LinkSession(Connection):
         if older is not None:
             # It has lost that one; what it held there is to go on.
             older.abort()
+        self.hub.logged_in(self)
         self.node_id = theirs.node_id
         self._peers.sessions[self.node_id] = self
         self._decoder.frame_max = self.broker.max_message_bytes + FRAME_ROOM_BYTES
