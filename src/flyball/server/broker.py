@@ -66,6 +66,16 @@ CONGESTED_S = 0.05
 RETRY_S = 1.0
 """After so long what a store that was away could not tell is asked again."""
 
+# So many messages of a queue that has become too long are dropped in a turn of the loop.
+DROPPED_AT_ONCE = 1000
+
+# So long messages are dead-lettered at a time, before others have their turn of the loop: a hundred thousand may
+# expire at once, and one may die in a chain of a hundred queues.
+BURIALS_S = 0.02
+
+# Why messages die that a consumer gives up: it may do so in a transaction.
+_ASKED_FOR = ("rejected", "delivery_limit")
+
 _EVERYTHING = Selector()
 """Oldest first, whoever it is addressed to."""
 
@@ -155,6 +165,10 @@ class Wait:
             self.idle_ns = time.perf_counter_ns() - self._began_ns
 
 
+_Dying = tuple[int, Message, str | None]
+"""A message that nobody will get any more, its queue, and why; without a reason its queue has refused it."""
+
+
 class Broker:
     """Puts, reads, consumers, queues and clients: each carried out by the engine and made durable."""
 
@@ -225,6 +239,12 @@ class Broker:
         self._taking_in = asyncio.Lock()
         self._burying: dict[int, deque[tuple[Message, str]]] = {}
         """By queue, the messages that wait to be buried, and why: the first of them is being read from the store."""
+        self._dying: deque[_Dying] = deque()
+        """What is to be buried when its turn comes: what has expired, and what died because another message did."""
+        self._dying_counts: dict[int, int] = {}
+        """How many of them each queue has."""
+        self._is_burying = False
+        self._burial_timer: asyncio.TimerHandle | None = None
         self._ticking: asyncio.TimerHandle | None = None
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._expiry_due_us: int | None = None
@@ -262,6 +282,7 @@ class Broker:
         with contextlib.suppress(StoreError):
             await self.obtain_ids(count)
             work()
+            self._see_to_dying()
 
     async def obtain_ids(self, count: int) -> None:
         """Wait for numbers for so many new messages; they are there when this returns. Raises StoreError."""
@@ -277,7 +298,7 @@ class Broker:
         """Give unused message ids back. Everything else has been committed before, or can be done after a start."""
         self.listings.stop()
         self.ledger.stop()
-        for timer in (self._ticking, self._expiry_timer):
+        for timer in (self._ticking, self._expiry_timer, self._burial_timer):
             if timer is not None:
                 timer.cancel()
         self._supervisor.cancel()
@@ -604,6 +625,75 @@ class Broker:
             message.is_paged or queue_id in self._burying or self.engine.message_ids_left < self.engine.most_copies
         ):
             # Its dead letter needs its body and an id for each copy, and those behind it must not overtake it.
+        if self._is_burying or working.queue.id in self._dying_counts:
+            self._bury_later(working, message, reason)
+        else:
+            self._bury_or_load(working, message, reason)
+        self._see_to_dying()
+
+    def bury_refused(self, working: WorkingQueue, message: Message) -> None:
+        """A full queue has refused this message, which is in none: it may be published elsewhere."""
+        if self._is_burying:
+            self._bury_later(working, message, None)
+        else:
+            self._bury_refused(working, message)
+        self._see_to_dying()
+
+    def _bury_refused(self, working: WorkingQueue, message: Message) -> None:
+        self._is_burying = True
+        try:
+            self.on_dead(working, message, "maxlen")
+        except Exception as error:
+            # Its publisher hears that it was refused.
+            self.faults.note("dead letters", error, quiet=True)
+        finally:
+            self._is_burying = False
+
+    def _bury_later(self, working: WorkingQueue, message: Message, reason: str | None) -> None:
+        queue_id = working.queue.id
+        self._dying.append((queue_id, message, reason))
+        self._dying_counts[queue_id] = self._dying_counts.get(queue_id, 0) + 1
+
+    def _see_to_dying(self) -> None:
+        if self._dying and not self._is_burying and self._burial_timer is None:
+            self._bury_dying()
+
+    def _bury_dying(self, *, is_urged: bool = True) -> None:
+        """Bury what waits for that, as much as a turn of the loop has time for, and the rest in further turns.
+
+        A message that dies because another one does waits here, too: chains of queues are not chains of calls.
+        """
+        self._burial_timer = None
+        ends_s = time.monotonic() + BURIALS_S
+        again = partial(self._bury_dying, is_urged=False)
+        loop = asyncio.get_running_loop()
+        while self._dying:
+            if not is_urged and self.is_congested:
+                # Dead letters wait for the store in memory, and no publisher is there to be slowed.
+                self._burial_timer = loop.call_later(CONGESTED_S, again)
+                return
+            self._bury_first_of_dying()
+            if time.monotonic() > ends_s:
+                self._burial_timer = loop.call_later(0, again)
+                return
+
+    def _bury_first_of_dying(self) -> None:
+        queue_id, message, reason = self._dying.popleft()
+        left = self._dying_counts.pop(queue_id) - 1
+        if left:
+            self._dying_counts[queue_id] = left
+        working = self.engine.find_working(queue_id)
+        if working is None:
+            return
+        if reason is None:
+            self.when_numbered(self.engine.most_copies, partial(self._bury_refused, working, message))
+        elif message.id in working.out:
+            try:
+                self._bury_or_load(working, message, reason)
+            except Exception as error:
+                self.park(working, message, reason, error)
+
+    def _bury_or_load(self, working: WorkingQueue, message: Message, reason: str) -> None:
             line = self._burying.get(queue_id)
             if line is None:
                 self._burying[queue_id] = line = deque()
@@ -618,11 +708,15 @@ class Broker:
         except Exception as error:
             self.park(working, message, reason, error)
             return
+        self._is_burying = True
         working.dropped += 1
         if burial is Burial.LATER:
             return
-        if burial is Burial.SUCCEEDED:
-            # Its publisher must not be told that it is safe before its successor is.
+        if burial is Burial.SUCCEEDED or reason in _ASKED_FOR:
+            # Its publisher must not be told that it is safe before its successor is, or before the transaction is
+            # durable that rejects it.
+        finally:
+            self._is_burying = False
             self.settle_written(message)
         else:
             self.settle(message)
@@ -664,6 +758,7 @@ class Broker:
             return
         except Exception as error:
             working = self.engine.find_working(queue_id)
+                self._see_to_dying()
             for message, reason in line:
                 if working is not None:
                     self.park(working, message, reason, error)
@@ -700,12 +795,19 @@ class Broker:
             self._feed(consumer)
 
     def enforce_limits(self, working: WorkingQueue) -> None:
-        """Drop messages from the head while the queue holds more than it may."""
+        """Drop messages from the head while the queue holds more than it may: of many, a part in each turn."""
+        dropped = 0
         while working.is_too_long:
             found = self.engine.take(working.queue.id, working.traits.selector, self.now_us())
             if isinstance(found, Message):
                 self.bury(working, found, "maxlen")
             elif found is None:
+                break
+            dropped += 1
+            if dropped > DROPPED_AT_ONCE:
+                if self.engine.find_working(working.queue.id) is working:
+                    again = partial(self.faults.guard, "limits of a queue", self.enforce_limits, working)
+                    asyncio.get_running_loop().call_later(0, again)
                 break
             else:
                 self._reader.fetch(working.queue.id, found, partial(self.enforce_limits, working), lambda error: None)
@@ -955,11 +1057,13 @@ class Broker:
         """Remove what is past its time."""
         for message in self.engine.expire(self.now_us()):
             working = self.engine.find_working(message.queue_id)
-            if working is not None:
-                try:
-                    self.bury(working, message, "expired")
-                except Exception as error:
-                    self.park(working, message, "expired", error)
+            if working is None:
+                continue
+            if working.original is None:
+                self._bury_later(working, message, "expired")
+            else:
+                self.bury(working, message, "expired")
+        self._see_to_dying()
         for queue_id in self.engine.overdue_queue_ids():
             self.faults.guard("expiry in the store", self._expire_absent, queue_id)
 

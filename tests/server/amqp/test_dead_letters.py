@@ -7,12 +7,14 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from flyball.engine.queue import WorkingQueue
 from flyball.errors import FlyballError, InvalidArgument
 from flyball.model import Message, Queue
+from flyball.server import broker as broker_module
 from flyball.server.amqp import AmqpContext, AmqpSettings
 from flyball.server.authority import Authority
 from flyball.server.broker import Broker
@@ -195,6 +197,54 @@ def test_a_refused_message_whose_dead_letter_fails_is_refused_all_the_same() -> 
             broker.on_dead = _fail
             refused = context.intake.put([working], b"body", b"\0\0", write_origin("", "orders"), True, 0, None)
             assert refused == [working]
+            assert not working.out
+
+    asyncio.run(main())
+
+
+def towards(name: str, more: dict[str, Any]) -> dict[str, Any]:
+    return {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": name, **more}
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"x-message-ttl": 0}, {"x-max-length": 0}, {"x-max-length": 0, "x-overflow": "reject-publish-dlx"}],
+    ids=["ttl", "drop-head", "reject-publish-dlx"],
+)
+def test_dead_letters_pass_through_a_chain_of_any_length(limits: dict[str, Any]) -> None:
+    async def main() -> None:
+        async with running() as (broker, topology, context):
+            last = await declare(topology, "300", {})
+            for number in range(300):
+                first = await declare(topology, str(299 - number), towards(str(300 - number), limits))
+            put(context, first, {})
+            while not len(last):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert broker.faults.count == 0
+            assert not any(working.parked or working.out for working in broker.engine.queues)
+
+    asyncio.run(main())
+
+
+def test_others_have_their_turn_while_many_messages_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "BURIALS_S", 0.0)
+
+    async def main() -> None:
+        async with running() as (broker, topology, context):
+            now_us = broker.now_us()
+            broker.now_us = lambda: now_us
+            dead = await declare(topology, "dead", {})
+            working = await declare(topology, "orders", towards("dead", {"x-message-ttl": 1000}))
+            for _ in range(50):
+                put(context, working, {})
+            now_us += 2_000_000
+            broker.expire()
+            assert len(working) == 0
+            turns = 0
+            while len(dead) < 50:
+                assert len(dead) <= turns + 1
+                await asyncio.sleep(0)
+                turns += 1
             assert not working.out
 
     asyncio.run(main())

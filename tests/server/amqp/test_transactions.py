@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from pika import spec
 
 from flyball.server.amqp import AmqpSession
@@ -44,6 +47,32 @@ def test_tx_ack_never_cancels_unwritten_insert(gate: Gate, memory_node: RunningN
         request = deliver_unwritten(publisher, consumer)
         consumer.publish(b"reply", routing_key="replies", properties=PERSISTENT)
         consumer.send(spec.Basic.Ack(delivery_tag=request.method.delivery_tag))
+        consumer.send(spec.Tx.Commit())
+        memory_node.wait_until(is_committing)
+        # Nothing is durable yet: the next answer is this one, and no confirm.
+        publisher.ask(spec.Basic.Qos(), spec.Basic.QosOk)
+        gate.open(memory_node)
+        confirmed = 0
+        while confirmed < 2:
+            confirmed = publisher.expect(spec.Basic.Ack).delivery_tag
+        consumer.expect(spec.Tx.CommitOk)
+        assert memory_node.call(lambda node: node.hub.broker.journal.rows_appended) == 3
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-dead-letter-exchange": "missing"}])
+def test_tx_reject_never_cancels_unwritten_insert(
+    gate: Gate, memory_node: RunningNode, arguments: dict[str, str]
+) -> None:
+    with opened(memory_node) as publisher, opened(memory_node) as consumer:
+        declare(publisher, "replies")
+        publisher.ask(spec.Queue.Declare(queue="requests", durable=True, arguments=arguments), spec.Queue.DeclareOk)
+        publisher.ask(spec.Confirm.Select(), spec.Confirm.SelectOk)
+        consumer.ask(spec.Tx.Select(), spec.Tx.SelectOk)
+        consumer.ask(spec.Basic.Consume(queue="requests"), spec.Basic.ConsumeOk)
+        gate.close(memory_node)
+        request = deliver_unwritten(publisher, consumer)
+        consumer.publish(b"reply", routing_key="replies", properties=PERSISTENT)
+        consumer.send(spec.Basic.Reject(delivery_tag=request.method.delivery_tag, requeue=False))
         consumer.send(spec.Tx.Commit())
         memory_node.wait_until(is_committing)
         # Nothing is durable yet: the next answer is this one, and no confirm.

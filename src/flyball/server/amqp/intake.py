@@ -116,8 +116,4 @@ class Intake:
             persistent=persistent,
             origin=origin,
         )
-        try:
-            self._broker.on_dead(working, message, "maxlen")
-        except Exception as error:
-            # It was in no queue, and its publisher hears that it was refused.
-            self._broker.faults.note("dead letters", error, quiet=True)
+        self._broker.bury_refused(working, message)
