@@ -21,7 +21,8 @@ import time
 from pathlib import Path
 
 from bench.fuzz.cases import PROTOCOLS
-from bench.fuzz.run import NARROW_S, RSS_CONSTANT_BYTES, Result, Settings, main
+from bench.fuzz.run import NARROW_S, Result, Settings, main
+from flyball.server.memory import BASE_BYTES
 
 REPORT_S = 10.0
 
@@ -33,7 +34,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="random seed; the same one gives the same cases")
     parser.add_argument("--store", choices=("embedded", "memory"), default="embedded")
     parser.add_argument("--hang-s", type=float, default=10.0, help="longest round trip of the honest client")
-    parser.add_argument("--rss-constant-mib", type=int, default=RSS_CONSTANT_BYTES >> 20)
+    parser.add_argument("--rss-constant-mib", type=int, default=BASE_BYTES >> 20)
     parser.add_argument(
         "--narrow-s", type=float, default=NARROW_S, help="time to narrow each finding; 0 is not at all"
     )

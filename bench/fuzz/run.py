@@ -31,10 +31,9 @@ from bench.fuzz.link import NODE_ID, LinkSource
 from bench.fuzz.node import MEMORY_BYTES, RESIDENT_BYTES, FuzzedNode, NodeEnded, short_of, signature_of
 from bench.fuzz.telesto import TelestoSource
 from bench.fuzz.thorbang import ThorBangSource
+from flyball.server.memory import BASE_BYTES
 from flyball.wire import link as link_wire
 
-# What a node takes besides the memory that its limits are about: code, libraries, connections and their buffers.
-RSS_CONSTANT_BYTES = 320 << 20
 CONNECTIONS = 6
 # A connection that is blocked by flow control, or waits for a message, is given up after this.
 CASE_LIMIT_S = 2.0
@@ -57,7 +56,7 @@ class Settings:
     inputs: int | None = None
     store: str = "embedded"
     hang_s: float = 10.0
-    rss_constant_bytes: int = RSS_CONSTANT_BYTES
+    rss_constant_bytes: int = BASE_BYTES
     with_decoders: bool = True
     narrow_s: float = NARROW_S
     only: tuple[str, ...] = PROTOCOLS

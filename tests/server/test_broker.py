@@ -206,6 +206,61 @@ async def test_what_a_cancelled_consumer_holds_of_a_queue_that_has_moved_cannot_
         assert [message.id for message in await store.page(queue_id, 0, 10)] == [message_id]
 
 
+class GatedStore(MemoryStore):
+    """A store that commits when it may, and notes the bodies that it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_commit = asyncio.Event()
+        self.bodies: list[bytes] = []
+
+    async def commit(self, batch: Batch, *, again: bool = False) -> None:
+        await self.may_commit.wait()
+        self.bodies += [message.body for message in batch.appended]
+        await super().commit(batch, again=again)
+
+
+@in_a_loop
+async def test_unacked_messages_of_a_deleted_queue_lose_their_bodies() -> None:
+    store = GatedStore()
+    async with running(store) as broker:
+        queue_id = broker.create_queue("orders", lambda error: None).id
+        taken: list[Message] = []
+        for is_persistent in (True, False):
+            draft = Draft(b"x" * 1000, properties=b"p" * 1000, persistent=is_persistent)
+            broker.put(draft, [queue_id], lambda messages, error: None)
+            found = broker.engine.take(queue_id, Selector(), 0)
+            assert isinstance(found, Message)
+            taken.append(found)
+        deleted = asyncio.Event()
+        broker.delete_queue(queue_id, lambda error: deleted.set())
+        assert broker.engine.resident_bytes == 0
+        # Were the node to end now, the message would be read back: it is written whole.
+        store.may_commit.set()
+        await deleted.wait()
+        assert store.bodies == [b"x" * 1000]
+        assert [(message.body, message.properties) for message in taken] == [(b"", b"")] * 2
+
+
+@in_a_loop
+async def test_message_that_is_being_taken_is_answered_whole_though_its_queue_is_deleted() -> None:
+    store = GatedStore()
+    store.may_commit.set()
+    async with running(store) as broker:
+        queue_id = broker.create_queue("orders", lambda error: None).id
+        await put(broker, queue_id, b"body")
+        store.may_commit.clear()
+        answers: list[bytes | None] = []
+        broker.take(
+            queue_id, Selector(), lambda message, error: answers.append(None if message is None else message.body)
+        )
+        deleted = asyncio.Event()
+        broker.delete_queue(queue_id, lambda error: deleted.set())
+        store.may_commit.set()
+        await deleted.wait()
+        assert answers == [b"body"]
+
+
 @in_a_loop
 async def test_a_timer_that_outlives_the_tasks_of_its_node_begins_nothing() -> None:
     async with running(MemoryStore()) as broker:

@@ -333,8 +333,10 @@ class Broker:
 
     def delete_queue(self, queue_id: int, done: Done, *, only_empty: bool = False) -> None:
         """Remove the queue and its messages; done when nothing of it can come back."""
+        unacked = list(self.engine.queue(queue_id).out.values())
         working = self._forget_queue(queue_id, only_empty=only_empty)
         if not self._registers(working):
+            drop_bodies(unacked)
             done(None)
             return
 
@@ -344,6 +346,9 @@ class Broker:
             done(error)
 
         self._change_for_good(QueueDeleted(queue_id), deleted)
+        # Not before: until then they may be written, or written again, and read back after a crash; and what was
+        # taken is answered with its commit.
+        self.journal.mark(_Dropping(unacked))
 
     def _registers(self, working: WorkingQueue) -> bool:
         """Whether the store has to know the queue."""
@@ -1218,6 +1223,21 @@ class _InUse:
         return isinstance(message_id, int) and (message_id in working.out or working.get(message_id) is not None)
 
 
+class _Dropping:
+    """Drops the bodies of a deleted queue's unacked messages once nothing will write them any more."""
+
+    __slots__ = ("_unacked",)
+
+    def __init__(self, unacked: Sequence[Message]) -> None:
+        self._unacked = unacked
+
+    def committed(self) -> None:
+        drop_bodies(self._unacked)
+
+    def failed(self, error: FlyballError) -> None:
+        drop_bodies(self._unacked)
+
+
 class _Removal:
     """One removal of the oldest messages of a queue: takes them out, reading from the store what is only there."""
 
@@ -1257,6 +1277,15 @@ class _Removal:
         if self._broker.engine.has_expired:
             self._broker.expire()
         self._broker.remove_all(self._taken, lambda failed: self._done(len(self._taken), error or failed))
+
+
+def drop_bodies(unacked: Iterable[Message]) -> None:
+    """Let go of what unacked messages of a queue that is gone hold: no limit counts them, and they cannot come back.
+
+    Those who have got them may keep the messages for as long as they like.
+    """
+    for message in unacked:
+        message.body = message.properties = b""
 
 
 def _body_bytes(deliveries: Sequence[Delivery]) -> int:

@@ -25,7 +25,7 @@ from flyball.server.company import Company
 from flyball.server.directory import Directory
 from flyball.server.handshakes import Handshakes
 from flyball.server.loops import Loops
-from flyball.server.memory import CHARGE_STEP_BYTES, CONNECTION_BYTES
+from flyball.server.memory import CHARGE_READ_BYTES, CHARGE_STEP_BYTES, CONNECTION_BYTES
 from flyball.server.occupancy import Occupancy
 from flyball.server.placement import HerePlacement, Placement
 from flyball.server.supervisor import Supervisor
@@ -348,6 +348,8 @@ class Connection(asyncio.Protocol, abc.ABC):
         self._has_heard_all = False
         self._has_crashed = False
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._charged_next = 0
+        """When so many bytes have been read it is looked at what the connection holds."""
         self._received_ns = 0
         self._opening = b""
         """The first bytes of the peer."""
@@ -405,6 +407,12 @@ class Connection(asyncio.Protocol, abc.ABC):
         return 0
 
     def page_out(self, wanted_bytes: int) -> int:
+    def charge_if_changed(self) -> None:
+        """Charge what it holds, if that has changed by much. It may be closed if that is too much."""
+        held_bytes = self.held_bytes()
+        if not -CHARGE_STEP_BYTES < held_bytes - self.charged_bytes < CHARGE_STEP_BYTES:
+            self._charge(held_bytes)
+
         """Leave bodies of unacked messages to the store; return how much that freed."""
         return 0
 
@@ -558,9 +566,9 @@ class Connection(asyncio.Protocol, abc.ABC):
             self.close(str(error))
         except Exception as error:
             self.crash(error)
-        held_bytes = self.held_bytes()
-        if not -CHARGE_STEP_BYTES < held_bytes - self.charged_bytes < CHARGE_STEP_BYTES:
-            self._charge(held_bytes)
+        if self.read_bytes >= self._charged_next:
+            self._charged_next = self.read_bytes + CHARGE_READ_BYTES
+            self.charge_if_changed()
 
     def _speaks_http(self, data: bytes) -> bool:
         if self.ANSWERS_HTTP:
@@ -618,6 +626,8 @@ class Connection(asyncio.Protocol, abc.ABC):
         )
 
     def _set_reading(self, reading: bool) -> None:
+            # What waited may have large answers.
+            self.charge_if_changed()
         if not reading:
             self.hub.stalled.add(self)
         if reading == self._is_reading or self._transport is None or self._transport.is_closing():

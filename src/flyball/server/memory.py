@@ -47,8 +47,10 @@ log = logging.getLogger("flyball.server")
 # largest size on its way in or out, and what the allocator keeps. `tests/server/test_memory.py` measures it.
 BASE_BYTES = 256 * 1024 * 1024
 
-# A connection is charged again when what it holds has changed by so much, and about once a second.
+# A connection is charged again when what it holds has changed by so much, and about once a second. It is looked at
+# whenever it has sent so many bytes.
 CHARGE_STEP_BYTES = 64 * 1024
+CHARGE_READ_BYTES = 4 * 1024
 
 # The parts of `--memory-bytes` for what connections hold, for unacked messages under pressure, and for definitions.
 # Together less than all of it: whatever one sort of clients does, something is left for the others.

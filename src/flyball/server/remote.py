@@ -17,7 +17,7 @@ from flyball.engine.consumer import Consumer, SharedWindow
 from flyball.errors import FlyballError, PeerLost, QueueNotFound
 from flyball.model import Message, Queue, Selector
 from flyball.server.amqp.intake import Intake
-from flyball.server.broker import Broker, Receiver, is_text
+from flyball.server.broker import Broker, Receiver, drop_bodies, is_text
 from flyball.server.directory import Directory, RemoteQueue
 from flyball.server.link.contents import is_draft, message_of, put_draft
 from flyball.server.link.failures import raised_elsewhere
@@ -565,7 +565,9 @@ class Remotes:
     def _forget_singles(self, link: Link) -> None:
         gone = self._singles.pop(link, None)
         if gone is not None:
+            unacked = list(gone.working.out.values())
             self.broker.engine.delete_queue(gone.working.queue.id)
+            drop_bodies(unacked)
 
     # Requests
 

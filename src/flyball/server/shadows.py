@@ -11,7 +11,7 @@ from collections.abc import Callable
 from flyball.engine.consumer import Consumer, SharedWindow
 from flyball.engine.queue import WorkingQueue
 from flyball.model import Message, Selector
-from flyball.server.broker import Broker, Receiver
+from flyball.server.broker import Broker, Receiver, drop_bodies
 from flyball.server.directory import RemoteQueue
 from flyball.server.link.contents import message_of
 from flyball.server.link.peers import Link
@@ -201,7 +201,9 @@ class Attachment:
 
     def _drop(self) -> None:
         if self.working is not None and self._broker.engine.has_queue(self.working.queue.id):
+            unacked = list(self.working.out.values())
             self._broker.engine.delete_queue(self.working.queue.id)
+            drop_bodies(unacked)
 
 
 class Singles:

@@ -341,6 +341,16 @@ def test_a_peer_that_does_not_end_its_handshake_is_disconnected(
         peer.read_to_end()
 
 
+def test_client_properties_are_charged_before_login(node: RunningNode) -> None:
+    with Peer(*node.address("amqp")) as peer:
+        peer.log_in(password="wrong", properties={"x": [False] * 1900})
+        node.wait_until(lambda node: [one.charged_bytes > 75_000 for one in node.hub.connections] == [True])
+        connections = node.call(lambda node: list(node.hub.connections))
+        peer.read_to_end()
+    node.wait_until(lambda node: not node.hub.connections and node.hub.broker.ledger.connections_bytes == 0)
+    assert [one.client_properties for one in connections] == [{}]
+
+
 def test_a_handshake_may_take_ten_seconds() -> None:
     assert session.HANDSHAKE_S == 10.0
 

@@ -39,6 +39,45 @@ def new_peer() -> Iterator[Callable[[RunningNode], Peer]]:
         yield lambda node: peers.enter_context(Peer(*node.address("amqp"))).open()
 
 
+# Arguments
+
+
+def test_large_consumer_arguments_are_refused(
+    memory_node: RunningNode, new_peer: Callable[[RunningNode], Peer]
+) -> None:
+    peer = new_peer(memory_node)
+    peer.ask(spec.Queue.Declare(queue="queue"), spec.Queue.DeclareOk)
+    # On the wire 4 bytes each.
+    arguments = {"x-list": [False] * 10_000}
+    peer.send(spec.Basic.Consume(queue="queue", arguments=arguments))
+    text = peer.expect(spec.Channel.Close).reply_text
+    assert text.startswith("PRECONDITION_FAILED - arguments of ")
+    assert text.endswith("exceed the limit of 16384 for a consumer of queue 'queue' in vhost '/'")
+
+
+def test_consumer_arguments_are_charged_at_once(
+    memory_node: RunningNode, new_peer: Callable[[RunningNode], Peer]
+) -> None:
+    peer = new_peer(memory_node)
+    peer.ask(spec.Queue.Declare(queue="queue"), spec.Queue.DeclareOk)
+    held = memory_node.call(lambda node: [connection.held_bytes() for connection in node.hub.connections])
+    arguments = {"x-text": "x" * 15_000}
+    for _ in range(10):
+        peer.send(spec.Basic.Consume(queue="queue", arguments=arguments, nowait=True))
+    peer.ask(spec.Basic.Qos(), spec.Basic.QosOk)
+
+    def grown_bytes(node: Node) -> list[int]:
+        return [connection.held_bytes() - held[0] for connection in node.hub.connections]
+
+    assert 150_000 < memory_node.call(grown_bytes)[0] < 200_000
+
+    def measured_bytes(node: Node) -> list[int]:
+        node.hub.tick(0.0)
+        return grown_bytes(node)
+
+    assert 150_000 < memory_node.call(measured_bytes)[0] < 200_000
+
+
 # The window of a consumer
 
 

@@ -125,3 +125,18 @@ def test_memory_of_deliveries_acked_but_not_committed_is_counted_and_freed(memor
         assert memory_node.call(page_out) >= 30_000
         peer.ask(spec.Tx.Commit(), spec.Tx.CommitOk)
         assert memory_node.call(unacked_bytes) == 0
+
+
+def test_transaction_is_charged_for_every_copy_that_its_commit_makes(
+    start_memory_node: Callable[..., RunningNode],
+) -> None:
+    node = start_memory_node(memory_bytes=16 * 1024 * 1024)
+    with opened(node) as peer:
+        for number in range(500):
+            peer.ask(spec.Queue.Declare(queue=str(number)), spec.Queue.DeclareOk)
+            peer.ask(spec.Queue.Bind(queue=str(number), exchange="amq.fanout"), spec.Queue.BindOk)
+        peer.ask(spec.Tx.Select(), spec.Tx.SelectOk)
+        for _ in range(30):
+            peer.publish(b"", "amq.fanout")
+        peer.send(spec.Tx.Commit())
+        peer.expect_connection_close(506, "RESOURCE_ERROR")

@@ -14,10 +14,10 @@ from flyball.engine.consumer import Consumer, SharedWindow
 from flyball.engine.queue import WorkingQueue
 from flyball.engine.routing.values import type_name
 from flyball.errors import InvalidArgument
-from flyball.model import MESSAGE_OVERHEAD_BYTES, Message, Queue
+from flyball.model import MESSAGE_OVERHEAD_BYTES, Message, Queue, size_of
 from flyball.server.amqp.presentation import present, with_delivery_count
 from flyball.server.amqp.replies import refusal
-from flyball.server.memory import page_out
+from flyball.server.memory import CONSUMER_BYTES, page_out
 from flyball.wire.amqp import BasicCancel, ReplyCode, delivery_prefix, encode_delivery, encode_get_ok
 from flyball.wire.link import Settlement
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 UNLIMITED = float("inf")
 
 MAX_PREFETCH = 65_535
+
+# A consumer keeps its arguments, and a table of one frame may take twenty times as much memory as on the wire.
+MAX_ARGUMENTS_BYTES = 16 * 1024
 
 Lease = tuple[Consumer | None, Message]
 """What was delivered and to whom; a message that was asked for with basic.get has no consumer."""
@@ -64,6 +67,7 @@ class AmqpConsumer:
         "prefetch",
         "priority",
         "queue",
+        "size_bytes",
         "tag",
     )
 
@@ -86,6 +90,9 @@ class AmqpConsumer:
         """The queue that it consumes from; it may be on another node."""
         self.counts_deliveries = counts_deliveries
         self.arguments = arguments
+        self.size_bytes = CONSUMER_BYTES + size_of(arguments)
+        # At once: thousands may come before the channels are measured.
+        channel.session.channels_bytes += self.size_bytes
         self.tag = tag
         self.no_ack = no_ack
         self.prefetch = prefetch
@@ -565,6 +572,11 @@ def _descending_priority(consumer: AmqpConsumer) -> int:
 
 def consumer_arguments(arguments: Mapping[str, Any], what: str) -> tuple[int, float | None]:
     """Return priority and prefetch. The latter is Flyball's own and may be a fraction."""
+    size_bytes = size_of(arguments)
+    if size_bytes > MAX_ARGUMENTS_BYTES:
+        raise InvalidArgument(
+            f"arguments of {size_bytes} bytes exceed the limit of {MAX_ARGUMENTS_BYTES} for a consumer of {what}"
+        )
     priority = arguments.get("x-priority", 0)
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise InvalidArgument(f"invalid arg 'x-priority' for {what}: \"expected integer, got {type_name(priority)}\"")

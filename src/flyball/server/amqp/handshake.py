@@ -58,11 +58,8 @@ def greet(session: AmqpSession, header: amqp.ProtocolHeader) -> None:
 
 def start_ok(session: AmqpSession, method: amqp.ConnectionStartOk) -> None:
     """Let the peer log in; what it sends meanwhile waits."""
-    session.client_properties = method.client_properties
+    session.introduced(method.client_properties)
     session.mechanism = method.mechanism
-    capabilities = method.client_properties.get("capabilities")
-    if isinstance(capabilities, dict):
-        session.capabilities = capabilities
     mechanism = method.mechanism
     if mechanism not in _mechanisms(session):
         raise AmqpError(ReplyCode.ACCESS_REFUSED, f"no mechanism {mechanism!r}")

@@ -19,6 +19,7 @@ from flyball.model import MESSAGE_OVERHEAD_BYTES, Receipt
 from flyball.server.amqp.context import REPLY_TO
 from flyball.server.amqp.replies import refusal
 from flyball.server.directory import RemoteQueue
+from flyball.server.memory import CHARGE_STEP_BYTES
 from flyball.server.topology import Headers
 from flyball.store.group_commit import OperationsRefused
 from flyball.wire import link
@@ -521,9 +522,15 @@ class Publisher:
     def _add_to_transaction(self, content: Content) -> None:
         assert self.transaction is not None
         self.transaction.append(content)
-        size = len(content.body) + len(content.properties) + len(content.origin) + MESSAGE_OVERHEAD_BYTES
+        # Each of its queues gets a copy with the commit, and all copies of a transaction at once.
+        copies = max(1, len(content.targets))
+        size = len(content.body) + len(content.properties) + len(content.origin) + copies * MESSAGE_OVERHEAD_BYTES
+        session = self._channel.session
         self.transaction_bytes += size
-        self._channel.session.transaction_bytes += size
+        session.transaction_bytes += size
+        if size > CHARGE_STEP_BYTES:
+            # Not only when all that has come is carried out: the commit may be among it.
+            session.charge_if_changed()
 
     def take_transaction(self) -> list[Content]:
         """Return what the transaction has published so far, and begin another one."""

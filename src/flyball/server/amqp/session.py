@@ -13,6 +13,7 @@ from typing import Any
 
 from flyball.engine.access import Action
 from flyball.errors import FlyballError, NotPermitted
+from flyball.model import size_of
 from flyball.server.amqp.channel import Channel
 from flyball.server.amqp.context import AmqpContext
 from flyball.server.amqp.handshake import IN_HANDSHAKE, NOBODY, State
@@ -105,6 +106,7 @@ class AmqpSession(Connection):
         """What it says that it is."""
         self.mechanism = ""
         """How it has logged in."""
+        self._properties_bytes = 0
         self.login: asyncio.Task[None] | None = None
         """The check of its password, if one was begun."""
         self._is_counted = False
@@ -115,7 +117,7 @@ class AmqpSession(Connection):
         """Whether direct replies to it were dropped, since it does not read."""
         self.transaction_bytes = 0
         """What the channels' transactions hold that are not committed."""
-        self._channels_bytes = 0
+        self.channels_bytes = 0
         """What the channels take with their consumers and unconfirmed numbers, as of about a second ago."""
         self._due: list[Publisher] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -234,22 +236,25 @@ class AmqpSession(Connection):
         self.forget_essentials()
 
     # Memory
+        self.client_properties = self.capabilities = {}
+        self._properties_bytes = 0
 
     def input_bytes(self) -> int:
         parked = 0 if self._parked is None else len(self._parked.body)
         return self._decoder.buffered_bytes + self.transaction_bytes + parked
 
     def held_bytes(self) -> int:
-        return super().held_bytes() + self.routes_bytes + self.essentials_bytes + self._channels_bytes
+        caches_bytes = self.routes_bytes + self.essentials_bytes
+        return super().held_bytes() + self._properties_bytes + caches_bytes + self.channels_bytes
 
     def _measure_channels(self) -> None:
         size = 0
         for channel in self._channels.values():
-            size += CHANNEL_BYTES + CONSUMER_BYTES * len(channel.deliveries.consumers)
+            size += CHANNEL_BYTES + sum([consumer.size_bytes for consumer in channel.deliveries.consumers.values()])
             size += UNCONFIRMED_BYTES * channel.publisher.unconfirmed
             if channel.settling is not None:
                 size += UNCONFIRMED_BYTES * len(channel.settling)
-        self._channels_bytes = size
+        self.channels_bytes = size
 
     @property
     def unacked_bytes(self) -> int:
@@ -613,6 +618,16 @@ class AmqpSession(Connection):
         self.hub.occupancy.enter(vhost, self.user.name)
         self._is_counted = True
         self._decoder.is_connection_only = False
+    def introduced(self, client_properties: Mapping[str, Any]) -> None:
+        """The peer has said what it is and can do, and is charged for it: it need not log in."""
+        self.client_properties = client_properties
+        self._properties_bytes = size_of(client_properties)
+        capabilities = client_properties.get("capabilities")
+        if isinstance(capabilities, dict):
+            self.capabilities = capabilities
+        # It is looked at what it holds when this read is carried out.
+        self._charged_next = 0
+
         self.send(amqp.ConnectionOpenOk(0).encode())
         self._set_timer(self._beat if self._heartbeat_s else None, self._heartbeat_s / 2)
 
