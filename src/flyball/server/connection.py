@@ -654,6 +654,17 @@ class Connection(asyncio.Protocol, abc.ABC):
             self.hub.mark_dirty(self)
         self._out.append(data)
         self._out_bytes += len(data)
+    @property
+    def peer_has_gone(self) -> bool:
+        """Whether the peer has closed its side, or all: whoever does not read is not told. Only Linux knows."""
+        if self._transport is None or not hasattr(socket, "TCP_INFO"):
+            return False
+        try:
+            found = self._transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+        except OSError:
+            return True
+        return found[0] in (_TCP_CLOSE, _TCP_CLOSE_WAIT)
+
 
     def note_delivery(self, message: Message) -> None:
         """Trace a message that goes to a consumer, as a request of its own."""

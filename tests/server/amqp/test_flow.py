@@ -234,6 +234,25 @@ def test_transient_messages_that_nobody_takes_stop_their_publisher_at_the_memory
         publisher.expect(spec.Connection.Unblocked, 0)
 
 
+def test_what_a_blocked_publisher_has_not_acked_is_given_back_when_it_has_gone(
+    start_memory_node: Callable[..., RunningNode], connect: Callable[[RunningNode], Peer]
+) -> None:
+    node = start_memory_node(memory_bytes=2 * 1024 * 1024)
+    publisher = connect(node)
+    declare(publisher, "work")
+    declare(publisher, "flood")
+    publisher.publish(BODY, routing_key="work")
+    publisher.ask(spec.Basic.Consume(queue="work", consumer_tag="c"), spec.Basic.ConsumeOk)
+    publisher.expect_content(spec.Basic.Deliver)
+    while not (report := node.call(flow_report))["blocked_connections"]:
+        # No more than the node has read, or it would not hear of the end.
+        if not report["waiting_connections"]:
+            publisher.publish(BODY, routing_key="flood", properties=TRANSIENT)
+    assert publisher.expect(spec.Connection.Blocked, 0).reason == NO_MEMORY
+    publisher.hang_up()
+    node.wait_until(lambda node: ready(node, "work") == 1)
+
+
 # Others
 
 

@@ -711,7 +711,7 @@ class AmqpSession(Connection):
                 self.send(data)
 
     def tick(self, now_s: float) -> None:
-        """Close channels whose consumers keep messages for too long."""
+        """Close channels whose consumers keep messages for too long, and the connection if its peer has gone."""
         self._measure_channels()
         limit_s = self.context.settings.consumer_timeout_s
         if now_s < self._next_check_s:
@@ -727,6 +727,10 @@ class AmqpSession(Connection):
                 self.fail(number, AmqpError(ReplyCode.PRECONDITION_FAILED, text))
 
     def confirm_soon(self, publisher: Publisher) -> None:
+        if self.is_blocked and self.peer_has_gone:
+            # Nothing is read from it, perhaps until what it has not acked is given to others.
+            self.abort()
+            return
         """Send the publisher's confirms with the next write."""
         if not self._due and not self._out:
             self.hub.mark_dirty(self)
