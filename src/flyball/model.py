@@ -194,12 +194,12 @@ class Message:
     """Who wants to know if it is acked before it is stored, or refused by the store; None from then on."""
     paged_bytes: int = field(default=-1, repr=False, compare=False)
     """How long the body is while body and properties are left to the store (see `Engine.page_out`); else -1."""
+    footprint_bytes: int = field(init=False, repr=False, compare=False)
+    """What it costs in memory."""
 
     @property
     def redelivered(self) -> bool:
         """Whether a consumer has had it before, or may have."""
-    footprint_bytes: int = field(init=False, repr=False, compare=False)
-    """What it costs in memory."""
         return self.delivery_count > 0 or self.recovered
 
     @property

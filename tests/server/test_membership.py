@@ -145,6 +145,7 @@ class Stalled:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
+        self.waits_for_turn = False
         self.has_gone_on = asyncio.Event()
 
     def go_on(self) -> None:

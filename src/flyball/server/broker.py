@@ -625,11 +625,6 @@ class Broker:
             self.engine.settle(message)
             working.original.bury(message)
             return
-        queue_id = working.queue.id
-        if working.traits.dead_letter_exchange is not None and (
-            message.is_paged or queue_id in self._burying or self.engine.message_ids_left < self.engine.most_copies
-        ):
-            # Its dead letter needs its body and an id for each copy, and those behind it must not overtake it.
         if self._is_burying or working.queue.id in self._dying_counts:
             self._bury_later(working, message, reason)
         else:
@@ -699,6 +694,11 @@ class Broker:
                 self.park(working, message, reason, error)
 
     def _bury_or_load(self, working: WorkingQueue, message: Message, reason: str) -> None:
+        queue_id = working.queue.id
+        if working.traits.dead_letter_exchange is not None and (
+            message.is_paged or queue_id in self._burying or self.engine.message_ids_left < self.engine.most_copies
+        ):
+            # Its dead letter needs its body and an id for each copy, and those behind it must not overtake it.
             line = self._burying.get(queue_id)
             if line is None:
                 self._burying[queue_id] = line = deque()
@@ -708,20 +708,20 @@ class Broker:
         self._bury(working, message, reason)
 
     def _bury(self, working: WorkingQueue, message: Message, reason: str) -> None:
+        self._is_burying = True
         try:
             burial = self.on_dead(working, message, reason)
         except Exception as error:
             self.park(working, message, reason, error)
             return
-        self._is_burying = True
+        finally:
+            self._is_burying = False
         working.dropped += 1
         if burial is Burial.LATER:
             return
         if burial is Burial.SUCCEEDED or reason in _ASKED_FOR:
             # Its publisher must not be told that it is safe before its successor is, or before the transaction is
             # durable that rejects it.
-        finally:
-            self._is_burying = False
             self.settle_written(message)
         else:
             self.settle(message)
@@ -758,12 +758,12 @@ class Broker:
                     working = self.engine.find_working(queue_id)
                     if working is not None and message.id in working.out:
                         self._bury(working, message, reason)
+                self._see_to_dying()
         except StoreError:
             # The node has lost its queues: whoever serves them now has the messages.
             return
         except Exception as error:
             working = self.engine.find_working(queue_id)
-                self._see_to_dying()
             for message, reason in line:
                 if working is not None:
                     self.park(working, message, reason, error)
@@ -803,16 +803,16 @@ class Broker:
         """Drop messages from the head while the queue holds more than it may: of many, a part in each turn."""
         dropped = 0
         while working.is_too_long:
-            found = self.engine.take(working.queue.id, working.traits.selector, self.now_us())
-            if isinstance(found, Message):
-                self.bury(working, found, "maxlen")
-            elif found is None:
-                break
             dropped += 1
             if dropped > DROPPED_AT_ONCE:
                 if self.engine.find_working(working.queue.id) is working:
                     again = partial(self.faults.guard, "limits of a queue", self.enforce_limits, working)
                     asyncio.get_running_loop().call_later(0, again)
+                break
+            found = self.engine.take(working.queue.id, working.traits.selector, self.now_us())
+            if isinstance(found, Message):
+                self.bury(working, found, "maxlen")
+            elif found is None:
                 break
             else:
                 self._reader.fetch(working.queue.id, found, partial(self.enforce_limits, working), lambda error: None)

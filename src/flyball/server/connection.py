@@ -43,6 +43,13 @@ MAX_IN_FLIGHT = 256
 WRITE_BUFFER_BYTES = 256 * 1024
 """A peer that leaves more than this unread gets no further answers computed."""
 
+# So long a peer's commands may take in a turn of the loop, before others have theirs. Most take microseconds, but
+# some the longer the more consumers or deliveries a channel has, bindings an exchange, or queues a message.
+TURN_NS = 5_000_000
+
+# States of a TCP connection, as Linux numbers them.
+_TCP_CLOSE, _TCP_CLOSE_WAIT = 7, 8
+
 # Bytes that tell another protocol from the one that is served.
 OPENING_BYTES = 8
 
@@ -53,6 +60,10 @@ HTTP_OPENINGS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", 
 # One connection in so many is left for peers that log in: others may stay for ever without a word.
 RESERVED_PART = 10
 
+# Nodes that have connected and not proved yet that they are of the domain. They do not count as clients: a node that
+# is full of those still serves its domain.
+MAX_LINK_HANDSHAKES = 64
+
 WRITE_STALL_S = 30.0
 """A peer that reads nothing for so long is disconnected."""
 
@@ -60,10 +71,6 @@ WRITE_STALL_S = 30.0
 # slow peer may send a long one, and a peer that only trickles cannot keep what it has begun.
 REQUEST_S = 30.0
 REQUEST_BYTES_PER_S = 16 * 1024
-# Nodes that have connected and not proved yet that they are of the domain. They do not count as clients: a node that
-# is full of those still serves its domain.
-MAX_LINK_HANDSHAKES = 64
-
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
 """A peer that has silently gone is noticed after two minutes."""
@@ -98,6 +105,10 @@ class Hub:
         self.occupancy = Occupancy(authority)
         self.handshakes: Handshakes[Connection] = Handshakes(max_unauthenticated)
         """Those that have not logged in yet, of protocols in which they have to."""
+        self.link_handshakes: Handshakes[Connection] = Handshakes(MAX_LINK_HANDSHAKES)
+        """Those that have to prove that they are nodes of the domain."""
+        self.clients = 0
+        """How many connections have logged in, or need not; links do not count."""
         self.owner_keys: tuple[bytes, ...] = ()
         """What a client of Telesto has that is the owner or another node: the token, the domain's secret."""
         self.last_number = 0
@@ -105,10 +116,6 @@ class Hub:
         self.stalled: set[Connection] = set()
         self.reports: dict[str, Callable[[], Any]] = {}
         """What further parts of the node tell of themselves, by the name that it has in the node's status."""
-        self.link_handshakes: Handshakes[Connection] = Handshakes(MAX_LINK_HANDSHAKES)
-        """Those that have to prove that they are nodes of the domain."""
-        self.clients = 0
-        """How many connections have logged in, or need not; links do not count."""
         self.commands: dict[str, Callable[..., Awaitable[Any]]] = {}
         """What further parts of the node can be told to do by its administrators, by name; see `management`."""
         self.loops = Loops()
@@ -156,8 +163,10 @@ class Hub:
         return remote is not None and remote.queue.member
 
     def next_turn(self, connection: Connection) -> None:
-        """Let the connection go on in the next turn of the loop: others want theirs."""
-        self._loop.call_soon(connection.go_on)
+        """Let the connection go on in the next turn of the loop, and not before: others want theirs."""
+        if not connection.waits_for_turn:
+            connection.waits_for_turn = True
+            self._loop.call_soon(connection.take_turn)
 
     def mark_dirty(self, connection: Connection) -> None:
         """The connection has something to send: it goes out once in this turn of the loop."""
@@ -183,7 +192,7 @@ class Hub:
         if self.stalled:
             is_congested = self.broker.is_congested
             for connection in list(self.stalled):
-                if not (is_congested and connection.HEEDS_CONGESTION):
+                if not (connection.waits_for_turn or (is_congested and connection.HEEDS_CONGESTION)):
                     connection.go_on()
         if self.is_stopping:
             self._check_idle()
@@ -221,15 +230,6 @@ class Hub:
         for connection in list(self.connections):
             connection.abort()
 
-    def forget(self, connection: Connection) -> None:
-        self.connections.discard(connection)
-        self.handshakes.remove(connection)
-        self.broker.ledger.forget(connection)
-        self.stalled.discard(connection)
-        if self.is_stopping:
-            self._check_idle()
-
-    def _user_deleted(self, name: str) -> None:
     def admit(self, connection: Connection) -> bool:
         """Return whether there is room for a connection that has come; another one may have to go for it.
 
@@ -271,13 +271,22 @@ class Hub:
             connection.is_client = True
             self.clients += 1
 
-        for connection in list(self.connections):
-            try:
-                connection.user_deleted(name)
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self.handshakes.remove(connection)
         self.link_handshakes.remove(connection)
         if connection.is_client:
             connection.is_client = False
             self.clients -= 1
+        self.broker.ledger.forget(connection)
+        self.stalled.discard(connection)
+        if self.is_stopping:
+            self._check_idle()
+
+    def _user_deleted(self, name: str) -> None:
+        for connection in list(self.connections):
+            try:
+                connection.user_deleted(name)
             except Exception as error:
                 connection.crash(error)
 
@@ -312,6 +321,9 @@ class Connection(asyncio.Protocol, abc.ABC):
     LOGS_IN: ClassVar[bool] = False
     """Whether peers have to log in, soon after they have connected."""
 
+    IS_OUTGOING: ClassVar[bool] = False
+    """Whether this node has opened it."""
+
     HEEDS_CONGESTION: ClassVar[bool] = True
     """Whether it waits while too much waits for the store; else it has a finer measure."""
 
@@ -321,9 +333,6 @@ class Connection(asyncio.Protocol, abc.ABC):
         self.broker = hub.broker
         self.meters = hub.broker.meters
         self.client_id = 0
-    IS_OUTGOING: ClassVar[bool] = False
-    """Whether this node has opened it."""
-
         self.in_flight = 0
         """How many requests are under way."""
         self.number = 0
@@ -332,24 +341,26 @@ class Connection(asyncio.Protocol, abc.ABC):
         """When, in seconds since 1970."""
         self.charged_bytes = 0
         """What the ledger has charged it."""
+        self.is_client = False
+        """Whether it counts among the node's clients."""
         self.is_held_back = False
         """Whether its consumers get nothing, since it holds too many unacked messages."""
+        self.waits_for_turn = False
+        """Whether it has used its turn of the loop, and has the next one."""
         self.read_bytes = 0
+        self._charged_next = 0
+        """When so many bytes have been read it is looked at what the connection holds."""
         self.written_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._answered: list[Span] = []
         self._is_held = False
-        self.is_client = False
-        """Whether it counts among the node's clients."""
         self._is_reading = True
         self._is_write_paused = False
         self._has_heard_all = False
         self._has_crashed = False
         self._stall_timer: asyncio.TimerHandle | None = None
-        self._charged_next = 0
-        """When so many bytes have been read it is looked at what the connection holds."""
         self._received_ns = 0
         self._opening = b""
         """The first bytes of the peer."""
@@ -396,6 +407,12 @@ class Connection(asyncio.Protocol, abc.ABC):
         """What the connection makes the node hold, beside messages."""
         return CONNECTION_BYTES + self.input_bytes() + self.unread_bytes
 
+    def charge_if_changed(self) -> None:
+        """Charge what it holds, if that has changed by much. It may be closed if that is too much."""
+        held_bytes = self.held_bytes()
+        if not -CHARGE_STEP_BYTES < held_bytes - self.charged_bytes < CHARGE_STEP_BYTES:
+            self._charge(held_bytes)
+
     def _charge(self, held_bytes: int) -> None:
         # A connection inside the node, or one that is gone, is nobody's.
         if self in self.hub.connections:
@@ -407,12 +424,6 @@ class Connection(asyncio.Protocol, abc.ABC):
         return 0
 
     def page_out(self, wanted_bytes: int) -> int:
-    def charge_if_changed(self) -> None:
-        """Charge what it holds, if that has changed by much. It may be closed if that is too much."""
-        held_bytes = self.held_bytes()
-        if not -CHARGE_STEP_BYTES < held_bytes - self.charged_bytes < CHARGE_STEP_BYTES:
-            self._charge(held_bytes)
-
         """Leave bodies of unacked messages to the store; return how much that freed."""
         return 0
 
@@ -602,6 +613,11 @@ class Connection(asyncio.Protocol, abc.ABC):
         self.hub.stalled.add(self)
         self.hub.mark_dirty(self)
 
+    def take_turn(self) -> None:
+        """Go on: others have had their turn of the loop."""
+        self.waits_for_turn = False
+        self.go_on()
+
     def go_on(self) -> None:
         """There may be room again: carry out what waited."""
         self.hub.stalled.discard(self)
@@ -610,6 +626,8 @@ class Connection(asyncio.Protocol, abc.ABC):
                 self.pump(time.perf_counter_ns())
             except Exception as error:
                 self.crash(error)
+            # What waited may have large answers.
+            self.charge_if_changed()
 
     def stop_reading(self) -> None:
         if self._transport is not None and not self._transport.is_closing() and self._is_reading:
@@ -626,8 +644,6 @@ class Connection(asyncio.Protocol, abc.ABC):
         )
 
     def _set_reading(self, reading: bool) -> None:
-            # What waited may have large answers.
-            self.charge_if_changed()
         if not reading:
             self.hub.stalled.add(self)
         if reading == self._is_reading or self._transport is None or self._transport.is_closing():
@@ -637,6 +653,17 @@ class Connection(asyncio.Protocol, abc.ABC):
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
+
+    @property
+    def peer_has_gone(self) -> bool:
+        """Whether the peer has closed its side, or all: whoever does not read is not told. Only Linux knows."""
+        if self._transport is None or not hasattr(socket, "TCP_INFO"):
+            return False
+        try:
+            found = self._transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+        except OSError:
+            return True
+        return found[0] in (_TCP_CLOSE, _TCP_CLOSE_WAIT)
 
     # Answering
 
@@ -654,17 +681,6 @@ class Connection(asyncio.Protocol, abc.ABC):
             self.hub.mark_dirty(self)
         self._out.append(data)
         self._out_bytes += len(data)
-    @property
-    def peer_has_gone(self) -> bool:
-        """Whether the peer has closed its side, or all: whoever does not read is not told. Only Linux knows."""
-        if self._transport is None or not hasattr(socket, "TCP_INFO"):
-            return False
-        try:
-            found = self._transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
-        except OSError:
-            return True
-        return found[0] in (_TCP_CLOSE, _TCP_CLOSE_WAIT)
-
 
     def note_delivery(self, message: Message) -> None:
         """Trace a message that goes to a consumer, as a request of its own."""
@@ -830,6 +846,7 @@ class RequestConnection(Connection):
         For the trace, a request's parsing begins there or where the request before it was handed on.
         """
         recorder = self.hub.recorder
+        turn_ends_ns = mark_ns + TURN_NS
         while not self._must_wait():
             if recorder is not None and not recorder.skip:
                 mark_ns = time.perf_counter_ns()
@@ -864,6 +881,9 @@ class RequestConnection(Connection):
                 self._alone = None
             if request.started_ns and request.answered_ns == 0:
                 request.submitted_ns = time.perf_counter_ns()
+            if time.perf_counter_ns() > turn_ends_ns:
+                self.hub.next_turn(self)
+                break
         self._set_reading(False)
 
     def finish(self, request: Span, data: bytes) -> None:

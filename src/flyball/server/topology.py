@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +47,10 @@ _RESERVED_PREFIX = "amq."
 # What a queue of another node takes here.
 REMOTE_QUEUE_BYTES = 1024
 
+# So long policies are applied at a time, before others have their turn of the loop: each queue is compared with each
+# policy, and there may be thousands of both.
+POLICIES_S = 0.02
+
 Headers = Callable[[], Mapping[str, Any]]
 
 
@@ -82,6 +87,9 @@ class Topology:
         self._usage: dict[int, Usage] = {}
         self._owned: dict[object, set[int]] = {}
         """The exclusive queues of each connection."""
+        self._unapplied: dict[tuple[str, str | int], None] = {}
+        """The exchanges, by name, and queues, by id, that policies have to be applied to, and their virtual hosts."""
+        self._applying: asyncio.TimerHandle | None = None
         self._kept_bindings: set[str] = set()
         """The keys of those that the store has."""
         for vhost in authority.access.vhosts:
@@ -506,13 +514,37 @@ class Topology:
         router.set_policy_arguments(exchange.name, {} if policy is None else policy.definition)
 
     def _apply_policies(self, vhost: str) -> None:
-        self.version.advance()
-        router = self.router(vhost)
-        for exchange in router.exchanges:
-            self._apply_policy_to_exchange(router, exchange)
+        for exchange in self.router(vhost).exchanges:
+            self._unapplied[vhost, exchange.name] = None
         for working in self.engine.queues:
             if working.queue.vhost == vhost:
-                self.broker.faults.guard("policy of a queue", self._apply_policy_to_queue, working)
+                self._unapplied[vhost, working.queue.id] = None
+        if self._applying is None:
+            self._apply_in_turns()
+
+    def _apply_in_turns(self) -> None:
+        """Apply policies to as many queues and exchanges as a turn has time for, and to the rest in further turns."""
+        self._applying = None
+        self.version.advance()
+        ends_s = time.monotonic() + POLICIES_S
+        while self._unapplied:
+            vhost, key = next(iter(self._unapplied))
+            del self._unapplied[vhost, key]
+            self.broker.faults.guard("policy of a queue or exchange", self._apply_policy, vhost, key)
+            if time.monotonic() > ends_s:
+                self._applying = asyncio.get_running_loop().call_later(0, self._apply_in_turns)
+                return
+
+    def _apply_policy(self, vhost: str, key: str | int) -> None:
+        if isinstance(key, int):
+            working = self.engine.find_working(key)
+            if working is not None:
+                self._apply_policy_to_queue(working)
+            return
+        router = self._routers.get(vhost)
+        exchange = None if router is None else router.find(key)
+        if router is not None and exchange is not None:
+            self._apply_policy_to_exchange(router, exchange)
 
     def _apply_policy_to_queue(self, working: WorkingQueue) -> None:
         working.traits = self._traits(working.queue)

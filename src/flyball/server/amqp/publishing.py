@@ -166,8 +166,8 @@ class Publisher:
         "_refused",
         "_routes",
         "_topology",
-        "_vhost",
         "_version",
+        "_vhost",
         "confirmed",
         "is_confirming",
         "published",
@@ -181,8 +181,8 @@ class Publisher:
         context = channel.session.context
         self._channel = channel
         self._topology = context.topology
-        self._engine = context.topology.engine
         self._version = context.topology.version
+        self._engine = context.topology.engine
         self._intake = context.intake
         self._journal = channel.session.broker.journal
         self._meters = channel.session.broker.meters
@@ -368,9 +368,13 @@ class Publisher:
         self, exchange: str, routing_keys: Sequence[str], headers: Headers
     ) -> tuple[Sequence[WorkingQueue], Sequence[RemoteQueue]]:
         session = self._channel.session
+        elsewhere: Sequence[RemoteQueue] = ()
         if session.context.afar is not None:
-            return session.context.afar.route(session, exchange, routing_keys, headers)
-        return self._topology.route(self._vhost, exchange, routing_keys, headers), ()
+            targets, elsewhere = session.context.afar.route(session, exchange, routing_keys, headers)
+        else:
+            targets = self._topology.route(self._vhost, exchange, routing_keys, headers)
+        session.end_turn_if_over()
+        return targets, elsewhere
 
     def _read(self, properties: bytes) -> Essentials:
         found = essentials(properties)

@@ -20,8 +20,8 @@ from flyball.server.amqp.handshake import IN_HANDSHAKE, NOBODY, State
 from flyball.server.amqp.publishing import Publisher, Route
 from flyball.server.amqp.replies import refusal, reply_of
 from flyball.server.amqp.tracing import TracedCommand
-from flyball.server.connection import WRITE_BUFFER_BYTES, Connection, Hub
-from flyball.server.memory import CHANNEL_BYTES, CONSUMER_BYTES, UNCONFIRMED_BYTES
+from flyball.server.connection import TURN_NS, WRITE_BUFFER_BYTES, Connection, Hub
+from flyball.server.memory import CHANNEL_BYTES, UNCONFIRMED_BYTES
 from flyball.trace.schema import Protocol
 from flyball.wire import amqp
 from flyball.wire.amqp import (
@@ -94,6 +94,8 @@ class AmqpSession(Connection):
         """So many bytes the peer may publish before the flow is asked again; below 0 it has published too much."""
         self._has_published = False
         """Whether it has used its turn of the loop for that."""
+        self._turn_ends_ns = 0
+        """When the turn is over in which commands are carried out."""
         self._parked: Publish | None = None
         """The message that waits for credit, and with it all that came after it."""
         self._channels: dict[int, Channel] = {}
@@ -104,9 +106,9 @@ class AmqpSession(Connection):
         """What the peer says that it can do."""
         self.client_properties: Mapping[str, Any] = {}
         """What it says that it is."""
+        self._properties_bytes = 0
         self.mechanism = ""
         """How it has logged in."""
-        self._properties_bytes = 0
         self.login: asyncio.Task[None] | None = None
         """The check of its password, if one was begun."""
         self._is_counted = False
@@ -234,10 +236,10 @@ class AmqpSession(Connection):
         self._due.clear()
         self.forget_routes()
         self.forget_essentials()
-
-    # Memory
         self.client_properties = self.capabilities = {}
         self._properties_bytes = 0
+
+    # Memory
 
     def input_bytes(self) -> int:
         parked = 0 if self._parked is None else len(self._parked.body)
@@ -325,6 +327,8 @@ class AmqpSession(Connection):
         next_command = self._decoder.next_command
         channels = self._channels
         recorder = self.hub.recorder
+        self._turn_ends_ns = turn_ends_ns = mark_ns + TURN_NS
+        is_over = False
         while not (self._is_held or self.hub.is_stopping or self._is_deaf()):
             if recorder is not None and not recorder.skip:
                 mark_ns = time.perf_counter_ns()
@@ -376,8 +380,13 @@ class AmqpSession(Connection):
             else:
                 self._take(command)
                 channels = self._channels
+                # Answers to basic.get may be large: what there is goes out before more is asked for.
+                is_over = self._out_bytes > WRITE_BUFFER_BYTES or time.perf_counter_ns() > turn_ends_ns
             if traced is not None:
                 traced.handled(self.broker.journal, self._queue_id_of(command))
+            if is_over:
+                self.hub.next_turn(self)
+                break
         # Whoever does not read does not notice that the peer has gone, and its password need not be checked then.
         self._set_reading(self.is_logging_in and self.read_bytes - self.login_began_at < READ_IN_LOGIN_BYTES)
 
@@ -396,6 +405,11 @@ class AmqpSession(Connection):
     def end_turn(self) -> None:
         """Let others have their turn before the next message is taken."""
         self.credit = min(self.credit, 0)
+
+    def end_turn_if_over(self) -> None:
+        """The same if this turn has taken long enough: a message was routed by many bindings, perhaps."""
+        if time.perf_counter_ns() > self._turn_ends_ns:
+            self.end_turn()
 
     def _refill(self) -> bool:
         """Ask for leave to publish more. False if the connection has to wait until the flow lets it go on."""
@@ -604,6 +618,16 @@ class AmqpSession(Connection):
         else:
             raise AmqpError(ReplyCode.UNEXPECTED_FRAME, f"unexpected frame in connection state {self.state.value}")
 
+    def introduced(self, client_properties: Mapping[str, Any]) -> None:
+        """The peer has said what it is and can do, and is charged for it: it need not log in."""
+        self.client_properties = client_properties
+        self._properties_bytes = size_of(client_properties)
+        capabilities = client_properties.get("capabilities")
+        if isinstance(capabilities, dict):
+            self.capabilities = capabilities
+        # It is looked at what it holds when this read is carried out.
+        self._charged_next = 0
+
     def tuned(self, channel_max: int, frame_max: int, heartbeat_s: int) -> None:
         """These limits have been agreed on."""
         self.channel_max = channel_max
@@ -618,16 +642,6 @@ class AmqpSession(Connection):
         self.hub.occupancy.enter(vhost, self.user.name)
         self._is_counted = True
         self._decoder.is_connection_only = False
-    def introduced(self, client_properties: Mapping[str, Any]) -> None:
-        """The peer has said what it is and can do, and is charged for it: it need not log in."""
-        self.client_properties = client_properties
-        self._properties_bytes = size_of(client_properties)
-        capabilities = client_properties.get("capabilities")
-        if isinstance(capabilities, dict):
-            self.capabilities = capabilities
-        # It is looked at what it holds when this read is carried out.
-        self._charged_next = 0
-
         self.send(amqp.ConnectionOpenOk(0).encode())
         self._set_timer(self._beat if self._heartbeat_s else None, self._heartbeat_s / 2)
 
@@ -713,6 +727,10 @@ class AmqpSession(Connection):
     def tick(self, now_s: float) -> None:
         """Close channels whose consumers keep messages for too long, and the connection if its peer has gone."""
         self._measure_channels()
+        if self.is_blocked and self.peer_has_gone:
+            # Nothing is read from it, perhaps until what it has not acked is given to others.
+            self.abort()
+            return
         limit_s = self.context.settings.consumer_timeout_s
         if now_s < self._next_check_s:
             return
@@ -727,10 +745,6 @@ class AmqpSession(Connection):
                 self.fail(number, AmqpError(ReplyCode.PRECONDITION_FAILED, text))
 
     def confirm_soon(self, publisher: Publisher) -> None:
-        if self.is_blocked and self.peer_has_gone:
-            # Nothing is read from it, perhaps until what it has not acked is given to others.
-            self.abort()
-            return
         """Send the publisher's confirms with the next write."""
         if not self._due and not self._out:
             self.hub.mark_dirty(self)

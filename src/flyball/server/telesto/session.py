@@ -228,15 +228,15 @@ class TelestoSession(RequestConnection):
             if not self.may_reach(queue_id):
                 raise QueueNotFound(queue_id)
 
-    def handle_here(self, packet: wire.Packet, request: TelestoRequest) -> None:
-        """Carry out a request that was to be passed on, and is this node's now."""
-        try:
     def may_reach(self, queue_id: int) -> bool:
         """Whether the client may use a queue, as far as this node knows it; asked again when it has heard of it."""
         working = self.broker.engine.find_working(queue_id)
         found = self.hub.directory.get(queue_id) if working is None else working
         return found is None or (queue_id >= 0 and (found.queue.vhost == DEFAULT_VHOST or self.is_owner))
 
+    def handle_here(self, packet: wire.Packet, request: TelestoRequest) -> None:
+        """Carry out a request that was to be passed on, and is this node's now."""
+        try:
             handler = self._table.get(type(packet))
             if handler is None:
                 raise NotIdentified(f"packet {type(packet).__name__} is not allowed now")
