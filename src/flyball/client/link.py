@@ -283,8 +283,8 @@ class Link:
         """Send a request and return its answer, which may be an Error.
 
         A request that was surely not sent is sent again on the next connection; one whose fate is unknown only
-        if it is `repeatable`. With `as_owner` the node's token is proved first, if there is one: others are told less.
-        There is no time limit here: use `time_limit` around it.
+        if it is `repeatable`. With `as_owner` the node's token is proved first, if there is one: without it
+        the node answers for the default virtual host only. There is no time limit here: use `time_limit` around it.
         """
 
         async def send(connection: Connection) -> wire.Packet:
