@@ -162,11 +162,17 @@ class Hub:
         remote = self.directory.get(queue_id)
         return remote is not None and remote.queue.member
 
-    def next_turn(self, connection: Connection) -> None:
-        """Let the connection go on in the next turn of the loop, and not before: others want theirs."""
-        if not connection.waits_for_turn:
-            connection.waits_for_turn = True
+    def next_turn(self, connection: Connection, *, is_over: bool = True) -> None:
+        """Let the connection go on in the next turn of the loop.
+
+        Unless its time `is_over` it may go on before, once what there is to send has been sent: two shares of a
+        publisher in a turn are faster than one by 3 % (bench.versus_rabbitmq, transient).
+        """
+        if not connection.is_scheduled:
+            connection.is_scheduled = True
             self._loop.call_soon(connection.take_turn)
+        if is_over:
+            connection.waits_for_turn = True
 
     def mark_dirty(self, connection: Connection) -> None:
         """The connection has something to send: it goes out once in this turn of the loop."""
@@ -345,8 +351,10 @@ class Connection(asyncio.Protocol, abc.ABC):
         """Whether it counts among the node's clients."""
         self.is_held_back = False
         """Whether its consumers get nothing, since it holds too many unacked messages."""
+        self.is_scheduled = False
+        """Whether it goes on in the next turn of the loop."""
         self.waits_for_turn = False
-        """Whether it has used its turn of the loop, and has the next one."""
+        """Whether it must not go on before that: its commands have taken long enough."""
         self.read_bytes = 0
         self._charged_next = 0
         """When so many bytes have been read it is looked at what the connection holds."""
@@ -615,7 +623,7 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     def take_turn(self) -> None:
         """Go on: others have had their turn of the loop."""
-        self.waits_for_turn = False
+        self.is_scheduled = self.waits_for_turn = False
         self.go_on()
 
     def go_on(self) -> None:

@@ -363,7 +363,7 @@ class AmqpSession(Connection):
                     if self._has_published:
                         self._has_published = False
                         self._parked = command
-                        self.hub.next_turn(self)
+                        self.hub.next_turn(self, is_over=time.perf_counter_ns() > turn_ends_ns)
                         break
                     if not self._refill():
                         self._parked = command
