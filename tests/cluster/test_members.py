@@ -11,8 +11,11 @@ import pytest
 
 from flyball.cluster.domain import cluster_key
 from flyball.cluster.members import Members
+from flyball.engine.consumer import QUEUE_MOVES, SLOW_PEER, Consumer
 from flyball.errors import ClusterError, FlyballError, StoreUnavailable
-from flyball.model import Message, Queue
+from flyball.model import Draft, Message, Queue, Selector
+from flyball.store.memory import MemoryStore
+from tests.server.test_broker import in_a_loop, running
 
 
 def message(message_id: int) -> Message:
@@ -73,3 +76,64 @@ def test_passing_messages_go_to_a_new_owner_that_cannot_be_told_of_them() -> Non
     node: Any = OneQueue(message(1), message(2))
     asyncio.run(Members(node, nobody).release(1, 2))
     assert [found.id for found in node.handed] == [1, 2]
+
+
+class Receiving:
+    """Takes whatever a consumer is sent."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    def deliver(self, consumer: Consumer, message: Message) -> None:
+        self.bodies.append(message.body)
+
+
+def refuse(queue_id: int, owner: int, done: Callable[..., None]) -> list[Message]:
+    done(StoreUnavailable("the store is away"))
+    return []
+
+
+def never_answer(queue_id: int, owner: int, done: Callable[..., None]) -> list[Message]:
+    return []
+
+
+@pytest.mark.parametrize("release_queue", [refuse, never_answer])
+def test_consumers_go_on_when_their_queue_could_not_be_released(
+    release_queue: Callable[..., list[Message]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with running(MemoryStore()) as broker:
+            queue_id = broker.engine.create_queue("orders").id
+            consumers: list[Consumer] = []
+            fast, slow = Receiving(), Receiving()
+            for receiver in (fast, slow):
+                broker.consume(queue_id, Selector(), 1.0, receiver, consumers.append)  # type: ignore[arg-type]
+            broker.pause(consumers[1], SLOW_PEER)
+            monkeypatch.setattr(broker, "release_queue", release_queue)
+            node: Any = SimpleNamespace(hub=SimpleNamespace(broker=broker))
+            with pytest.raises((StoreUnavailable, TimeoutError)):
+                async with asyncio.timeout(0.1):
+                    await Members(node, nobody).release(queue_id, 2)
+            broker.put(Draft(b"tea"), [queue_id], lambda messages, error: None)
+            assert (fast.bodies, slow.bodies) == ([b"tea"], [])
+            assert [consumer.paused_for for consumer in consumers] == [0, SLOW_PEER]
+
+    in_a_loop(test)()
+
+
+def test_consumer_whose_peer_reads_again_gets_nothing_of_a_queue_that_moves() -> None:
+    async def test() -> None:
+        async with running(MemoryStore()) as broker:
+            queue_id = broker.engine.create_queue("orders").id
+            consumers: list[Consumer] = []
+            receiver = Receiving()
+            broker.consume(queue_id, Selector(), 1.0, receiver, consumers.append)  # type: ignore[arg-type]
+            for reason in (QUEUE_MOVES, SLOW_PEER):
+                broker.pause(consumers[0], reason)
+            broker.resume(consumers[0], SLOW_PEER)
+            broker.put(Draft(b"tea"), [queue_id], lambda messages, error: None)
+            assert receiver.bodies == []
+            broker.resume(consumers[0], QUEUE_MOVES)
+            assert receiver.bodies == [b"tea"]
+
+    in_a_loop(test)()

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flyball.cluster.domain import cluster_key
+from flyball.engine.consumer import QUEUE_MOVES
 from flyball.engine.queue import WorkingQueue
 from flyball.errors import ClusterError, FlyballError, StoreError
 from flyball.model import Draft, Message, Queue
@@ -149,11 +150,18 @@ class Members:
         working = self._engine.find_working(queue_id)
         if working is None:
             return
-        for consumer in working.consumers.values():
-            broker.pause(consumer)
-        await self._settled(working)
+        consumers = list(working.consumers.values())
+        for consumer in consumers:
+            broker.pause(consumer, QUEUE_MOVES)
         passing: list[Message] = []
-        await outcome(lambda done: passing.extend(broker.release_queue(queue_id, owner, done)))
+        try:
+            await self._settled(working)
+            await outcome(lambda done: passing.extend(broker.release_queue(queue_id, owner, done)))
+        finally:
+            # The queue stays if the store refused or the leader that wanted this has gone, and so do its consumers.
+            if self._engine.find_working(queue_id) is working:
+                for consumer in consumers:
+                    broker.resume(consumer, QUEUE_MOVES)
         with contextlib.suppress(ClusterError):
             # It will follow by itself, only later: what it is handed now waits for it.
             await self._ask(owner, "queue.adopt", queue_id=queue_id)

@@ -28,6 +28,11 @@ class SharedWindow:
         return self.limit == 0 or self.held < self.limit
 
 
+# Why a consumer is paused: its peer reads or acks too slowly, or its queue is about to be served by another node.
+SLOW_PEER = 1
+QUEUE_MOVES = 2
+
+
 class Consumer:
     """One who is sent messages of a queue as they come, up to its credit.
 
@@ -39,12 +44,12 @@ class Consumer:
         "credit",
         "id",
         "is_cancelled",
-        "is_paused",
         "is_standby",
         "keeps_none",
         "leased_bytes",
         "leases",
         "owner",
+        "paused_for",
         "priority",
         "queue_id",
         "selector",
@@ -81,8 +86,8 @@ class Consumer:
         self.leased_bytes = 0
         """What the bodies of these hold, as far as they are in memory."""
         self.is_cancelled = False
-        self.is_paused = False
-        """Its owner cannot take more at present."""
+        self.paused_for = 0
+        """Why it gets nothing at present: `SLOW_PEER`, `QUEUE_MOVES` or both. Each reason ends by itself."""
         self.is_standby = False
         """Another consumer of the queue is the active one."""
         self.turn = 0
@@ -99,7 +104,7 @@ class Consumer:
     def wants(self, now_us: int) -> bool:
         return (
             len(self.leases) < self.credit.window(now_us)
-            and not (self.is_cancelled or self.is_paused or self.is_standby)
+            and not (self.is_cancelled or self.paused_for or self.is_standby)
             and (self.shared is None or self.shared.has_room)
         )
 

@@ -693,9 +693,9 @@ class Engine:
         working = self._queues.get(consumer.queue_id)
         return None if working is None else working.dismiss(consumer)
 
-    def pause(self, consumer: Consumer) -> None:
-        """Send the consumer no more, until it is no longer paused and `feed` is called."""
-        consumer.is_paused = True
+    def pause(self, consumer: Consumer, reason: int) -> None:
+        """Send the consumer no more, until it is no longer paused for any reason and `feed` is called."""
+        consumer.paused_for |= reason
         working = self._queues.get(consumer.queue_id)
         if working is not None:
             working.stop_waiting(consumer)

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from flyball.engine.backlog import LOAD_AT_ONCE, Build, Load
-from flyball.engine.consumer import Consumer, SharedWindow
+from flyball.engine.consumer import SLOW_PEER, Consumer, SharedWindow
 from flyball.engine.counts import Meters
 from flyball.engine.credit import SLOT_US
 from flyball.engine.engine import Engine
@@ -1020,12 +1020,12 @@ class Broker:
         if successor is not None:
             self._feed(successor)
 
-    def pause(self, consumer: Consumer) -> None:
-        """Send the consumer no more until `resume`: its peer does not read."""
-        self.engine.pause(consumer)
+    def pause(self, consumer: Consumer, reason: int = SLOW_PEER) -> None:
+        """Send the consumer no more until `resume` with the same reason."""
+        self.engine.pause(consumer, reason)
 
-    def resume(self, consumer: Consumer) -> None:
-        consumer.is_paused = False
+    def resume(self, consumer: Consumer, reason: int = SLOW_PEER) -> None:
+        consumer.paused_for &= ~reason
         self._feed(consumer)
 
     def acknowledge(self, consumer: Consumer, message_ids: Sequence[int], done: Done) -> None:

@@ -10,7 +10,7 @@ from decimal import Decimal
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from flyball.engine.consumer import Consumer, SharedWindow
+from flyball.engine.consumer import SLOW_PEER, Consumer, SharedWindow
 from flyball.engine.queue import WorkingQueue
 from flyball.engine.routing.values import type_name
 from flyball.errors import InvalidArgument
@@ -267,7 +267,7 @@ class Deliveries:
         consumer.queue = queue
         self.consumers[consumer.tag] = consumer
         session = self._channel.session
-        engine_consumer.is_paused = session.is_choked or session.is_held_back
+        engine_consumer.paused_for = SLOW_PEER if session.is_choked or session.is_held_back else 0
 
     def _share_window(self, consumer: AmqpConsumer) -> None:
         """Let a consumer without acks wait while the shared window is full, as RabbitMQ does; it takes no room there.

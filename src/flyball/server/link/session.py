@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from flyball.engine.consumer import Consumer
+from flyball.engine.consumer import SLOW_PEER, Consumer
 from flyball.errors import (
     ClusterError,
     FlyballError,
@@ -391,7 +391,7 @@ class LinkSession(Connection):
 
         def begun(consumer: Consumer) -> None:
             owner.engine_consumer = consumer
-            consumer.is_paused = self._is_choked
+            consumer.paused_for = SLOW_PEER if self._is_choked else 0
             self._consumers[frame.number] = owner
             self.send(wire.encode_consuming(frame.number))
 
