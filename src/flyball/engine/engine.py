@@ -600,12 +600,12 @@ class Engine:
         """Whether a read has met messages whose time is up: `expire` returns them."""
         return bool(self._expired)
 
-    def expire(self, now_us: int) -> list[Message]:
-        """Return the messages whose time is up and was not at the last call. Each is gone with `settle`.
+    def expire(self, now_us: int, most: int = UNLIMITED) -> list[Message]:
+        """Return messages whose time is up and was not at the last call, about `most`. Each is gone with `settle`.
 
         Those in memory are taken out now, the others when they are read: `overdue_queue_ids` tells where.
         """
-        while self._expiries and self._expiries[0][0] <= now_us:
+        while self._expiries and self._expiries[0][0] <= now_us and len(self._expired) < most:
             expires_us, queue_id, message_id = heappop(self._expiries)
             working = self._queues.get(queue_id)
             if message_id == 0:

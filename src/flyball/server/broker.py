@@ -28,6 +28,7 @@ from flyball.errors import (
     LeaseNotFound,
     QueueFull,
     QueueNotFound,
+    RequestError,
     StoreError,
     StoreUnavailable,
 )
@@ -66,8 +67,16 @@ CONGESTED_S = 0.05
 RETRY_S = 1.0
 """After so long what a store that was away could not tell is asked again."""
 
-# So many messages of a queue that has become too long are dropped in a turn of the loop.
+# So many messages of a queue that has become too long are dropped in a turn of the loop, and so many expire.
 DROPPED_AT_ONCE = 1000
+EXPIRED_AT_ONCE = 1000
+
+# More messages than these that one request rejects are dead-lettered in further turns.
+BURIED_AT_ONCE = 100
+
+# Dead letters of one message that full queues may refuse and dead-letter in turn: queues that lead to each other
+# could multiply it endlessly.
+MAX_REFUSED = 1000
 
 # So long messages are dead-lettered at a time, before others have their turn of the loop: a hundred thousand may
 # expire at once, and one may die in a chain of a hundred queues.
@@ -165,8 +174,8 @@ class Wait:
             self.idle_ns = time.perf_counter_ns() - self._began_ns
 
 
-_Dying = tuple[int, Message, str | None]
-"""A message that nobody will get any more, its queue, and why; without a reason its queue has refused it."""
+# An unacked message that its queue has given up, and why: expired, maxlen, rejected or delivery_limit.
+_Dying = tuple[WorkingQueue, Message, str]
 
 
 class Broker:
@@ -240,10 +249,16 @@ class Broker:
         self._burying: dict[int, deque[tuple[Message, str]]] = {}
         """By queue, the messages that wait to be buried, and why: the first of them is being read from the store."""
         self._dying: deque[_Dying] = deque()
-        """What is to be buried when its turn comes: what has expired, and what died because another message did."""
+        """What is to be buried when its turn comes: what has expired, and what dead letters have displaced."""
         self._dying_counts: dict[int, int] = {}
         """How many of them each queue has."""
         self._is_burying = False
+        """Whether a dead letter is being published. What that displaces, and what is refused, is in these two."""
+        self._displaced: list[_Dying] = []
+        self._refused: list[tuple[WorkingQueue, Message]] = []
+        self._shrinking: dict[int, asyncio.TimerHandle] = {}
+        """The queues that hold more than they may, and go on to drop messages in the next turn."""
+        self._is_quiescent = False
         self._burial_timer: asyncio.TimerHandle | None = None
         self._ticking: asyncio.TimerHandle | None = None
         self._expiry_timer: asyncio.TimerHandle | None = None
@@ -275,6 +290,9 @@ class Broker:
         """Do what makes so many new messages, now or when there are numbers for them."""
         if self.has_ids_for(count):
             work()
+        elif self._is_burying:
+            # The message whose dead letter needs them would be removed before them: it is parked instead.
+            raise StoreUnavailable(NO_IDS)
         else:
             self._spawn(self._do_when_numbered(count, work))
 
@@ -294,13 +312,20 @@ class Broker:
         self.engine.grant_message_ids(await self.store.reserve_message_ids(ID_BLOCK), ID_BLOCK)
         self.engine.expect_expiries(await self.store.expiring())
 
+    def quiesce(self) -> None:
+        """Begin nothing more: what expires or waits to be dead-lettered does so after the next start."""
+        self._is_quiescent = True
+        for timer in (self._expiry_timer, self._burial_timer, *self._shrinking.values()):
+            if timer is not None:
+                timer.cancel()
+
     async def stop(self) -> None:
         """Give unused message ids back. Everything else has been committed before, or can be done after a start."""
         self.listings.stop()
         self.ledger.stop()
-        for timer in (self._ticking, self._expiry_timer, self._burial_timer):
-            if timer is not None:
-                timer.cancel()
+        self.quiesce()
+        if self._ticking is not None:
+            self._ticking.cancel()
         self._supervisor.cancel()
         # Numbers that are not returned are skipped: no reason to fail while stopping.
         with contextlib.suppress(StoreError):
@@ -620,55 +645,69 @@ class Broker:
                 self._reader.serve(queue_id)
 
     def bury(self, working: WorkingQueue, message: Message, reason: str) -> None:
-        """Nobody will get this message, which is out, any more: it may be published elsewhere, and it is removed."""
+        """Drop an unacked message for good; its queue may have it dead-lettered."""
         if working.original is not None:
             self.engine.settle(message)
             working.original.bury(message)
             return
-        if self._is_burying or working.queue.id in self._dying_counts:
+        if self._is_burying:
+            self._displaced.append((working, message, reason))
+            return
+        if working.queue.id in self._dying_counts and not self.journal.is_grouping:
             self._bury_later(working, message, reason)
         else:
+            # In a transaction it must be in the same batch as the rest, and may overtake others for that.
             self._bury_or_load(working, message, reason)
         self._see_to_dying()
 
-    def bury_refused(self, working: WorkingQueue, message: Message) -> None:
-        """A full queue has refused this message, which is in none: it may be published elsewhere."""
-        if self._is_burying:
-            self._bury_later(working, message, None)
-        else:
-            self._bury_refused(working, message)
+    def bury_all(self, messages: Sequence[Message], reason: str) -> None:
+        """Drop unacked messages for good: many of them in several turns of the loop, unless in a transaction."""
+        is_later = len(messages) > BURIED_AT_ONCE and not self.journal.is_grouping
+        for message in messages:
+            working = self.engine.find_working(message.queue_id)
+            if working is None:
+                continue
+            if is_later and working.original is None:
+                self._bury_later(working, message, reason)
+            else:
+                self.bury(working, message, reason)
         self._see_to_dying()
 
-    def _bury_refused(self, working: WorkingQueue, message: Message) -> None:
-        self._is_burying = True
+    def bury_refused(self, working: WorkingQueue, message: Message) -> None:
+        """Dead-letter a message that a full queue has refused: it is in no queue."""
+        if self._is_burying:
+            self._refused.append((working, message))
+            return
         try:
-            self.on_dead(working, message, "maxlen")
+            self._dead_letter(working, message, "maxlen")
         except Exception as error:
             # Its publisher hears that it was refused.
             self.faults.note("dead letters", error, quiet=True)
-        finally:
-            self._is_burying = False
+        self._see_to_dying()
 
-    def _bury_later(self, working: WorkingQueue, message: Message, reason: str | None) -> None:
+    def _bury_later(self, working: WorkingQueue, message: Message, reason: str) -> None:
+        self._dying.append((working, message, reason))
+        self._count_dying(working)
+
+    def _count_dying(self, working: WorkingQueue) -> None:
         queue_id = working.queue.id
-        self._dying.append((queue_id, message, reason))
         self._dying_counts[queue_id] = self._dying_counts.get(queue_id, 0) + 1
 
     def _see_to_dying(self) -> None:
-        if self._dying and not self._is_burying and self._burial_timer is None:
+        if self._dying and self._burial_timer is None and not (self._is_burying or self._is_quiescent):
             self._bury_dying()
 
     def _bury_dying(self, *, is_urged: bool = True) -> None:
         """Bury what waits for that, as much as a turn of the loop has time for, and the rest in further turns.
 
-        A message that dies because another one does waits here, too: chains of queues are not chains of calls.
+        All of it is unacked and, if it is persistent, in the store: whenever the node ends it is found again there.
         """
         self._burial_timer = None
         ends_s = time.monotonic() + BURIALS_S
         again = partial(self._bury_dying, is_urged=False)
         loop = asyncio.get_running_loop()
         while self._dying:
-            if not is_urged and self.is_congested:
+            if not is_urged and self.is_congested and self._dying[0][0].traits.dead_letter_exchange is not None:
                 # Dead letters wait for the store in memory, and no publisher is there to be slowed.
                 self._burial_timer = loop.call_later(CONGESTED_S, again)
                 return
@@ -678,20 +717,20 @@ class Broker:
                 return
 
     def _bury_first_of_dying(self) -> None:
-        queue_id, message, reason = self._dying.popleft()
+        working, message, reason = self._dying.popleft()
+        queue_id = working.queue.id
         left = self._dying_counts.pop(queue_id) - 1
         if left:
             self._dying_counts[queue_id] = left
-        working = self.engine.find_working(queue_id)
-        if working is None:
-            return
-        if reason is None:
-            self.when_numbered(self.engine.most_copies, partial(self._bury_refused, working, message))
-        elif message.id in working.out:
+        if self._is_unacked(working, message):
             try:
                 self._bury_or_load(working, message, reason)
             except Exception as error:
                 self.park(working, message, reason, error)
+
+    def _is_unacked(self, working: WorkingQueue, message: Message) -> bool:
+        """Whether it still is, though its queue may have moved away meanwhile, and come back with the same ids."""
+        return self.engine.find_working(working.queue.id) is working and working.out.get(message.id) is message
 
     def _bury_or_load(self, working: WorkingQueue, message: Message, reason: str) -> None:
         queue_id = working.queue.id
@@ -702,20 +741,17 @@ class Broker:
             line = self._burying.get(queue_id)
             if line is None:
                 self._burying[queue_id] = line = deque()
-                self._spawn(self._bury_in_order(queue_id, line))
+                self._spawn(self._bury_in_order(working, line))
             line.append((message, reason))
             return
         self._bury(working, message, reason)
 
     def _bury(self, working: WorkingQueue, message: Message, reason: str) -> None:
-        self._is_burying = True
         try:
-            burial = self.on_dead(working, message, reason)
+            burial = self._dead_letter(working, message, reason)
         except Exception as error:
             self.park(working, message, reason, error)
             return
-        finally:
-            self._is_burying = False
         working.dropped += 1
         if burial is Burial.LATER:
             return
@@ -725,6 +761,35 @@ class Broker:
             self.settle_written(message)
         else:
             self.settle(message)
+
+    def _dead_letter(self, working: WorkingQueue, message: Message, reason: str) -> Burial:
+        """Publish the dead letter of a message, and those of all that full queues refuse on its way.
+
+        What is refused is in no queue, so all of it has to be in the batch in which the message itself is removed: a
+        crash would lose it otherwise. What a dead letter displaces from a full queue is unacked there and can wait.
+        It goes before what waits already, so that few wait however often that happens. Both are loops, since a chain
+        of queues may have any length.
+        """
+        self._is_burying = True
+        try:
+            burial = self.on_dead(working, message, reason)
+            refused = deque(self._refused)
+            count = 0
+            while refused:
+                count += 1
+                if count > MAX_REFUSED:
+                    raise RequestError(f"full queues refused more than {MAX_REFUSED} dead letters of this message")
+                self._refused.clear()
+                self.on_dead(*refused.popleft(), "maxlen")
+                refused.extendleft(reversed(self._refused))
+            return burial
+        finally:
+            self._is_burying = False
+            self._refused.clear()
+            for displaced in reversed(self._displaced):
+                self._dying.appendleft(displaced)
+                self._count_dying(displaced[0])
+            self._displaced.clear()
 
     def park(self, working: WorkingQueue, message: Message, reason: str, error: Exception) -> None:
         """Keep a message, which is out and could not be dead-lettered, for an operator: nobody gets it meanwhile.
@@ -744,31 +809,33 @@ class Broker:
             )
         working.parked[message.id] = Parked(message, reason, problem, self.now_us())
 
-    async def _bury_in_order(self, queue_id: int, line: deque[tuple[Message, str]]) -> None:
+    async def _bury_in_order(self, working: WorkingQueue, line: deque[tuple[Message, str]]) -> None:
         """Bury messages of which some have to be read from the store first, or for which there were no ids."""
+        engine = self.engine
         try:
-            while line:
+            while line and not self._is_quiescent:
                 while self.is_congested:  # noqa: ASYNC110
                     # Dead letters wait for the store in memory, and no publisher is there to be slowed.
                     await asyncio.sleep(CONGESTED_S)
                 await self._reader.page_in([message for message, _ in islice(line, LOAD_AT_ONCE) if message.is_paged])
-                await self.obtain_ids(self.engine.most_copies)
-                while line and not line[0][0].is_paged and self.engine.message_ids_left >= self.engine.most_copies:
+                await self.obtain_ids(engine.most_copies)
+                ends_s = time.monotonic() + BURIALS_S
+                while line and not line[0][0].is_paged and engine.message_ids_left >= engine.most_copies:
                     message, reason = line.popleft()
-                    working = self.engine.find_working(queue_id)
-                    if working is not None and message.id in working.out:
+                    if self._is_unacked(working, message):
                         self._bury(working, message, reason)
+                    if time.monotonic() > ends_s:
+                        break
                 self._see_to_dying()
+                await asyncio.sleep(0)
         except StoreError:
             # The node has lost its queues: whoever serves them now has the messages.
             return
         except Exception as error:
-            working = self.engine.find_working(queue_id)
             for message, reason in line:
-                if working is not None:
-                    self.park(working, message, reason, error)
+                self.park(working, message, reason, error)
         finally:
-            del self._burying[queue_id]
+            del self._burying[working.queue.id]
 
     def requeue_parked(self, working: WorkingQueue, message_ids: Iterable[int] | None = None) -> int:
         """Let parked messages, or all, go back to their places; return how many did.
@@ -801,22 +868,30 @@ class Broker:
 
     def enforce_limits(self, working: WorkingQueue) -> None:
         """Drop messages from the head while the queue holds more than it may: of many, a part in each turn."""
+        queue_id = working.queue.id
+        if queue_id in self._shrinking:
+            # It goes on in the next turn, and not with every message that comes meanwhile.
+            return
         dropped = 0
-        while working.is_too_long:
-            dropped += 1
-            if dropped > DROPPED_AT_ONCE:
-                if self.engine.find_working(working.queue.id) is working:
-                    again = partial(self.faults.guard, "limits of a queue", self.enforce_limits, working)
-                    asyncio.get_running_loop().call_later(0, again)
+        while working.is_too_long and not working.traits.rejects:
+            if dropped == DROPPED_AT_ONCE:
+                again = partial(self.faults.guard, "limits of a queue", self._go_on_shrinking, working)
+                self._shrinking[queue_id] = asyncio.get_running_loop().call_later(0, again)
                 break
-            found = self.engine.take(working.queue.id, working.traits.selector, self.now_us())
+            dropped += 1
+            found = self.engine.take(queue_id, working.traits.selector, self.now_us())
             if isinstance(found, Message):
                 self.bury(working, found, "maxlen")
             elif found is None:
                 break
             else:
-                self._reader.fetch(working.queue.id, found, partial(self.enforce_limits, working), lambda error: None)
+                self._reader.fetch(queue_id, found, partial(self.enforce_limits, working), lambda error: None)
                 break
+
+    def _go_on_shrinking(self, working: WorkingQueue) -> None:
+        del self._shrinking[working.queue.id]
+        if self.engine.find_working(working.queue.id) is working:
+            self.enforce_limits(working)
 
     def enforce_new_limits(self, working: WorkingQueue) -> None:
         """The queue may hold less than before: drop what is too much."""
@@ -853,7 +928,9 @@ class Broker:
         if self.engine.has_expired:
             self.expire()
         next_us = self.engine.next_expiry_us
-        if next_us is None or (self._expiry_due_us is not None and self._expiry_due_us <= next_us):
+        if next_us is None or self._is_quiescent:
+            return
+        if self._expiry_due_us is not None and self._expiry_due_us <= next_us:
             return
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
@@ -1060,14 +1137,15 @@ class Broker:
 
     def expire(self) -> None:
         """Remove what is past its time."""
-        for message in self.engine.expire(self.now_us()):
+        for message in self.engine.expire(self.now_us(), EXPIRED_AT_ONCE):
             working = self.engine.find_working(message.queue_id)
             if working is None:
                 continue
-            if working.original is None:
+            if working.original is None and working.traits.dead_letter_exchange is not None:
                 self._bury_later(working, message, "expired")
             else:
-                self.bury(working, message, "expired")
+                # It needs no store, and does not wait for one that is slow or away.
+                self.faults.guard("expiry of a message", self.bury, working, message, "expired")
         self._see_to_dying()
         for queue_id in self.engine.overdue_queue_ids():
             self.faults.guard("expiry in the store", self._expire_absent, queue_id)

@@ -322,6 +322,7 @@ async def serving(
             await _finish(hub, settings.store_time_limit_s)
             for task in beside:
                 task.cancel()
+            broker.quiesce()
             await broker.journal.stop()
             # It may have failed just now, and wait to be started again.
             journal.cancel()

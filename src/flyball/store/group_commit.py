@@ -514,6 +514,11 @@ class GroupCommit:
         if gathering.cost_bytes > self._limit_bytes:
             self._seal()
 
+    @property
+    def is_grouping(self) -> bool:
+        """Whether what is submitted now is part of a group: see `together`."""
+        return self._limit_bytes == sys.maxsize
+
     @contextmanager
     def together(self) -> Iterator[Group]:
         """Submit what follows in one batch, however large it becomes: a crash leaves all of it or nothing.

@@ -78,6 +78,20 @@ def test_consumer_arguments_are_charged_at_once(
     assert 150_000 < memory_node.call(measured_bytes)[0] < 200_000
 
 
+def test_cancelled_consumers_are_charged_no_longer(
+    memory_node: RunningNode, new_peer: Callable[[RunningNode], Peer]
+) -> None:
+    peer = new_peer(memory_node)
+    peer.ask(spec.Queue.Declare(queue="queue"), spec.Queue.DeclareOk)
+    held = memory_node.call(lambda node: [connection.held_bytes() for connection in node.hub.connections])
+    arguments = {"x-text": "x" * 15_000}
+    for _ in range(20):
+        peer.send(spec.Basic.Consume(queue="queue", consumer_tag="tag", arguments=arguments, nowait=True))
+        peer.ask(spec.Basic.Cancel(consumer_tag="tag"), spec.Basic.CancelOk)
+    grown = memory_node.call(lambda node: [connection.held_bytes() - held[0] for connection in node.hub.connections])
+    assert grown[0] < 15_000
+
+
 # The window of a consumer
 
 

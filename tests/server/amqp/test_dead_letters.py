@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,13 +15,14 @@ from hypothesis import strategies as st
 
 from flyball.engine.queue import WorkingQueue
 from flyball.errors import FlyballError, InvalidArgument
-from flyball.model import Message, Queue
+from flyball.model import Binding, Message, Queue
 from flyball.server import broker as broker_module
 from flyball.server.amqp import AmqpContext, AmqpSettings
 from flyball.server.authority import Authority
 from flyball.server.broker import Broker
 from flyball.server.pending import outcome
 from flyball.server.topology import Topology
+from flyball.store.interface import Batch
 from flyball.store.memory import MemoryStore
 from flyball.wire.amqp import Properties, write_origin, write_table
 from tests.wire.test_amqp_tables import values
@@ -56,10 +59,10 @@ arguments = st.fixed_dictionaries(
 
 
 @contextlib.asynccontextmanager
-async def running() -> AsyncIterator[tuple[Broker, Topology, AmqpContext]]:
+async def running(store: MemoryStore | None = None) -> AsyncIterator[tuple[Broker, Topology, AmqpContext]]:
     """Run a broker with what makes dead letters of messages."""
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-        store = MemoryStore()
+        store = MemoryStore() if store is None else store
         snapshot = await store.open()
         broker = Broker(
             store,
@@ -90,11 +93,19 @@ async def declare(topology: Topology, name: str, given_arguments: dict[str, Any]
     return found
 
 
-def put(context: AmqpContext, working: WorkingQueue, headers: dict[str, Any]) -> None:
+def put(
+    context: AmqpContext,
+    working: WorkingQueue,
+    headers: dict[str, Any],
+    body: bytes = b"body",
+    mode: int | None = None,
+) -> None:
+    """Put a persistent message, whose dead letters are persistent only if `mode` says so, as with AMQP's clients."""
     properties = Properties()
     properties.headers = write_table(headers)
+    properties.delivery_mode = mode
     origin = write_origin("", working.queue.name)
-    context.intake.put([working], b"body", properties.encode(), origin, True, 0, None)
+    context.intake.put([working], body, properties.encode(), origin, True, 0, None)
 
 
 async def give_up(broker: Broker, working: WorkingQueue, reason: str) -> None:
@@ -246,5 +257,223 @@ def test_others_have_their_turn_while_many_messages_expire(monkeypatch: pytest.M
                 await asyncio.sleep(0)
                 turns += 1
             assert not working.out
+
+    asyncio.run(main())
+
+
+def stop_clock(broker: Broker) -> Callable[[int], None]:
+    """Stop the clock of messages; return what moves it, by microseconds."""
+    now_us = broker.now_us()
+
+    def move(by_us: int) -> None:
+        nonlocal now_us
+        now_us += by_us
+
+    broker.now_us = lambda: now_us
+    return move
+
+
+async def turns(count: int = 1) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_refused_dead_letters_are_in_the_batch_that_removes_their_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "BURIALS_S", 0.0)
+    count = 100
+
+    async def main() -> None:
+        async with running() as (broker, topology, context):
+            move = stop_clock(broker)
+            dead = await declare(topology, "dead", {})
+            full = await declare(
+                topology, "full", towards("dead", {"x-max-length": 0, "x-overflow": "reject-publish-dlx"})
+            )
+            orders = await declare(topology, "orders", towards("full", {"x-message-ttl": 1000}))
+            for _ in range(count):
+                put(context, orders, {}, mode=2)
+            await broker.journal.flush()
+            move(2_000_000)
+            broker.expire()
+            while len(dead) < count or broker.journal.pending_count:
+                stored = [len(await broker.store.page(each.queue.id, 0, 1000)) for each in (orders, full, dead)]
+                assert sum(stored) == count
+                await turns()
+
+    asyncio.run(main())
+
+
+def test_reject_in_a_transaction_does_not_wait_for_messages_that_expired_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(broker_module, "BURIALS_S", 0.0)
+
+    async def main() -> None:
+        async with running() as (broker, topology, context):
+            move = stop_clock(broker)
+            dead = await declare(topology, "dead", {})
+            orders = await declare(topology, "orders", towards("dead", {"x-message-ttl": 1000}))
+            for _ in range(10):
+                put(context, orders, {})
+            taken: list[Message | None] = []
+            broker.take_out(orders.queue.id, orders.traits.selector, lambda message, error: taken.append(message))
+            await broker.journal.flush()
+            move(2_000_000)
+            broker.expire()
+            rejected = taken[0]
+            assert rejected is not None
+            with broker.journal.together() as group:
+                broker.bury(orders, rejected, "rejected")
+            assert group.removed_ids == {rejected.id}
+            while len(dead) < 10:
+                await turns()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("overflow", ["drop-head", "reject-publish-dlx"])
+def test_full_queues_that_dead_letter_to_each_other_hold_little(overflow: str) -> None:
+    count = 30
+
+    async def main() -> None:
+        async with running() as (broker, topology, context):
+            arguments = {"x-max-length": 0, "x-overflow": overflow, "x-dead-letter-exchange": "amq.fanout"}
+            for number in range(count):
+                first = await declare(topology, str(number), arguments)
+                binding = Binding("amq.fanout", str(number))
+                await outcome(partial(topology.bind, binding))
+            put(context, first, {})
+            for _ in range(50):
+                await turns()
+                assert len(broker._dying) <= count * count
+            assert broker.engine.resident_bytes < 4 * count * count * 1000
+
+    asyncio.run(main())
+
+
+def test_message_whose_dead_letters_are_refused_too_often_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "MAX_REFUSED", 10)
+
+    async def main() -> None:
+        async with running() as (broker, topology, context):
+            full = {"x-max-length": 0, "x-overflow": "reject-publish-dlx"}
+            for number in range(20):
+                await declare(topology, str(19 - number), towards(str(20 - number), full))
+            orders = await declare(topology, "orders", towards("0", {}))
+            put(context, orders, {})
+            await give_up(broker, orders, "rejected")
+            assert [parked.problem for parked in orders.parked.values()] == [
+                "full queues refused more than 10 dead letters of this message"
+            ]
+
+    asyncio.run(main())
+
+
+class HangingStore(MemoryStore):
+    """A store that commits while it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_commit = asyncio.Event()
+        self.may_commit.set()
+
+    async def commit(self, batch: Batch, *, again: bool = False) -> None:
+        await self.may_commit.wait()
+        await super().commit(batch, again=again)
+
+
+def test_messages_without_dead_letters_expire_while_the_store_hangs() -> None:
+    async def main() -> None:
+        store = HangingStore()
+        async with running(store) as (broker, topology, context):
+            move = stop_clock(broker)
+            dead = await declare(topology, "dead", {})
+            slow = await declare(topology, "slow", towards("dead", {"x-message-ttl": 1000}))
+            orders = await declare(topology, "orders", {"x-message-ttl": 1000})
+            large = await declare(topology, "large", {})
+            store.may_commit.clear()
+            for _ in range(12):
+                put(context, large, {}, bytes(1_000_000))
+            assert broker.is_congested
+            for working in (slow, orders):
+                for _ in range(10):
+                    put(context, working, {})
+            move(2_000_000)
+            broker.expire()
+            await turns(10)
+            assert (len(orders), orders.out) == (0, {})
+            store.may_commit.set()
+            while len(dead) < 10:
+                await turns()
+
+    asyncio.run(main())
+
+
+def test_what_waits_to_be_dead_lettered_waits_for_the_next_start_when_the_node_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(broker_module, "BURIALS_S", 0.0)
+
+    async def main() -> None:
+        async with running() as (broker, topology, context):
+            move = stop_clock(broker)
+            dead = await declare(topology, "dead", {})
+            orders = await declare(topology, "orders", towards("dead", {"x-message-ttl": 1000}))
+            for _ in range(10):
+                put(context, orders, {}, mode=2)
+            await broker.journal.flush()
+            move(2_000_000)
+            broker.expire()
+            broker.quiesce()
+            moved = len(dead)
+            await turns(20)
+            assert len(dead) == moved < 10
+            await broker.journal.flush()
+            stored = [len(await broker.store.page(each.queue.id, 0, 100)) for each in (orders, dead)]
+            assert sum(stored) == 10
+
+    asyncio.run(main())
+
+
+def test_message_of_a_queue_that_has_come_back_is_not_taken_for_one_that_was_dying() -> None:
+    async def main() -> None:
+        async with running() as (broker, topology, context):
+            dead = await declare(topology, "dead", {})
+            orders = await declare(topology, "orders", towards("dead", {}))
+            put(context, orders, {})
+            taken: list[Message | None] = []
+            broker.take_out(orders.queue.id, orders.traits.selector, lambda message, error: taken.append(message))
+            message = taken[0]
+            assert message is not None
+            broker._bury_later(orders, message, "expired")
+            # The queue is served by this node again, and one of its consumers has the message.
+            orders.out[message.id] = replace(message)
+            broker._see_to_dying()
+            assert (len(dead), len(orders.out)) == (0, 1)
+
+    asyncio.run(main())
+
+
+def test_many_rejected_messages_are_dead_lettered_in_turns_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "BURIALS_S", 0.0)
+    count = broker_module.BURIED_AT_ONCE + 1
+
+    async def main() -> None:
+        async with running() as (broker, topology, context):
+            dead = await declare(topology, "dead", {})
+            orders = await declare(topology, "orders", towards("dead", {}))
+            for number in range(count + 1):
+                put(context, orders, {}, str(number).encode())
+            taken = list(orders.oldest(0, count + 1))
+            for _ in taken:
+                broker.engine.take(orders.queue.id, orders.traits.selector, broker.now_us())
+            broker.bury_all(taken[:count], "rejected")
+            assert len(dead) == 1
+            broker.bury(orders, taken[count], "rejected")
+            while len(dead) <= count:
+                await turns()
+            assert [message.body for message in dead.oldest(0, count + 1)] == [
+                str(number).encode() for number in range(count + 1)
+            ]
 
     asyncio.run(main())

@@ -191,3 +191,28 @@ def test_queue_that_may_hold_less_drops_messages_in_turns(node: RunningNode, pee
 
     lengths = node.run(apply)
     assert (lengths[0], lengths[-1]) == (count - DROPPED_AT_ONCE, 5)
+
+
+def test_queue_that_is_dropping_messages_drops_no_more_with_each_that_comes(node: RunningNode, peer: Peer) -> None:
+    peer.ask(spec.Queue.Declare(queue="orders"), spec.Queue.DeclareOk)
+    for _ in range(5 * DROPPED_AT_ONCE):
+        peer.publish(b"", routing_key="orders")
+    peer.ask(spec.Queue.Declare(queue="orders", passive=True), spec.Queue.DeclareOk)
+
+    async def apply(running: Node) -> list[int]:
+        broker = running.hub.broker
+        working = broker.engine.find_queue("orders")
+        assert working is not None
+        running.hub.authority.policies.set(Policy("limit", ".*", {"max-length": 5}))
+        running.hub.authority.on_policies_changed("/")
+        for _ in range(10):
+            broker.enforce_limits(working)
+        lengths = [len(working)]
+        # From now on the queue refuses new messages instead, and what it has stays.
+        running.hub.authority.policies.set(Policy("limit", ".*", {"max-length": 5, "overflow": "reject-publish"}))
+        running.hub.authority.on_policies_changed("/")
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return [*lengths, len(working)]
+
+    assert node.run(apply) == [4 * DROPPED_AT_ONCE] * 2

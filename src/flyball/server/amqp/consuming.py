@@ -91,8 +91,6 @@ class AmqpConsumer:
         self.counts_deliveries = counts_deliveries
         self.arguments = arguments
         self.size_bytes = CONSUMER_BYTES + size_of(arguments)
-        # At once: thousands may come before the channels are measured.
-        channel.session.channels_bytes += self.size_bytes
         self.tag = tag
         self.no_ack = no_ack
         self.prefetch = prefetch
@@ -149,7 +147,7 @@ class AmqpConsumer:
 
     def ended(self) -> None:
         """It can go on nowhere: tell the peer, if it understands."""
-        self.channel.deliveries.consumers.pop(self.tag, None)
+        self.channel.deliveries.forget(self.tag)
         session = self.channel.session
         if session.understands("consumer_cancel_notify") and not self.channel.is_closing:
             session.send_after_answer(BasicCancel(self.channel.number, self.tag, True).encode())
@@ -265,8 +263,11 @@ class Deliveries:
         consumer.engine_consumer = engine_consumer
         self._share_window(consumer)
         consumer.queue = queue
-        self.consumers[consumer.tag] = consumer
         session = self._channel.session
+        if consumer.tag not in self.consumers:
+            # At once: thousands may come before the channels are measured.
+            session.channels_bytes += consumer.size_bytes
+        self.consumers[consumer.tag] = consumer
         engine_consumer.paused_for = SLOW_PEER if session.is_choked or session.is_held_back else 0
 
     def _share_window(self, consumer: AmqpConsumer) -> None:
@@ -277,9 +278,16 @@ class Deliveries:
         if consumer.no_ack and consumer.engine_consumer is not None:
             consumer.engine_consumer.shared = self.window if self.window.limit else None
 
+    def forget(self, tag: str) -> AmqpConsumer | None:
+        """The channel has this consumer no longer."""
+        consumer = self.consumers.pop(tag, None)
+        if consumer is not None:
+            self._channel.session.channels_bytes -= consumer.size_bytes
+        return consumer
+
     def cancel(self, tag: str) -> AmqpConsumer | None:
         """Send no more to a consumer; what it was sent may still be settled."""
-        consumer = self.consumers.pop(tag, None)
+        consumer = self.forget(tag)
         if consumer is not None and consumer.engine_consumer is not None:
             self._channel.session.broker.cancel(consumer.engine_consumer)
         return consumer
@@ -419,10 +427,7 @@ class Deliveries:
         if requeue:
             broker.give_back(messages)
         else:
-            for message in messages:
-                working = broker.engine.find_working(message.queue_id)
-                if working is not None:
-                    broker.bury(working, message, "rejected")
+            broker.bury_all(messages, "rejected")
         self._feed(leases)
 
     # Transactions
