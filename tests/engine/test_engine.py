@@ -678,6 +678,33 @@ def test_message_paged_in_after_its_queue_was_deleted_takes_no_memory() -> None:
     assert (engine.resident_bytes, message.is_paged) == (0, False)
 
 
+class Elsewhere:
+    """A queue of another node, which hears nothing."""
+
+    def give_back(self, message: Message) -> None: ...
+
+    def bury(self, message: Message) -> None: ...
+
+    def cancel(self) -> None: ...
+
+    def set_prefetch(self, prefetch: float) -> None: ...
+
+
+def test_messages_got_from_another_node_are_paged_out_when_memory_runs_short() -> None:
+    engine, _ = an_engine(resident_limit_bytes=10**6)
+    shadow = engine.create_shadow("", "", Elsewhere())
+    held: list[Message] = []
+
+    def page_out(wanted_bytes: int) -> int:
+        return sum([engine.page_out(message) for message in held])
+
+    engine.page_out_unacked = page_out
+    for number in range(1, 31):
+        held.append(Message(number, shadow.queue.id, b"x" * 100_000, persistent=False))
+        engine.hold(shadow, held[-1])
+        assert engine.resident_bytes < 1_200_000
+
+
 def test_only_what_the_store_has_is_paged_out_while_unacked() -> None:
     engine, queue_id = an_engine(resident_limit_bytes=10**6)
     message = put(engine, queue_id, Draft(b"x" * 1000))

@@ -372,6 +372,8 @@ class Engine:
         """Take in a message that is out already: it came from another node for one who has asked for it."""
         self.resident_bytes += message.footprint_bytes
         working.out[message.id] = message
+        if self._body_limit_bytes is not None and self.resident_bytes > self._body_limit_bytes:
+            self._evict_after(message)
 
     def active_queues(self, reader: int) -> list[tuple[Queue, int]]:
         """Return the queues with messages that the reader may see, and how many."""
@@ -497,9 +499,7 @@ class Engine:
             self._expect_expiry((message.expires_us, message.queue_id, message.id))
         delivery = working.arrive(message, now_us)
         if self._body_limit_bytes is not None and self.resident_bytes > self._body_limit_bytes:
-            self._eviction_pause_bytes -= message.footprint_bytes
-            if self._eviction_pause_bytes < 0:
-                self._evict_for(0)
+            self._evict_after(message)
         return delivery
 
     def withdraw(self, message: Message) -> bool:
@@ -817,6 +817,12 @@ class Engine:
         self.resident_bytes -= message.footprint_bytes
         if message.expires_us is not None:
             self._expiring.pop(message.id, None)
+
+    def _evict_after(self, message: Message) -> None:
+        """A message has come and there is more in memory than there may be."""
+        self._eviction_pause_bytes -= message.footprint_bytes
+        if self._eviction_pause_bytes < 0:
+            self._evict_for(0)
 
     def _evict_for(self, incoming_bytes: int) -> None:
         """Leave messages to the store until what is in memory and what comes keep within the limit."""

@@ -381,6 +381,7 @@ class Afar:
         queue = remote.queue
         session.check(Action.READ, queue.name, f"queue '{queue.name}'")
         _check_lock(queue)
+        session.check_held_back()
         is_quorum = self._topology.traits_of(queue).is_quorum
 
         async def attempt(target: Found) -> Act:

@@ -482,11 +482,7 @@ def basic_get(channel: Channel, method: amqp.BasicGet) -> None:
     name = channel.queue_name(method.queue)
     session.check(Action.READ, name, f"queue '{name}'")
     working = channel.queue(name)
-    if session.is_held_back:
-        raise refusal(
-            ReplyCode.PRECONDITION_FAILED,
-            f"the connection holds {session.unacked_bytes} bytes of unacked messages: acknowledge some first",
-        )
+    session.check_held_back()
     session.context.topology.touch(working)
     is_done = False
     is_held = False

@@ -277,6 +277,14 @@ class AmqpSession(Connection):
         for channel in self._channels.values():
             channel.deliveries.choke()
 
+    def check_held_back(self) -> None:
+        """Raise AmqpError for a get while the connection holds too many unacked messages."""
+        if self.is_held_back:
+            raise refusal(
+                ReplyCode.PRECONDITION_FAILED,
+                f"the connection holds {self.unacked_bytes} bytes of unacked messages: acknowledge some first",
+            )
+
     def let_go_on(self) -> None:
         super().let_go_on()
         if not self.is_choked:

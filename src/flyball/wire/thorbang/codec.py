@@ -1,7 +1,7 @@
 """ThorBangMQ's text protocol: bytes in, requests out, and the bytes of the answers.
 
 Sans-IO: the caller owns the socket. A request and an answer are UTF-8 text that ends in one NUL byte. What a
-request cannot mean is a request too, `Malformed`: the protocol answers it and goes on.
+request cannot mean is a request too, `Malformed`: the session answers it and closes the connection.
 """
 
 from __future__ import annotations
