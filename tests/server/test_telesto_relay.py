@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -332,6 +333,35 @@ def test_queue_that_is_heard_of_late_is_reached_in_its_virtual_host_only(pair: P
         else:
             assert isinstance(answer, wire.Error)
             assert answer.code == ErrorCode.QUEUE_NOT_EXISTING
+
+
+def test_request_of_a_client_that_has_gone_is_passed_on_to_nobody(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(node: Node) -> tuple[Queue, int]:
+        return node.hub.broker.engine.create_queue("orders"), node.membership.node_id
+
+    queue, owner = pair[0].call(create)
+    begun: list[str] = []
+    monkeypatch.setattr(relay.Upstream, "__init__", lambda self, relay, address, client_id: begun.append(address))
+    looking, has_gone, is_over = threading.Event(), threading.Event(), threading.Event()
+
+    async def hear_of_it() -> None:
+        looking.set()
+        await asyncio.to_thread(has_gone.wait, 20)
+        pair[1].node.hub.directory.put(queue, owner)
+        # After the request has gone on with what was heard.
+        asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_soon, is_over.set)
+
+    peer = wide(pair[1], "alice")
+    pair[1].call(lambda node: setattr(node.hub.company, "catch_up", hear_of_it))
+    peer.send(wire.Consume(1, queue.id, WireSelector(), 10.0))
+    assert looking.wait(20)
+    peer.close()
+    pair[1].wait_until(lambda node: not any(isinstance(each, TelestoSession) for each in node.hub.connections))
+    has_gone.set()
+    assert is_over.wait(20)
+    assert begun == []
 
 
 def test_a_connection_with_too_many_refused_puts_ends(memory_node: RunningNode) -> None:

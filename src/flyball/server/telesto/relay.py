@@ -389,6 +389,9 @@ class Relay:
         place = (node_id, self._session.client_id)
         found = self._upstreams.get(place)
         if found is None:
+            if self.is_over:
+                # Nobody would close it, and a consumer there would hold messages for good.
+                return None
             address = self._hub.company.address_of(node_id, "telesto")
             if address is None:
                 return None
