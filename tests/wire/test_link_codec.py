@@ -21,6 +21,8 @@ NUMBERS = st.lists(LONGS, max_size=20)
 PREFETCHES = st.floats(0, allow_nan=False)
 REST = (st.booleans(), st.integers(-(2**31), 2**31 - 1), OPTIONAL, OPTIONAL, OPTIONAL, OPTIONAL)
 NAMES = st.text(max_size=20)
+# With lone surrogates, as names have them whose octets are not UTF-8.
+ANY_TEXT = st.text(st.characters(), max_size=60)
 # What came through AMQP has an origin, and properties as AMQP has them.
 CONTENTS = st.builds(link.Content, st.binary(max_size=100), st.binary(max_size=100), st.just(b""), *REST) | st.builds(
     link.Content,
@@ -38,10 +40,10 @@ FRAMES: st.SearchStrategy[link.Frame] = st.one_of(
     st.builds(link.Proof, st.binary(min_size=32, max_size=32)),
     st.builds(link.Request, LONGS, st.binary(max_size=100)),
     st.builds(link.Response, LONGS, st.binary(max_size=100)),
-    st.builds(link.Failure, LONGS, st.text(max_size=30), st.text(max_size=100)),
+    st.builds(link.Failure, LONGS, st.text(max_size=30), ANY_TEXT),
     st.builds(link.Put, LONGS, NUMBERS, CONTENTS),
     st.builds(link.PutDone, st.integers(0, 4), NUMBERS),
-    st.builds(link.Consume, LONGS, LONGS, PREFETCHES, st.integers(-(2**31), 2**31 - 1), st.booleans()),
+    st.builds(link.Consume, LONGS, LONGS, PREFETCHES, LONGS, st.booleans()),
     st.builds(link.Consuming, LONGS),
     DELIVERIES,
     st.builds(link.Settle, LONGS, st.integers(0, 3), NUMBERS),
@@ -49,13 +51,13 @@ FRAMES: st.SearchStrategy[link.Frame] = st.one_of(
     st.builds(link.Pause, LONGS),
     st.builds(link.Resume, LONGS),
     st.builds(link.Cancel, LONGS),
-    st.builds(link.Cancelled, LONGS, st.integers(0, 2)),
+    st.builds(link.Cancelled, LONGS, st.integers(0, 3)),
     st.builds(link.Get, LONGS, LONGS),
     st.builds(link.Got, LONGS, st.integers(0, 2**64 - 1), st.none() | HANDED_OVER),
     st.builds(link.Read, LONGS, LONGS, SELECTORS, st.booleans(), st.booleans()),
     st.builds(link.Hand, LONGS, LONGS, LONGS, st.lists(HANDED_OVER, max_size=5)),
     st.builds(link.Handed, LONGS, st.integers(0, 4)),
-    st.builds(link.Reply, st.text(max_size=60), CONTENTS),
+    st.builds(link.Reply, ANY_TEXT, CONTENTS),
 )
 
 

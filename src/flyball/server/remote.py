@@ -81,7 +81,12 @@ class _Put:
         remote = remotes.directory.get(queue_id)
         link = self._link = None if remote is None else remotes.peers.link(remote.owner)
         if link is not None and remotes.set_out(self._queues, link):
-            link.put([queue.id for queue in self._queues], self._content, self._answered, 0)
+            try:
+                link.put([queue.id for queue in self._queues], self._content, self._answered, 0)
+            except Exception:
+                # It is not under way: what follows must not wait for it.
+                remotes.arrive(self._queues)
+                raise
         elif len(self._queues) > 1:
             # Their owner is dead, or has no more of them all: each may have another one, or none.
             self._send_apart()
@@ -188,8 +193,12 @@ class _Read:
         if link is None:
             self._later(PeerLost(remote.owner, "is not there"))
             return
-        read.number = link.ask(partial(self._answered, link))
-        link.send(wire.encode_read(read))
+
+        def encode(number: int) -> bytes:
+            read.number = number
+            return wire.encode_read(read)
+
+        link.ask(encode, partial(self._answered, link))
 
     def _read_here(self) -> None:
         broker, read = self._remotes.broker, self._read
@@ -508,9 +517,11 @@ class Remotes:
             else:
                 failed(PeerLost(remote.owner, "was lost before it answered"))
 
-        number = attachment.number = link.ask(answered)
-        link.consumers[number] = attachment
-        link.send(wire.encode_consume(wire.Consume(number, remote.queue.id, attachment.window, priority, exclusive)))
+        def encode(number: int) -> bytes:
+            return wire.encode_consume(wire.Consume(number, remote.queue.id, attachment.window, priority, exclusive))
+
+        attachment.number = link.ask(encode, answered)
+        link.consumers[attachment.number] = attachment
 
     # Single messages
 
@@ -541,7 +552,7 @@ class Remotes:
                 self._forget_singles(link)
                 done(None, 0, PeerLost(remote.owner, "was lost before it answered"))
 
-        link.send(wire.encode_get(link.ask(answered), remote.queue.id))
+        link.ask(lambda number: wire.encode_get(number, remote.queue.id), answered)
 
     def read(
         self, queue_id: int, selector: Selector, done: TakeDone, *, removes: bool, only_text: bool = False
@@ -672,7 +683,7 @@ class Remotes:
             # Else the link is lost: nobody knows whether it has them, but it will know the batch again.
             self._send_hand(node_id)
 
-        link.send(wire.encode_hand(link.ask(answered), hand.batch, hand.queue_id, hand.messages))
+        link.ask(lambda number: wire.encode_hand(number, hand.batch, hand.queue_id, hand.messages), answered)
 
     # Direct replies
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Coroutine
 from typing import Any
 
@@ -292,6 +293,49 @@ async def test_a_consumer_with_a_higher_priority_is_served_first_wherever_it_is(
     await two.publish(b"1", b"2")
     assert bodies(await high.take(2)) == [b"1", b"2"]
     assert low.messages.empty()
+
+
+@pytest.mark.parametrize("priority", [2**31, 2**63 - 1, -(2**63)])
+@with_two_nodes
+async def test_priority_of_a_remote_consumer_may_have_64_bits(two: Two, priority: int) -> None:
+    queue, inbox = await two.forwarded(), Inbox()
+    await queue.consume(inbox, arguments={"x-priority": priority})
+    (consumer,) = two.working.consumers.values()
+    assert consumer.priority == priority
+    await two.publish(b"1")
+    assert bodies(await inbox.take(1)) == [b"1"]
+
+
+@with_two_nodes
+async def test_request_that_cannot_be_encoded_leaves_nothing_behind(two: Two) -> None:
+    await two.forwarded()
+    link = two.first.peers.link(2)
+    remote = two.first.directory.get(two.queue_id)
+    assert link is not None
+    assert remote is not None
+    with pytest.raises(struct.error):
+        two.first.remotes.attach(
+            remote,
+            two,  # type: ignore[arg-type]
+            prefetch=1,
+            priority=2**63,
+            exclusive=False,
+            keeps_none=False,
+            shared=None,
+            begun=lambda consumer: None,
+            failed=lambda error: None,
+        )
+    assert not (link._answers or link.consumers)
+
+
+@with_two_nodes
+async def test_direct_reply_to_a_name_that_is_no_utf8_is_dropped(two: Two) -> None:
+    await two.forwarded()
+    name = b"amq.rabbitmq.reply-to.2.\xff".decode("utf-8", "surrogateescape")
+    publisher = two.first.sessions[0]
+    two.first.afar.reply(name, b"\0\0", b"\0\0", b"body")
+    await two.publish(b"1")
+    assert (two.bodies(), publisher.is_gone, two.second.hub.faults.count) == ([b"1"], False, 0)
 
 
 @with_two_nodes

@@ -126,10 +126,13 @@ class Link(Connection):
 
     # For those who use it
 
-    def ask(self, answer: Answer) -> int:
-        """Return the number for a frame that is to be answered."""
+    def ask(self, encode: Callable[[int], bytes], answer: Answer) -> int:
+        """Send a frame that is to be answered, encoded with its number; return that number."""
         number = self._last_number = self._last_number + 1
+        # First, as it may fail: nothing must wait then for an answer that cannot come.
+        data = encode(number)
         self._answers[number] = answer
+        self.send(data)
         return number
 
     def forget(self, number: int) -> None:
@@ -140,9 +143,10 @@ class Link(Connection):
         """Put a message into queues of the node; `done` is called with the token and the outcome, once."""
         number = self._last_number = self._last_number + 1
         size_bytes = content.size_bytes
+        data = wire.encode_put(number, queue_ids, content)
         self._puts[number] = (done, token, size_bytes)
         self.unanswered_bytes += size_bytes
-        self.send(wire.encode_put(number, queue_ids, content))
+        self.send(data)
 
     def settle(self, consumer: int, settlement: int, message_id: int) -> None:
         """End a lease. Those of one kind that follow each other go together."""
@@ -504,8 +508,10 @@ class Peers:
         if link.is_lost:
             raise PeerLost(link.node_id, "was lost")
         future: asyncio.Future[wire.Frame | None] = asyncio.get_running_loop().create_future()
-        number = link.ask(lambda frame: None if future.done() else future.set_result(frame))
-        link.send(wire.encode_request(number, text))
+        number = link.ask(
+            lambda number: wire.encode_request(number, text),
+            lambda frame: None if future.done() else future.set_result(frame),
+        )
         try:
             frame = await future
         finally:

@@ -75,7 +75,7 @@ _LONG_BYTE = struct.Struct(">qB")
 _LONG_COUNT = struct.Struct(">qI")
 _TWO_LONGS = struct.Struct(">qq")
 _BYTE_COUNT = struct.Struct(">BI")
-_CONSUME_BODY = struct.Struct(">qqdiB")
+_CONSUME_BODY = struct.Struct(">qqdqB")
 _WINDOW_BODY = struct.Struct(">qd")
 # In the count of deliveries: the message was recovered, and may have been delivered more often.
 _RECOVERED = 1 << 31
@@ -86,6 +86,8 @@ _GOT_HEAD = struct.Struct(">qQB")
 _HAND_HEAD = struct.Struct(">qqqI")
 _FAILURE_HEAD = struct.Struct(">qHI")
 _SHORT = struct.Struct(">H")
+# How names and errors are written: names of AMQP are any octets, those that are not UTF-8 as lone surrogates.
+_ANY_TEXT = "surrogatepass"
 _READ_BODY = struct.Struct(">qqBBqqq")
 
 _REMOVES = 1
@@ -289,7 +291,7 @@ def _read_failure(data: bytes, at: int, end: int) -> Frame:
     at += _FAILURE_HEAD.size
     middle: int = at + kind_bytes
     _finish(middle + text_bytes, end)
-    return Failure(number, data[at:middle].decode(), data[middle:end].decode())
+    return Failure(number, data[at:middle].decode(), data[middle:end].decode("utf-8", _ANY_TEXT))
 
 
 def _read_put(data: bytes, at: int, end: int) -> Frame:
@@ -423,7 +425,7 @@ def _read_reply(data: bytes, at: int, end: int) -> Frame:
         raise ProtocolError("a frame ends within a name")
     content, after = _read_content(data, stop, end)
     _finish(after, end)
-    return Reply(data[at:stop].decode(), content)
+    return Reply(data[at:stop].decode("utf-8", _ANY_TEXT), content)
 
 
 _READERS: dict[int, Callable[[bytes, int, int], Frame]] = {
@@ -527,7 +529,7 @@ def encode_response(number: int, text: bytes) -> bytes:
 
 
 def encode_failure(number: int, kind: str, text: str) -> bytes:
-    kind_bytes, text_bytes = kind.encode(), text.encode()
+    kind_bytes, text_bytes = kind.encode(), text.encode("utf-8", _ANY_TEXT)
     return _frame(_FAILURE, _FAILURE_HEAD.pack(number, len(kind_bytes), len(text_bytes)) + kind_bytes + text_bytes)
 
 
@@ -626,5 +628,5 @@ def encode_handed(number: int, outcome: int) -> bytes:
 
 
 def encode_reply(name: str, content: Content) -> bytes:
-    encoded = name.encode()
+    encoded = name.encode("utf-8", _ANY_TEXT)
     return _frame(_REPLY, _SHORT.pack(len(encoded)) + encoded + _content(content))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flyball.model import Selector
 
-VERSION = 1
+VERSION = 2
 """Of the protocol: nodes of different versions do not talk."""
 
 NONCE_BYTES = 32
@@ -50,6 +50,8 @@ class Ending(enum.IntEnum):
     """Its queue is gone."""
     MOVED = 2
     """Another node serves its queue."""
+    FAILED = 3
+    """Its node has met a defect and has requeued what it had."""
 
 
 @dataclass(slots=True)
