@@ -761,14 +761,15 @@ def _end_connection_of(error: BaseException) -> None:
     """End the connection that a fault belongs to, if one can be found.
 
     An answer that the journal or a timer calls back is a method or a closure of its session: the innermost session in
-    the traceback is the one that has failed, and whose peer would wait for ever.
+    the traceback is the one that has failed, and whose peer would wait for ever. Many share a link to another node:
+    it goes on.
     """
     found: Connection | None = None
     trace = error.__traceback__
     while trace is not None:
         for name in ("self", "session", "connection"):
             local = trace.tb_frame.f_locals.get(name)
-            if isinstance(local, Connection):
+            if isinstance(local, Connection) and not local.IS_OUTGOING:
                 found = local
         trace = trace.tb_next
     if found is not None:

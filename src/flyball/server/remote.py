@@ -680,6 +680,10 @@ class Remotes:
             if isinstance(frame, wire.Handed):
                 hands.popleft()
                 hand.done(frame.outcome == Outcome.STORED)
+            elif isinstance(frame, wire.Failure):
+                # It has met a defect before it took them: to send them again would repeat that.
+                hands.popleft()
+                hand.done(False)
             # Else the link is lost: nobody knows whether it has them, but it will know the batch again.
             self._send_hand(node_id)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from flyball.engine.consumer import Consumer, SharedWindow
 from flyball.engine.queue import WorkingQueue
+from flyball.errors import ClusterError
 from flyball.model import Message, Selector
 from flyball.server.broker import Broker, Receiver, drop_bodies
 from flyball.server.directory import RemoteQueue
@@ -108,6 +109,14 @@ class Attachment:
     # From the owner
 
     def delivered(self, frame: wire.Deliver) -> None:
+        try:
+            self._accept(frame)
+        except Exception as error:
+            # Nothing here has the message: it goes back, and only the client ends that it was for.
+            self._link.settle(self.number, Settlement.RETURN, frame.message_id)
+            self._receiver.crash(error)
+
+    def _accept(self, frame: wire.Deliver) -> None:
         working = self.working
         if self._is_cancelled or working is None:
             self._link.settle(self.number, Settlement.RETURN, frame.message_id)
@@ -137,6 +146,10 @@ class Attachment:
     def cancelled(self, ending: Ending) -> None:
         if ending is Ending.ASKED:
             return
+        if ending is Ending.FAILED and not self._is_cancelled:
+            # As if the defect were this node's: to ask for the messages again would only repeat it.
+            self._is_cancelled = True
+            self._receiver.crash(ClusterError(f"node {self.remote.owner} cannot serve a consumer"))
         self._end(is_deleted=ending is Ending.DELETED)
 
     def lost(self) -> None:

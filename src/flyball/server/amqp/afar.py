@@ -48,6 +48,8 @@ RETRY_S = 0.5
 # A dead letter that another node does not confirm is put again after twice as long each time, up to this.
 MAX_BACKOFF_S = 30.0
 
+# After so long a node is asked again whose link broke, and after twice as long each time, up to `RETRY_S`: a request
+# that breaks the link whenever it is made must not keep it from others.
 BROKEN_LINK_S = 0.02
 
 PATIENCE_S = 15.0
@@ -311,6 +313,7 @@ class Afar:
     async def _at_owner(self, queue: Queue, attempt: Callable[[Found], Awaitable[T]]) -> T:
         """Try something with a queue wherever it is served, until that succeeds or it was lost for too long."""
         deadline_s = asyncio.get_running_loop().time() + PATIENCE_S
+        backoff_s = BROKEN_LINK_S
         while True:
             working = self._engine.find_working(queue.id)
             target = self._directory.get(queue.id) if working is None else working
@@ -325,7 +328,8 @@ class Afar:
             except PeerLost as error:
                 if asyncio.get_running_loop().time() >= deadline_s:
                     raise
-                await self._until_worth_it(error.node_id)
+                await self._until_worth_it(error.node_id, backoff_s)
+                backoff_s = min(2 * backoff_s, RETRY_S)
 
     async def _attach(
         self, consumer: AmqpConsumer, target: Found, begun: Callable[[], None], *, is_new: bool = False
@@ -430,6 +434,7 @@ class Afar:
     async def _follow(self, consumer: AmqpConsumer) -> None:
         """Attach a consumer again, if need be as often as its queue moves meanwhile."""
         has_looked = False
+        backoff_s = BROKEN_LINK_S
         while consumer.is_running:
             try:
                 target = self._home_of(consumer)
@@ -447,15 +452,16 @@ class Afar:
             except ConsumerRefused:
                 consumer.ended()
             except PeerLost as error:
-                await self._until_worth_it(error.node_id)
+                await self._until_worth_it(error.node_id, backoff_s)
+                backoff_s = min(2 * backoff_s, RETRY_S)
             except (QueueNotFound, StoreError):
                 await self.remotes.news(RETRY_S)
             has_looked = False
         consumer.is_changing = False
 
-    async def _until_worth_it(self, node_id: int) -> None:
-        """Wait before a node that was lost is asked again: but for a moment, if it was only the link that broke."""
-        await self.remotes.news(BROKEN_LINK_S if self.remotes.peers.can_reach(node_id) else RETRY_S)
+    async def _until_worth_it(self, node_id: int, backoff_s: float) -> None:
+        """Wait before a node that was lost is asked again; only for `backoff_s` if just the link broke."""
+        await self.remotes.news(backoff_s if self.remotes.peers.can_reach(node_id) else RETRY_S)
 
     def _home_of(self, consumer: AmqpConsumer) -> Found | None:
         """Return the queue of a consumer wherever it is now; of a clustered one, another member if that is gone."""

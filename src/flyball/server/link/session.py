@@ -10,9 +10,9 @@ import json
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from flyball.engine.consumer import SLOW_PEER, Consumer
 from flyball.errors import (
@@ -31,6 +31,7 @@ from flyball.server.link.contents import is_draft, message_of, put_draft
 from flyball.server.link.failures import told
 from flyball.server.link.peers import FRAME_ROOM_BYTES, HANDSHAKE_S, Peers
 from flyball.server.memory import CONSUMER_BYTES, page_out
+from flyball.server.supervisor import is_fatal
 from flyball.server.topology import Topology
 from flyball.store.group_commit import OperationsRefused
 from flyball.trace.schema import Protocol
@@ -44,6 +45,9 @@ RETRY_S = 0.2
 
 RETURN_S = 10.0
 """So long an auto-delete queue waits for consumers whose link broke: their clients have not cancelled them."""
+
+# Where faults are noted that a frame has met.
+PLACE = "frame of another node"
 
 # Longer is for ever: some 146,000 years.
 MAX_TTL_US = 1 << 62
@@ -71,7 +75,7 @@ class _Consumer:
         self._session.consumer_ended(self, Ending.DELETED)
 
     def crash(self, error: BaseException) -> None:
-        self._session.crash(error)
+        self._session.consumer_failed(self, error)
 
     def queue_moved(self, consumer: Consumer) -> None:
         """Another node serves the queue: the one that asked has to look for it."""
@@ -181,16 +185,29 @@ class LinkSession(Connection):
         consumers, self._consumers = self._consumers, {}
         held, self._held = list(self._held.values()), {}
         for owner in consumers.values():
-            consumer = owner.engine_consumer
-            if consumer is not None:
-                self.broker.cancel(consumer)
-                held += consumer.leases.values()
-                for message_id in list(consumer.leases):
-                    consumer.release(message_id)
-        self.broker.give_back(held)
+            if owner.engine_consumer is not None:
+                held += self._cancelled(owner.engine_consumer)
+        # All at once: they are to be in their order before others get some of them.
+        self._guard(self.broker.give_back, held)
         for owner in consumers.values():
             if owner.engine_consumer is not None:
-                self._topology.consumer_gone(owner.engine_consumer.queue_id, owner, may_return_s=RETURN_S)
+                queue_id = owner.engine_consumer.queue_id
+                self._guard(partial(self._topology.consumer_gone, may_return_s=RETURN_S), queue_id, owner)
+
+    def _cancelled(self, consumer: Consumer) -> list[Message]:
+        """Cancel a consumer and end its leases; return what it held."""
+        self._guard(self.broker.cancel, consumer)
+        held = list(consumer.leases.values())
+        for message in held:
+            consumer.release(message.id)
+        return held
+
+    def _guard(self, callback: Callable[..., object], *arguments: object) -> None:
+        """Do what concerns one of many clients: what it raises is noted, and neither they nor the link end."""
+        try:
+            callback(*arguments)
+        except Exception as error:
+            self.faults.note(PLACE, error, quiet=True)
 
     def release_buffers(self) -> None:
         self._decoder.clear()
@@ -243,7 +260,31 @@ class LinkSession(Connection):
             except ProtocolError as error:
                 self.close(str(error))
                 return
+            except Exception as error:
+                if frame is None or not self.node_id:
+                    raise
+                self._frame_failed(frame, error)
         self._set_reading(False)
+
+    def _frame_failed(self, frame: wire.Frame, error: Exception) -> None:
+        """A frame has met a defect. Many clients share the link: only the one hears of it that the frame is from."""
+        self.faults.note(PLACE, error, quiet=True)
+        if isinstance(frame, wire.Put):
+            self.puts_done([frame.number], Outcome.UNKNOWN)
+        elif isinstance(frame, wire.Consume) and frame.number in self._consumers:
+            self._end_failed(self._consumers[frame.number])
+        elif isinstance(frame, wire.Consume | wire.Get | wire.Read | wire.Hand):
+            problem = f"node {self._peers.node_id} has met a defect; its log tells which"
+            self.send(wire.encode_failure(frame.number, "ClusterError", problem))
+
+    async def _contain(self, frame: wire.Frame, work: Awaitable[None]) -> None:
+        """Finish what a frame has begun, and answer it if that meets a defect."""
+        try:
+            await work
+        except Exception as error:
+            if is_fatal(error):
+                raise
+            self._frame_failed(frame, error)
 
     def _must_wait(self) -> bool:
         return self._has_ended or super()._must_wait() or not self.broker.has_message_ids
@@ -252,7 +293,7 @@ class LinkSession(Connection):
         if not self.node_id:
             self._take_in_handshake(frame)
             return
-        handler = _HANDLERS.get(type(frame))
+        handler = self._HANDLERS.get(type(frame))
         if handler is None:
             raise ProtocolError(f"{type(frame).__name__} is not for the one who listens")
         handler(self, frame)
@@ -398,7 +439,8 @@ class LinkSession(Connection):
         self.broker.consume(
             frame.queue_id, working.traits.selector, frame.prefetch, owner, begun, priority=frame.priority
         )
-        self._topology.consumer_added(working, owner, exclusive=frame.exclusive)
+        if self._consumers.get(frame.number) is owner:
+            self._topology.consumer_added(working, owner, exclusive=frame.exclusive)
 
     def _settle(self, frame: wire.Settle) -> None:
         if frame.consumer == 0:
@@ -425,21 +467,31 @@ class LinkSession(Connection):
             self.broker.feed(consumer)
 
     def _settle_all(self, messages: list[Message], settlement: int) -> None:
-        broker = self.broker
-        if settlement == Settlement.ACK:
-            for message in messages:
-                if not broker.settle(message, True) and self._topology.directory.get(message.queue_id) is not None:
+        if settlement == Settlement.REQUEUE:
+            self.broker.give_back(messages)
+            return
+        settle = self._SETTLING.get(settlement, LinkSession._return)
+        for message in messages:
+            try:
+                settle(self, message)
+            except Exception as error:
+                self.faults.note(PLACE, error, quiet=True)
+                # No consumer has it any more, and nothing was done with it.
+                self._guard(self.broker.give_back, [message])
+                if settlement == Settlement.ACK:
                     self._tell_in_vain()
-        elif settlement == Settlement.REQUEUE:
-            broker.give_back(messages)
-        elif settlement == Settlement.REJECT:
-            for message in messages:
-                working = self._engine.find_working(message.queue_id)
-                if working is not None:
-                    broker.bury(working, message, "rejected")
-        else:
-            for message in messages:
-                broker.bring_back(message)
+
+    def _ack(self, message: Message) -> None:
+        if not self.broker.settle(message, True) and self._topology.directory.get(message.queue_id) is not None:
+            self._tell_in_vain()
+
+    def _reject(self, message: Message) -> None:
+        working = self._engine.find_working(message.queue_id)
+        if working is not None:
+            self.broker.bury(working, message, "rejected")
+
+    def _return(self, message: Message) -> None:
+        self.broker.bring_back(message)
 
     def _tell_in_vain(self) -> None:
         """An acknowledgement has found nothing: the message comes again, from whoever serves its queue now."""
@@ -489,6 +541,19 @@ class LinkSession(Connection):
             if ending is Ending.MOVED:
                 self._moved.add(owner.number)
 
+    def consumer_failed(self, owner: _Consumer, error: BaseException) -> None:
+        """Serving one consumer has failed: it ends, and what it held goes to others. The link goes on."""
+        self.faults.note("consumer of another node", error, quiet=True)
+        self._end_failed(owner)
+
+    def _end_failed(self, owner: _Consumer) -> None:
+        consumer = owner.engine_consumer
+        if consumer is None or self._consumers.pop(owner.number, None) is not owner:
+            return
+        self.send(wire.encode_cancelled(owner.number, Ending.FAILED))
+        self._guard(self.broker.give_back, self._cancelled(consumer))
+        self._guard(self._topology.consumer_gone, consumer.queue_id, owner)
+
     # Single messages
 
     def _get(self, frame: wire.Get) -> None:
@@ -505,12 +570,19 @@ class LinkSession(Connection):
             elif message is not None and self._has_ended:
                 self.broker.bring_back(message)
             else:
+                try:
+                    answer = wire.encode_got(frame.number, len(queue), message)
+                except Exception as fault:
+                    self._frame_failed(frame, fault)
+                    if message is not None:
+                        self._guard(self.broker.bring_back, message)
+                    return
                 if message is None:
                     self.broker.meters.get_empty += 1
                 else:
                     queue.count_get(message, is_gone=False)
                     self._held[message.id] = message
-                self.send(wire.encode_got(frame.number, len(queue), message))
+                self.send(answer)
 
         self.broker.take_out(frame.queue_id, working.traits.selector, found)
 
@@ -525,18 +597,21 @@ class LinkSession(Connection):
             self._read_one(self._reads.popleft())
 
     def _read_one(self, frame: wire.Read) -> None:
-        is_settled = is_fetched = False
+        is_settled = is_fetched = is_answered = False
 
         def found(message: Message | None, error: FlyballError | None) -> None:
-            nonlocal is_settled
-            is_settled = True
+            nonlocal is_settled, is_answered
+            is_settled = is_answered = True
             self.in_flight -= 1
             if error is None and message is not None and frame.only_text and not is_text(message):
                 error = InvalidBody(f"message {message.id} contains a zero byte")
-            if error is not None:
-                self.send(wire.encode_failure(frame.number, *told(error)))
-            else:
-                self.send(wire.encode_got(frame.number, 0, message))
+            try:
+                if error is not None:
+                    self.send(wire.encode_failure(frame.number, *told(error)))
+                else:
+                    self.send(wire.encode_got(frame.number, 0, message))
+            except Exception as fault:
+                self._frame_failed(frame, fault)
             if is_fetched:
                 self._is_fetching = False
                 asyncio.get_running_loop().call_soon(self._read_on)
@@ -546,12 +621,19 @@ class LinkSession(Connection):
             is_settled = not frame.only_text or is_text(message)
             return is_settled
 
-        if not self._engine.has_queue(frame.queue_id):
-            found(None, QueueNotFound(frame.queue_id))
-        elif frame.removes:
-            self.broker.take(frame.queue_id, frame.selector, found, accepts)
-        else:
-            self.broker.peek(frame.queue_id, frame.selector, found)
+        try:
+            if not self._engine.has_queue(frame.queue_id):
+                found(None, QueueNotFound(frame.queue_id))
+            elif frame.removes:
+                self.broker.take(frame.queue_id, frame.selector, found, accepts)
+            else:
+                self.broker.peek(frame.queue_id, frame.selector, found)
+        except Exception as fault:
+            # Here, and not where frames are taken: this one may have waited while others came.
+            is_settled = True
+            if not is_answered:
+                self.in_flight -= 1
+            self._frame_failed(frame, fault)
         self._is_fetching = is_fetched = not is_settled
 
     def _hand(self, frame: wire.Hand) -> None:
@@ -559,7 +641,7 @@ class LinkSession(Connection):
         if self._engine.has_queue(frame.queue_id):
             self._take_handed(frame)
         else:
-            self.hub.spawn(self._hand_when_known(frame), self)
+            self.hub.spawn(self._contain(frame, self._hand_when_known(frame)), self)
 
     async def _hand_when_known(self, frame: wire.Hand) -> None:
         """The other node may have heard sooner than this one who serves the queue."""
@@ -590,13 +672,14 @@ class LinkSession(Connection):
             self.send(wire.encode_handed(frame.number, Outcome.NOT_FOUND))
             return
         if not self.broker.has_ids_for(len(frame.messages)):
-            self.hub.spawn(self._hand_when_numbered(frame), self)
+            self.hub.spawn(self._contain(frame, self._hand_when_numbered(frame)), self)
             return
         self._peers.handed[self.node_id] = (self._theirs.epoch, frame.batch)
         for handed in frame.messages:
             message = message_of(handed, self._engine.use_message_id(), working.queue.id)
             message.persistent = False
-            self.broker.accept(working, message)
+            # The batch is this node's by now: it is not sent again because of one of its messages.
+            self._guard(self.broker.accept, working, message)
         self.broker.watch_expiries()
         self.send(wire.encode_handed(frame.number, Outcome.STORED))
 
@@ -649,6 +732,27 @@ class LinkSession(Connection):
             if consumer is not None and not owner.is_held_back:
                 self.broker.resume(consumer)
 
+    _HANDLERS: ClassVar[dict[type, Callable[[LinkSession, Any], None]]] = {
+        wire.Request: _request,
+        wire.Put: _put,
+        wire.Consume: _consume,
+        wire.Settle: _settle,
+        wire.Window: _window,
+        wire.Pause: _pause,
+        wire.Resume: _resume,
+        wire.Cancel: _cancel,
+        wire.Get: _get,
+        wire.Read: _read,
+        wire.Hand: _hand,
+        wire.Reply: _take_reply,
+    }
+
+    _SETTLING: ClassVar[dict[int, Callable[[LinkSession, Message], None]]] = {
+        Settlement.ACK: _ack,
+        Settlement.REJECT: _reject,
+        Settlement.RETURN: _return,
+    }
+
 
 def _asked(text: bytes) -> tuple[str, dict[str, Any]]:
     """Return the command and the arguments of a request. Raises ClusterError if the text is not one."""
@@ -661,19 +765,3 @@ def _asked(text: bytes) -> tuple[str, dict[str, Any]]:
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise ClusterError("a request needs a command and its arguments")
     return name, arguments
-
-
-_HANDLERS: Mapping[type, Callable[[LinkSession, Any], None]] = {
-    wire.Request: LinkSession._request,
-    wire.Put: LinkSession._put,
-    wire.Consume: LinkSession._consume,
-    wire.Settle: LinkSession._settle,
-    wire.Window: LinkSession._window,
-    wire.Pause: LinkSession._pause,
-    wire.Resume: LinkSession._resume,
-    wire.Cancel: LinkSession._cancel,
-    wire.Get: LinkSession._get,
-    wire.Read: LinkSession._read,
-    wire.Hand: LinkSession._hand,
-    wire.Reply: LinkSession._take_reply,
-}
