@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Container, Coroutine, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from flyball.engine.consumer import Consumer
 from flyball.engine.queue import WorkingQueue
-from flyball.errors import FlyballError, LeaseNotFound, StoreUnavailable
+from flyball.errors import FlyballError, LeaseNotFound, StoreError, StoreUnavailable
 from flyball.model import Draft, Message, Queue, Selector
 from flyball.server.broker import ID_BLOCK, Broker
 from flyball.store.changes import QueueCreated
@@ -268,3 +269,52 @@ async def test_a_timer_that_outlives_the_tasks_of_its_node_begins_nothing() -> N
     # As when the queue of a node that was fenced expires, in a process where it has joined again.
     broker.delete_queue(queue_id, lambda error: None)
     assert not broker.engine.has_queue(queue_id)
+
+
+class Original:
+    """Stands for a queue of another node; the first message that it is to drop meets a defect."""
+
+    def __init__(self) -> None:
+        self.dropped: list[bytes] = []
+
+    def bury(self, message: Message) -> None:
+        self.dropped.append(message.body)
+        if len(self.dropped) == 1:
+            raise ZeroDivisionError("a defect")
+
+
+@in_a_loop
+async def test_messages_expire_though_another_one_meets_a_defect() -> None:
+    async with running(MemoryStore()) as broker:
+        original = Original()
+        shadow = broker.engine.create_shadow("orders", "/", original)  # type: ignore[arg-type]
+        for number, body in enumerate((b"1", b"2", b"3"), 1):
+            message = Message(number, shadow.queue.id, body, persistent=False)
+            message.expires_us = 1
+            broker.accept(shadow, message)
+        broker.expire()
+        assert sorted(original.dropped) == [b"1", b"2", b"3"]
+        assert broker.faults.by_place == {"expiry": 1}
+
+
+@in_a_loop
+async def test_messages_whose_dead_letters_the_store_refuses_are_parked() -> None:
+    async with running(MemoryStore()) as broker:
+        working = broker.engine.queue(broker.create_queue("orders", lambda error: None).id)
+        waiting: deque[tuple[Message, str]] = deque()
+        for body in (b"1", b"2"):
+            await put(broker, working.queue.id, body)
+            broker.take_out(
+                working.queue.id,
+                Selector(),
+                lambda message, error: None if message is None else waiting.append((message, "rejected")),
+            )
+
+        async def refuse(count: int) -> None:
+            raise StoreError("relation does not exist")
+
+        broker.obtain_ids = refuse  # type: ignore[method-assign]
+        broker._burying[working.queue.id] = waiting
+        await broker._bury_in_order(working.queue.id, waiting)
+        assert [parked.problem for parked in working.parked.values()] == ["relation does not exist"] * 2
+        assert len(working.out) == 2

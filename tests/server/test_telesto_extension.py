@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from flyball.engine.consumer import Consumer
+from flyball.server.broker import Broker
 from flyball.server.node import Node
 from flyball.wire import telesto as wire
 from flyball.wire.telesto import ErrorCode, Outcome, WireDraft, WireMessage, WireSelector
@@ -684,3 +686,26 @@ def ready(node: Node, queue_id: int) -> int:
 
 def in_flight(node: Node) -> int:
     return sum(connection.in_flight for connection in node.hub.connections)
+
+
+def test_what_a_connection_held_goes_back_though_the_end_of_a_consumer_meets_a_defect(
+    memory_node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = wide(memory_node)
+    queue_id = peer.create_queue()
+    peer.put(queue_id, b"1", b"2", b"3")
+    for _ in range(3):
+        peer.consume(queue_id, 1.0)
+        peer.next_delivery()
+    end, failed = Broker.end, list[int]()
+
+    def fail_once(self: Broker, consumer: Consumer) -> None:
+        if not failed:
+            failed.append(consumer.id)
+            raise ZeroDivisionError("a defect")
+        end(self, consumer)
+
+    monkeypatch.setattr(Broker, "end", fail_once)
+    peer.close()
+    memory_node.wait_until(lambda node: len(node.hub.broker.engine.queue(queue_id)) == 2)
+    assert len(failed) == 1

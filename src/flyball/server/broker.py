@@ -23,6 +23,7 @@ from flyball.engine.credit import SLOT_US
 from flyball.engine.engine import Engine
 from flyball.engine.queue import Delivery, Parked, WorkingQueue
 from flyball.errors import (
+    Fenced,
     FlyballError,
     InvalidBody,
     LeaseNotFound,
@@ -828,7 +829,7 @@ class Broker:
                         break
                 self._see_to_dying()
                 await asyncio.sleep(0)
-        except StoreError:
+        except Fenced:
             # The node has lost its queues: whoever serves them now has the messages.
             return
         except Exception as error:
@@ -1144,8 +1145,9 @@ class Broker:
             if working.original is None and working.traits.dead_letter_exchange is not None:
                 self._bury_later(working, message, "expired")
             else:
-                # It needs no store, and does not wait for one that is slow or away.
-                self.faults.guard("expiry of a message", self.bury, working, message, "expired")
+                # It needs no store, and does not wait for one that is slow or away. The others have left their queues
+                # already: one that fails must not keep them from their end.
+                self.faults.guard("expiry", self.bury, working, message, "expired")
         self._see_to_dying()
         for queue_id in self.engine.overdue_queue_ids():
             self.faults.guard("expiry in the store", self._expire_absent, queue_id)

@@ -42,6 +42,9 @@ CLAIM_LIMIT_S = 10.0
 UNAWARE_S = 0.1
 """After so long a node is asked again that should serve a queue, and does not do so yet."""
 
+# Outcomes of the parts of a put, from that which counts least.
+_BADNESS: Mapping[int, int] = {Outcome.NOT_FOUND: 0, Outcome.STORED: 1, Outcome.FULL: 2, Outcome.UNKNOWN: 3}
+
 PutDone = Callable[[int, int], None]
 """Called with the token of a put and its outcome."""
 
@@ -152,7 +155,11 @@ class _Put:
 
 
 class _Joined:
-    """Counts the parts of a put whose queues are on several nodes; the worst outcome counts."""
+    """Counts the parts of a put whose queues are on several nodes; the worst outcome counts.
+
+    To be gone is not worse than to be stored: a local queue that is gone refuses nothing either. But if all are gone
+    nobody has the message.
+    """
 
     __slots__ = ("_done", "_left", "_token", "_worst")
 
@@ -160,12 +167,11 @@ class _Joined:
         self._left = left
         self._done = done
         self._token = token
-        self._worst = int(Outcome.STORED)
+        self._worst = int(Outcome.NOT_FOUND)
 
     def one(self, _: int, outcome: int) -> None:
-        # To be gone is not worse than to be stored: a local queue that is gone refuses nothing either.
-        if outcome in (Outcome.FULL, Outcome.UNKNOWN):
-            self._worst = max(self._worst, outcome)
+        if _BADNESS[outcome] > _BADNESS[self._worst]:
+            self._worst = outcome
         self._left -= 1
         if self._left == 0:
             self._done(self._token, self._worst)

@@ -141,3 +141,21 @@ async def test_mandatory_message_returns_if_its_remote_queue_is_gone_at_the_comm
     two.made.tell_all()
     await channel.tx_commit()
     assert sum(each.publisher.returned for session in two.first.sessions for each in session.channels) == 1
+
+
+@with_two_nodes
+async def test_mandatory_message_returns_if_all_its_remote_queues_are_gone_at_the_commit(two: Two) -> None:
+    exchange = await two.here.declare_exchange("all", "fanout")
+    channel = await transactional(two)
+    # One queue that is there is enough.
+    for deleted in (["orders"], ["orders", "copies"]):
+        for name in ("orders", "copies"):
+            await two.there.declare_queue(name, durable=True)
+            await (await two.here.get_queue(name)).bind(exchange)
+        await channel.basic_publish(b"body", exchange="all", properties=PERSISTENT, mandatory=True)
+        for name in deleted:
+            await two.there.queue_delete(name)
+        two.made.tell_all()
+        await channel.tx_commit()
+        returned = sum(each.publisher.returned for session in two.first.sessions for each in session.channels)
+        assert returned == len(deleted) - 1

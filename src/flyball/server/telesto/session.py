@@ -484,9 +484,13 @@ class TelestoSession(RequestConnection):
 
     def ended(self) -> None:
         self._give_up_waits()
-        for consumer in self.consumers.values():
-            self.broker.end(consumer)
-        self.consumers.clear()
+        consumers, self.consumers = self.consumers, {}
+        for consumer in consumers.values():
+            try:
+                self.broker.end(consumer)
+            except Exception as error:
+                # The other consumers hold messages, too.
+                self.faults.note("end of a consumer", error, quiet=True)
         self.is_over = True
         if self._is_counted:
             self._is_counted = False
