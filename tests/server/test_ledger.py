@@ -89,6 +89,17 @@ def test_links_and_small_connections_are_never_refused() -> None:
     assert not any(holder.reason for holder in small)
 
 
+def test_what_links_hold_closes_no_connection() -> None:
+    link, honest = Holder(LIMIT_BYTES, is_link=True), Holder(2 * LEAST_SHARE_BYTES)
+    ledger, _ = a_ledger(link, honest)
+    ledger.tick()
+    assert not honest.reason
+    assert (ledger.links_bytes, ledger.connections_bytes) == (LIMIT_BYTES, 2 * LEAST_SHARE_BYTES)
+    assert ledger.level_bytes == LIMIT_BYTES + 2 * LEAST_SHARE_BYTES
+    ledger.forget(link)
+    assert ledger.level_bytes == 2 * LEAST_SHARE_BYTES
+
+
 def test_many_connections_that_each_hold_little_are_refused_until_all_fit() -> None:
     idle = [Holder(1024) for _ in range(20)]
     small = [Holder(LEAST_SHARE_BYTES) for _ in range(60)]

@@ -33,8 +33,31 @@ def _nobody(node_id: int, protocol: str) -> str | None:
     return None
 
 
-def _refuse(remotes: Sequence[RemoteQueue], content: Content, done: Callable[[int, int], None], token: int) -> None:
+class Put(Protocol):
+    """Puts a message into queues of other nodes, and calls back with the token and an Outcome; see `Remotes.put`."""
+
+    def __call__(
+        self,
+        remotes: Sequence[RemoteQueue],
+        content: Content,
+        done: Callable[[int, int], None],
+        token: int,
+        owner: object = None,
+    ) -> None: ...
+
+
+def _refuse(
+    remotes: Sequence[RemoteQueue],
+    content: Content,
+    done: Callable[[int, int], None],
+    token: int,
+    owner: object = None,
+) -> None:
     done(token, Outcome.UNKNOWN)
+
+
+def _forget_nothing(owner: object) -> None:
+    """Nothing waits for another node."""
 
 
 class Read(Protocol):
@@ -76,8 +99,10 @@ class Company:
     """Follows what the others have changed up to now. Raises StoreError."""
     followed: Callable[[], Awaitable[None]] = _nothing_new
     """Returns when the others know what was changed and is durable, as far as they can be reached soon."""
-    put: Callable[[Sequence[RemoteQueue], Content, Callable[[int, int], None], int], None] = _refuse
-    """Puts a message into queues of other nodes, and calls back with the token and an Outcome."""
+    put: Put = _refuse
+    """Puts a message into queues of other nodes."""
+    forget: Callable[[object], None] = _forget_nothing
+    """Drops the puts of an owner that wait: it has gone."""
     read: Read = _find_nothing
     """Finds a message of a queue of another node."""
     delete_empty: Callable[[int], Awaitable[None]] = _delete_nothing

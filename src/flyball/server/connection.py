@@ -285,6 +285,7 @@ class Hub:
             connection.is_client = False
             self.clients -= 1
         self.broker.ledger.forget(connection)
+        self.company.forget(connection)
         self.stalled.discard(connection)
         if self.is_stopping:
             self._check_idle()

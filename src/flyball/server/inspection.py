@@ -60,6 +60,7 @@ GAUGES = (
     "resident_bytes",
     "indexes_bytes",
     "connections_bytes",
+    "links_bytes",
     "definitions_bytes",
     "held_bytes",
     "pending_changes",
@@ -127,6 +128,8 @@ class Totals:
     """What the places in indexes take of messages that are not in memory."""
     connections_bytes: int = 0
     """What connections hold beside messages."""
+    links_bytes: int = 0
+    """What links hold that other nodes have not read or answered."""
     definitions_bytes: int = 0
     held_bytes: int = 0
     """What is held of the limit of memory: see `server.memory`."""
@@ -199,6 +202,7 @@ async def totals(node: Node) -> Totals:
         resident_bytes=engine.resident_bytes,
         indexes_bytes=engine.absent_bytes,
         connections_bytes=broker.ledger.connections_bytes,
+        links_bytes=broker.ledger.links_bytes,
         definitions_bytes=broker.ledger.definitions_bytes,
         held_bytes=broker.ledger.level_bytes,
         pending_changes=journal.pending_count,

@@ -6,6 +6,8 @@ What is held is charged to one of these:
   and the places in indexes of those that are only in the store (`Engine.absent_bytes`);
 - connections: what each has sent that is not complete, transactions that are not committed, what it has not read,
   channels, consumers and caches (`Holder.held_bytes`);
+- links to other nodes: what those have not read or answered. Puts wait before a link holds much (`server.remote`),
+  and what waits is charged to the connection that it came from;
 - definitions: queues, exchanges, bindings and their arguments.
 
 What waits for the store (`GroupCommit.pending_bytes`) has a loop and a setpoint of its own: see `server.amqp.flow`.
@@ -19,7 +21,8 @@ The policy has three steps:
    refused when it is reached. From half of it on, connections that hold more than their share of unacked messages get
    no more until they ack some.
 3. Refuse. When connections hold more than three eighths of `--memory-bytes`, the one that holds most is closed, with
-   an error that says so. Definitions beyond three eighths of it are refused.
+   an error that says so. Links do not count for that: no client is to be closed for what another node does not read.
+   Definitions beyond three eighths of it are refused.
 
 So a process stays below `--memory-bytes` + `--resident-bytes` + `BASE_BYTES`. No I/O here, and nothing is looked up
 or locked for a message: the engine and the connections count in plain integers, and the ledger adds them up.
@@ -134,6 +137,9 @@ class Ledger:
         self.holders: Collection[Holder] = ()
         """Everyone who is charged; the hub's connections."""
         self.connections_bytes = 0
+        """What clients' connections hold."""
+        self.links_bytes = 0
+        """What links to and from other nodes hold."""
         self.count_definitions: Callable[[], int] = lambda: 0
         """What the definitions take."""
         self.definitions_bytes = 0
@@ -162,7 +168,7 @@ class Ledger:
     @property
     def level_bytes(self) -> int:
         """What is held of `limit_bytes`."""
-        return self.unpageable_bytes + self.connections_bytes + self.definitions_bytes
+        return self.unpageable_bytes + self.connections_bytes + self.links_bytes + self.definitions_bytes
 
     @property
     def is_full(self) -> bool:
@@ -171,7 +177,7 @@ class Ledger:
 
     @property
     def total_bytes(self) -> int:
-        return self.messages_bytes + self.connections_bytes + self.definitions_bytes
+        return self.messages_bytes + self.connections_bytes + self.links_bytes + self.definitions_bytes
 
     def report(self) -> dict[str, Any]:
         """Return the account as plain values, by category."""
@@ -182,6 +188,7 @@ class Ledger:
             "indexes_bytes": self._messages.absent_bytes,
             "unpageable_bytes": self.unpageable_bytes,
             "connections_bytes": self.connections_bytes,
+            "links_bytes": self.links_bytes,
             "definitions_bytes": self.definitions_bytes,
             "held_back_connections": len(self._held_back),
             "refused_connections": self.refused,
@@ -191,7 +198,7 @@ class Ledger:
 
     def charge(self, holder: Holder, held_bytes: int) -> None:
         """Note what a connection holds. If that is too much for all of them, the largest are refused."""
-        self.connections_bytes += held_bytes - holder.charged_bytes
+        self._add(holder, held_bytes - holder.charged_bytes)
         holder.charged_bytes = held_bytes
         self._highest_bytes = max(self._highest_bytes, self.total_bytes)
         if self.connections_bytes > CONNECTIONS_RATIO * self.limit_bytes:
@@ -199,15 +206,21 @@ class Ledger:
 
     def forget(self, holder: Holder) -> None:
         """The connection is gone, and with it what it held."""
-        self.connections_bytes -= holder.charged_bytes
+        self._add(holder, -holder.charged_bytes)
         holder.charged_bytes = 0
         self._held_back.discard(holder)
+
+    def _add(self, holder: Holder, more_bytes: int) -> None:
+        if holder.is_link:
+            self.links_bytes += more_bytes
+        else:
+            self.connections_bytes += more_bytes
 
     def _refuse_largest(self) -> None:
         limit_bytes = int(CONNECTIONS_RATIO * self.limit_bytes)
         # Of thousands of connections that each hold little, all together may hold too much.
         least_bytes = min(LEAST_SHARE_BYTES, limit_bytes // max(1, len(self.holders)))
-        # Links are other nodes of the domain: what they hold is what their clients want.
+        # Links are other nodes of the domain: what they hold is what many clients want.
         holders = sorted(
             [holder for holder in self.holders if not holder.is_link and holder.charged_bytes > least_bytes],
             key=lambda holder: holder.charged_bytes,

@@ -240,6 +240,7 @@ async def serving(
             catch_up=membership.catch_up,
             followed=Followers(peers, lambda: [other.id for other in membership.others]).followed,
             put=remotes.put,
+            forget=remotes.forget,
             read=remotes.read,
             delete_empty=remotes.delete_empty,
             delete_unused=partial(remotes.delete, if_unused=True, if_empty=False),

@@ -15,6 +15,7 @@ from typing import Any
 
 from flyball.engine.consumer import Consumer, SharedWindow
 from flyball.errors import FlyballError, PeerLost, QueueNotFound
+from flyball.faults import Faults
 from flyball.model import Message, Queue, Selector
 from flyball.server.amqp.intake import Intake
 from flyball.server.broker import Broker, Receiver, drop_bodies, is_text
@@ -30,8 +31,11 @@ from flyball.wire.link import Content, Outcome
 OPEN_WINDOW = 2000
 """So many messages are on the way to, or wait in the shadow of, a consumer that has no limit of its own."""
 
+# When another node owes the answers of so much, further puts wait, and so do those who publish.
 CONGESTED_BYTES = 8 * 1024 * 1024
-"""When another node owes the answers of so much, publishers wait."""
+
+# Direct replies, which nobody answers, are dropped while another node leaves so much unread.
+UNREAD_BYTES = 8 * 1024 * 1024
 
 RETRY_S = 0.5
 """After so long a read is tried again whose node could not be reached, if nothing has changed before."""
@@ -251,6 +255,25 @@ class _Read:
         self.send()
 
 
+class _Waiting:
+    """Something that is done when no node owes too many answers any more, in its turn."""
+
+    __slots__ = ("act", "drop", "owner")
+
+    def __init__(
+        self, act: Callable[[], object], owner: object = None, drop: Callable[[], object] | None = None
+    ) -> None:
+        self.act = act
+        self.owner = owner
+        """Whose it is: see `Remotes.forget`."""
+        self.drop = drop
+        """Called instead if its owner has gone, or if it fails."""
+
+    def give_up(self, faults: Faults) -> None:
+        if self.drop is not None:
+            faults.guard("put to another node", self.drop)
+
+
 class _Hand:
     """A batch of messages on its way to a member on another node."""
 
@@ -284,7 +307,8 @@ class Remotes:
         """For each queue over which link its puts go, and how many were not answered yet."""
         self._retries: dict[int, asyncio.TimerHandle] = {}
         self._waiting: list[asyncio.Future[None]] = []
-        self._held: set[Callable[[], None]] = set()
+        self._held: deque[_Waiting] = deque()
+        """What waits for the end of the congestion, in its order."""
         self._hands: dict[int, deque[_Hand]] = {}
         self._last_batch = 0
         self._is_looking = False
@@ -367,8 +391,36 @@ class Remotes:
 
     # Puts
 
-    def put(self, remotes: Sequence[RemoteQueue], content: Content, done: PutDone, token: int) -> None:
-        """Put a message into queues of other nodes. `done` is called once, maybe before this returns."""
+    def put(
+        self,
+        remotes: Sequence[RemoteQueue],
+        content: Content,
+        done: PutDone,
+        token: int,
+        owner: object = None,
+    ) -> None:
+        """Put a message into queues of other nodes. `done` is called once, maybe before this returns.
+
+        While another node owes too many answers it waits behind all that came before. What waits is in no link: it
+        should be charged to the `owner`, whose end `forget` tells.
+        """
+        if self.must_wait:
+            act = partial(self._put, remotes, content, done, token)
+            self._held.append(_Waiting(act, owner, partial(done, token, Outcome.UNKNOWN)))
+        else:
+            self._put(remotes, content, done, token)
+
+    def forget(self, owner: object) -> None:
+        """Drop the puts that wait and are the owner's: it has gone. What is on its way stays so."""
+        if not self._held:
+            return
+        dropped = [waiting for waiting in self._held if waiting.owner is owner]
+        if dropped:
+            self._held = deque(waiting for waiting in self._held if waiting.owner is not owner)
+            for waiting in dropped:
+                waiting.give_up(self.broker.faults)
+
+    def _put(self, remotes: Sequence[RemoteQueue], content: Content, done: PutDone, token: int) -> None:
         deadline_s = asyncio.get_running_loop().time() + self._wait_s
         self._last_put += 1
         if len(remotes) == 1:
@@ -474,15 +526,23 @@ class Remotes:
         """Whether another node owes so many answers that publishers have to wait."""
         return bool(self._parked) or any(link.unanswered_bytes > CONGESTED_BYTES for link in self.peers.links)
 
+    @property
+    def must_wait(self) -> bool:
+        """Whether a put would wait: it is congested, or others wait already."""
+        return bool(self._held) or self.is_congested
+
     def when_clear(self, go_on: Callable[[], None]) -> None:
-        """Call back, once, when it is no longer congested."""
-        self._held.add(go_on)
+        """Call back, once, when it is no longer congested and what waits by now has been done."""
+        self._held.append(_Waiting(go_on))
 
     def _let_go_on(self) -> None:
-        if self._held and not self.is_congested:
-            held, self._held = self._held, set()
-            for go_on in held:
-                self.broker.faults.guard("end of congestion", go_on)
+        while self._held and not self.is_congested:
+            waiting = self._held.popleft()
+            try:
+                waiting.act()
+            except Exception as error:
+                self.broker.faults.note("end of congestion", error)
+                waiting.give_up(self.broker.faults)
 
     # Consumers
 
@@ -698,9 +758,9 @@ class Remotes:
     # Direct replies
 
     def reply(self, node_id: int, name: str, content: Content) -> None:
-        """Send a direct reply to a channel of another node, if that is there."""
+        """Send a direct reply to a channel of another node, if that is there and reads."""
         link = self.peers.link(node_id)
-        if link is not None:
+        if link is not None and link.unread_bytes <= UNREAD_BYTES:
             link.send(wire.encode_reply(name, content))
 
 

@@ -260,6 +260,8 @@ def send(session: ThorBangSession, parsed: wire.Send, request: ThorBangRequest) 
     if elsewhere:
         together = Together(1 + len(elsewhere), lambda error: stored((), error))
         broker.put(draft, here, lambda messages, error: together.one(None, error))
+        # Until it is answered: it may wait for other nodes.
+        session.reserve(request, len(draft.body))
         for remote in elsewhere:
             _put_elsewhere(session, draft, remote, together)
     else:
@@ -276,7 +278,9 @@ def _put_elsewhere(session: ThorBangSession, draft: Draft, remote: RemoteQueue, 
     content = Content(
         draft.body, priority=draft.priority, sender=draft.sender, receiver=draft.receiver, context=draft.context
     )
-    session.hub.company.put([remote], content, lambda _, outcome: together.one(None, failures.get(outcome)), 0)
+    session.hub.company.put(
+        [remote], content, lambda _, outcome: together.one(None, failures.get(outcome)), 0, owner=session
+    )
 
 
 def peek(session: ThorBangSession, parsed: wire.Peek, request: ThorBangRequest) -> None:

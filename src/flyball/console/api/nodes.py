@@ -106,7 +106,7 @@ def memory(node: Node) -> dict[str, Any]:
     known = ledger.total_bytes + broker.journal.pending_bytes
     return {
         "memory": {
-            "connection_other": ledger.connections_bytes,
+            "connection_other": ledger.connections_bytes + ledger.links_bytes,
             "queue_procs": broker.engine.resident_bytes,
             "msg_index": broker.engine.absent_bytes,
             "mnesia": ledger.definitions_bytes,

@@ -281,6 +281,7 @@ OWN = of_node(
         ("messages_resident_bytes", GAUGE, "resident_bytes", "Memory that messages take"),
         ("memory_indexes_bytes", GAUGE, "indexes_bytes", "Memory of the places of messages that are not in memory"),
         ("memory_connections_bytes", GAUGE, "connections_bytes", "Memory that connections hold, beside messages"),
+        ("memory_links_bytes", GAUGE, "links_bytes", "Memory that links to and from other nodes hold"),
         ("memory_definitions_bytes", GAUGE, "definitions_bytes", "Memory of queues, exchanges and bindings"),
         ("memory_held_bytes", GAUGE, "held_bytes", "What is held of the limit of memory"),
         ("messages_resident_limit_bytes", GAUGE, "resident_limit_bytes", "Beyond that messages go to the store only"),

@@ -31,7 +31,7 @@ from flyball.server.connection import Hub
 from flyball.server.directory import RemoteQueue
 from flyball.server.link.peers import Settled
 from flyball.server.pending import Marking
-from flyball.server.remote import Remotes
+from flyball.server.remote import PutDone, Remotes
 from flyball.server.topology import Headers, check_queue_name
 from flyball.wire import amqp, link
 from flyball.wire.amqp import Method, Publish, ReplyCode
@@ -509,9 +509,12 @@ class Afar:
     def publish(self, channel: Channel, content: Content) -> None:
         """Put a message into queues here and elsewhere; it is confirmed when all have it."""
         publisher, sent = channel.publisher, content.on_link()
+        session = channel.session
+        # While other nodes owe too many answers the message is its publisher's, which takes no further one meanwhile.
+        must_wait = self.remotes.must_wait
         if not publisher.is_confirming:
             self._context.intake.put_content(content.targets, sent)
-            self.remotes.put(content.elsewhere, sent, _nobody_asks, 0)
+            answered: PutDone = _nobody_asks
         else:
             number = publisher.begin_afar()
             awaits = content.persistent and any(working.is_stored for working in content.targets)
@@ -521,10 +524,15 @@ class Afar:
                 confirm.refuse()
             if awaits:
                 self._broker.journal.mark(Marking(confirm.stored, (), first_id, self._engine.next_message_id))
-            self.remotes.put(content.elsewhere, sent, confirm.answered, 0)
-        if self.remotes.is_congested:
-            channel.session.hold()
-            self.remotes.when_clear(channel.session.release)
+            answered = confirm.answered
+        if must_wait:
+            answered = _charged(session, sent.size_bytes, answered)
+        self.remotes.put(content.elsewhere, sent, answered, 0, owner=channel)
+        if self.remotes.must_wait:
+            session.hold()
+            self.remotes.when_clear(session.release)
+        if must_wait:
+            session.charge_if_changed()
 
     def look_before_publishing(self, channel: Channel, publish: Publish) -> bool:
         """Publish a message, which this node would lose, after others had the chance to tell of its queue."""
@@ -645,6 +653,17 @@ def _nothing() -> None:
 
 def _nobody_asks(token: int, outcome: int) -> None:
     """A publisher without confirms does not want to know."""
+
+
+def _charged(session: AmqpSession, size_bytes: int, done: PutDone) -> PutDone:
+    """Charge a message to its publisher until it is answered, or dropped since the publisher has gone."""
+    session.forwarding_bytes += size_bytes
+
+    def answered(token: int, outcome: int) -> None:
+        session.forwarding_bytes -= size_bytes
+        done(token, outcome)
+
+    return answered
 
 
 def _check_lock(queue: Queue) -> None:

@@ -40,6 +40,7 @@ class Channel:
     """A channel of a connection, from its opening to its end."""
 
     __slots__ = (
+        "commit",
         "deliveries",
         "is_closing",
         "last_queue",
@@ -63,6 +64,8 @@ class Channel:
         self.reply_tag = ""
         self.settling: list[Settling] | None = None
         """What the transaction that is under way has settled, until its commit."""
+        self.commit: Commit | None = None
+        """The one that is under way."""
         self.is_closing = False
         """Whether it has failed and waits for the peer to notice: what comes meanwhile is ignored."""
 
@@ -99,6 +102,10 @@ class Channel:
             session.context.replies.pop(self.reply_name, None)
             self.reply_name = None
         self.publisher.end()
+        if self.commit is not None:
+            self.commit.abandon()
+        if session.context.afar is not None:
+            session.context.afar.remotes.forget(self)
         if self.settling is not None:
             self.settling.clear()
         for consumer in self.deliveries.end():
@@ -585,7 +592,7 @@ def tx_commit(channel: Channel, method: amqp.TxCommit) -> None:
 def tx_rollback(channel: Channel, method: amqp.TxRollback) -> None:
     if channel.settling is None:
         raise refusal(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
-    channel.publisher.take_transaction()
+    channel.publisher.drop_transaction()
     channel.roll_back()
     channel.reply(amqp.TxRollbackOk(channel.number))
 

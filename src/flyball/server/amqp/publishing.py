@@ -226,7 +226,7 @@ class Publisher:
     def end(self) -> None:
         """The channel is over: forget what it has not committed."""
         if self.transaction is not None:
-            self.take_transaction()
+            self.drop_transaction()
 
     def publish(self, publish: Publish) -> None:
         """Take a message. Raises AmqpError or a RequestError that ends the channel."""
@@ -536,13 +536,20 @@ class Publisher:
             # Not only when all that has come is carried out: the commit may be among it.
             session.charge_if_changed()
 
-    def take_transaction(self) -> list[Content]:
-        """Return what the transaction has published so far, and begin another one."""
+    def take_transaction(self) -> tuple[list[Content], int]:
+        """Return what the transaction has published so far, and begin another one.
+
+        It stays charged to the session, with the bytes that are returned, until whoever takes it has done with it.
+        """
         assert self.transaction is not None
         contents, self.transaction = self.transaction, []
-        self._channel.session.transaction_bytes -= self.transaction_bytes
-        self.transaction_bytes = 0
-        return contents
+        charged_bytes, self.transaction_bytes = self.transaction_bytes, 0
+        return contents, charged_bytes
+
+    def drop_transaction(self) -> None:
+        """Forget what the transaction has published so far, and begin another one."""
+        _, charged_bytes = self.take_transaction()
+        self._channel.session.transaction_bytes -= charged_bytes
 
     def find_again(self, content: Content) -> None:
         """Let a message that was routed before go to the queues that have the names of its targets now.

@@ -119,6 +119,8 @@ class AmqpSession(Connection):
         """Whether direct replies to it were dropped, since it does not read."""
         self.transaction_bytes = 0
         """What the channels' transactions hold that are not committed."""
+        self.forwarding_bytes = 0
+        """What was published for other nodes and had to wait, until they have answered."""
         self.channels_bytes = 0
         """What the channels take with their consumers and unconfirmed numbers, as of about a second ago."""
         self._due: list[Publisher] = []
@@ -243,7 +245,7 @@ class AmqpSession(Connection):
 
     def input_bytes(self) -> int:
         parked = 0 if self._parked is None else len(self._parked.body)
-        return self._decoder.buffered_bytes + self.transaction_bytes + parked
+        return self._decoder.buffered_bytes + self.transaction_bytes + self.forwarding_bytes + parked
 
     def held_bytes(self) -> int:
         caches_bytes = self.routes_bytes + self.essentials_bytes

@@ -36,7 +36,13 @@ class Commit:
         self._channel = channel
         self._publisher = channel.publisher
         self._broker = channel.session.broker
-        self._contents = channel.publisher.take_transaction()
+        self._contents, self._charged_bytes = channel.publisher.take_transaction()
+        channel.commit = self
+        self._is_abandoned = False
+        self._forwarded: list[Content] = []
+        """What other nodes are to store."""
+        self._puts: asyncio.Future[None] | None = None
+        """Done when other nodes have stored their puts."""
         self._arrived: set[Content] = set()
         """What other nodes have, and need not be returned."""
         self._is_partial = False
@@ -44,14 +50,37 @@ class Commit:
 
     def begin(self, done: Done) -> None:
         """Carry it out, and call back when all of it is durable. Raises FlyballError if nothing of it can be."""
-        afar = self._channel.session.context.afar
-        self._find_queues()
-        if not (self._has_remote_puts or self._has_remote_acks) and self._broker.has_ids_for(self._copies):
+        session = self._channel.session
+        afar = session.context.afar
+        try:
+            self._find_queues()
+            if self._has_remote_puts or self._has_remote_acks or not self._broker.has_ids_for(self._copies):
+                session.hub.spawn(self._run(afar, done), session)
+                return
             self._check_leases(afar)
             group = self._apply_here()
-            self._broker.journal.mark(Marking(lambda error: done(error or self._problem), group=group))
-        else:
-            self._channel.session.hub.spawn(self._run(afar, done))
+        except Exception:
+            self._end()
+            raise
+        # By now they are messages, and counted as such.
+        self._end()
+        self._broker.journal.mark(Marking(lambda error: done(error or self._problem), group=group))
+
+    def abandon(self) -> None:
+        """The channel is over: let go of what is not put yet. What other nodes were sent they may store."""
+        self._is_abandoned = True
+        self._end()
+        if self._puts is not None and not self._puts.done():
+            self._puts.set_result(None)
+
+    def _end(self) -> None:
+        """Let go of the messages: they are charged to the session no longer."""
+        self._channel.session.transaction_bytes -= self._charged_bytes
+        self._charged_bytes = 0
+        self._contents = []
+        self._forwarded = []
+        if self._channel.commit is self:
+            self._channel.commit = None
 
     @property
     def _copies(self) -> int:
@@ -67,16 +96,23 @@ class Commit:
                 # Queues may have moved meanwhile.
                 self._find_queues()
             # Nobody is there any more to be answered: what the channel had is requeued.
-            if not self._channel.is_closing:
+            if not self._is_over:
                 self._check_leases(afar)
                 group = self._apply_here()
+                self._contents = []
                 await outcome(lambda stored: self._broker.journal.mark(Marking(stored, group=group)))
-            if afar is not None and not self._channel.is_closing:
+            if afar is not None and not self._is_over:
                 await self._settle_elsewhere(afar)
         except FlyballError as error:
-            done(error)
+            self._end()
+            done(None if self._is_abandoned else error)
         else:
-            done(self._problem)
+            self._end()
+            done(None if self._is_abandoned else self._problem)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_abandoned or self._channel.is_closing
 
     @property
     def _problem(self) -> FlyballError | None:
@@ -101,25 +137,34 @@ class Commit:
     # Steps
 
     async def _put_elsewhere(self, afar: Afar) -> None:
-        """Put what is for other nodes; return when they have stored it. Raises ClusterError if that is not known."""
-        loop = asyncio.get_running_loop()
-        contents = [content for content in self._contents if content.elsewhere]
-        puts: list[asyncio.Future[int]] = [loop.create_future() for _ in contents]
+        """Put what is for other nodes; return when they have stored it. Raises ClusterError if that is not known.
+
+        What a link has no room for waits in its turn, and stays charged to the session.
+        """
+        contents = self._forwarded = [content for content in self._contents if content.elsewhere]
+        left = len(contents)
+        puts = self._puts = asyncio.get_running_loop().create_future()
 
         def answered(token: int, outcome: int) -> None:
-            if not puts[token].done():
-                puts[token].set_result(outcome)
+            nonlocal left
+            left -= 1
+            if puts.done():
+                return
+            if outcome == Outcome.UNKNOWN:
+                puts.set_exception(
+                    ClusterError("another node was lost during the commit: its part of it may not be done")
+                )
+                return
+            self._is_partial |= outcome == Outcome.FULL
+            if outcome != Outcome.NOT_FOUND:
+                self._arrived.add(self._forwarded[token])
+            if left == 0:
+                puts.set_result(None)
 
         for token, content in enumerate(contents):
             elsewhere, content.elsewhere = content.elsewhere, ()
-            afar.remotes.put(elsewhere, content.on_link(), answered, token)
-        for content, put in zip(contents, puts, strict=True):
-            stored = await put
-            if stored == Outcome.UNKNOWN:
-                raise ClusterError("another node was lost during the commit: its part of it may not be done")
-            self._is_partial |= stored == Outcome.FULL
-            if stored != Outcome.NOT_FOUND:
-                self._arrived.add(content)
+            afar.remotes.put(elsewhere, content.on_link(), answered, token, owner=self._channel)
+        await puts
 
     def _check_leases(self, afar: Afar | None) -> None:
         """Raise ClusterError if something is acked that will be delivered again: to say otherwise would double it."""

@@ -118,6 +118,7 @@ class Link(Connection):
         self._puts: dict[int, tuple[Callable[[int, int], None], int, int]] = {}
         self._last_number = 0
         self._early: list[bytes] = []
+        self._early_bytes = 0
         self._in_vain = 0
         """How often the node has said that an acknowledgement came too late: the queue had moved."""
         self._settling: list[int] = []
@@ -184,6 +185,7 @@ class Link(Connection):
             super().send(data)
         elif not self.is_lost:
             self._early.append(data)
+            self._early_bytes += len(data)
 
     def _send_settles(self) -> None:
         settling, self._settling = self._settling, []
@@ -221,6 +223,7 @@ class Link(Connection):
         if self._timer is not None:
             self._timer.cancel()
         self._early.clear()
+        self._early_bytes = 0
         self._settling.clear()
         if self._transport is not None:
             self._transport.abort()
@@ -242,7 +245,15 @@ class Link(Connection):
         self._decoder.clear()
 
     def input_bytes(self) -> int:
-        return self._decoder.buffered_bytes + self.unanswered_bytes + sum(map(len, self._early))
+        return self._decoder.buffered_bytes
+
+    @property
+    def unread_bytes(self) -> int:
+        return super().unread_bytes + self._early_bytes
+
+    def held_bytes(self) -> int:
+        # What the node has not read is not answered either: it counts once.
+        return super().held_bytes() + max(0, self.unanswered_bytes - self.unread_bytes)
 
     def stop_reading(self) -> None:
         """Answers that others wait for come this way, also while the node stops."""
@@ -326,7 +337,7 @@ class Link(Connection):
         self.is_ready = True
         self._peers.link_ready(self)
         self._send(wire.encode_proof(wire.proof_of_caller(self._peers.secret, self._hello, theirs)))
-        early, self._early = self._early, []
+        early, self._early, self._early_bytes = self._early, [], 0
         for data in early:
             self._send(data)
         self._send_settles()

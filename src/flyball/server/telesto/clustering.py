@@ -122,7 +122,9 @@ def publish(session: TelestoSession, packet: wire.Publish, request: TelestoReque
         if targets:
             broker.put(published, targets, stored)
         if elsewhere:
-            session.hub.company.put(elsewhere, _content_of(published, draft), stored_there, 0)
+            # Until it is answered: it may wait for other nodes.
+            session.reserve(request, len(draft.body))
+            session.hub.company.put(elsewhere, _content_of(published, draft), stored_there, 0, owner=session)
 
 
 def _content_of(draft: Draft, sent: wire.WireDraft) -> Content:
