@@ -380,6 +380,26 @@ def test_what_one_consumer_held_goes_to_the_next_when_its_session_ends(memory_no
     assert [second.next_delivery().record.body for _ in range(2)] == [b"a", b"b"]
 
 
+def test_requeued_messages_that_were_paged_out_come_again_whole(start_node: Callable[..., RunningNode]) -> None:
+    node = start_node(resident_bytes="128KiB")
+    peer = wide(node)
+    queue_id = peer.create_queue()
+    bodies = [b"%06d" % number * 8000 for number in range(10)]
+    peer.put(queue_id, *bodies)
+    consumer_id = peer.consume(queue_id, prefetch=10)
+    held = [peer.next_delivery().record.message_id for _ in bodies]
+
+    def all_are_paged(node: Node) -> bool:
+        engine = node.hub.broker.engine
+        engine.page_out_unacked(10**9)
+        return all(message.is_paged for message in engine.queue(queue_id).out.values())
+
+    node.wait_until(all_are_paged)
+    peer.settle(consumer_id, Outcome.REQUEUE, *held)
+    again = [peer.next_delivery().record for _ in bodies]
+    assert [(record.body, record.redelivered) for record in again] == [(body, True) for body in bodies]
+
+
 def test_a_consumer_is_told_when_its_queue_is_deleted(start_node: Callable[..., RunningNode]) -> None:
     node = start_node()
     peer, other = wide(node, "peer"), wide(node, "other")

@@ -31,7 +31,7 @@ from flyball.errors import (
 from flyball.model import DEFAULT_VHOST, MESSAGE_OVERHEAD_BYTES, Client, ClientMode, Message, Order
 from flyball.server.broker import Wait
 from flyball.server.connection import Hub, RequestConnection, result_of
-from flyball.server.memory import CONSUMER_BYTES
+from flyball.server.memory import CONSUMER_BYTES, page_out
 from flyball.server.placement import Role
 from flyball.server.telesto.relay import Relay
 from flyball.trace.schema import Protocol, Result
@@ -471,6 +471,15 @@ class TelestoSession(RequestConnection):
         for consumer in self.consumers.values():
             size += consumer.leased_bytes + MESSAGE_OVERHEAD_BYTES * len(consumer.leases)
         return size
+
+    def page_out(self, wanted_bytes: int) -> int:
+        freed = 0
+        for consumer in self.consumers.values():
+            if freed >= wanted_bytes:
+                break
+            leased = ((consumer, message) for message in reversed(consumer.leases.values()))
+            freed += page_out(self.broker.engine, leased, wanted_bytes - freed)
+        return freed
 
     def hold_back(self) -> None:
         super().hold_back()
