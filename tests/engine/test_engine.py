@@ -619,6 +619,15 @@ def test_memory_is_evicted_again_soon_after_it_could_not_be() -> None:
     assert engine.resident_bytes <= 64 * 700
 
 
+def test_memory_is_evicted_without_another_message() -> None:
+    engine, queue_id = an_engine(resident_limit_bytes=64 * 700)
+    for message in engine.put(Draft(b"x" * 100), [queue_id] * 200, 0).messages:
+        message.stored = True
+    assert engine.resident_bytes == 200 * 700
+    engine.evict()
+    assert engine.resident_bytes <= 64 * 700
+
+
 def test_expiries_of_messages_that_are_not_in_memory_take_one_place_in_each_queue() -> None:
     engine, queue_id = an_engine(resident_limit_bytes=64 * 1000)
     stored: dict[int, Message] = {}

@@ -44,6 +44,14 @@ def peak_rss_bytes(node: ServeProcess) -> int:
     raise AssertionError("no VmHWM")
 
 
+def wait_until(condition: Callable[[], bool], within_s: float = 20.0) -> None:
+    """Return when the condition holds, of which nothing tells from outside of the process."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def settles_below(node: ServeProcess, limit_bytes: int, within_s: float = 10.0) -> bool:
     """Whether the process gives memory back: nothing tells when the system has taken it."""
     deadline = time.monotonic() + within_s
@@ -365,6 +373,16 @@ def test_transient_puts_of_the_research_protocols_are_refused_when_memory_is_ful
         assert peer.put(queue_id, b"again")
 
 
+def test_put_of_many_copies_keeps_others_from_putting_only_until_it_is_stored(node: ServeProcess) -> None:
+    peer = wide_peer(node)
+    queue_id = peer.create_queue()
+    answer = peer.ask(telesto.Put(peer.next_id(), [queue_id] * 200, [telesto.WireDraft(bytes(MIB))]))
+    assert isinstance(answer, telesto.PutDone)
+    another = telesto.Put(peer.next_id(), [queue_id], [telesto.WireDraft(b"x")])
+    wait_until(lambda: isinstance(peer.ask(another), telesto.PutDone))
+    assert peak_rss_bytes(node) < ALLOWED_BYTES
+
+
 def test_unacked_deliveries_to_telesto_consumers_are_paged_out(node: ServeProcess) -> None:
     fill(node, "queue", 300 * MIB, 100_000)
     with Honest(node) as honest:
@@ -389,9 +407,7 @@ def test_unacked_messages_that_cannot_be_paged_out_are_not_delivered_beyond_a_sh
     with Honest(node) as honest:
         consumer_id = hoarder.consume(queue_id, prefetch=60_000)
         received = [hoarder.next_delivery().record.message_id for _ in range(72)]
-        # Nothing tells when the ledger has looked at the connection.
-        while status(peer)["ledger"]["held_back_connections"] == 0:
-            time.sleep(0.02)
+        wait_until(lambda: status(peer)["ledger"]["held_back_connections"] == 1)
         peer.put(queue_id, b"more", persistent=False)
         # Whatever was sent before this answer has come.
         status(hoarder)

@@ -824,6 +824,11 @@ class Engine:
         if self._eviction_pause_bytes < 0:
             self._evict_for(0)
 
+    def evict(self) -> None:
+        """Leave messages to the store that it has by now, if memory holds more than it may."""
+        if self._body_limit_bytes is not None and self.resident_bytes > self._body_limit_bytes:
+            self._evict_for(0)
+
     def _evict_for(self, incoming_bytes: int) -> None:
         """Leave messages to the store until what is in memory and what comes keep within the limit."""
         if self.resident_limit_bytes is None:

@@ -554,6 +554,8 @@ async def _keep_house(hub: Hub) -> None:
         for place, look in (
             ("expiry", hub.broker.expire),
             ("loops", lambda: hub.loops.tick(time.time())),
+            # Messages that were not stored when they came could not leave memory; if publishers wait, none follows.
+            ("eviction", hub.broker.engine.evict),
             ("memory", hub.broker.ledger.tick),
             ("connections", lambda: hub.tick(time.monotonic())),
         ):
