@@ -43,6 +43,7 @@ class Put(Protocol):
         done: Callable[[int, int], None],
         token: int,
         owner: object = None,
+        missing: list[int] | None = None,
     ) -> None: ...
 
 
@@ -52,6 +53,7 @@ def _refuse(
     done: Callable[[int, int], None],
     token: int,
     owner: object = None,
+    missing: list[int] | None = None,
 ) -> None:
     done(token, Outcome.UNKNOWN)
 

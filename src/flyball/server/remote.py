@@ -56,10 +56,22 @@ PutDone = Callable[[int, int], None]
 class _Put:
     """One message on its way to queues of one other node, until somebody has it or the time is up.
 
-    A member of a clustered queue that is gone is not the end of it: another one takes the message.
+    A queue that is named several times gets as many copies. A member of a clustered queue that is gone is not the end
+    of it: another one takes the message.
     """
 
-    __slots__ = ("_content", "_done", "_link", "_queues", "_remotes", "_token", "deadline_s", "number")
+    __slots__ = (
+        "_content",
+        "_done",
+        "_is_part",
+        "_link",
+        "_missing",
+        "_queues",
+        "_remotes",
+        "_token",
+        "deadline_s",
+        "number",
+    )
 
     def __init__(
         self,
@@ -70,7 +82,11 @@ class _Put:
         token: int,
         deadline_s: float,
         number: int,
+        missing: list[int] | None,
+        *,
+        is_part: bool = False,
     ) -> None:
+        """The ids of queues that are gone are added to `missing`, if given."""
         self._remotes = remotes
         self._queues = queues
         self._content = content
@@ -78,6 +94,9 @@ class _Put:
         self._token = token
         self._link: Link | None = None
         self.deadline_s = deadline_s
+        self._missing = missing
+        self._is_part = is_part
+        """Whether it is one of many parts of a put, which all hold the message when they are sent."""
         self.number = number
         """Its place among all."""
 
@@ -87,38 +106,64 @@ class _Put:
         queue_id = self._queues[0].id
         remote = remotes.directory.get(queue_id)
         link = self._link = None if remote is None else remotes.peers.link(remote.owner)
-        if link is not None and remotes.set_out(self._queues, link):
+        if link is not None and self._is_part and _is_crowded(link):
+            remotes.park_for_room(queue_id, self)
+        elif link is not None and remotes.set_out(self._queues, link):
             try:
                 link.put([queue.id for queue in self._queues], self._content, self._answered, 0)
             except Exception:
                 # It is not under way: what follows must not wait for it.
                 remotes.arrive(self._queues)
                 raise
-        elif len(self._queues) > 1:
+        elif self._has_several_queues:
             # Their owner is dead, or has no more of them all: each may have another one, or none.
             self._send_apart()
         elif remote is not None:
             remotes.park(queue_id, self)
         elif remotes.broker.engine.has_queue(queue_id):
-            remotes.put_here(queue_id, self._content, self._done, self._token)
+            remotes.put_here([queue_id] * len(self._queues), self._content, self._done, self._token)
         else:
             self._send_to_another()
 
+    @property
+    def _has_several_queues(self) -> bool:
+        queues = self._queues
+        return len(queues) > 1 and any(queue.id != queues[0].id for queue in queues)
+
     def _send_apart(self) -> None:
-        """Let each queue get the message by itself."""
-        joined = _Joined(len(self._queues), self._done, self._token)
+        """Let each queue get the message by itself.
+
+        Each frame holds the whole message: parts that a link has no room for wait until others are answered.
+        """
+        by_id: dict[int, list[Queue]] = {}
         for queue in self._queues:
-            _Put(self._remotes, [queue], self._content, joined.one, 0, self.deadline_s, self.number).send()
+            by_id.setdefault(queue.id, []).append(queue)
+        joined = _Joined(len(by_id), self._done, self._token)
+        for queues in by_id.values():
+            part = _Put(
+                self._remotes,
+                queues,
+                self._content,
+                joined.one,
+                0,
+                self.deadline_s,
+                self.number,
+                self._missing,
+                is_part=True,
+            )
+            part.send()
 
     def _send_to_another(self) -> None:
         """The queue is gone. If it was one of several members, the message is for any of them."""
         other = self._remotes.other_member(self._queues[0])
         if other is None:
+            if self._missing is not None:
+                self._missing.append(self._queues[0].id)
             self.end(Outcome.NOT_FOUND)
         elif asyncio.get_running_loop().time() >= self.deadline_s:
             self.end(Outcome.UNKNOWN)
         else:
-            self._queues = [other]
+            self._queues = [other] * len(self._queues)
             self.send()
 
     def _answered(self, _: int, outcome: int) -> None:
@@ -131,7 +176,7 @@ class _Put:
     def _take(self, outcome: int) -> None:
         if outcome not in (Outcome.MOVED, Outcome.NOT_FOUND):
             self._done(self._token, outcome)
-        elif len(self._queues) > 1:
+        elif self._has_several_queues:
             self._send_apart()
         elif asyncio.get_running_loop().time() >= self.deadline_s:
             self.end(Outcome.UNKNOWN)
@@ -303,6 +348,8 @@ class Remotes:
         self._singles: dict[Link, Singles] = {}
         self._last_put = 0
         self._parked: dict[int, deque[_Put]] = {}
+        self._crowded: dict[int, None] = {}
+        """Queues whose parked puts wait until their link has room, in their order."""
         self._ways: dict[int, tuple[Link, int]] = {}
         """For each queue over which link its puts go, and how many were not answered yet."""
         self._retries: dict[int, asyncio.TimerHandle] = {}
@@ -315,7 +362,7 @@ class Remotes:
         self._sweep: asyncio.TimerHandle | None = None
         peers.on_found = self._news_of_node
         peers.on_lost = self._news_of_node
-        peers.on_room = self._let_go_on
+        peers.on_room = self._use_room
 
     async def _claim_unasked(self, vhost: str, name: str) -> int:
         return self.peers.node_id
@@ -339,6 +386,7 @@ class Remotes:
 
     def placed(self, queue_id: int) -> None:
         """The directory has changed about a queue, or this node serves it now: who waited for that goes on."""
+        self._crowded.pop(queue_id, None)
         parked = self._parked.pop(queue_id, None)
         if parked is not None:
             # Those that have come back went out before others that wait.
@@ -398,17 +446,20 @@ class Remotes:
         done: PutDone,
         token: int,
         owner: object = None,
+        missing: list[int] | None = None,
     ) -> None:
-        """Put a message into queues of other nodes. `done` is called once, maybe before this returns.
+        """Put a message into queues of other nodes: one frame for each node, also if it names a queue several times.
 
-        While another node owes too many answers it waits behind all that came before. What waits is in no link: it
-        should be charged to the `owner`, whose end `forget` tells.
+        `done` is called once, maybe before this returns. Of several queues one that is gone refuses nothing, as a
+        local one; ids of such queues are added to `missing`. While another node owes too many answers the message
+        waits behind all that came before. What waits is in no link: it should be charged to the `owner`, whose end
+        `forget` tells.
         """
         if self.must_wait:
-            act = partial(self._put, remotes, content, done, token)
+            act = partial(self._put, remotes, content, done, token, missing)
             self._held.append(_Waiting(act, owner, partial(done, token, Outcome.UNKNOWN)))
         else:
-            self._put(remotes, content, done, token)
+            self._put(remotes, content, done, token, missing)
 
     def forget(self, owner: object) -> None:
         """Drop the puts that wait and are the owner's: it has gone. What is on its way stays so."""
@@ -420,18 +471,25 @@ class Remotes:
             for waiting in dropped:
                 waiting.give_up(self.broker.faults)
 
-    def _put(self, remotes: Sequence[RemoteQueue], content: Content, done: PutDone, token: int) -> None:
+    def _put(
+        self,
+        remotes: Sequence[RemoteQueue],
+        content: Content,
+        done: PutDone,
+        token: int,
+        missing: list[int] | None,
+    ) -> None:
         deadline_s = asyncio.get_running_loop().time() + self._wait_s
         self._last_put += 1
         if len(remotes) == 1:
-            _Put(self, [remotes[0].queue], content, done, token, deadline_s, self._last_put).send()
+            _Put(self, [remotes[0].queue], content, done, token, deadline_s, self._last_put, missing).send()
             return
         by_owner: dict[int, list[Queue]] = {}
         for remote in remotes:
             by_owner.setdefault(remote.owner, []).append(remote.queue)
         joined = _Joined(len(by_owner), done, token)
         for queues in by_owner.values():
-            _Put(self, queues, content, joined.one, 0, deadline_s, self._last_put).send()
+            _Put(self, queues, content, joined.one, 0, deadline_s, self._last_put, missing).send()
 
     def other_member(self, gone: Queue) -> Queue | None:
         """Return another member of the clustered queue that a queue was a member of, this node's own first."""
@@ -442,13 +500,13 @@ class Remotes:
         members += [remote.queue for remote in self.directory.members(gone.vhost, gone.name)]
         return next((queue for queue in members if queue.member and queue.id != gone.id), None)
 
-    def put_here(self, queue_id: int, content: Content, done: PutDone, token: int) -> None:
-        """Put a message into a queue that has come to this node meanwhile."""
+    def put_here(self, queue_ids: Sequence[int], content: Content, done: PutDone, token: int) -> None:
+        """Put a message into queues that have come to this node meanwhile."""
         if is_draft(content):
-            put_draft(self.broker, content, [queue_id], partial(done, token))
+            put_draft(self.broker, content, queue_ids, partial(done, token))
             return
         first_id = self.broker.engine.next_message_id
-        outcome = self._intake.put_content([self.broker.engine.queue(queue_id)], content)
+        outcome = self._intake.put_content([self.broker.engine.queue(queue_id) for queue_id in queue_ids], content)
         if outcome is None:
 
             def stored(error: FlyballError | None) -> None:
@@ -495,6 +553,22 @@ class Remotes:
         self._parked.setdefault(queue_id, deque()).append(put)
         self._sweep_later()
 
+    def park_for_room(self, queue_id: int, put: _Put) -> None:
+        """Let a put wait until the link of its queue's owner has room."""
+        self._crowded[queue_id] = None
+        self.park(queue_id, put)
+
+    def _use_room(self) -> None:
+        """Less waits for the answers of a node: send what waited for that, and let publishers go on."""
+        while self._crowded:
+            queue_id = next(iter(self._crowded))
+            remote = self.directory.get(queue_id)
+            link = None if remote is None else self.peers.link(remote.owner)
+            if link is not None and _is_crowded(link):
+                break
+            self.placed(queue_id)
+        self._let_go_on()
+
     def try_again_later(self, queue_id: int) -> None:
         """Send again in a moment what waits for a queue, whether or not something was heard of that."""
         if queue_id not in self._retries:
@@ -524,7 +598,7 @@ class Remotes:
     @property
     def is_congested(self) -> bool:
         """Whether another node owes so many answers that publishers have to wait."""
-        return bool(self._parked) or any(link.unanswered_bytes > CONGESTED_BYTES for link in self.peers.links)
+        return bool(self._parked) or any(_is_crowded(link) for link in self.peers.links)
 
     @property
     def must_wait(self) -> bool:
@@ -762,6 +836,10 @@ class Remotes:
         link = self.peers.link(node_id)
         if link is not None and link.unread_bytes <= UNREAD_BYTES:
             link.send(wire.encode_reply(name, content))
+
+
+def _is_crowded(link: Link) -> bool:
+    return link.unanswered_bytes > CONGESTED_BYTES
 
 
 def _number_of(put: _Put) -> int:

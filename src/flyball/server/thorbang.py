@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flyball.errors import (
@@ -258,29 +258,35 @@ def send(session: ThorBangSession, parsed: wire.Send, request: ThorBangRequest) 
     receiver = parsed.receiver if parsed.receiver > 0 else None
     draft = Draft(parsed.content, parsed.sender, receiver, parsed.context or None, parsed.priority)
     if elsewhere:
-        together = Together(1 + len(elsewhere), lambda error: stored((), error))
+        together = Together(2, lambda error: stored((), error))
         broker.put(draft, here, lambda messages, error: together.one(None, error))
         # Until it is answered: it may wait for other nodes.
         session.reserve(request, len(draft.body))
-        for remote in elsewhere:
-            _put_elsewhere(session, draft, remote, together)
+        _put_elsewhere(session, draft, elsewhere, together)
     else:
         broker.put(draft, here, stored)
 
 
-def _put_elsewhere(session: ThorBangSession, draft: Draft, remote: RemoteQueue, together: Together) -> None:
-    queue = remote.queue
-    failures: dict[int, FlyballError] = {
-        Outcome.FULL: QueueFull(queue.name, queue.vhost),
-        Outcome.NOT_FOUND: QueueNotFound(queue.id),
-        Outcome.UNKNOWN: StoreUnavailable(f"whether queue {queue.id} has got the message is unknown"),
-    }
+def _put_elsewhere(
+    session: ThorBangSession, draft: Draft, elsewhere: Sequence[RemoteQueue], together: Together
+) -> None:
+    """Send the message once to each node, whatever the number of its copies there."""
+    missing: list[int] = []
+
+    def put(_: int, outcome: int) -> None:
+        error: FlyballError | None = None
+        if outcome == Outcome.FULL:
+            error = QueueFull(elsewhere[0].queue.name, elsewhere[0].queue.vhost)
+        elif outcome == Outcome.UNKNOWN:
+            error = StoreUnavailable("another node has not answered: whether its queues have the message is unknown")
+        elif missing:
+            error = QueueNotFound(missing[0])
+        together.one(None, error)
+
     content = Content(
         draft.body, priority=draft.priority, sender=draft.sender, receiver=draft.receiver, context=draft.context
     )
-    session.hub.company.put(
-        [remote], content, lambda _, outcome: together.one(None, failures.get(outcome)), 0, owner=session
-    )
+    session.hub.company.put(elsewhere, content, put, 0, session, missing)
 
 
 def peek(session: ThorBangSession, parsed: wire.Peek, request: ThorBangRequest) -> None:

@@ -363,7 +363,8 @@ class LinkSession(Connection):
         if len(targets) < len(found):
             absent = [queue_id for queue_id in frame.queue_ids if not engine.has_queue(queue_id)]
             # Of several, whoever sends it asks again for each: another member may take the place of one that is gone.
-            if len(found) > 1 or any(self._topology.directory.get(queue_id) is not None for queue_id in absent):
+            is_elsewhere = any(self._topology.directory.get(queue_id) is not None for queue_id in absent)
+            if is_elsewhere or len(set(frame.queue_ids)) > 1:
                 self._put_done(frame.number, Outcome.MOVED)
             else:
                 self._put_done(frame.number, Outcome.NOT_FOUND)
