@@ -797,7 +797,8 @@ class RequestConnection(Connection):
         self.uses = Uses(hub.is_member)
         """The members of clustered queues that the peer uses, if nobody has placed it."""
         self._reserved: dict[Span, int] = {}
-        """What the answers will take of requests that have taken messages and wait for the store."""
+        """What requests hold that are under way: messages that were taken and wait for the store, and puts that wait
+        for another node."""
         self._reserved_bytes = 0
         self._alone: Span | None = None
         """A request whose answer may be long and takes time: until it is answered no other is begun."""
@@ -912,7 +913,7 @@ class RequestConnection(Connection):
         self.send(data)
 
     def reserve(self, request: Span, size_bytes: int) -> None:
-        """Note that a request has taken a message of that size, before its answer is there: they add up."""
+        """Note that a request holds so much until it is answered: they add up, and the next ones may have to wait."""
         self._reserved[request] = self._reserved.get(request, 0) + size_bytes
         self._reserved_bytes += size_bytes
 

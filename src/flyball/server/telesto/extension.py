@@ -128,7 +128,7 @@ def put(session: TelestoSession, packet: wire.Put, request: TelestoRequest) -> N
     if absent is None and not session.relay.lines.has_any(packet.queue_ids):
         put_drafts(session, packet.queue_ids, packet.drafts, stored)
     else:
-        session.relay.put(packet.queue_ids, packet.drafts, stored)
+        session.relay.put(request, packet.queue_ids, packet.drafts, stored)
 
 
 def _keep_order(session: TelestoSession, packet: wire.Put, absent: int | None) -> None:

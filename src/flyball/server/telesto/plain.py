@@ -256,7 +256,7 @@ def put_message(session: TelestoSession, packet: wire.PutMessage, request: Teles
     if session.asks_others and (absent or session.relay.lines.has_any(queue_ids)):
         known = [queue_id for queue_id in queue_ids if queue_id not in missing]
         session.relay.put(
-            known, [wire.WireDraft(body, message.receiver_id, message.context, message.priority)], stored
+            request, known, [wire.WireDraft(body, message.receiver_id, message.context, message.priority)], stored
         )
         return
     draft = Draft(body, session.client_id, message.receiver_id or None, message.context or None, message.priority)

@@ -33,6 +33,15 @@ RETRY_S = 0.1
 GIVE_UP_S = 15.0
 """So long a request waits for a node that serves its queue."""
 
+# A client that has gone leaves so much at most to be written to another node, and for so long: nobody is charged for
+# it any more.
+UNSENT_BYTES = 64 * 1024
+CLOSE_LIMIT_S = 5.0
+
+# What an id takes in a list, and a draft beside its body and properties.
+_ID_BYTES = 40
+_DRAFT_BYTES = 200
+
 _OneQueue = (
     wire.DeleteQueue
     | wire.GetMessages
@@ -225,10 +234,18 @@ class Upstream(asyncio.Protocol):
             if not self._transport.is_closing():
                 self._transport.write_eof()
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What the other node has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def close(self) -> None:
-        """End it when what was sent is out; nobody waits for answers any more."""
-        if self._is_ready and self._transport is not None:
+        """End it when what was sent is out, if that is little; nobody waits for answers any more."""
+        if self._is_ready and self._transport is not None and self.unsent_bytes <= UNSENT_BYTES:
             self._transport.close()
+            asyncio.get_running_loop().call_later(CLOSE_LIMIT_S, self.abort)
+            # With the answers go the requests, and what those hold.
+            self._lose()
         else:
             self.abort()
 
@@ -269,6 +286,7 @@ class Relay:
         """By node and client: a connection may get its identity late."""
         self._consumers: dict[int, _Remote] = {}
         self._by_place: dict[tuple[Upstream, int], _Remote] = {}
+        self._is_closed = False
         self.lines = Lines()
 
     # Requests
@@ -288,8 +306,15 @@ class Relay:
         _Passage(self, packet, packet.queue_id, partial(self._answer, packet, request)).go()
         return True
 
-    def put(self, queue_ids: Sequence[int], drafts: Sequence[wire.WireDraft], done: PutDone) -> None:
-        """Put drafts into queues of which some are at other nodes, or were when others were put there."""
+    def put(
+        self, request: TelestoRequest, queue_ids: Sequence[int], drafts: Sequence[wire.WireDraft], done: PutDone
+    ) -> None:
+        """Put drafts into queues of which some are at other nodes, or were when others were put there.
+
+        The drafts are kept until the request is answered, and the client's requests wait while they are large.
+        """
+        size_bytes = sum([_DRAFT_BYTES + len(draft.body) + len(draft.properties) for draft in drafts])
+        self._session.reserve(request, size_bytes + _ID_BYTES * len(queue_ids))
         if all(self.knows(queue_id) for queue_id in queue_ids):
             self._put_known(queue_ids, drafts, done)
         else:
@@ -346,6 +371,7 @@ class Relay:
 
         if isinstance(packet, wire.Settle):
             request.message_count = len(packet.message_ids)
+            self._session.reserve(request, _ID_BYTES * len(packet.message_ids))
             settled = remote.held.intersection(packet.message_ids)
             remote.held -= settled
             remote.settling += bool(settled)
@@ -385,7 +411,12 @@ class Relay:
         return self._hub.owner_keys[-1]
 
     def upstream(self, node_id: int) -> Upstream | None:
-        """Return a connection to the node, which may not be ready yet; None if nobody knows where it is."""
+        """Return a connection to the node, which may not be ready yet; None if nobody knows where it is.
+
+        None as well if the client is gone: nobody would close it.
+        """
+        if self._is_closed:
+            return None
         place = (node_id, self._session.client_id)
         found = self._upstreams.get(place)
         if found is None:
@@ -461,6 +492,11 @@ class Relay:
             else:
                 remote.leaving.set()
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What other nodes have not taken yet of the client's requests."""
+        return sum([upstream.unsent_bytes for upstream in self._upstreams.values()])
+
     def pause(self) -> None:
         for upstream in self._upstreams.values():
             upstream.pause()
@@ -476,6 +512,7 @@ class Relay:
 
     def close(self) -> None:
         """The client is gone."""
+        self._is_closed = True
         for upstream in list(self._upstreams.values()):
             upstream.close()
 

@@ -456,7 +456,7 @@ class TelestoSession(RequestConnection):
     # Memory
 
     def input_bytes(self) -> int:
-        return self._decoder.buffered_bytes
+        return self._decoder.buffered_bytes + self._reserved_bytes + self.relay.unsent_bytes
 
     def held_bytes(self) -> int:
         return (
