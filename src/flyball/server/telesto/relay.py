@@ -413,16 +413,13 @@ class Relay:
     def upstream(self, node_id: int) -> Upstream | None:
         """Return a connection to the node, which may not be ready yet; None if nobody knows where it is.
 
-        None as well if the client is gone: nobody would close it.
+        None as well if the client is gone: nobody would close it, and a consumer there would hold messages for good.
         """
         if self._is_closed:
             return None
         place = (node_id, self._session.client_id)
         found = self._upstreams.get(place)
         if found is None:
-            if self.is_over:
-                # Nobody would close it, and a consumer there would hold messages for good.
-                return None
             address = self._hub.company.address_of(node_id, "telesto")
             if address is None:
                 return None
