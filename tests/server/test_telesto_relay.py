@@ -338,10 +338,8 @@ def test_queue_that_is_heard_of_late_is_reached_in_its_virtual_host_only(pair: P
 def test_request_of_a_client_that_has_gone_is_passed_on_to_nobody(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def create(node: Node) -> tuple[Queue, int]:
-        return node.hub.broker.engine.create_queue("orders"), node.membership.node_id
-
-    queue, owner = pair[0].call(create)
+    # Nobody has heard of it yet.
+    queue, owner = Queue(999_999, "orders"), pair[0].call(lambda node: node.membership.node_id)
     begun: list[str] = []
     monkeypatch.setattr(relay.Upstream, "__init__", lambda self, relay, address, client_id: begun.append(address))
     looking, has_gone, is_over = threading.Event(), threading.Event(), threading.Event()
