@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 from collections.abc import Callable
 
 import pytest
@@ -573,6 +574,27 @@ def test_ids_are_told_in_order_and_from_where_one_asks(start_node: Callable[...,
     assert peer.get(wire.MessageIds, wire.ListIds(1, queue_id, 0, 100)).message_ids == ids
     assert peer.get(wire.MessageIds, wire.ListIds(2, queue_id, ids[0], 2)).message_ids == ids[1:3]
     assert peer.get(wire.MessageIds, wire.ListIds(3, queue_id, ids[-1], 2)).message_ids == []
+
+
+def test_consumer_of_a_client_that_says_no_more_ends_before_its_requests_are_answered(
+    gate: Gate, memory_node: RunningNode
+) -> None:
+    peer = wide(memory_node)
+    queue_id = peer.create_queue()
+    peer.put(queue_id, b"tea")
+    peer.consume(queue_id)
+    assert peer.next_delivery().record.body == b"tea"
+    gate.close(memory_node)
+    peer.send(wire.Put(7, [queue_id], [WireDraft(b"milk")]))
+    peer.socket.shutdown(socket.SHUT_WR)
+
+    def bodies(node: Node) -> list[bytes]:
+        return [message.body for message in node.hub.broker.engine.queue(queue_id).oldest(0, 10)]
+
+    memory_node.wait_until(lambda node: bodies(node) == [b"tea", b"milk"])
+    gate.open(memory_node)
+    while not isinstance(peer.receive(), wire.PutDone):
+        pass
 
 
 def test_ids_are_not_told_before_the_messages_are_committed(gate: Gate, memory_node: RunningNode) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -355,6 +356,8 @@ def test_request_of_a_client_that_has_gone_is_passed_on_to_nobody(
     pair[1].call(lambda node: setattr(node.hub.company, "catch_up", hear_of_it))
     peer.send(wire.Consume(1, queue.id, WireSelector(), 10.0))
     assert looking.wait(20)
+    # Reset: of a client that only says no more, what is under way is still carried out.
+    peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     peer.close()
     pair[1].wait_until(lambda node: not any(isinstance(each, TelestoSession) for each in node.hub.connections))
     has_gone.set()

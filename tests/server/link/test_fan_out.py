@@ -41,7 +41,7 @@ class Puts:
     def put(self, number: int, remotes: list[RemoteQueue]) -> None:
         # With a sender, as ThorBangMQ's: those may name a queue more than once.
         content = Content(b"%d" % number * BODY_BYTES, sender=1)
-        self._node.remotes.put(remotes, content, self.outcomes.__setitem__, number, self.missing)
+        self._node.remotes.put(remotes, content, self.outcomes.__setitem__, number, missing=self.missing)
 
 
 def largest_backlog(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
@@ -84,7 +84,7 @@ def test_copies_for_a_queue_that_is_gone_are_counted_as_missing() -> None:
             assert puts.missing == [other.queue.id]
             puts.put(2, [one, one])
             await until(lambda: len(puts.outcomes) == 2)
-            assert puts.outcomes == {1: Outcome.STORED, 2: Outcome.STORED}
+            assert puts.outcomes == {1: Outcome.NOT_FOUND, 2: Outcome.STORED}
             assert len(bodies(made.nodes[1], one)) == 2
 
     run(test())

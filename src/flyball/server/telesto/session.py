@@ -442,7 +442,9 @@ class TelestoSession(RequestConnection):
 
     def _close_if_done(self) -> None:
         if self not in self.hub.stalled:
-            # All that the peer has ever asked for is on its way.
+            # All that the peer has ever asked for is on its way. Its consumers can settle nothing any more, and the
+            # answers to other requests may take minutes.
+            self._end_consumers()
             self.relay.end()
         super()._close_if_done()
 
@@ -491,8 +493,7 @@ class TelestoSession(RequestConnection):
         if not self._is_write_paused:
             self._resume_consumers()
 
-    def ended(self) -> None:
-        self._give_up_waits()
+    def _end_consumers(self) -> None:
         consumers, self.consumers = self.consumers, {}
         for consumer in consumers.values():
             try:
@@ -500,6 +501,10 @@ class TelestoSession(RequestConnection):
             except Exception as error:
                 # The other consumers hold messages, too.
                 self.faults.note("end of a consumer", error, quiet=True)
+
+    def ended(self) -> None:
+        self._give_up_waits()
+        self._end_consumers()
         self.is_over = True
         if self._is_counted:
             self._is_counted = False
