@@ -47,6 +47,18 @@ def test_space_is_low_below_the_limit_and_not_at_once_above_it(tmp_path: Path) -
     assert not reserve.is_low
 
 
+def test_volume_is_looked_at_more_often_near_the_limit(tmp_path: Path) -> None:
+    reserve = DiskReserve(tmp_path, 1000 * MIB)
+    intervals: list[float] = []
+    for free_bytes in (5000 * MIB, 1200 * MIB, 1100 * MIB, 1000 * MIB):
+        reserve.free_bytes = free_bytes
+        intervals.append(reserve.check_interval_s)
+    assert intervals == sorted(intervals, reverse=True)
+    assert (intervals[0], intervals[-1]) == (1.0, 0.05)
+    reserve.is_low = True
+    assert reserve.check_interval_s == 1.0
+
+
 def test_default_limit_is_small_on_small_volumes(tmp_path: Path) -> None:
     total = shutil.disk_usage(tmp_path).total
     assert DiskReserve(tmp_path / "not" / "made").limit_bytes == min(2**31, max(64 * MIB, int(total * 0.05)))

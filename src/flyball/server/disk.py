@@ -41,7 +41,12 @@ FULL_BYTES = 16 * MIB
 MIN_WAL_BYTES = 64 * MIB
 MAX_WAL_BYTES = 1024 * MIB
 
+# The volume is looked at every second, and near the limit as often as a fast disk demands: each message is written to
+# the table and to the WAL.
 CHECK_S = 1.0
+MIN_CHECK_S = 0.05
+FILL_BYTES_PER_S = 250e6
+
 RECLAIM_S = 5.0
 
 
@@ -65,7 +70,7 @@ class DiskReserve:
         return max(MIN_WAL_BYTES, min(MAX_WAL_BYTES, self.limit_bytes // 2))
 
     async def watch(self, changed: Callable[[bool], None], reclaim: Callable[[], Awaitable[None]]) -> None:
-        """Look every second, and call `changed` with whether space is low whenever that changes.
+        """Look every second, near the limit more often, and call `changed` whenever space becomes low or enough again.
 
         While it is, `reclaim` gives the volume back what removed messages took: PostgreSQL by itself waits until
         there are many.
@@ -73,6 +78,14 @@ class DiskReserve:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_reclaiming(reclaim))
             await self._keep_looking(changed)
+
+    @property
+    def check_interval_s(self) -> float:
+        """How soon to look again: the sooner the less is left above the limit, since publishers may be fast."""
+        if self.is_low or self.free_bytes is None:
+            return CHECK_S
+        left_bytes = self.free_bytes - self.limit_bytes
+        return min(CHECK_S, max(MIN_CHECK_S, left_bytes / FILL_BYTES_PER_S))
 
     async def _keep_looking(self, changed: Callable[[bool], None]) -> None:
         while True:
@@ -82,7 +95,7 @@ class DiskReserve:
             if self.is_low != was_low:
                 self._log_change()
                 changed(self.is_low)
-            await asyncio.sleep(CHECK_S)
+            await asyncio.sleep(self.check_interval_s)
 
     async def _keep_reclaiming(self, reclaim: Callable[[], Awaitable[None]]) -> None:
         while True:
