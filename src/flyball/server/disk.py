@@ -70,7 +70,7 @@ class DiskReserve:
         return max(MIN_WAL_BYTES, min(MAX_WAL_BYTES, self.limit_bytes // 2))
 
     async def watch(self, changed: Callable[[bool], None], reclaim: Callable[[], Awaitable[None]]) -> None:
-        """Look every second, near the limit more often, and call `changed` whenever space becomes low or enough again.
+        """Look every second, near the limit more often, and call `changed` when space becomes low or enough again.
 
         While it is, `reclaim` gives the volume back what removed messages took: PostgreSQL by itself waits until
         there are many.
