@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Container, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -205,6 +206,27 @@ async def test_what_a_cancelled_consumer_holds_of_a_queue_that_has_moved_cannot_
         assert [type(answer) for answer in answers] == [LeaseNotFound]
         await broker.journal.flush()
         assert [message.id for message in await store.page(queue_id, 0, 10)] == [message_id]
+
+
+@in_a_loop
+async def test_message_that_comes_back_before_it_has_gone_is_a_new_one() -> None:
+    async with one_arriving(MemoryStore) as (broker, working):
+        await broker.take_arrivals()
+        taken: list[Message | None] = []
+        broker.take_out(2, Selector(), lambda message, error: taken.append(message))
+        former = taken[0]
+        assert former is not None
+        # Given to another node, which has given it back.
+        again = replace(former)
+        broker._take_in(Arrived(1, 2, [again]))
+        before_bytes = broker.engine.resident_bytes
+        broker.take_out(2, Selector(), lambda message, error: taken.append(message))
+        assert taken[1] is again
+        # Now the first one hears that it has gone, or that it has not.
+        assert not broker.engine.settle(former)
+        assert broker.engine.restore(former, broker.now_us()) is None
+        assert working.out == {again.id: again}
+        assert broker.engine.resident_bytes == before_bytes == again.footprint_bytes
 
 
 class GatedStore(MemoryStore):

@@ -528,9 +528,13 @@ class Engine:
         return message
 
     def settle(self, message: Message, is_acknowledged: bool = False) -> bool:
-        """A message that was taken out is gone for good. False if it is not here: its queue is gone, or another's."""
+        """A message that was taken out is gone for good. False if it is not here: its queue is gone, or another's.
+
+        By identity: a message of a clustered queue that is given away may be back, and delivered, before the one that
+        gave it away hears that it has gone.
+        """
         working = self._queues.get(message.queue_id)
-        if working is None or message.id not in working.out:
+        if working is None or working.out.get(message.id) is not message:
             return False
         if is_acknowledged:
             working.acknowledged += 1
@@ -541,7 +545,7 @@ class Engine:
     def restore(self, message: Message, now_us: int) -> Delivery | None:
         """A message that was taken out comes back to its old place, or goes to who waits for one."""
         working = self._queues.get(message.queue_id)
-        if working is None or message.id not in working.out:
+        if working is None or working.out.get(message.id) is not message:
             return None
         if message.is_paged:
             self._leave_to_store(message)

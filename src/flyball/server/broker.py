@@ -448,6 +448,10 @@ class Broker:
         for message in arrived.messages:
             # Until the transfer is received the store does not tell of it, as of what it does not have.
             message.stored = False
+            former = working.out.get(message.id)
+            if former is not None:
+                # This node has given it away, has not heard yet that it has gone, and gets it back.
+                self.engine.settle(former)
             delivery = self.engine.accept(working, message, self.now_us())
             if delivery is not None:
                 self._dispatch([delivery])
