@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
@@ -16,9 +17,11 @@ from flyball.cluster.exchange import Exchange
 from flyball.cluster.members import Members
 from flyball.cluster.overview import Overview
 from flyball.cluster.sessions import Sessions
-from flyball.errors import ClusterError
+from flyball.errors import ClusterError, FlyballError
 from flyball.server.node import Node
 from flyball.store.registry import NodeRecord
+
+log = logging.getLogger(__name__)
 
 ADDRESS_S = 3.0
 """So long somebody who needs another node waits until its address is known."""
@@ -111,15 +114,55 @@ class Agent:
         return None
 
     async def ask(self, node_id: int, command: str, *, time_limit_s: float = ANSWER_S, **arguments: Any) -> Any:
-        """Let a node, which may be this one, carry out a command of the table. Raises FlyballError."""
+        """Let a node, which may be this one, carry out a command of the table. Raises FlyballError.
+
+        A command that has begun is finished even if the caller is cancelled, on this node as on others.
+        """
         if node_id == self.node.membership.node_id:
-            return await self.node.peers.commands[command](**arguments)
+            return await self._carry_out(command, arguments)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ADDRESS_S):
                 # One that has just joined has told its address, but this node may not have heard of it yet.
                 while not self.node.peers.can_reach(node_id):
                     await self.hear_of_nodes()
         return await self.node.peers.request(node_id, command, arguments, time_limit_s)
+
+    async def _carry_out(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Carry out a command of this node in a task of its own.
+
+        A leader that stands down cancels what it has asked for. A consumer that was just moving would be left without
+        a queue, and a released queue without its transient messages.
+        """
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def fail(error: Exception) -> None:
+            answer.set_exception(error)
+            # Retrieved, as asyncio sees it: the caller may be cancelled before it is.
+            answer.exception()
+
+        async def work() -> None:
+            try:
+                result = await self.node.peers.commands[name](**arguments)
+            except Exception as error:
+                if not answer.done():
+                    fail(error)
+                elif isinstance(error, FlyballError):
+                    log.info("%s failed after its caller had gone: %s", name, error)
+                else:
+                    raise
+            else:
+                if not answer.done():
+                    answer.set_result(result)
+
+        def ended(_: object) -> None:
+            if not answer.done():
+                fail(ClusterError(f"{name} was given up: the node stops"))
+
+        task = self.node.hub.spawn(work())
+        if task is None:
+            raise ClusterError(f"{name} is not carried out: the node stops")
+        task.add_done_callback(ended)
+        return await answer
 
     async def ask_leader(self, command: str, *, time_limit_s: float = ANSWER_S, **arguments: Any) -> Any:
         """Let the leader carry out a command. Raises ClusterError if there is none for a while."""
