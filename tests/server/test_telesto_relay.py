@@ -6,23 +6,27 @@ import asyncio
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from flyball.client import CommandRefused, Outcome, sync
+from flyball.engine.consumer import Consumer
 from flyball.engine.queue import WorkingQueue
 from flyball.errors import QueueNameTaken, QueueNotFound
 from flyball.model import MAX_COPIES, Queue
 from flyball.server import topics
 from flyball.server.connection import MAX_IN_FLIGHT
 from flyball.server.node import Node
+from flyball.server.pending import Done
 from flyball.server.telesto import plain as plain_requests
 from flyball.server.telesto import relay
 from flyball.server.telesto.extension import MAX_REFUSED
-from flyball.server.telesto.session import TelestoSession
+from flyball.server.telesto.session import TelestoRequest, TelestoSession
 from flyball.wire import telesto as wire
 from flyball.wire.telesto import ErrorCode, WireDraft, WireMessage, WireSelector
 from tests.nodes import RunningNode
@@ -239,6 +243,62 @@ def test_what_is_asked_for_after_the_last_word_to_another_node_is_not_sent() -> 
             assert await received == b""
 
     asyncio.run(test())
+
+
+def test_stopping_node_ends_its_clients_remote_consumers_at_once(pair: Pair, clients: Clients) -> None:
+    near, _ = clients
+    queue = near.get_queue_by_name("orders")
+    first, _ = near.put_many("orders", ["one", "two"])
+    peer = wide(pair[1])
+    consumer_id = peer.get(wire.Consuming, wire.Consume(1, queue.id, WireSelector(), 2.0)).consumer_id
+    answers: list[Callable[[], None]] = []
+
+    def hold_answers(node: Node) -> None:
+        """Commit acks, but answer them only when the test says so, as if the network were cut."""
+        acknowledge = node.hub.broker.acknowledge
+
+        def held(consumer: Consumer, message_ids: Sequence[int], done: Done) -> None:
+            acknowledge(consumer, message_ids, lambda error: answers.append(partial(done, error)))
+
+        node.hub.broker.acknowledge = held  # type: ignore[method-assign]
+
+    def begin_to_stop(node: Node) -> None:
+        for connection in node.hub.connections:
+            connection.stop_waiting()
+
+    pair[0].call(hold_answers)
+    peer.send(wire.Settle(2, consumer_id, Outcome.ACKNOWLEDGE, [first]))
+    pair[0].wait_until(lambda node: bool(answers))
+    pair[1].call(begin_to_stop)
+    # What the consumer holds is requeued: its client must not handle it from now on.
+    found = near.take("orders", wait_s=20)
+    assert found is not None
+    assert (found.text, found.redelivered) == ("two", True)
+    peer.get(wire.Pong, wire.Ping(3))
+    assert peer.ended_consumers == [consumer_id]
+    pair[0].call(lambda node: [answer() for answer in answers])
+    assert peer.receive() == wire.Success(2)
+
+
+def test_consumer_whose_connection_is_ending_when_it_begins_is_ended() -> None:
+    told: list[wire.Packet] = []
+    sent: list[bytes] = []
+    engine = SimpleNamespace(new_consumer_id=lambda: 7)
+    session = SimpleNamespace(
+        hub=None,
+        broker=SimpleNamespace(engine=engine),
+        reply=lambda request, packet: told.append(packet),
+        send=sent.append,
+    )
+    passed_on = relay.Relay(cast(Any, session))
+    upstream = relay.Upstream(passed_on, "127.0.0.1:1", 0)
+    upstream.end()
+    consume, request = wire.Consume(4, 1, WireSelector(), 1.0), TelestoRequest()
+    request.packet_id = 4
+    passed_on._answer(consume, request, upstream, wire.Consuming(1, 3))
+    assert told == [wire.Consuming(4, 7)]
+    assert sent == [wire.encode_wide(wire.ConsumerEnded(0, 7))]
+    assert list(passed_on.consuming()) == []
 
 
 def test_requests_and_responses_may_meet_at_a_third_node(pair: Pair, clients: Clients) -> None:

@@ -86,6 +86,7 @@ class Upstream(asyncio.Protocol):
 
     def __init__(self, relay: Relay, address: str, client_id: int) -> None:
         self.is_lost = False
+        self.is_ending = False
         self._relay = relay
         self._address = Address.parse(address)
         self._client_id = client_id
@@ -97,7 +98,6 @@ class Upstream(asyncio.Protocol):
         """Requests that came before the connection was ready."""
         self._is_wide = False
         self._is_ready = False
-        self._is_ending = False
         self._has_said_all = False
 
     async def open(self) -> None:
@@ -120,7 +120,7 @@ class Upstream(asyncio.Protocol):
         waiting, self._waiting = self._waiting, []
         for packet, answered in waiting:
             self.request(packet, answered)
-        if self._is_ending:
+        if self.is_ending:
             self.end()
 
     async def _identify(self) -> None:
@@ -228,7 +228,7 @@ class Upstream(asyncio.Protocol):
 
     def end(self) -> None:
         """Ask for nothing more: waits end, leases go back, and what is under way is still answered."""
-        self._is_ending = True
+        self.is_ending = True
         if not self._has_said_all and self._is_ready and self._transport is not None:
             self._has_said_all = True
             if not self._transport.is_closing():
@@ -388,6 +388,9 @@ class Relay:
             self._consumers[remote.consumer_id] = remote
             self._by_place[upstream, answer.consumer_id] = remote
             self._session.reply(request, wire.Consuming(request.packet_id, remote.consumer_id))
+            if upstream.is_ending:
+                # The other node has read the end of the stream after the request, and has ended the consumer.
+                self.consumer_ended(upstream, remote.there)
         else:
             self._reply(request, answer)
 
@@ -503,9 +506,16 @@ class Relay:
             upstream.resume()
 
     def end(self) -> None:
-        """The client asks for nothing more, or the node stops."""
+        """The client asks for nothing more, or the node stops.
+
+        The other nodes end its consumers and requeue what they hold. The client is notified at once: a settlement
+        under way may keep its connection open for seconds, and meanwhile it would handle prefetched messages that
+        other consumers get, and ack.
+        """
         for upstream in self._upstreams.values():
             upstream.end()
+        for remote in list(self._consumers.values()):
+            self.consumer_ended(remote.upstream, remote.there)
 
     def close(self) -> None:
         """The client is gone."""
