@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import aio_pika
 import aiormq.exceptions
 import pytest
 
@@ -239,6 +240,27 @@ def test_a_request_that_is_none_is_refused_without_a_traceback(text: bytes, capl
 
     run(test())
     assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize("numbers", [(7, 7), (0,)], ids=["in use", "zero"])
+def test_a_consumer_number_that_cannot_be_used_ends_the_link(numbers: tuple[int, ...]) -> None:
+    async def test() -> None:
+        async with domain(1) as made, client(made.nodes[0]) as connection:
+            channel = await connection.channel()
+            queue = await channel.declare_queue("orders", durable=True)
+            await channel.default_exchange.publish(aio_pika.Message(b"body"), "orders")
+            working = made.nodes[0].broker.engine.find_queue("orders")
+            assert working is not None
+            consumes = [link.Consume(number, working.queue.id, 10.0, 0, False) for number in numbers]
+            answers = await as_node(made, *map(link.encode_consume, consumes), link.encode_request(8, b"{}"))
+            assert not [answer for answer in answers if isinstance(answer, link.Failure)]
+            # Nobody holds what the link was sent.
+            assert not working.out
+            message = await queue.get()
+            assert message is not None
+            assert message.body == b"body"
+
+    run(test())
 
 
 def test_a_message_that_lives_longer_than_64_bits_tell_is_stored_and_delivered() -> None:

@@ -421,6 +421,9 @@ class LinkSession(Connection):
     # Consumers
 
     def _consume(self, frame: wire.Consume) -> None:
+        if frame.number == 0 or frame.number in self._consumers:
+            # `Settle` means with 0 what `Get` has found. A consumer that another replaced would never end.
+            raise ProtocolError(f"{frame.number} cannot be the number of another consumer")
         working = self._engine.find_working(frame.queue_id)
         owner = _Consumer(self, frame.number)
         try:
