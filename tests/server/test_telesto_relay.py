@@ -463,6 +463,23 @@ def test_when_the_other_node_stops_consumers_end_and_requests_are_refused_in_tim
     assert peer.refusal(wire.Purge(5, queue.id)) == ErrorCode.STORE_UNAVAILABLE
 
 
+@pytest.mark.parametrize(
+    "lose",
+    [lambda node, owner: node.peers.lost(owner), lambda node, owner: node.membership.on_lapsed()],
+    ids=["dead", "this node had no lease"],
+)
+def test_consumers_at_a_lost_node_end_although_it_is_connected(
+    pair: Pair, clients: Clients, lose: Callable[[Node, int], None]
+) -> None:
+    near, _ = clients
+    queue, owner = near.get_queue_by_name("orders"), pair[0].call(lambda node: node.membership.node_id)
+    peer = wide(pair[1])
+    consumer_id = peer.get(wire.Consuming, wire.Consume(1, queue.id, WireSelector(), 1.0)).consumer_id
+    pair[1].call(lambda node: lose(node, owner))
+    peer.get(wire.Pong, wire.Ping(2))
+    assert peer.ended_consumers == [consumer_id]
+
+
 def test_topics_reach_subscribers_at_other_nodes(clients: Clients) -> None:
     near, far = clients
     near.create_topic("news")

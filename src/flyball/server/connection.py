@@ -304,6 +304,14 @@ class Hub:
             except Exception as error:
                 connection.crash(error)
 
+    def node_lost(self, node_id: int) -> None:
+        """Let no connection count on another node that is dead, or whose messages may be another's by now."""
+        for connection in list(self.connections):
+            try:
+                connection.node_lost(node_id)
+            except Exception as error:
+                connection.crash(error)
+
     def tick(self, now_s: float) -> None:
         """Let each connection look at its limits; called about once a second."""
         for connection in list(self.connections):
@@ -395,6 +403,9 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     def vhost_closed(self, vhost: str) -> None:
         """A virtual host is gone: if the peer is in it, the connection has to end."""
+
+    def node_lost(self, node_id: int) -> None:
+        """Another node is lost: end what the peer has there."""
 
     def ended(self) -> None:
         """The connection is gone: let go of what it held."""

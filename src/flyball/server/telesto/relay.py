@@ -437,6 +437,16 @@ class Relay:
             if remote.upstream is upstream:
                 self.consumer_ended(upstream, remote.there)
 
+    def node_lost(self, node_id: int) -> None:
+        """Give up the connections to a node: others serve its queues, or may do so.
+
+        A machine that has stopped or vanished does not close them: consumers would wait in vain, and their clients
+        handle prefetched messages that the next owner delivers again.
+        """
+        for (found_id, _), upstream in list(self._upstreams.items()):
+            if found_id == node_id:
+                upstream.abort()
+
     def delivered(self, upstream: Upstream, packet: wire.Deliver) -> None:
         remote = self._by_place.get((upstream, packet.consumer_id))
         if remote is not None:

@@ -452,6 +452,9 @@ class TelestoSession(RequestConnection):
         super().connection_lost(exc)
         self.relay.close()
 
+    def node_lost(self, node_id: int) -> None:
+        self.relay.node_lost(node_id)
+
     def release_buffers(self) -> None:
         self._decoder.clear()
 
