@@ -14,7 +14,7 @@ from typing import Any
 from flyball.engine.access import Action
 from flyball.errors import FlyballError, NotPermitted
 from flyball.model import size_of
-from flyball.server.amqp.channel import Channel
+from flyball.server.amqp.channel import HANDLERS, Channel
 from flyball.server.amqp.context import AmqpContext
 from flyball.server.amqp.handshake import IN_HANDSHAKE, NOBODY, State
 from flyball.server.amqp.publishing import Publisher, Route
@@ -428,6 +428,12 @@ class AmqpSession(Connection):
     def _take(self, command: Command) -> None:
         """Carry out a command that is not a message on an open channel."""
         try:
+            # Nearly all are methods on open channels, acks above all: the other questions are asked of the rest only.
+            if isinstance(command, Method) and type(command) in HANDLERS and self.state is State.RUNNING:
+                channel = self._channels.get(command.channel)
+                if channel is not None and not channel.is_closing:
+                    channel.handle(command)
+                    return
             if isinstance(command, amqp.Heartbeat):
                 return
             if self.state is not State.RUNNING:
