@@ -42,7 +42,9 @@ async def serve(settings: ServeSettings, parts: Sequence[Part] = ()) -> None:
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, stop.set)
     rejoining = _Rejoining()
-    while not stop.is_set():
+    # Raised after the handler: some versions of Python wrap what an `except*` raises in a group, others do not.
+    failure: StoreError | None = None
+    while failure is None and not stop.is_set():
         try:
             await _serve_until(settings, stop, parts)
         except* Fenced as group:
@@ -54,11 +56,14 @@ async def serve(settings: ServeSettings, parts: Sequence[Part] = ()) -> None:
             print("joining again", flush=True)
         except* (StoreUnavailable, StoreInUse) as group:
             error = _first(group)
-            if not rejoining.may_retry(error):
-                raise error from None
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REJOIN_S):
-                    await stop.wait()
+            if rejoining.may_retry(error):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(REJOIN_S):
+                        await stop.wait()
+            else:
+                failure = error
+    if failure is not None:
+        raise failure
 
 
 class _Rejoining:
