@@ -17,8 +17,8 @@ from flyball.cluster.options import ClusterOptions, Role
 from flyball.cluster.provisioners.interface import check_node_name
 from flyball.errors import ClusterError
 from flyball.model import DEFAULT_VHOST
+from flyball.server.arguments import invalid_argument
 from flyball.server.connection import Hub
-from flyball.server.management import invalid_argument
 
 _checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True, strict=True))
 

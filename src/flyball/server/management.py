@@ -14,6 +14,7 @@ from pydantic import ConfigDict, ValidationError, validate_call
 
 from flyball.errors import InvalidArgument
 from flyball.model import DEFAULT_VHOST, Permission, Policy
+from flyball.server.arguments import invalid_argument
 from flyball.server.connection import Hub
 from flyball.server.status import queues_of_all
 
@@ -253,14 +254,6 @@ async def manage(hub: Hub, command: str, arguments: Mapping[str, Any]) -> Any:
         # It has nothing to tell, so it has changed something, which is to hold wherever one looks next.
         await hub.company.followed()
     return found
-
-
-def invalid_argument(command: str, error: ValidationError) -> InvalidArgument:
-    """Return what is wrong with the arguments of a command, in one line."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    # The value stays out of it: it may be a password.
-    place = ".".join(str(part) for part in first["loc"])
-    return InvalidArgument(f"{command}: {place}: {first['msg']}")
 
 
 def read_command(document: bytes) -> tuple[str, dict[str, Any]]:

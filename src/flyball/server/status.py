@@ -8,9 +8,9 @@ import time
 from typing import Any
 
 import flyball
-from flyball.engine.queue import WorkingQueue
 from flyball.model import Queue
 from flyball.server.connection import Hub
+from flyball.server.queue_report import queue_report
 
 LIST_LIMIT_S = 3.0
 """For so long other nodes are asked what their queues hold."""
@@ -44,19 +44,6 @@ def status_of(hub: Hub, vhost: str | None = None) -> dict[str, Any]:
         **{name: report() for name, report in hub.reports.items()},
         "trace": None if recorder is None else {"dropped": recorder.dropped, "failures": recorder.failures},
         "queues": [queue_report(working) for working in engine.queues if vhost in (None, working.queue.vhost)],
-    }
-
-
-def queue_report(working: WorkingQueue) -> dict[str, Any]:
-    """Return what a queue of this node holds."""
-    return {
-        "id": working.queue.id,
-        "name": working.queue.name,
-        "ready": len(working),
-        "leased": working.unacked,
-        "parked": len(working.parked),
-        "in_memory": len(working) - working.absent,
-        "consumers": len(working.consumers),
     }
 
 

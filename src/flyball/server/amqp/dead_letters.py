@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from flyball.engine.queue import WorkingQueue
 from flyball.engine.traits import MAX_SHORTSTR_BYTES, described
@@ -12,7 +13,8 @@ from flyball.model import Message, Queue
 from flyball.server.amqp.intake import Intake
 from flyball.server.amqp.presentation import PERSISTENT, present
 from flyball.server.broker import Burial
-from flyball.server.topology import Topology
+from flyball.server.directory import RemoteQueue
+from flyball.server.topology import Headers, Topology
 from flyball.wire.amqp import (
     EMPTY_TABLE,
     Properties,
@@ -29,13 +31,29 @@ from flyball.wire.amqp import (
 )
 from flyball.wire.link import Content
 
-if TYPE_CHECKING:
-    from flyball.server.amqp.afar import Afar
-
 X_DEATH = "x-death"
 
 # The highest count that a field of 64 bits can hold.
 MAX_COUNT = (1 << 63) - 1
+
+
+class RemoteTargets(Protocol):
+    """Queues of other nodes, as far as dead letters need them."""
+
+    def dead_letter_targets(
+        self, vhost: str, exchange: str, routing_keys: Sequence[str], headers: Headers
+    ) -> list[RemoteQueue]:
+        """Return the queues of other nodes that get a dead letter."""
+
+    def send_dead_letter(
+        self,
+        remotes: Sequence[RemoteQueue],
+        content: Content,
+        working: WorkingQueue,
+        message: Message,
+        reason: str,
+    ) -> None:
+        """Put a dead letter into remote queues, and remove the dead message when that is done."""
 
 
 class DeadLetters:
@@ -44,7 +62,7 @@ class DeadLetters:
     def __init__(self, topology: Topology, intake: Intake) -> None:
         self._topology = topology
         self._intake = intake
-        self.afar: Afar | None = None
+        self.afar: RemoteTargets | None = None
 
     def publish(self, working: WorkingQueue, message: Message, reason: str) -> Burial:
         """Publish a message that its queue gives up, if there is an exchange and a route for it.

@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from flyball.server.amqp.governor import JOURNAL_KI_PER_S, JOURNAL_KP, MEMORY_KP, SAMPLE_S, Tank
 from flyball.server.broker import CONGESTED_BYTES, Broker
 from flyball.server.loops import Reading
-
-if TYPE_CHECKING:
-    from flyball.server.amqp.session import AmqpSession
 
 log = logging.getLogger("flyball.server")
 
@@ -38,6 +35,24 @@ NO_MEMORY = "low on memory"
 NO_DISK = "low on disk"
 
 
+class CreditedSession(Protocol):
+    """A connection that needs credit to publish."""
+
+    credit: int
+
+    def go_on(self) -> None:
+        """Try again what waited for credit."""
+
+    def block(self, reason: str) -> None:
+        """Tell the peer that it cannot publish at present."""
+
+    def unblock(self) -> None:
+        """Tell the peer that it can publish again."""
+
+    def crash(self, error: Exception) -> None:
+        """End the connection after a defect."""
+
+
 class Flow:
     """Gives publishers leave to send."""
 
@@ -48,11 +63,11 @@ class Flow:
         self._memory = Tank(NO_MEMORY, memory_bytes, MEMORY_KP)
         self._timer: asyncio.TimerHandle | None = None
         """Runs only under pressure."""
-        self._line: dict[AmqpSession, None] = {}
+        self._line: dict[CreditedSession, None] = {}
         """Who waits, longest first."""
-        self._holders: set[AmqpSession] = set()
+        self._holders: set[CreditedSession] = set()
         """Who may have credit left."""
-        self._blocked: set[AmqpSession] = set()
+        self._blocked: set[CreditedSession] = set()
         self._share = 0
         """What the one whose turn it is gets; 0 while it is nobody's turn."""
         self._is_serving_soon = False
@@ -64,7 +79,7 @@ class Flow:
 
     # For sessions
 
-    def grant(self, session: AmqpSession, wanted: int) -> bool:
+    def grant(self, session: CreditedSession, wanted: int) -> bool:
         """Give credit to a connection that has none: so many bytes at most. False if it has to wait for `go_on`.
 
         Its last message may exceed the credit: under pressure it then gets the less. Such credit is good until the
@@ -89,7 +104,7 @@ class Flow:
         self._serve_soon()
         return False
 
-    def forget(self, session: AmqpSession) -> None:
+    def forget(self, session: CreditedSession) -> None:
         """The connection is gone."""
         self._line.pop(session, None)
         self._holders.discard(session)
@@ -250,7 +265,7 @@ class Flow:
             return self._journal.reason
         return None
 
-    def _block(self, session: AmqpSession) -> None:
+    def _block(self, session: CreditedSession) -> None:
         if session not in self._blocked:
             reason = self._reason() or self._journal.reason
             if not self._blocked:

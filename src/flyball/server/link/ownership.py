@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from flyball.server.pending import outcome
-from flyball.server.status import queue_report
+from flyball.server.queue_report import queue_report
 from flyball.server.topology import Topology
 
 
