@@ -40,7 +40,7 @@ from starlette.routing import Route
 
 from flyball.admission.asgi import AdmissionMiddleware, App
 from flyball.admission.sensors import AsyncpgSensor, PsycopgSensor, Sensor
-from flyball.store.postgres.embedded import EmbeddedPostgres
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres
 
 NAMES = ("bare", "middleware", "with slow start")
 OUT_OF_REACH = 1e9

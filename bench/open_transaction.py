@@ -15,7 +15,7 @@ import asyncpg
 
 from bench.load import Plan, Telesto, generate_elsewhere
 from bench.nodes import node
-from flyball.store.postgres.embedded import EmbeddedPostgres
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres
 
 CLIENTS = 50
 WARM_UP_S = 2.0

@@ -16,7 +16,7 @@ import uvloop
 from hypothesis import HealthCheck, settings
 from pika.connection import Parameters
 
-from flyball.store.postgres.embedded import EmbeddedPostgres
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres
 from tests.amqp.brokers import Broker, rabbitmq_broker
 from tests.nodes import ANSWER_LIMIT_S, Gate, RunningNode
 

@@ -17,8 +17,8 @@ from urllib.parse import unquote
 import psutil
 
 from bench.chaos.proxy import HOST, Proxy
+from flyball.broker.store.postgres.embedded import SOCKET_NAME, EmbeddedPostgres
 from flyball.errors import LabError
-from flyball.store.postgres.embedded import SOCKET_NAME, EmbeddedPostgres
 
 PROTOCOLS = ("amqp", "telesto")
 START_LIMIT_S = 180.0

@@ -18,9 +18,9 @@ from tests.cluster.simulation.clients import PERSISTENT, AmqpConnection, Broken,
 from tests.cluster.simulation.features import LARGEST_COUNT, dead_letters_to
 
 from bench.chaos.nodes import Site
+from flyball.broker.wire import amqp as wire
 from flyball.errors import FlyballError, LabError
 from flyball.lab.history import Checker, Kind, Recorder, Verdict
-from flyball.wire import amqp as wire
 
 ANSWER_S = 20.0
 STOP = "stop"

@@ -42,7 +42,7 @@ def methods_from_clients() -> dict[str, Method]:
     found: list[tuple[int, int, str, list[Field]]] = []
     class_id, class_name = 0, ""
     fields: list[Field] = []
-    for line in files("flyball.wire.amqp").joinpath("protocol.txt").read_text().splitlines():
+    for line in files("flyball.broker.wire.amqp").joinpath("protocol.txt").read_text().splitlines():
         words = line.split("#")[0].split()
         if not words:
             continue

@@ -15,7 +15,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
 from bench.fuzz.node import FuzzedNode
-from flyball.wire import telesto
+from flyball.broker.wire import telesto
 
 QUEUE = "ledger"
 VHOST = "bystander"

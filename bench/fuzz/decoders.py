@@ -11,8 +11,8 @@ from random import Random
 from typing import Any, Protocol
 
 from bench.fuzz.cases import Case
+from flyball.broker.wire import amqp, link, telesto, thorbang
 from flyball.errors import ProtocolError
-from flyball.wire import amqp, link, telesto, thorbang
 
 FRAME_MAX = 131_072
 BODY_MAX = 1 << 20

@@ -7,9 +7,9 @@ from random import Random
 
 from bench.fuzz import values
 from bench.fuzz.cases import Case, Ending, Mutator
+from flyball.broker.wire import link as wire
+from flyball.broker.wire.link import Content
 from flyball.model import Order, Selector
-from flyball.wire import link as wire
-from flyball.wire.link import Content
 
 LONG = (-(1 << 63), (1 << 63) - 1)
 # Far from those of real nodes.

@@ -19,7 +19,7 @@ import asyncpg
 import psutil
 
 from bench.fuzz.amqp import PASSWORD, USER, VHOST
-from flyball.store.postgres.embedded import EmbeddedPostgres
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres
 
 ADMINISTRATOR = "guest", "guest"
 # The names of the queues with the first ids, and how many there are: no flipped bit makes a small id one beyond them.

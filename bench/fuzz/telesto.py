@@ -8,8 +8,8 @@ from random import Random
 
 from bench.fuzz import values
 from bench.fuzz.cases import Case, Ending, Mutator
-from flyball.wire import telesto as wire
-from flyball.wire.telesto import WireDraft, WireMessage, WireSelector
+from flyball.broker.wire import telesto as wire
+from flyball.broker.wire.telesto import WireDraft, WireMessage, WireSelector
 
 ASK = wire.encode(wire.IdentifyClient(1, wire.EXTENSION_CLIENT_ID))
 INT = (-(1 << 31), (1 << 31) - 1)

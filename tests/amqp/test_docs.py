@@ -16,8 +16,8 @@ from types import CodeType
 import pika
 import pytest
 
-from flyball.engine.policies import KEYS
-from flyball.engine.traits import _CHECKS
+from flyball.broker.engine.policies import KEYS
+from flyball.broker.engine.traits import _CHECKS
 from flyball.server.amqp.context import _CAPABILITIES
 from tests.nodes import RunningNode
 

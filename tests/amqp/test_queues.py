@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pika import spec
 
-from flyball.wire import amqp
+from flyball.broker.wire import amqp
 from tests.amqp.brokers import Broker
 from tests.amqp.peer import Peer
 

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-from flyball.wire import telesto as wire
-from flyball.wire.telesto import ErrorCode
+from flyball.broker.wire import telesto as wire
+from flyball.broker.wire.telesto import ErrorCode
 
 
 class Proxy:

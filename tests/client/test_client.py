@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from flyball.broker.wire import telesto as wire
 from flyball.client import (
     Client,
     ClientClosed,
@@ -34,7 +35,6 @@ from flyball.errors import (
     QueueNameTaken,
     QueueNotFound,
 )
-from flyball.wire import telesto as wire
 from tests.client.flavours import Connect
 from tests.client.servers import scripted, welcome
 from tests.nodes import RunningNode

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from flyball.broker.wire import telesto as wire
 from flyball.client.connection import Connection, ServerAddress
 from flyball.client.errors import ConnectionFailed, ConnectionLost, InvalidValue, NotSent
 from flyball.errors import InvalidBody
-from flyball.wire import telesto as wire
 from tests.client.servers import scripted, welcome
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flyball import errors
+from flyball.broker.wire.telesto import ErrorCode
 from flyball.client.errors import CommandRefused, InvalidValue, LimitExceeded, NotLocal, ServerError, error_of
-from flyball.wire.telesto import ErrorCode
 
 
 @pytest.mark.parametrize(

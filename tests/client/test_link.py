@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flyball.broker.wire import telesto as wire
 from flyball.client import (
     Backoff,
     Client,
@@ -18,7 +19,6 @@ from flyball.client import (
     RequestTimeout,
 )
 from flyball.errors import ClientNotFound
-from flyball.wire import telesto as wire
 from tests.client.flavours import Connect
 from tests.client.servers import Proxy, proxy, scripted, welcome
 

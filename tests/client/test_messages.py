@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from flyball.broker.wire.telesto import Record, WireMessage
 from flyball.client import Draft, InvalidValue, NotSupported
 from flyball.client.messages import (
     body_bytes,
@@ -17,7 +18,6 @@ from flyball.client.messages import (
     to_wire,
 )
 from flyball.errors import InvalidBody
-from flyball.wire.telesto import Record, WireMessage
 
 
 def test_a_draft_without_anything_else_is_a_body_for_anyone_that_lasts() -> None:

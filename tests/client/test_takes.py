@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from flyball.broker.wire.telesto import Messages, Packet, Record
 from flyball.client.takes import AbandonedTakes
-from flyball.wire.telesto import Messages, Packet, Record
 
 RECORD = Record(1, 1, 0, 0, 0, 0, 0, True, False, 0, b"", b"x")
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from flyball.broker.store.registry import NodeRecord, NodeState
 from flyball.cluster.clusters import Clusters
 from flyball.cluster.domain import cluster_key
 from flyball.model import Definition
-from flyball.store.registry import NodeRecord, NodeState
 
 ORDERS = cluster_key("/", "orders")
 

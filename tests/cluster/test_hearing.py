@@ -6,10 +6,10 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+from flyball.broker.store.registry import NodeRecord, NodeState
 from flyball.cluster.hearing import Hearing
 from flyball.cluster.sessions import TOLD_AT_ONCE
 from flyball.errors import PeerLost
-from flyball.store.registry import NodeRecord, NodeState
 
 
 def node(number: int, epoch: int = 1, **clients: int) -> NodeRecord:

@@ -10,6 +10,8 @@ import httpx
 import pytest
 import uvloop
 
+from flyball.broker.store.group_commit import GroupCommit
+from flyball.broker.store.memory import MemoryStore
 from flyball.cluster.asking import HttpPlacer
 from flyball.cluster.gateway import Wish
 from flyball.cluster.http import PlaceAnswer, PlaceQuery, placement_routes
@@ -18,8 +20,6 @@ from flyball.model import Permission
 from flyball.server.authority import Authority
 from flyball.server.http import Login, make_app, serving
 from flyball.server.settings import Address
-from flyball.store.group_commit import GroupCommit
-from flyball.store.memory import MemoryStore
 from tests.nodes import ANSWER_LIMIT_S
 
 GUEST = ("guest", "guest")

@@ -9,6 +9,8 @@ from unittest import mock
 
 import pytest
 
+from flyball.broker.store.registry import NodeRecord, NodeState
+from flyball.broker.wire import amqp as wire
 from flyball.cluster import leader as leader_module
 from flyball.cluster.decisions import SessionReport
 from flyball.cluster.domain import cluster_key
@@ -19,8 +21,6 @@ from flyball.errors import ClusterError, Fenced, StoreError, StoreUnavailable
 from flyball.model import PlacedQueue, Queue
 from flyball.server.directory import Directory
 from flyball.server.membership import Membership
-from flyball.store.registry import NodeRecord, NodeState
-from flyball.wire import amqp as wire
 from tests.cluster.simulation.clients import AmqpConnection
 from tests.cluster.simulation.stage import Stage, on_stage
 from tests.cluster.simulation.world import SimulatedNode

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from flyball.broker.engine.consumer import QUEUE_MOVES, SLOW_PEER, Consumer
+from flyball.broker.store.memory import MemoryStore
 from flyball.cluster.domain import cluster_key
 from flyball.cluster.members import Members
-from flyball.engine.consumer import QUEUE_MOVES, SLOW_PEER, Consumer
 from flyball.errors import ClusterError, FlyballError, StoreUnavailable
 from flyball.model import Draft, Message, Queue, Selector
-from flyball.store.memory import MemoryStore
 from tests.server.test_broker import in_a_loop, running
 
 

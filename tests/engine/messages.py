@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flyball.engine.consumer import Consumer
-from flyball.engine.engine import Engine
-from flyball.engine.queue import Delivery
+from flyball.broker.engine.consumer import Consumer
+from flyball.broker.engine.engine import Engine
+from flyball.broker.engine.queue import Delivery
 from flyball.model import Draft, Message, Selector, Snapshot
 
 

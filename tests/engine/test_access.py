@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flyball.engine.access import Access, Action
+from flyball.broker.engine.access import Access, Action
 from flyball.errors import (
     InvalidArgument,
     InvalidName,

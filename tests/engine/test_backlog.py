@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from flyball.engine import backlog as backlog_module
-from flyball.engine.backlog import (
+from flyball.broker.engine import backlog as backlog_module
+from flyball.broker.engine.backlog import (
     ENTRY_BYTES,
     HEAP_BYTES,
     Build,
@@ -12,7 +12,7 @@ from flyball.engine.backlog import (
     PlainBacklog,
     evictable,
 )
-from flyball.engine.index import ARRIVAL, Key, Shape
+from flyball.broker.engine.index import ARRIVAL, Key, Shape
 from flyball.model import Message, Order, Selector
 from tests.engine.messages import a_message
 

@@ -12,11 +12,11 @@ from types import FrameType
 
 import pytest
 
-from flyball.engine import index as index_module
-from flyball.engine import queue as queue_module
-from flyball.engine.backlog import Load
-from flyball.engine.engine import Engine
-from flyball.engine.index import Index
+from flyball.broker.engine import index as index_module
+from flyball.broker.engine import queue as queue_module
+from flyball.broker.engine.backlog import Load
+from flyball.broker.engine.engine import Engine
+from flyball.broker.engine.index import Index
 from flyball.model import Draft, Message, Order, Selector
 from tests.engine.messages import an_engine, consume, set_prefetch
 

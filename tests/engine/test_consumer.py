@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from flyball.engine.consumer import Consumer, Line
-from flyball.engine.credit import Credit
+from flyball.broker.engine.consumer import Consumer, Line
+from flyball.broker.engine.credit import Credit
 from flyball.model import Selector
 from tests.engine.messages import a_message
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flyball.engine.counts import Meters
+from flyball.broker.engine.counts import Meters
 from flyball.model import Draft, Selector
 from tests.engine.messages import an_engine, consume, put
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from flyball.engine.credit import SLOT_US, UNLIMITED, Credit
+from flyball.broker.engine.credit import SLOT_US, UNLIMITED, Credit
 
 CYCLE = 1000
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from flyball.engine.backlog import Load
-from flyball.engine.credit import SLOT_US
-from flyball.engine.engine import Engine
+from flyball.broker.engine.backlog import Load
+from flyball.broker.engine.credit import SLOT_US
+from flyball.broker.engine.engine import Engine
 from flyball.errors import (
     ClientInUse,
     ClientNameTaken,

@@ -19,12 +19,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flyball.engine import backlog as backlog_module
-from flyball.engine.backlog import Build, IndexedBacklog, Load, Need
-from flyball.engine.consumer import Consumer
-from flyball.engine.engine import Engine
-from flyball.engine.index import Key, Shape
-from flyball.engine.queue import Delivery, WorkingQueue
+from flyball.broker.engine import backlog as backlog_module
+from flyball.broker.engine.backlog import Build, IndexedBacklog, Load, Need
+from flyball.broker.engine.consumer import Consumer
+from flyball.broker.engine.engine import Engine
+from flyball.broker.engine.index import Key, Shape
+from flyball.broker.engine.queue import Delivery, WorkingQueue
 from flyball.model import Draft, Message, Order, Selector, Snapshot
 from tests.engine.messages import consume, set_prefetch
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 
-from flyball.engine.index import ARRIVAL, Index, Shape
+from flyball.broker.engine.index import ARRIVAL, Index, Shape
 from flyball.model import Order, Selector
 from tests.engine.messages import a_message
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flyball.engine.patterns import MAX_PATTERN_LENGTH, check_name, compile_pattern, never_fits
+from flyball.broker.engine.patterns import MAX_PATTERN_LENGTH, check_name, compile_pattern, never_fits
 from flyball.errors import InvalidName, InvalidPattern
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flyball.engine.policies import KEYS, Policies, effective
+from flyball.broker.engine.policies import KEYS, Policies, effective
 from flyball.errors import InvalidArgument, InvalidName, InvalidPattern, PolicyNotFound
 from flyball.model import Policy
 

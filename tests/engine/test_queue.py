@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flyball.engine.backlog import Build, Load
-from flyball.engine.consumer import Consumer
-from flyball.engine.credit import Credit
-from flyball.engine.index import ARRIVAL
-from flyball.engine.queue import Delivery, WorkingQueue
-from flyball.engine.traits import Traits
+from flyball.broker.engine.backlog import Build, Load
+from flyball.broker.engine.consumer import Consumer
+from flyball.broker.engine.credit import Credit
+from flyball.broker.engine.index import ARRIVAL
+from flyball.broker.engine.queue import Delivery, WorkingQueue
+from flyball.broker.engine.traits import Traits
 from flyball.model import Message, Order, Queue, QueueSummary, Selector
 from tests.engine.messages import a_message
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flyball.engine.routing import Removal, Router
+from flyball.broker.engine.routing import Removal, Router
 from flyball.errors import (
     ExchangeInUse,
     ExchangeNotFound,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from flyball.engine.routing import Router
+from flyball.broker.engine.routing import Router
 from flyball.model import Binding, Destination, Exchange
 from tests.engine.test_complexity import calls_of, interpreted
 

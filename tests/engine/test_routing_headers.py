@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyball.engine.routing import Router
+from flyball.broker.engine.routing import Router
 from flyball.errors import InvalidArgument
 from flyball.model import Arguments, Binding
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyball.engine.routing.tables import Headers, Targets
-from flyball.engine.routing.topic import TopicTable
+from flyball.broker.engine.routing.tables import Headers, Targets
+from flyball.broker.engine.routing.topic import TopicTable
 from flyball.model import Binding
 
 NO_HEADERS = Headers(dict)

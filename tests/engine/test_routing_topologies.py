@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from flyball.engine.routing import Removal, Router
+from flyball.broker.engine.routing import Removal, Router
 from flyball.errors import ExchangeInUse, ExchangeNotFound, UnlikeDeclared
 from flyball.model import Arguments, Binding, Destination, Exchange
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flyball.engine.traits import MAX_MS, Traits, check_alike, check_declaration, usable
+from flyball.broker.engine.traits import MAX_MS, Traits, check_alike, check_declaration, usable
 from flyball.errors import InvalidArgument, UnlikeDeclared
 from flyball.model import Queue
 

@@ -22,7 +22,7 @@ from typing import Protocol
 
 import psutil
 
-from flyball.wire import telesto as wire
+from flyball.broker.wire import telesto as wire
 from tests.nodes import ANSWER_LIMIT_S, ServeProcess
 from tests.server.amqp.chaos import Crowd, expect_order
 from tests.server.peers import Closed, TelestoPeer, ThorBangPeer

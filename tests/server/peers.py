@@ -6,9 +6,9 @@ import socket
 from collections.abc import Sequence
 from typing import TypeVar
 
-from flyball.wire import telesto as wire
-from flyball.wire.telesto import ErrorCode, Outcome, Record, WireDraft, WireMessage, WireSelector
-from flyball.wire.thorbang import AnswerDecoder
+from flyball.broker.wire import telesto as wire
+from flyball.broker.wire.telesto import ErrorCode, Outcome, Record, WireDraft, WireMessage, WireSelector
+from flyball.broker.wire.thorbang import AnswerDecoder
 from tests.nodes import TOKEN_FILE, RunningNode
 
 P = TypeVar("P", bound=wire.Packet)

@@ -9,8 +9,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from flyball.broker.engine.access import Action
+from flyball.broker.store.changes import DefinitionPut
+from flyball.broker.store.group_commit import GroupCommit
+from flyball.broker.store.interface import Batch
+from flyball.broker.store.memory import MemoryStore
 from flyball.client.sync import Client
-from flyball.engine.access import Action
 from flyball.errors import (
     InvalidArgument,
     InvalidPattern,
@@ -23,10 +27,6 @@ from flyball.errors import (
 )
 from flyball.model import Definition, Permission, Policy, User
 from flyball.server.authority import Authority
-from flyball.store.changes import DefinitionPut
-from flyball.store.group_commit import GroupCommit
-from flyball.store.interface import Batch
-from flyball.store.memory import MemoryStore
 from tests.nodes import RunningNode
 
 Work = Callable[[Authority], Awaitable[None]]

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from flyball.engine.consumer import Consumer
-from flyball.engine.queue import WorkingQueue
+from flyball.broker.engine.consumer import Consumer
+from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.store.changes import QueueCreated
+from flyball.broker.store.interface import Arrived, Batch, Transfer
+from flyball.broker.store.memory import MemoryDomain, MemoryStore
+from flyball.broker.store.registry import NodeState
 from flyball.errors import FlyballError, LeaseNotFound, StoreError, StoreUnavailable
 from flyball.model import Draft, Message, Queue, Selector
 from flyball.server.broker import ID_BLOCK, Broker
-from flyball.store.changes import QueueCreated
-from flyball.store.interface import Arrived, Batch, Transfer
-from flyball.store.memory import MemoryDomain, MemoryStore
-from flyball.store.registry import NodeState
 from tests.server.link.domains import run
 
 OLD_IDS = range(5 * ID_BLOCK, 5 * ID_BLOCK + 3)

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from pika import spec
 
+from flyball.broker.wire import telesto as wire
+from flyball.broker.wire.telesto import ErrorCode, WireDraft
 from flyball.server.amqp.flow import NO_DISK
 from flyball.server.disk import BALLAST_BYTES, BALLAST_NAME, DiskReserve
 from flyball.server.node import Node
-from flyball.wire import telesto as wire
-from flyball.wire.telesto import ErrorCode, WireDraft
 from tests.amqp.peer import METHOD, Peer
 from tests.nodes import ANSWER_LIMIT_S, RunningNode, ServeProcess
 from tests.server.peers import thorbang, wide

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from pika import spec
 
-from flyball.wire import telesto as wire
-from flyball.wire.telesto import ErrorCode
+from flyball.broker.wire import telesto as wire
+from flyball.broker.wire.telesto import ErrorCode
 from tests.amqp.peer import Peer as AmqpPeer
 from tests.nodes import RunningNode
 from tests.server.peers import TelestoPeer, telesto, thorbang, wide

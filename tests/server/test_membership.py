@@ -11,6 +11,9 @@ from unittest import mock
 
 import pytest
 
+from flyball.broker.store.changes import DefinitionDeleted, DefinitionPut
+from flyball.broker.store.interface import Batch
+from flyball.broker.store.memory import MemoryDomain, MemoryStore
 from flyball.errors import StoreUnavailable
 from flyball.model import Binding, Definition, Exchange, Queue
 from flyball.server import clock
@@ -21,9 +24,6 @@ from flyball.server.definitions import Definitions
 from flyball.server.membership import ALONE_LEASE_S, Membership
 from flyball.server.topics import Topics
 from flyball.server.topology import Topology
-from flyball.store.changes import DefinitionDeleted, DefinitionPut
-from flyball.store.interface import Batch
-from flyball.store.memory import MemoryDomain, MemoryStore
 from tests.server.link.domains import run
 from tests.server.test_broker import in_a_loop, running
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flyball.wire import telesto
+from flyball.broker.wire import telesto
 from tests.nodes import ServeProcess
 from tests.server.peers import TelestoPeer, ThorBangPeer
 from tests.server.test_memory import (

@@ -12,13 +12,13 @@ from typing import Any
 import psutil
 import pytest
 
+from flyball.broker.store.postgres.store import PostgresStore
+from flyball.broker.wire import telesto as wire
+from flyball.broker.wire.telesto import ErrorCode
 from flyball.server.broker import Wait
 from flyball.server.node import Node
 from flyball.server.settings import ServeSettings
 from flyball.server.telesto.session import TelestoSession
-from flyball.store.postgres.store import PostgresStore
-from flyball.wire import telesto as wire
-from flyball.wire.telesto import ErrorCode
 from tests.nodes import ANSWER_LIMIT_S, RunningNode, ServeProcess
 from tests.server.chaos import Chaos, drain, frozen, postgres_processes
 from tests.server.peers import TelestoPeer, ThorBangPeer, wide_peer

@@ -13,6 +13,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from flyball.broker.store.postgres import changes
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres
+from flyball.broker.store.postgres.store import PostgresStore
 from flyball.errors import FlyballError, InvalidArgument, RequestError, StoreError
 from flyball.model import (
     Binding,
@@ -28,9 +31,6 @@ from flyball.server.authority import Authority
 from flyball.server.broker import Broker
 from flyball.server.definitions import Definitions
 from flyball.server.topology import Topology
-from flyball.store.postgres import changes
-from flyball.store.postgres.embedded import EmbeddedPostgres
-from flyball.store.postgres.store import PostgresStore
 from tests.server.link.domains import run
 
 _schemas = itertools.count(1)

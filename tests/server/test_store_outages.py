@@ -18,7 +18,7 @@ import pytest
 import uvloop
 from pika import spec
 
-from flyball.store.postgres.embedded import EmbeddedPostgres
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres
 from tests.amqp.peer import Peer
 from tests.nodes import ANSWER_LIMIT_S, ServeProcess, StartFailed
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from flyball.wire import telesto as wire
-from flyball.wire.telesto import ErrorCode, ReadMode, WireMessage
+from flyball.broker.wire import telesto as wire
+from flyball.broker.wire.telesto import ErrorCode, ReadMode, WireMessage
 from tests.nodes import Gate, RunningNode
 from tests.server.peers import TelestoPeer, telesto, thorbang, wide
 

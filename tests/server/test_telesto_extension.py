@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from flyball.engine.consumer import Consumer
+from flyball.broker.engine.consumer import Consumer
+from flyball.broker.wire import telesto as wire
+from flyball.broker.wire.telesto import ErrorCode, Outcome, WireDraft, WireMessage, WireSelector
 from flyball.server.broker import Broker
 from flyball.server.node import Node
-from flyball.wire import telesto as wire
-from flyball.wire.telesto import ErrorCode, Outcome, WireDraft, WireMessage, WireSelector
 from tests.nodes import Gate, RunningNode
 from tests.server.peers import TelestoPeer, telesto, thorbang, wide
 

@@ -14,9 +14,11 @@ from typing import Any, cast
 
 import pytest
 
+from flyball.broker.engine.consumer import Consumer
+from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.wire import telesto as wire
+from flyball.broker.wire.telesto import ErrorCode, WireDraft, WireMessage, WireSelector
 from flyball.client import CommandRefused, Outcome, sync
-from flyball.engine.consumer import Consumer
-from flyball.engine.queue import WorkingQueue
 from flyball.errors import QueueNameTaken, QueueNotFound
 from flyball.model import MAX_COPIES, Queue
 from flyball.server import topics
@@ -27,8 +29,6 @@ from flyball.server.telesto import plain as plain_requests
 from flyball.server.telesto import relay
 from flyball.server.telesto.extension import MAX_REFUSED
 from flyball.server.telesto.session import TelestoRequest, TelestoSession
-from flyball.wire import telesto as wire
-from flyball.wire.telesto import ErrorCode, WireDraft, WireMessage, WireSelector
 from tests.nodes import RunningNode
 from tests.server.domains import Pair, two_nodes
 from tests.server.peers import TelestoPeer, wide

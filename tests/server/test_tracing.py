@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow.parquet as parquet
 import pytest
 
-from flyball.wire import telesto as wire
-from flyball.wire.telesto import Outcome, WireDraft, WireSelector
+from flyball.broker.wire import telesto as wire
+from flyball.broker.wire.telesto import Outcome, WireDraft, WireSelector
 from tests.nodes import Gate, RunningNode
 from tests.server.peers import telesto, thorbang, wide
 

@@ -9,10 +9,10 @@ import itertools
 import pytest
 import uvloop
 
-from flyball.store.interface import Store
-from flyball.store.memory import MemoryStore
-from flyball.store.postgres.embedded import EmbeddedPostgres
-from flyball.store.postgres.store import PostgresStore
+from flyball.broker.store.interface import Store
+from flyball.broker.store.memory import MemoryStore
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres
+from flyball.broker.store.postgres.store import PostgresStore
 from tests.store.domains import SharedDomain, shared_memory, shared_postgres
 
 _schema_numbers = itertools.count(1)

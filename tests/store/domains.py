@@ -6,13 +6,13 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
+from flyball.broker.store.changes import QueueCreated
+from flyball.broker.store.interface import Batch
+from flyball.broker.store.memory import MemoryDomain, MemoryStore
+from flyball.broker.store.postgres.store import PostgresStore
+from flyball.broker.store.registry import NodeRecord, NodeState, VersionedChange
 from flyball.errors import StoreUnavailable
 from flyball.model import Message, Queue, Snapshot
-from flyball.store.changes import QueueCreated
-from flyball.store.interface import Batch
-from flyball.store.memory import MemoryDomain, MemoryStore
-from flyball.store.postgres.store import PostgresStore
-from flyball.store.registry import NodeRecord, NodeState, VersionedChange
 
 LONG_S = 600.0
 """A lease that outlasts every test."""

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import asyncpg
 
-from flyball.store.postgres.embedded import _environment, _find_launcher, _Launcher
+from flyball.broker.store.postgres.embedded import _environment, _find_launcher, _Launcher
 
 LIMIT_S = 60.0
 

@@ -7,9 +7,7 @@ import random
 
 import pytest
 
-from flyball.errors import Fenced, StoreError, StoreUnavailable
-from flyball.model import Client, ClientMode, Definition, Message, PlacedQueue, Queue
-from flyball.store.changes import (
+from flyball.broker.store.changes import (
     Change,
     ClientCreated,
     ClientDeleted,
@@ -19,8 +17,10 @@ from flyball.store.changes import (
     QueueDeleted,
     QueueMoved,
 )
-from flyball.store.interface import RECOVERED, Batch, IndexColumns, Transfer
-from flyball.store.registry import NodeState
+from flyball.broker.store.interface import RECOVERED, Batch, IndexColumns, Transfer
+from flyball.broker.store.registry import NodeState
+from flyball.errors import Fenced, StoreError, StoreUnavailable
+from flyball.model import Client, ClientMode, Definition, Message, PlacedQueue, Queue
 from tests.store.domains import (
     LONG_S,
     Node,
@@ -112,7 +112,7 @@ async def test_of_nodes_that_join_at_once_each_waits_for_those_before_it(domain:
 async def test_a_second_node_of_the_same_name_is_refused(
     domain: SharedDomain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flyball.store.postgres.store.WRITER_LOCK_PATIENCE_S", 0.0)
+    monkeypatch.setattr("flyball.broker.store.postgres.store.WRITER_LOCK_PATIENCE_S", 0.0)
     first = await domain.node("a")
     with pytest.raises(StoreError, match="another broker uses this database"):
         await domain.store("a").open()

@@ -19,8 +19,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres, _gone, find_binaries
 from flyball.errors import StoreError, StoreMismatch
-from flyball.store.postgres.embedded import EmbeddedPostgres, _gone, find_binaries
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 
@@ -32,7 +32,7 @@ NOT_SHUT_DOWN = "was not properly shut down"
 BROKER = """
 import asyncio, sys
 from pathlib import Path
-from flyball.store.postgres.embedded import EmbeddedPostgres
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres
 
 async def main():
     server = EmbeddedPostgres(Path(sys.argv[1]))
@@ -79,7 +79,7 @@ def open_binaries() -> Iterator[Path]:
 
 @pytest.fixture
 def reachable_binaries(open_binaries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flyball.store.postgres.embedded.find_binaries", lambda: open_binaries)
+    monkeypatch.setattr("flyball.broker.store.postgres.embedded.find_binaries", lambda: open_binaries)
 
 
 async def answer(server: EmbeddedPostgres, question: str = "SELECT 42") -> object:
@@ -108,7 +108,7 @@ class Logged(logging.Handler):
 
 @pytest.fixture
 def logged(caplog: pytest.LogCaptureFixture) -> Iterator[Logged]:
-    logger = logging.getLogger("flyball.store.postgres.embedded")
+    logger = logging.getLogger("flyball.broker.store.postgres.embedded")
     caplog.set_level(logging.INFO, logger=logger.name)
     handler = Logged()
     logger.addHandler(handler)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from flyball.broker.store.changes import QueueCreated, QueueMoved
+from flyball.broker.store.group_commit import GroupCommit
+from flyball.broker.store.interface import Batch, Transfer
 from flyball.errors import Fenced, StoreError
 from flyball.model import Queue
-from flyball.store.changes import QueueCreated, QueueMoved
-from flyball.store.group_commit import GroupCommit
-from flyball.store.interface import Batch, Transfer
 from tests.store.test_group_commit import LIMIT_S, Answers, message, running, turns
 
 

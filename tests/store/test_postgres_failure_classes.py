@@ -7,9 +7,9 @@ import logging
 import asyncpg
 import pytest
 
+from flyball.broker.store.postgres.failures import NEXT_STEPS, translated
+from flyball.broker.store.postgres.session import STALE_S, Outages
 from flyball.errors import StoreError, StoreUnavailable
-from flyball.store.postgres.failures import NEXT_STEPS, translated
-from flyball.store.postgres.session import STALE_S, Outages
 
 # Every class of Appendix A of PostgreSQL 18 that is an error, where possible with a state that a node can meet.
 REFUSED = ["21000", "22003", "22021", "22P05", "23502", "23505", "44000", "54000", "54001"]

@@ -9,13 +9,13 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+from flyball.broker.store.changes import QueueCreated
+from flyball.broker.store.group_commit import GroupCommit
+from flyball.broker.store.interface import Batch
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres
+from flyball.broker.store.postgres.store import PostgresStore
 from flyball.errors import FlyballError
 from flyball.model import Message, Queue
-from flyball.store.changes import QueueCreated
-from flyball.store.group_commit import GroupCommit
-from flyball.store.interface import Batch
-from flyball.store.postgres.embedded import EmbeddedPostgres
-from flyball.store.postgres.store import PostgresStore
 
 
 class Traffic:

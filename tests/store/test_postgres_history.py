@@ -9,12 +9,12 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from flyball.broker.store.changes import QueueCreated
+from flyball.broker.store.interface import Batch
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres
+from flyball.broker.store.postgres.store import PostgresStore
 from flyball.errors import StoreRewound, StoreUnavailable
 from flyball.model import Message, Queue
-from flyball.store.changes import QueueCreated
-from flyball.store.interface import Batch
-from flyball.store.postgres.embedded import EmbeddedPostgres
-from flyball.store.postgres.store import PostgresStore
 from tests.store.replication import Pair
 
 QUEUE = Queue(1, "queue")

@@ -9,10 +9,10 @@ from typing import Self
 import asyncpg
 import pytest
 
+from flyball.broker.store.postgres import migrations
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres
+from flyball.broker.store.postgres.store import PostgresStore
 from flyball.errors import StoreMismatch, StoreUnavailable
-from flyball.store.postgres import migrations
-from flyball.store.postgres.embedded import EmbeddedPostgres
-from flyball.store.postgres.store import PostgresStore
 
 NEWER = "ALTER TABLE clients ADD COLUMN newer integer"
 KNOWN = migrations.MIGRATIONS

@@ -10,15 +10,15 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from flyball.broker.store.changes import QueueCreated
+from flyball.broker.store.group_commit import GroupCommit
+from flyball.broker.store.interface import Batch
+from flyball.broker.store.postgres import registry as registry_module
+from flyball.broker.store.postgres import registry_statements, statements
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres
+from flyball.broker.store.postgres.store import PostgresStore
 from flyball.errors import Fenced, StoreError, StoreUnavailable
 from flyball.model import Message, Queue
-from flyball.store.changes import QueueCreated
-from flyball.store.group_commit import GroupCommit
-from flyball.store.interface import Batch
-from flyball.store.postgres import registry as registry_module
-from flyball.store.postgres import registry_statements, statements
-from flyball.store.postgres.embedded import EmbeddedPostgres
-from flyball.store.postgres.store import PostgresStore
 from tests.store.domains import (
     Node,
     SharedDomain,

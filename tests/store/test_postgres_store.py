@@ -9,14 +9,14 @@ import signal
 import asyncpg
 import pytest
 
+from flyball.broker.store.changes import QueueCreated
+from flyball.broker.store.interface import Batch, IndexColumns, Transfer
+from flyball.broker.store.postgres import statements
+from flyball.broker.store.postgres import store as store_module
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres
+from flyball.broker.store.postgres.store import PostgresStore
 from flyball.errors import StoreError, StoreMismatch, StoreUnavailable
 from flyball.model import Client, ClientMode, Message, Queue, QueueSummary, Snapshot
-from flyball.store.changes import QueueCreated
-from flyball.store.interface import Batch, IndexColumns, Transfer
-from flyball.store.postgres import statements
-from flyball.store.postgres import store as store_module
-from flyball.store.postgres.embedded import EmbeddedPostgres
-from flyball.store.postgres.store import PostgresStore
 
 
 def numbered(*message_ids: int) -> list[Message]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyball.store.postgres.values import from_json, from_text, to_json, to_text
+from flyball.broker.store.postgres.values import from_json, from_text, to_json, to_text
 
 TEXT = st.text(st.characters(exclude_categories=()) | st.sampled_from(["\0", "\\", "$", "\ud800", "\udc80"]))
 KEYS = TEXT | st.sampled_from(["$bytes", "$float", "$", "\\0024bytes", "\\0000"])

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball.errors import FlyballError, InvalidArgument, StoreError, StoreUnavailable
-from flyball.model import Client, ClientMode, Definition, Message, Queue
-from flyball.store import group_commit
-from flyball.store.changes import (
+from flyball.broker.store import group_commit
+from flyball.broker.store.changes import (
     Change,
     ClientCreated,
     ClientDeleted,
@@ -23,8 +21,10 @@ from flyball.store.changes import (
     QueueDeleted,
     QueueMoved,
 )
-from flyball.store.group_commit import Group, GroupCommit, OperationsRefused, OutcomeUnknown
-from flyball.store.interface import Batch, Transfer
+from flyball.broker.store.group_commit import Group, GroupCommit, OperationsRefused, OutcomeUnknown
+from flyball.broker.store.interface import Batch, Transfer
+from flyball.errors import FlyballError, InvalidArgument, StoreError, StoreUnavailable
+from flyball.model import Client, ClientMode, Definition, Message, Queue
 
 OLD_IDS = range(1, 21)
 """Messages that were stored before; they can be removed and transferred."""

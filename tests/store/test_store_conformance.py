@@ -6,8 +6,7 @@ import dataclasses
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from flyball.model import Arguments, Client, ClientMode, Definition, Message, Queue, Snapshot
-from flyball.store.changes import (
+from flyball.broker.store.changes import (
     Change,
     ClientCreated,
     ClientDeleted,
@@ -16,8 +15,9 @@ from flyball.store.changes import (
     QueueCreated,
     QueueDeleted,
 )
-from flyball.store.interface import Batch, IndexColumns, IndexPiece, Store
-from flyball.store.null import NullStore
+from flyball.broker.store.interface import Batch, IndexColumns, IndexPiece, Store
+from flyball.broker.store.null import NullStore
+from flyball.model import Arguments, Client, ClientMode, Definition, Message, Queue, Snapshot
 
 ALL = 2**62
 

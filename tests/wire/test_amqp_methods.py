@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import flyball.wire.amqp
-from flyball.wire.amqp import (
+import flyball.broker.wire.amqp
+from flyball.broker.wire.amqp import (
     CHANNEL_ERRORS,
     METHODS,
     AmqpError,
@@ -217,11 +217,11 @@ def test_soft_errors_end_the_channel_only() -> None:
 def test_the_generated_modules_are_what_the_description_says(tmp_path: Path) -> None:
     script = ROOT / "scripts" / "generate-amqp-methods"
     subprocess.run([sys.executable, str(script), str(tmp_path)], check=True)
-    package = ROOT / "src" / "flyball" / "wire" / "amqp"
+    package = ROOT / "src" / "flyball" / "broker" / "wire" / "amqp"
     for name in ("methods.py", "reply_codes.py"):
         assert (tmp_path / name).read_text(encoding="utf-8") == (package / name).read_text(encoding="utf-8")
 
 
 def test_the_package_offers_every_method() -> None:
     for method in METHODS.values():
-        assert getattr(flyball.wire.amqp, method.__name__) is method
+        assert getattr(flyball.broker.wire.amqp, method.__name__) is method

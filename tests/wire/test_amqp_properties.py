@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball.wire.amqp import NO_PROPERTIES, AmqpError, Properties, ReplyCode, essentials, write_table
+from flyball.broker.wire.amqp import NO_PROPERTIES, AmqpError, Properties, ReplyCode, essentials, write_table
 
 strings = st.none() | st.text(max_size=30).map(lambda text: text.encode("utf-8", "replace").decode())
 octets = st.none() | st.integers(0, 255)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball.wire.amqp import (
+from flyball.broker.wire.amqp import (
     EMPTY_TABLE,
     AmqpError,
     ReplyCode,

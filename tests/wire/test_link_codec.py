@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flyball.broker.wire import link
+from flyball.broker.wire.amqp import write_origin
 from flyball.errors import ProtocolError
 from flyball.model import Message, Order, Selector
-from flyball.wire import link
-from flyball.wire.amqp import write_origin
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 COUNTS = st.integers(0, 2**31 - 1)

@@ -13,9 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball.errors import ProtocolError
-from flyball.model import Queue
-from flyball.wire.telesto import (
+from flyball.broker.wire.telesto import (
     EXTENSION_CLIENT_ID,
     Error,
     ErrorCode,
@@ -39,6 +37,8 @@ from flyball.wire.telesto import (
     encode_success,
     encode_wide,
 )
+from flyball.errors import ProtocolError
+from flyball.model import Queue
 
 FRAME_MAX = 1 << 20
 VECTORS: list[dict[str, Any]] = json.loads(

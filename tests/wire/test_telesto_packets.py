@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flyball.broker.wire import telesto as t
+from flyball.broker.wire.telesto.clustering import CLUSTERING_PACKETS
+from flyball.broker.wire.telesto.extension import EXTENSION_PACKETS
+from flyball.broker.wire.telesto.packets import PLAIN_PACKETS
 from flyball.errors import ProtocolError
 from flyball.model import Queue
-from flyball.wire import telesto as t
-from flyball.wire.telesto.clustering import CLUSTERING_PACKETS
-from flyball.wire.telesto.extension import EXTENSION_PACKETS
-from flyball.wire.telesto.packets import PLAIN_PACKETS
 
 bytes_ = st.integers(-128, 127)
 ints = st.integers(-(1 << 31), (1 << 31) - 1)

@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball.errors import ProtocolError
-from flyball.model import MAX_COPIES
-from flyball.wire.thorbang import (
+from flyball.broker.wire.thorbang import (
     BAD_REQUEST,
     MSG0,
     OK,
@@ -34,6 +32,8 @@ from flyball.wire.thorbang import (
     encode_message,
     parse_request,
 )
+from flyball.errors import ProtocolError
+from flyball.model import MAX_COPIES
 
 MAX_REQUEST_BYTES = 2_000_000
 VECTORS: list[dict[str, Any]] = json.loads(

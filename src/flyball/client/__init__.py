@@ -1,5 +1,6 @@
 """The Python client: asynchronous here, synchronous in `flyball.client.sync`, with the same names."""
 
+from flyball.broker.wire.telesto import Outcome
 from flyball.client.backoff import Backoff
 from flyball.client.client import Client, ClientRef, QueueRef
 from flyball.client.consumer import Consumer, Delivery
@@ -21,7 +22,6 @@ from flyball.client.factory import ConnectionFactory, QueueConsumer, QueueProduc
 from flyball.client.messages import Draft, ReceivedMessage
 from flyball.client.topics import Topic
 from flyball.model import ClientMode, Order, Queue
-from flyball.wire.telesto import Outcome
 
 __all__ = [
     "Backoff",

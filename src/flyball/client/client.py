@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from flyball.broker.wire import telesto as wire
+from flyball.broker.wire.telesto import ErrorCode
 from flyball.client import plain
 from flyball.client.backoff import Backoff
 from flyball.client.connection import Connection, ServerAddress
@@ -41,8 +43,6 @@ from flyball.client.topics import ALL, Topic, subscribe
 from flyball.errors import ClientNotFound, ProtocolError, QueueNotFound
 from flyball.model import Client as KnownClient
 from flyball.model import ClientMode, Order, Queue
-from flyball.wire import telesto as wire
-from flyball.wire.telesto import ErrorCode
 
 DEFAULT_ADDRESS = "127.0.0.1:9001"
 DEFAULT_TIME_LIMIT_S = 30.0

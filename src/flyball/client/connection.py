@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, Self, cast
 
+from flyball.broker.wire import telesto as wire
 from flyball.client.errors import ConnectionFailed, ConnectionLost, InvalidValue, NotSent
 from flyball.errors import InvalidBody, ProtocolError
-from flyball.wire import telesto as wire
 
 VERSION = 1
 """The version of the extension that this client speaks."""

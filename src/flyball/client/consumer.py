@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Self
 
+from flyball.broker.wire import telesto as wire
+from flyball.broker.wire.telesto import Outcome
 from flyball.client.connection import Connection
 from flyball.client.errors import ConnectionLost, InvalidValue, LeaseLost
 from flyball.client.link import Link, expect
 from flyball.client.messages import ReceivedMessage, check_prefetch, check_seconds, from_record
 from flyball.errors import ConsumerNotFound, LeaseNotFound
-from flyball.wire import telesto as wire
-from flyball.wire.telesto import Outcome
 
 
 class Delivery:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from flyball.broker.wire.telesto import ErrorCode
 from flyball.errors import (
     ClientNameTaken,
     ClientNotFound,
@@ -36,7 +37,6 @@ from flyball.errors import (
     StoreUnavailable,
     TopicNotFound,
 )
-from flyball.wire.telesto import ErrorCode
 
 
 class ConnectionFailed(FlyballError):

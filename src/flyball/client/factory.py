@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterable
 from typing import Literal, Self, overload
 
+from flyball.broker.wire import telesto as wire
+from flyball.broker.wire.telesto import Outcome
 from flyball.client.backoff import Backoff
 from flyball.client.connection import ServerAddress
 from flyball.client.consumer import Consumer, Delivery
@@ -23,8 +25,6 @@ from flyball.client.link import TimeLimit
 from flyball.client.messages import Draft, batches, check_int, check_name, check_prefetch, check_seconds, to_wire
 from flyball.client.placed import GONE, Options, Placed, Seat
 from flyball.errors import QueueNotFound, RequestError
-from flyball.wire import telesto as wire
-from flyball.wire.telesto import Outcome
 
 log = logging.getLogger(__name__)
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from flyball.broker.wire import telesto as wire
+from flyball.broker.wire.telesto import ErrorCode
 from flyball.client.backoff import Backoff
 from flyball.client.connection import Connection, ServerAddress
 from flyball.client.errors import (
@@ -30,8 +32,6 @@ from flyball.client.messages import check_seconds
 from flyball.client.owner import find_token
 from flyball.errors import FlyballError, ProtocolError, RequestError
 from flyball.model import Client, ClientMode
-from flyball.wire import telesto as wire
-from flyball.wire.telesto import ErrorCode
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from flyball.broker.wire.telesto import Record, WireDraft, WireMessage
 from flyball.client.errors import InvalidValue, NotSupported
 from flyball.errors import InvalidBody, InvalidName
 from flyball.model import MAX_NAME_LENGTH
-from flyball.wire.telesto import Record, WireDraft, WireMessage
 
 MAX_PLAIN_TEXT_LENGTH = 2000
 """Longest text of a message in plain Telesto, in characters."""

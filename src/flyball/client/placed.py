@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from flyball.broker.wire import telesto as wire
 from flyball.client.backoff import Backoff
 from flyball.client.connection import ServerAddress
 from flyball.client.consumer import Consumer
@@ -21,7 +22,6 @@ from flyball.client.errors import ClientClosed, ConnectionFailed, ConnectionLost
 from flyball.client.link import Identity, Link, TimeLimit, expect
 from flyball.client.messages import check_name
 from flyball.errors import FlyballError, StoreUnavailable
-from flyball.wire import telesto as wire
 
 log = logging.getLogger(__name__)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flyball.broker.wire import telesto as wire
+from flyball.broker.wire.telesto import ErrorCode
 from flyball.client.errors import NotSupported
 from flyball.client.link import Link, expect
 from flyball.client.messages import (
@@ -15,8 +17,6 @@ from flyball.client.messages import (
     to_plain,
 )
 from flyball.model import Order
-from flyball.wire import telesto as wire
-from flyball.wire.telesto import ErrorCode
 
 _READ_MODES = {None: wire.ReadMode.PRIORITY, Order.PRIORITY: wire.ReadMode.PRIORITY, Order.NEWEST: wire.ReadMode.TIME}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
+from flyball.broker.wire.telesto import Outcome
 from flyball.client import client as asynchronous
 from flyball.client import consumer as consuming
 from flyball.client import factory as placing
@@ -27,7 +28,6 @@ from flyball.client.messages import Draft, ReceivedMessage
 from flyball.client.portal import Portal
 from flyball.model import Client as KnownClient
 from flyball.model import ClientMode, Order, Queue
-from flyball.wire.telesto import Outcome
 
 
 class Delivery:

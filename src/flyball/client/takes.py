@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from functools import partial
 
-from flyball.wire.telesto import Messages, Packet
+from flyball.broker.wire.telesto import Messages, Packet
 
 Answer = asyncio.Future[Packet]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from flyball.broker.wire import telesto as wire
 from flyball.client.link import Link, expect
 from flyball.client.messages import wire_draft
-from flyball.wire import telesto as wire
 
 ALL = "#"
 """The pattern that every key fits."""

@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
+from flyball.broker.store.registry import NodeRecord
 from flyball.cluster.exchange import Exchange
 from flyball.cluster.members import Members
 from flyball.cluster.overview import Overview
 from flyball.cluster.sessions import Sessions
 from flyball.errors import ClusterError, FlyballError
 from flyball.server.node import Node
-from flyball.store.registry import NodeRecord
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from flyball.broker.engine.queue import WorkingQueue
 from flyball.cluster.members import Ask, Members
 from flyball.cluster.overview import Overview, key_of
 from flyball.cluster.transfer import MOST_AT_ONCE, MemberLoad, share, surplus, whom_to_ask
-from flyball.engine.queue import WorkingQueue
 from flyball.errors import ClusterError, Fenced, FlyballError, StoreError
 from flyball.server.membership import RENEW_S
 from flyball.server.node import Node

@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from flyball.broker.wire import amqp
+from flyball.broker.wire.amqp import AmqpError, Decoder, ReplyCode, reply_text
 from flyball.errors import ClusterError, RequestError
 from flyball.server.amqp.context import server_properties
 from flyball.server.amqp.handshake import HEADERS
@@ -21,8 +23,6 @@ from flyball.server.amqp.replies import reply_of
 from flyball.server.amqp.sasl import read_response
 from flyball.server.connection import is_loopback
 from flyball.server.settings import Address
-from flyball.wire import amqp
-from flyball.wire.amqp import AmqpError, Decoder, ReplyCode, reply_text
 
 log = logging.getLogger(__name__)
 

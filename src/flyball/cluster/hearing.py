@@ -9,12 +9,12 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 
+from flyball.broker.store.registry import NodeRecord
 from flyball.cluster.agent import Agent
 from flyball.cluster.decisions import SessionReport
 from flyball.cluster.options import Role
 from flyball.cluster.sessions import TOLD_AT_ONCE, ToldSession
 from flyball.errors import FlyballError
-from flyball.store.registry import NodeRecord
 
 ANSWER_S = 0.5
 """A node that has not answered by then is asked again in the next round."""

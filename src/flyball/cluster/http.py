@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from flyball import errors
-from flyball.engine.access import Action
+from flyball.broker.engine.access import Action
 from flyball.model import DEFAULT_VHOST, User
 from flyball.server.authority import Authority
 from flyball.server.http import Login

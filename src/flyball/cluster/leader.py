@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from flyball.broker.store.registry import NodeRecord, NodeState
 from flyball.cluster.agent import Agent
 from flyball.cluster.chronicle import Chronicle
 from flyball.cluster.clusters import Clusters
@@ -32,7 +33,6 @@ from flyball.cluster.sessions import new_session_id, read_session_id
 from flyball.cluster.tasks import Errands
 from flyball.cluster.telling import Teller
 from flyball.errors import ClusterError, Fenced, FlyballError
-from flyball.store.registry import NodeRecord, NodeState
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from flyball.broker.store.registry import NodeRecord, NodeState
 from flyball.cluster.domain import cluster_key, split_key, title
 from flyball.cluster.options import ClusterOptions
 from flyball.errors import ClusterError
 from flyball.model import Queue
 from flyball.server.node import Node
-from flyball.store.registry import NodeRecord, NodeState
 
 log = logging.getLogger(__name__)
 

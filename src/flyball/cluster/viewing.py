@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from flyball.broker.store.registry import NodeRecord, NodeState
 from flyball.cluster import domain as model
 from flyball.cluster.agent import Agent
 from flyball.cluster.domain import cluster_key
 from flyball.cluster.facts import View
 from flyball.cluster.options import Role
 from flyball.cluster.overview import Overview
-from flyball.store.registry import NodeRecord, NodeState
 
 
 class Viewer:

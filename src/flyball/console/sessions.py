@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from flyball.engine.access import Access
+from flyball.broker.engine.access import Access
 from flyball.model import User
 
 IDLE_S = 12 * 3600.0

@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from flyball.engine.access import DEFAULT_EXCHANGE
+from flyball.broker.engine.access import DEFAULT_EXCHANGE
 
 PREFIXES = (b"/api/", b"/metrics/")
 

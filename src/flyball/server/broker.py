@@ -16,12 +16,15 @@ from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
-from flyball.engine.backlog import LOAD_AT_ONCE, Build, Load
-from flyball.engine.consumer import SLOW_PEER, Consumer, SharedWindow
-from flyball.engine.counts import Meters
-from flyball.engine.credit import SLOT_US
-from flyball.engine.engine import Engine
-from flyball.engine.queue import Delivery, Parked, WorkingQueue
+from flyball.broker.engine.backlog import LOAD_AT_ONCE, Build, Load
+from flyball.broker.engine.consumer import SLOW_PEER, Consumer, SharedWindow
+from flyball.broker.engine.counts import Meters
+from flyball.broker.engine.credit import SLOT_US
+from flyball.broker.engine.engine import Engine
+from flyball.broker.engine.queue import Delivery, Parked, WorkingQueue
+from flyball.broker.store.changes import Change, ClientCreated, ClientDeleted, QueueCreated, QueueDeleted, QueueMoved
+from flyball.broker.store.group_commit import GroupCommit, OperationsRefused
+from flyball.broker.store.interface import Arrived, Store
 from flyball.errors import (
     Fenced,
     FlyballError,
@@ -41,9 +44,6 @@ from flyball.server.memory import Ledger
 from flyball.server.pending import Changing, Done, PutDone, Putting, TakeDone, Taking, Together, has_refused
 from flyball.server.reading import StoreReader
 from flyball.server.supervisor import Supervisor
-from flyball.store.changes import Change, ClientCreated, ClientDeleted, QueueCreated, QueueDeleted, QueueMoved
-from flyball.store.group_commit import GroupCommit, OperationsRefused
-from flyball.store.interface import Arrived, Store
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flyball.engine.version import Version
+from flyball.broker.engine.version import Version
 from flyball.model import PlacedQueue, Queue
 
 

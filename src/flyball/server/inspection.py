@@ -21,9 +21,9 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 import flyball
-from flyball.engine.consumer import Consumer
-from flyball.engine.counts import COUNTED
-from flyball.engine.queue import WorkingQueue
+from flyball.broker.engine.consumer import Consumer
+from flyball.broker.engine.counts import COUNTED
+from flyball.broker.engine.queue import WorkingQueue
 from flyball.model import DEFAULT_VHOST
 from flyball.server.amqp.channel import Channel
 from flyball.server.amqp.consuming import AmqpConsumer

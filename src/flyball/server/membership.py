@@ -11,15 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flyball.errors import Fenced, StoreError
-from flyball.server import clock
-from flyball.server.authority import Authority
-from flyball.server.connection import Hub
-from flyball.server.definitions import Definitions
-from flyball.server.supervisor import FATAL
-from flyball.server.topology import Topology
-from flyball.server.unseen import Unseen
-from flyball.store.changes import (
+from flyball.broker.store.changes import (
     Change,
     ClientCreated,
     ClientDeleted,
@@ -29,8 +21,16 @@ from flyball.store.changes import (
     QueueDeleted,
     QueueMoved,
 )
-from flyball.store.group_commit import OperationsRefused
-from flyball.store.registry import NodeRecord, NodeState, Registry, VersionedChange
+from flyball.broker.store.group_commit import OperationsRefused
+from flyball.broker.store.registry import NodeRecord, NodeState, Registry, VersionedChange
+from flyball.errors import Fenced, StoreError
+from flyball.server import clock
+from flyball.server.authority import Authority
+from flyball.server.connection import Hub
+from flyball.server.definitions import Definitions
+from flyball.server.supervisor import FATAL
+from flyball.server.topology import Topology
+from flyball.server.unseen import Unseen
 
 log = logging.getLogger(__name__)
 

@@ -38,8 +38,8 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import Any, Protocol
 
-from flyball.engine.consumer import Consumer
-from flyball.engine.engine import Engine
+from flyball.broker.engine.consumer import Consumer
+from flyball.broker.engine.engine import Engine
 from flyball.errors import MemoryLimitReached
 from flyball.model import Message
 

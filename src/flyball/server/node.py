@@ -17,7 +17,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from flyball.engine.engine import Engine
+from flyball.broker.engine.engine import Engine
+from flyball.broker.store.interface import Store
+from flyball.broker.store.memory import MemoryStore
+from flyball.broker.store.null import NullStore
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres
+from flyball.broker.store.postgres.store import PostgresStore
+from flyball.broker.wire.telesto import TOKEN_FILE
 from flyball.errors import StoreError
 from flyball.faults import Faults
 from flyball.files import make_private_folder
@@ -48,13 +54,7 @@ from flyball.server.tls import client_tls, link_tls
 from flyball.server.topics import Topics
 from flyball.server.topology import Topology
 from flyball.server.usage import Usage
-from flyball.store.interface import Store
-from flyball.store.memory import MemoryStore
-from flyball.store.null import NullStore
-from flyball.store.postgres.embedded import EmbeddedPostgres
-from flyball.store.postgres.store import PostgresStore
 from flyball.trace.recorder import Recorder
-from flyball.wire.telesto import TOKEN_FILE
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from flyball.engine.limits import MAX_CHANNELS, MAX_CONNECTIONS
+from flyball.broker.engine.limits import MAX_CHANNELS, MAX_CONNECTIONS
 from flyball.errors import ConnectionLimitReached
 from flyball.server.authority import Authority
 

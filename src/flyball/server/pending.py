@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from flyball.engine.engine import Engine
+from flyball.broker.engine.engine import Engine
+from flyball.broker.store.changes import Change
+from flyball.broker.store.group_commit import Group, OperationsRefused, OutcomeUnknown
 from flyball.errors import FlyballError
 from flyball.model import Message
-from flyball.store.changes import Change
-from flyball.store.group_commit import Group, OperationsRefused, OutcomeUnknown
 
 PutDone = Callable[[Sequence[Message], FlyballError | None], None]
 TakeDone = Callable[[Message | None, FlyballError | None], None]

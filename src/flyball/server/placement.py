@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from flyball.engine.engine import Engine
+from flyball.broker.engine.engine import Engine
 from flyball.errors import QueueNotFound
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flyball.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import WorkingQueue
 
 
 def queue_report(working: WorkingQueue) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from flyball.engine.consumer import Consumer, SharedWindow
+from flyball.broker.engine.consumer import Consumer, SharedWindow
+from flyball.broker.wire import link as wire
+from flyball.broker.wire.link import Content, Outcome
 from flyball.errors import FlyballError, PeerLost, QueueNotFound
 from flyball.faults import Faults
 from flyball.model import Message, Queue, Selector
@@ -25,8 +27,6 @@ from flyball.server.link.failures import raised_elsewhere
 from flyball.server.link.peers import Link, Peers
 from flyball.server.pending import Marking, TakeDone
 from flyball.server.shadows import Attachment, Prepare, Singles
-from flyball.wire import link as wire
-from flyball.wire.link import Content, Outcome
 
 OPEN_WINDOW = 2000
 """So many messages are on the way to, or wait in the shadow of, a consumer that has no limit of its own."""

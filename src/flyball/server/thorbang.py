@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from flyball.broker.wire import thorbang as wire
+from flyball.broker.wire.link import Content, Outcome
 from flyball.errors import (
     ClientInUse,
     ConnectionLimitReached,
@@ -33,8 +35,6 @@ from flyball.server.pending import Together
 from flyball.server.placement import Role
 from flyball.trace.schema import Kind, Protocol, Result
 from flyball.trace.span import Span
-from flyball.wire import thorbang as wire
-from flyball.wire.link import Content, Outcome
 
 MAX_NAME_LENGTH = 25
 """Longest name of a queue or client, in characters."""

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flyball.engine.patterns import check_name
-from flyball.engine.queue import WorkingQueue
+from flyball.broker.engine.patterns import check_name
+from flyball.broker.engine.queue import WorkingQueue
 from flyball.errors import (
     FlyballError,
     InvalidArgument,

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flyball.engine.limits import MAX_QUEUES
-from flyball.engine.policies import effective
-from flyball.engine.queue import WorkingQueue
-from flyball.engine.routing import Removal, Router
-from flyball.engine.routing.router import ALTERNATE
-from flyball.engine.traits import MAX_SHORTSTR_BYTES, Traits, check_alike, check_declaration, usable
+from flyball.broker.engine.limits import MAX_QUEUES
+from flyball.broker.engine.policies import effective
+from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.routing import Removal, Router
+from flyball.broker.engine.routing.router import ALTERNATE
+from flyball.broker.engine.traits import MAX_SHORTSTR_BYTES, Traits, check_alike, check_declaration, usable
+from flyball.broker.store.changes import Change, DefinitionDeleted, DefinitionPut, QueueCreated, QueueDeleted
 from flyball.errors import (
     ConsumerRefused,
     FlyballError,
@@ -37,7 +38,6 @@ from flyball.server.authority import Authority
 from flyball.server.broker import Broker
 from flyball.server.directory import Directory
 from flyball.server.pending import Changing, Done, Marking
-from flyball.store.changes import Change, DefinitionDeleted, DefinitionPut, QueueCreated, QueueDeleted
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ again that count by the order of all. What a definition says is not known here.
 
 from __future__ import annotations
 
-from flyball.store.changes import Change, DefinitionDeleted, DefinitionPut
+from flyball.broker.store.changes import Change, DefinitionDeleted, DefinitionPut
 
 Place = tuple[str, str]
 

@@ -8,7 +8,7 @@ import inspect
 import pytest
 import uvloop
 
-from flyball.store.postgres.embedded import EmbeddedPostgres
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 import uvloop
 
-from flyball.store.postgres.embedded import EmbeddedPostgres
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres
 from tests.cluster.ends.site import Site
 
 _numbers = itertools.count(1)

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, cast
 
+from flyball.broker.wire import amqp as wire
 from flyball.client import Client, ConnectionFactory, ConnectionLost, Delivery, LeaseLost, Outcome
 from flyball.client.backoff import Backoff
 from flyball.client.errors import NotSent
 from flyball.errors import FlyballError
 from flyball.lab.history import Kind, Recorder
-from flyball.wire import amqp as wire
 from tests.cluster.simulation.network import HOST
 
 ANSWER_LIMIT_S = 4.0

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from flyball.broker.wire import amqp as wire
 from flyball.lab.history import Kind
-from flyball.wire import amqp as wire
 from tests.cluster.simulation.clients import (
     AmqpConnection,
     AmqpConsumer,

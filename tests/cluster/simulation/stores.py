@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Callable, Container, Coroutine, Mappi
 from random import Random
 from typing import Any, TypeVar
 
+from flyball.broker.store.changes import Change
+from flyball.broker.store.interface import NO_LIMIT, Arrived, Batch, IndexColumns, IndexPiece
+from flyball.broker.store.memory import MemoryDomain, MemoryStore
+from flyball.broker.store.registry import NodeRecord, NodeState, VersionedChange
 from flyball.errors import StoreUnavailable
 from flyball.model import Message, Queue, QueueSummary, Snapshot
-from flyball.store.changes import Change
-from flyball.store.interface import NO_LIMIT, Arrived, Batch, IndexColumns, IndexPiece
-from flyball.store.memory import MemoryDomain, MemoryStore
-from flyball.store.registry import NodeRecord, NodeState, VersionedChange
 from tests.cluster.simulation.loop import Process, VirtualLoop
 
 Result = TypeVar("Result")

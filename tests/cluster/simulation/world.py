@@ -21,6 +21,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from flyball.broker.store.changes import Change, QueueDeleted
+from flyball.broker.store.interface import Transfer
+from flyball.broker.store.memory import MemoryDomain
+from flyball.broker.wire import amqp as wire
 from flyball.cluster.agent import Agent
 from flyball.cluster.decisions import Move
 from flyball.cluster.domain import cluster_key
@@ -34,10 +38,6 @@ from flyball.lab.history import Kind as Noted
 from flyball.model import Message
 from flyball.server.node import Node, serving
 from flyball.server.settings import Address, ServeSettings
-from flyball.store.changes import Change, QueueDeleted
-from flyball.store.interface import Transfer
-from flyball.store.memory import MemoryDomain
-from flyball.wire import amqp as wire
 from tests.cluster.simulation import clients
 from tests.cluster.simulation.faults import HARMLESS, Fault, Kind, plan
 from tests.cluster.simulation.features import features_of

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pika.exceptions
 import pytest
 
-from flyball.wire.amqp import PROTOCOL_HEADER, ConnectionStartOk, Value
+from flyball.broker.wire.amqp import PROTOCOL_HEADER, ConnectionStartOk, Value
 from tests.console.api.conftest import Api, connected, wait_for_the_end
 from tests.nodes import RunningNode
 

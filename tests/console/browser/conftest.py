@@ -13,7 +13,7 @@ import pika
 import pytest
 from playwright.sync_api import Browser, StorageState, expect, sync_playwright
 
-from flyball.store.postgres.embedded import EmbeddedPostgres
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres
 from tests.console.browser.visitor import LOOK_MS, PHONE_OPTIONS, Visitor
 from tests.nodes import ANSWER_LIMIT_S, ServeProcess
 

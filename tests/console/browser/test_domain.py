@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from flyball.store.postgres.embedded import EmbeddedPostgres
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres
 from tests.console.browser.conftest import GUEST, READER
 from tests.console.browser.visitor import PHONE, PHONE_OPTIONS, Visitor
 from tests.nodes import ANSWER_LIMIT_S, ServeProcess

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres
 from flyball.lab.auction.generate import generate
-from flyball.store.postgres.embedded import EmbeddedPostgres
 from tests.lab.auction.shops import TINY
 
 

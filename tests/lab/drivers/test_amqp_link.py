@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
+from flyball.broker.wire import amqp as wire
 from flyball.errors import LabError
 from flyball.lab.drivers.amqp import CHANNEL, AmqpLink
-from flyball.wire import amqp as wire
 
 
 class Recording:

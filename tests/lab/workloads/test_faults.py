@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import uvloop
 
+from flyball.broker.wire import thorbang as wire
 from flyball.lab import worker
 from flyball.lab.drivers import AmqpSession, Target, connect
 from flyball.lab.workloads import Workload, make_workload
 from flyball.lab.workloads.stream import HEAD
-from flyball.wire import thorbang as wire
 from tests.lab.runs import Conductor, Outcome, _run, run, target_of
 from tests.nodes import RunningNode
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import pytest
 
+from flyball.broker.wire import amqp
 from flyball.errors import (
     InvalidArgument,
     NotPermitted,
@@ -21,7 +22,6 @@ from flyball.model import User
 from flyball.server.amqp import direct
 from flyball.server.amqp.direct import CHANNEL, DirectChannel, direct_channel
 from flyball.server.node import Node
-from flyball.wire import amqp
 from tests.nodes import Gate, RunningNode
 
 T = TypeVar("T")

@@ -13,14 +13,14 @@ from typing import Any, cast
 import pytest
 from pika import spec
 
+from flyball.broker.store.interface import Batch
+from flyball.broker.store.memory import MemoryStore
 from flyball.server.amqp.flow import NO_MEMORY, NO_STORE, Flow
 from flyball.server.amqp.session import CREDIT_BYTES, LONG_READ_BYTES, AmqpSession
 from flyball.server.broker import Broker
 from flyball.server.memory import Ledger
 from flyball.server.node import Node
 from flyball.server.status import status_of
-from flyball.store.interface import Batch
-from flyball.store.memory import MemoryStore
 from tests.amqp.peer import BODY as BODY_FRAME
 from tests.amqp.peer import HEADER, Peer, frame, method_frame
 from tests.control.clock import run_leaping

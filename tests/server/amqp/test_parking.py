@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from flyball.broker.engine.queue import WorkingQueue
 from flyball.console.part import console_part
-from flyball.engine.queue import WorkingQueue
 from flyball.errors import InvalidArgument
 from flyball.model import Message
 from flyball.server import node as node_module

@@ -11,6 +11,8 @@ import aio_pika
 import aio_pika.abc
 import uvloop
 
+from flyball.broker.store.memory import MemoryStore
+from flyball.broker.store.registry import NodeRecord, NodeState
 from flyball.model import Snapshot
 from flyball.server.amqp import AmqpContext, AmqpSession, AmqpSettings
 from flyball.server.amqp.afar import Afar
@@ -24,8 +26,6 @@ from flyball.server.link.ownership import Ownership
 from flyball.server.remote import Remotes
 from flyball.server.topics import Topics
 from flyball.server.topology import Topology
-from flyball.store.memory import MemoryStore
-from flyball.store.registry import NodeRecord, NodeState
 
 SECRET = b"the secret of the domain"
 LIMIT_S = 60.0

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from flyball.broker.wire.link import Content, Outcome
 from flyball.server import remote as remote_module
 from flyball.server.directory import RemoteQueue
 from flyball.server.link.peers import Link
-from flyball.wire.link import Content, Outcome
 from tests.server.link.domains import DomainNode, HandMadeDomain, domain, run, until
 
 BODY_BYTES = 4_000

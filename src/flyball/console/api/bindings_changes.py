@@ -6,13 +6,13 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
+from flyball.broker.wire import amqp
 from flyball.console.api import fields
 from flyball.console.api.answers import done
 from flyball.console.api.bindings import TO_EXCHANGE, TO_QUEUE, destination, find, properties_key
 from flyball.console.api.context import ApiContext, ApiRoute, Body, Call
 from flyball.console.api.inside import CHANNEL, DirectChannel, channel
 from flyball.model import Binding, Destination
-from flyball.wire import amqp
 
 _BODY = Body({"routing_key": "string", "arguments": "object"})
 

@@ -16,12 +16,12 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
+from flyball.broker.engine.access import DEFAULT_EXCHANGE, Access
 from flyball.console.api.answers import answer, fields_of, only, problem
 from flyball.console.api.bodies import Bodies, document_in
 from flyball.console.api.listing import Keys, Wish, listing
 from flyball.console.everywhere import Everywhere
 from flyball.console.sampling import Sampler
-from flyball.engine.access import DEFAULT_EXCHANGE, Access
 from flyball.errors import FlyballError, NotPermitted
 from flyball.model import User
 from flyball.server.http import is_from_console

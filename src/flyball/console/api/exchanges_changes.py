@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from flyball.broker.wire import amqp
 from flyball.console.api import fields
 from flyball.console.api.answers import done
 from flyball.console.api.context import ApiContext, ApiRoute, Body, Call
 from flyball.console.api.inside import CHANNEL, channel, has_exchange
 from flyball.errors import ExchangeNotFound
-from flyball.wire import amqp
 
 _BODY = Body(
     {

@@ -11,15 +11,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
+from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.store.registry import NodeRecord
 from flyball.console.api.answers import QUICK_SLICE, in_slices
 from flyball.console.api.context import ApiContext, Call, Right
 from flyball.console.api.statistics import Facts
-from flyball.engine.queue import WorkingQueue
 from flyball.errors import ClusterError, QueueNotFound
 from flyball.model import Queue
 from flyball.server import inspection
 from flyball.server.node import Node
-from flyball.store.registry import NodeRecord
 
 QUEUE = "queue"
 """What other nodes are asked for to know one queue of theirs."""

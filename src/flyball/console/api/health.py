@@ -8,13 +8,13 @@ from typing import Any
 
 from starlette.responses import Response
 
+from flyball.broker.wire import amqp
 from flyball.console.api import nodes
 from flyball.console.api.answers import Refused, answer
 from flyball.console.api.certificates import valid_until
 from flyball.console.api.context import ApiContext, ApiRoute, Call, Right
 from flyball.console.api.inside import CHANNEL, channel
 from flyball.server import inspection
-from flyball.wire import amqp
 
 TEST_QUEUE = "aliveness-test"
 TEST_BODY = b"test_message"

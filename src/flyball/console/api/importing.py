@@ -11,6 +11,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from flyball.broker.engine.access import check_tags
+from flyball.broker.engine.limits import MAX_QUEUES
+from flyball.broker.engine.patterns import check_name, compile_pattern
+from flyball.broker.engine.policies import KEYS, check_policy
+from flyball.broker.engine.routing import Router
+from flyball.broker.engine.traits import check_alike, check_declaration
+from flyball.broker.wire import amqp
 from flyball.cluster.domain_file import read_sections
 from flyball.cluster.plan import Step, plan_of
 from flyball.console.api import definitions_own as own
@@ -24,18 +31,11 @@ from flyball.console.api.limits import COMPONENT
 from flyball.console.api.policies import settings_of
 from flyball.console.api.queues_changes import declaration as queue_declaration
 from flyball.console.api.users import HASHING_ALGORITHM, secret_of
-from flyball.engine.access import check_tags
-from flyball.engine.limits import MAX_QUEUES
-from flyball.engine.patterns import check_name, compile_pattern
-from flyball.engine.policies import KEYS, check_policy
-from flyball.engine.routing import Router
-from flyball.engine.traits import check_alike, check_declaration
 from flyball.errors import ClusterError, InvalidArgument, QueueNotFound, RequestError
 from flyball.model import Binding, Destination, Exchange, Policy, Queue
 from flyball.server.management import manage
 from flyball.server.node import Node
 from flyball.server.passwords import check_hash
-from flyball.wire import amqp
 
 AT_ONCE = 32
 """So many declarations are under way at a time: they share the commits of the store."""

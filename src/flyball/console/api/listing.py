@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
+from flyball.broker.engine.patterns import compile_pattern
 from flyball.console.api.answers import QUICK_SLICE, Refused, fields_of, json_text, mapped, only, stream
-from flyball.engine.patterns import compile_pattern
 from flyball.errors import InvalidPattern
 
 T = TypeVar("T")

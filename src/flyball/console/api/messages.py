@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from starlette.responses import Response
 
+from flyball.broker.wire.amqp import BasicGetOk, Properties, read_table, write_table
 from flyball.console.api import fields
 from flyball.console.api.answers import answer, stream
 from flyball.console.api.bodies import Bodies
@@ -17,7 +18,6 @@ from flyball.console.api.context import ApiContext, ApiRoute, Body, Call
 from flyball.console.api.inside import DirectChannel, channel
 from flyball.errors import InvalidArgument
 from flyball.server.inspection import plain
-from flyball.wire.amqp import BasicGetOk, Properties, read_table, write_table
 
 T = TypeVar("T")
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from starlette.responses import Response
 
+from flyball.broker.engine.access import Action
 from flyball.console.api import fields, gathering
 from flyball.console.api.answers import answer, moment
 from flyball.console.api.context import ApiContext, ApiRoute, Body, Call
-from flyball.engine.access import Action
 from flyball.errors import ClusterError, InvalidArgument, NotPermitted
 from flyball.server import inspection
 from flyball.server.node import Node

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from flyball.broker.wire import amqp
 from flyball.console.api import fields
 from flyball.console.api.answers import done
 from flyball.console.api.context import ApiContext, ApiRoute, Body, Call
 from flyball.console.api.inside import CHANNEL, channel, has_queue
 from flyball.errors import InvalidArgument, InvalidName, QueueNotFound
-from flyball.wire import amqp
 
 _BODY = Body({"durable": "boolean", "auto_delete": "boolean", "arguments": "object"})
 _DELETION = {"if-empty": "true: only if it holds no message", "if-unused": "true: only if nobody consumes it"}

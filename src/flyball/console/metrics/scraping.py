@@ -10,13 +10,13 @@ from platform import python_version
 from typing import Any, TypeVar
 
 import flyball
+from flyball.broker.engine.queue import WorkingQueue
 from flyball.console.api import gathering
 from flyball.console.context import ConsoleContext
 from flyball.console.metrics import own, tables
 from flyball.console.metrics.exposition import UNTYPED, Family, labels
 from flyball.console.metrics.reading import Numbers, numbers_of
 from flyball.console.metrics.tables import OfEach, OfNode, of_each, of_node
-from flyball.engine.queue import WorkingQueue
 from flyball.server.amqp import RABBITMQ_VERSION
 from flyball.server.amqp.channel import Channel
 from flyball.server.amqp.session import AmqpSession

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flyball.broker.engine.queue import WorkingQueue
 from flyball.console.metrics.exposition import COUNTER, GAUGE, UNTYPED, Family, labels
-from flyball.engine.queue import WorkingQueue
 from flyball.server.amqp.channel import Channel
 from flyball.server.amqp.session import AmqpSession
 from flyball.server.connection import Connection

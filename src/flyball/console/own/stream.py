@@ -17,6 +17,8 @@ from urllib.parse import unquote
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from flyball.broker.engine.access import Access
+from flyball.broker.engine.queue import WorkingQueue
 from flyball.console.api.answers import Refused, mapped
 from flyball.console.api.context import ApiContext, ApiRoute, Call, Right, has_right
 from flyball.console.cutting import cut
@@ -25,8 +27,6 @@ from flyball.console.onlooking import onlooking
 from flyball.console.own.admission import Admissions
 from flyball.console.own.domain import tree_of
 from flyball.console.sampling import Sampler
-from flyball.engine.access import Access
-from flyball.engine.queue import WorkingQueue
 from flyball.errors import FlyballError, InvalidArgument, NotPermitted
 from flyball.model import User
 from flyball.server.inspection import GAUGES, Totals, alarms, queue_facts

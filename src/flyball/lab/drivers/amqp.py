@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple, TypeVar, cast
 
+from flyball.broker.wire import amqp as wire
 from flyball.errors import LabError
 from flyball.lab.drivers.session import NOBODY, QueueRef, Received, Session, Target, wrong
 from flyball.trace.schema import Protocol
-from flyball.wire import amqp as wire
 
 CHANNEL = 1
 MOST_FRAME_BYTES = 131072

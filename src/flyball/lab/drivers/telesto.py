@@ -9,10 +9,10 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
+from flyball.broker.wire import telesto as wire
 from flyball.errors import LabError, ProtocolError
 from flyball.lab.drivers.session import SHOWN_BYTES, Exchange, QueueRef, Received, Session, wrong
 from flyball.trace.schema import Protocol
-from flyball.wire import telesto as wire
 
 MOST_BODY_CHARACTERS = 2000
 """What a message may have at most."""

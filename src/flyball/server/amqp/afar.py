@@ -10,10 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from flyball.engine.access import Action
-from flyball.engine.consumer import Consumer
-from flyball.engine.queue import WorkingQueue
-from flyball.engine.traits import check_alike, check_declaration, described
+from flyball.broker.engine.access import Action
+from flyball.broker.engine.consumer import Consumer
+from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.traits import check_alike, check_declaration, described
+from flyball.broker.wire import amqp, link
+from flyball.broker.wire.amqp import Method, Publish, ReplyCode
+from flyball.broker.wire.link import Outcome
 from flyball.errors import (
     ConsumerRefused,
     FlyballError,
@@ -33,9 +36,6 @@ from flyball.server.link.peers import Settled
 from flyball.server.pending import Marking
 from flyball.server.remote import PutDone, Remotes
 from flyball.server.topology import Headers, check_queue_name
-from flyball.wire import amqp, link
-from flyball.wire.amqp import Method, Publish, ReplyCode
-from flyball.wire.link import Outcome
 
 if TYPE_CHECKING:
     from flyball.server.amqp.channel import Channel

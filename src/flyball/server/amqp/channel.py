@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from flyball.engine.access import Action
-from flyball.engine.queue import WorkingQueue
-from flyball.engine.traits import described
+from flyball.broker.engine.access import Action
+from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.traits import described
+from flyball.broker.wire import amqp
+from flyball.broker.wire.amqp import Method, ReplyCode
+from flyball.broker.wire.link import Settlement
 from flyball.errors import FlyballError, InvalidArgument, QueueNotFound, ReservedName
 from flyball.model import Binding, Destination, Exchange, Message, Queue
 from flyball.server.amqp.consuming import (
@@ -28,9 +31,6 @@ from flyball.server.amqp.publishing import Publisher
 from flyball.server.amqp.replies import refusal, reply_of
 from flyball.server.amqp.transactions import Commit
 from flyball.server.topology import check_queue_name
-from flyball.wire import amqp
-from flyball.wire.amqp import Method, ReplyCode
-from flyball.wire.link import Settlement
 
 if TYPE_CHECKING:
     from flyball.server.amqp.session import AmqpSession

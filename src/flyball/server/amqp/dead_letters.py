@@ -6,16 +6,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from flyball.engine.queue import WorkingQueue
-from flyball.engine.traits import MAX_SHORTSTR_BYTES, described
-from flyball.errors import InvalidArgument
-from flyball.model import Message, Queue
-from flyball.server.amqp.intake import Intake
-from flyball.server.amqp.presentation import PERSISTENT, present
-from flyball.server.broker import Burial
-from flyball.server.directory import RemoteQueue
-from flyball.server.topology import Headers, Topology
-from flyball.wire.amqp import (
+from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.traits import MAX_SHORTSTR_BYTES, described
+from flyball.broker.wire.amqp import (
     EMPTY_TABLE,
     Properties,
     Value,
@@ -29,7 +22,14 @@ from flyball.wire.amqp import (
     write_origin,
     write_value,
 )
-from flyball.wire.link import Content
+from flyball.broker.wire.link import Content
+from flyball.errors import InvalidArgument
+from flyball.model import Message, Queue
+from flyball.server.amqp.intake import Intake
+from flyball.server.amqp.presentation import PERSISTENT, present
+from flyball.server.broker import Burial
+from flyball.server.directory import RemoteQueue
+from flyball.server.topology import Headers, Topology
 
 X_DEATH = "x-death"
 

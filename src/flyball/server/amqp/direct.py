@@ -12,15 +12,15 @@ import sys
 from collections.abc import AsyncIterator
 from typing import TypeVar
 
-from flyball.engine.access import Action
-from flyball.engine.counts import Meters
+from flyball.broker.engine.access import Action
+from flyball.broker.engine.counts import Meters
+from flyball.broker.wire import amqp
+from flyball.broker.wire.amqp import AmqpError, Command, Decoder, Method
 from flyball.errors import FlyballError, InvalidArgument, NotPermitted, StoreUnavailable
 from flyball.model import User
 from flyball.server.amqp.context import AmqpContext
 from flyball.server.amqp.session import AmqpSession
 from flyball.server.connection import Hub
-from flyball.wire import amqp
-from flyball.wire.amqp import AmqpError, Command, Decoder, Method
 
 ANSWER_LIMIT_S = 30.0
 """What is not answered by then may or may not be done: the store, or another node, is away."""

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from flyball.engine.traits import MAX_SHORTSTR_BYTES
+from flyball.broker.engine.traits import MAX_SHORTSTR_BYTES
+from flyball.broker.wire.amqp import (
+    Properties,
+    Value,
+    join_table,
+    split_table,
+    write_origin,
+    write_table,
+    write_value,
+)
 from flyball.model import Message
-from flyball.wire.amqp import Properties, Value, join_table, split_table, write_origin, write_table, write_value
 
 PERSISTENT, TRANSIENT = 2, 1
 _MAX_PRIORITY = 255

@@ -10,20 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flyball.engine.access import Action
-from flyball.engine.counts import ExchangeMeter
-from flyball.engine.queue import WorkingQueue
-from flyball.engine.traits import MAX_MS
-from flyball.errors import FlyballError, ReservedName
-from flyball.model import MESSAGE_OVERHEAD_BYTES, Receipt
-from flyball.server.amqp.context import REPLY_TO
-from flyball.server.amqp.replies import refusal
-from flyball.server.directory import RemoteQueue
-from flyball.server.memory import CHARGE_STEP_BYTES
-from flyball.server.topology import Headers
-from flyball.store.group_commit import OperationsRefused
-from flyball.wire import link
-from flyball.wire.amqp import (
+from flyball.broker.engine.access import Action
+from flyball.broker.engine.counts import ExchangeMeter
+from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.traits import MAX_MS
+from flyball.broker.store.group_commit import OperationsRefused
+from flyball.broker.wire import link
+from flyball.broker.wire.amqp import (
     EMPTY_TABLE,
     BasicPublish,
     Essentials,
@@ -40,6 +33,13 @@ from flyball.wire.amqp import (
     read_value,
     split_table,
 )
+from flyball.errors import FlyballError, ReservedName
+from flyball.model import MESSAGE_OVERHEAD_BYTES, Receipt
+from flyball.server.amqp.context import REPLY_TO
+from flyball.server.amqp.replies import refusal
+from flyball.server.directory import RemoteQueue
+from flyball.server.memory import CHARGE_STEP_BYTES
+from flyball.server.topology import Headers
 
 if TYPE_CHECKING:
     from flyball.server.amqp.channel import Channel

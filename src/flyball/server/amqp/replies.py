@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flyball import errors
-from flyball.wire.amqp import AmqpError, ReplyCode
+from flyball.broker.wire.amqp import AmqpError, ReplyCode
 
 CODES: Mapping[type[errors.FlyballError], ReplyCode] = {
     errors.QueueNotFound: ReplyCode.NOT_FOUND,

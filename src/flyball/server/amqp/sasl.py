@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from flyball.wire.amqp import AmqpError, read_table, write_longstr
+from flyball.broker.wire.amqp import AmqpError, read_table, write_longstr
 
 
 @dataclass(slots=True, frozen=True)

@@ -11,7 +11,19 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from flyball.engine.access import Action
+from flyball.broker.engine.access import Action
+from flyball.broker.wire import amqp
+from flyball.broker.wire.amqp import (
+    CHANNEL_ERRORS,
+    AmqpError,
+    Command,
+    Decoder,
+    Essentials,
+    Method,
+    Publish,
+    ReplyCode,
+    reply_text,
+)
 from flyball.errors import FlyballError, NotPermitted
 from flyball.model import size_of
 from flyball.server.amqp.channel import HANDLERS, Channel
@@ -23,18 +35,6 @@ from flyball.server.amqp.tracing import TracedCommand
 from flyball.server.connection import TURN_NS, WRITE_BUFFER_BYTES, Connection, Hub
 from flyball.server.memory import CHANNEL_BYTES, UNCONFIRMED_BYTES
 from flyball.trace.schema import Protocol
-from flyball.wire import amqp
-from flyball.wire.amqp import (
-    CHANNEL_ERRORS,
-    AmqpError,
-    Command,
-    Decoder,
-    Essentials,
-    Method,
-    Publish,
-    ReplyCode,
-    reply_text,
-)
 
 log = logging.getLogger("flyball.server")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
+from flyball.broker.store.group_commit import GroupCommit
+from flyball.broker.wire import amqp
+from flyball.broker.wire.amqp import Command, Publish
 from flyball.errors import FlyballError
-from flyball.store.group_commit import GroupCommit
 from flyball.trace.recorder import Recorder
 from flyball.trace.schema import Kind, Protocol, Result
 from flyball.trace.span import Span
-from flyball.wire import amqp
-from flyball.wire.amqp import Command, Publish
 
 _KINDS: dict[type[object], Kind] = {
     Publish: Kind.PUT,

@@ -9,14 +9,14 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from flyball.broker.store.group_commit import Group
+from flyball.broker.wire.amqp import ReplyCode
+from flyball.broker.wire.link import Outcome, Settlement
 from flyball.errors import ClusterError, FlyballError
 from flyball.server.amqp.consuming import Lease, is_void
 from flyball.server.amqp.publishing import Content
 from flyball.server.amqp.replies import refusal
 from flyball.server.pending import Done, Marking, outcome
-from flyball.store.group_commit import Group
-from flyball.wire.amqp import ReplyCode
-from flyball.wire.link import Outcome, Settlement
 
 if TYPE_CHECKING:
     from flyball.server.amqp.afar import Afar

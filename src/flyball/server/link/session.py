@@ -14,7 +14,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from flyball.engine.consumer import SLOW_PEER, Consumer
+from flyball.broker.engine.consumer import SLOW_PEER, Consumer
+from flyball.broker.store.group_commit import OperationsRefused
+from flyball.broker.wire import link as wire
+from flyball.broker.wire.link import Ending, Outcome, Settlement
 from flyball.errors import (
     ClusterError,
     FlyballError,
@@ -33,10 +36,7 @@ from flyball.server.link.peers import FRAME_ROOM_BYTES, HANDSHAKE_S, Peers
 from flyball.server.memory import CONSUMER_BYTES, page_out
 from flyball.server.supervisor import is_fatal
 from flyball.server.topology import Topology
-from flyball.store.group_commit import OperationsRefused
 from flyball.trace.schema import Protocol
-from flyball.wire import link as wire
-from flyball.wire.link import Ending, Outcome, Settlement
 
 log = logging.getLogger("flyball.server")
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from flyball.broker.wire import telesto as wire
 from flyball.model import Order
 from flyball.server.connection import Hub
 from flyball.server.telesto import clustering, extension, plain
 from flyball.server.telesto.session import States, Table, TelestoSession
-from flyball.wire import telesto as wire
 
 __all__ = ["STATES", "new_session"]
 

@@ -7,7 +7,8 @@ import secrets
 from functools import partial
 
 import flyball
-from flyball.engine.consumer import Consumer
+from flyball.broker.engine.consumer import Consumer
+from flyball.broker.wire import telesto as wire
 from flyball.errors import (
     ClusterError,
     ConsumerNotFound,
@@ -31,7 +32,6 @@ from flyball.server.telesto.session import (
     record_of,
 )
 from flyball.trace.schema import Kind, Result
-from flyball.wire import telesto as wire
 
 VERSION = 1
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flyball.broker.wire import telesto as wire
+from flyball.broker.wire.telesto import ErrorCode
 from flyball.errors import (
     FlyballError,
     InvalidBody,
@@ -19,8 +21,6 @@ from flyball.errors import (
 from flyball.model import DEFAULT_VHOST, MAX_NAME_LENGTH, ClientMode, Draft, Message, Order, Queue, Selector
 from flyball.server.telesto.session import Refusal, TelestoRequest, TelestoSession, wire_id
 from flyball.trace.schema import Kind
-from flyball.wire import telesto as wire
-from flyball.wire.telesto import ErrorCode
 
 MAX_TEXT_LENGTH = 2000
 """Longest text of a message, in characters."""

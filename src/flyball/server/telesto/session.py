@@ -9,7 +9,9 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from flyball.engine.consumer import Consumer
+from flyball.broker.engine.consumer import Consumer
+from flyball.broker.wire import telesto as wire
+from flyball.broker.wire.telesto import ErrorCode
 from flyball.errors import (
     ClientNameTaken,
     ClientNotFound,
@@ -36,8 +38,6 @@ from flyball.server.placement import Role
 from flyball.server.telesto.relay import Relay
 from flyball.trace.schema import Protocol, Result
 from flyball.trace.span import Span
-from flyball.wire import telesto as wire
-from flyball.wire.telesto import ErrorCode
 
 RECORD_BYTES = 64
 """A little more than a record takes beside its body and properties."""

@@ -1,0 +1,1 @@
+"""The message broker: protocols, engine, store, and what makes several nodes one."""

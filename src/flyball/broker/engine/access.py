@@ -1,0 +1,213 @@
+"""Who may do what: users, virtual hosts, and the permissions of the ones in the others, as RabbitMQ has them.
+
+Every protocol asks here. Nothing here keeps, hashes or logs anything.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from flyball.broker.engine.patterns import NamePattern, check_name, compile_pattern, never_fits
+from flyball.broker.engine.version import Version
+from flyball.errors import (
+    InvalidArgument,
+    InvalidPattern,
+    ReservedName,
+    UserNameTaken,
+    UserNotFound,
+    VhostNameTaken,
+    VhostNotFound,
+)
+from flyball.model import DEFAULT_VHOST, Permission, User
+
+ADMINISTRATOR = "administrator"
+"""The tag of those who may manage users, virtual hosts and everything else."""
+
+DEFAULT_EXCHANGE = "amq.default"
+"""Under this name permissions speak of the exchange whose name is empty."""
+
+MOST_TAGS = 32
+
+
+class Action(enum.IntEnum):
+    """What is done to a queue or exchange."""
+
+    CONFIGURE = 0
+    """Declare or delete it."""
+    WRITE = 1
+    """Put messages into it, or bind it to where they come from."""
+    READ = 2
+    """Take messages out of it, or bind others to it."""
+
+
+class Access:
+    """Users, virtual hosts and permissions. `version` advances with every change, so that answers can be kept."""
+
+    __slots__ = ("_patterns", "_permissions", "_users", "_vhosts", "version")
+
+    def __init__(self) -> None:
+        self.version = Version()
+        self._users: dict[str, User] = {}
+        self._vhosts: dict[str, bool] = {DEFAULT_VHOST: True}
+        """In the order in which they were added."""
+        self._permissions: dict[tuple[str, str], Permission] = {}
+        """By user and virtual host."""
+        self._patterns: dict[tuple[str, str], tuple[NamePattern, NamePattern, NamePattern]] = {}
+
+    # Questions
+
+    def may_enter(self, user: str, vhost: str) -> bool:
+        """Whether the user has any permission in the virtual host, be it an empty one."""
+        return (user, vhost) in self._permissions
+
+    def may(self, user: str, vhost: str, action: Action, name: str) -> bool:
+        """Whether the user may do that to the queue or exchange of that name.
+
+        A pattern fits if it fits anywhere in the name: `^` and `$` tie it down. The empty one fits only the empty
+        name, which no queue has; the exchange without a name goes by `amq.default`.
+        """
+        patterns = self._patterns.get((user, vhost))
+        if patterns is None:
+            return False
+        return patterns[action].fits(name or DEFAULT_EXCHANGE)
+
+    def is_administrator(self, user: str) -> bool:
+        known = self._users.get(user)
+        return known is not None and ADMINISTRATOR in known.tags
+
+    # Users
+
+    @property
+    def users(self) -> list[User]:
+        return [self._users[name] for name in sorted(self._users)]
+
+    def find_user(self, name: str) -> User | None:
+        return self._users.get(name)
+
+    def user(self, name: str) -> User:
+        """Raises UserNotFound."""
+        found = self._users.get(name)
+        if found is None:
+            raise UserNotFound(name)
+        return found
+
+    def add_user(self, user: User) -> None:
+        """Raises UserNameTaken, InvalidName, InvalidArgument."""
+        if user.name in self._users:
+            raise UserNameTaken(user.name)
+        self.put_user(user)
+
+    def put_user(self, user: User) -> None:
+        """Add the user, or put it in the place of the one of that name. Raises InvalidName, InvalidArgument."""
+        check_name("user", user.name)
+        check_tags(user.tags)
+        self._users[user.name] = user
+        self.version.advance()
+
+    def delete_user(self, name: str) -> list[Permission]:
+        """Remove the user and its permissions; return those. Raises UserNotFound."""
+        self.user(name)
+        del self._users[name]
+        return self._drop([key for key in self._permissions if key[0] == name])
+
+    # Virtual hosts
+
+    @property
+    def vhosts(self) -> list[str]:
+        return list(self._vhosts)
+
+    def has_vhost(self, vhost: str) -> bool:
+        return vhost in self._vhosts
+
+    def check_vhost(self, vhost: str) -> None:
+        """Raises VhostNotFound."""
+        if vhost not in self._vhosts:
+            raise VhostNotFound(vhost)
+
+    def add_vhost(self, vhost: str) -> None:
+        """Raises VhostNameTaken, InvalidName."""
+        check_name("vhost", vhost)
+        if vhost in self._vhosts:
+            raise VhostNameTaken(vhost)
+        self._vhosts[vhost] = True
+        self.version.advance()
+
+    def delete_vhost(self, vhost: str) -> list[Permission]:
+        """Remove the virtual host and what users may do there; return that. Raises VhostNotFound, ReservedName."""
+        self.check_vhost(vhost)
+        if vhost == DEFAULT_VHOST:
+            raise ReservedName(f"vhost '{vhost}' cannot be deleted: protocols without virtual hosts use it")
+        del self._vhosts[vhost]
+        return self._drop([key for key in self._permissions if key[1] == vhost])
+
+    # Permissions
+
+    @property
+    def permissions(self) -> list[Permission]:
+        return [self._permissions[key] for key in sorted(self._permissions)]
+
+    def find_permission(self, user: str, vhost: str) -> Permission | None:
+        return self._permissions.get((user, vhost))
+
+    def set_permission(self, permission: Permission) -> None:
+        """Let the user do just that in the virtual host. Raises UserNotFound, VhostNotFound, InvalidPattern."""
+        self._check_place(permission)
+        self._set(
+            permission,
+            (
+                compile_pattern(permission.configure or "^$"),
+                compile_pattern(permission.write or "^$"),
+                compile_pattern(permission.read or "^$"),
+            ),
+        )
+
+    def restore_permission(self, permission: Permission) -> list[InvalidPattern]:
+        """Set a permission that is stored already, and return what is wrong with its patterns: those allow nothing.
+
+        Patterns were Python's once, and a store may have some that are refused today.
+        Raises UserNotFound, VhostNotFound.
+        """
+        self._check_place(permission)
+        problems: list[InvalidPattern] = []
+        patterns: list[NamePattern] = []
+        for pattern in (permission.configure, permission.write, permission.read):
+            try:
+                patterns.append(compile_pattern(pattern or "^$"))
+            except InvalidPattern as error:
+                problems.append(error)
+                patterns.append(never_fits())
+        self._set(permission, (patterns[0], patterns[1], patterns[2]))
+        return problems
+
+    def _check_place(self, permission: Permission) -> None:
+        self.user(permission.user)
+        self.check_vhost(permission.vhost)
+
+    def _set(self, permission: Permission, patterns: tuple[NamePattern, NamePattern, NamePattern]) -> None:
+        key = (permission.user, permission.vhost)
+        self._permissions[key] = permission
+        self._patterns[key] = patterns
+        self.version.advance()
+
+    def clear_permission(self, user: str, vhost: str) -> Permission | None:
+        """Shut the user out of the virtual host; return what it was allowed. Raises UserNotFound, VhostNotFound."""
+        self.user(user)
+        self.check_vhost(vhost)
+        dropped = self._drop([(user, vhost)]) if (user, vhost) in self._permissions else []
+        return dropped[0] if dropped else None
+
+    def _drop(self, keys: list[tuple[str, str]]) -> list[Permission]:
+        self.version.advance()
+        for key in keys:
+            del self._patterns[key]
+        return [self._permissions.pop(key) for key in keys]
+
+
+def check_tags(tags: tuple[str, ...]) -> None:
+    """Raise InvalidArgument or InvalidName unless a user can have these tags."""
+    if len(tags) > MOST_TAGS:
+        raise InvalidArgument(f"a user may have {MOST_TAGS} tags, not {len(tags)}")
+    for tag in tags:
+        check_name("tag", tag)
+        if "," in tag or not tag.isprintable() or " " in tag:
+            raise InvalidArgument(f"a tag has no comma, space or control character: {tag!r}")

@@ -1,0 +1,383 @@
+"""Where a queue's ready messages wait.
+
+A `PlainBacklog` is first in, first out, and all in memory: it costs an append and a pop. As soon as a reader
+asks for another order or a filter, or the memory runs short, the queue changes to an `IndexedBacklog`, which
+finds messages through indexes and may leave their bodies to the store.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush, merge
+from itertools import islice
+from operator import attrgetter
+
+from flyball.broker.engine.index import ARRIVAL, Index, Key, Shape
+from flyball.model import Message, Selector
+
+LOAD_AT_ONCE = 1000
+"""How many messages are read back from the store together."""
+
+_message_id = attrgetter("id")
+
+ENTRY_BYTES = 40
+"""What the place of a message in an index takes: a pointer and an integer."""
+
+# What a heap of an index takes beside its entries: there is one for each combination of the fields it filters by.
+HEAP_BYTES = 250
+
+# What it takes to remember how often a message was delivered that is not in memory.
+COUNT_BYTES = 100
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class Load:
+    """The wanted messages are not in memory: load these, then ask again.
+
+    All who want one of them meanwhile get the same object.
+    """
+
+    message_ids: list[int]
+
+
+@dataclass(slots=True, frozen=True)
+class Build:
+    """There is no index of this shape yet and messages are not in memory: build it, then ask again."""
+
+    shape: Shape
+
+
+Need = Load | Build
+
+
+class PlainBacklog:
+    """First in, first out. A message that comes back goes to its old place."""
+
+    __slots__ = ("_ready", "_returned")
+
+    def __init__(self) -> None:
+        self._ready: deque[Message] = deque()
+        self._returned: list[tuple[int, Message]] = []
+
+    def __len__(self) -> int:
+        return len(self._ready) + len(self._returned)
+
+    def __iter__(self) -> Iterator[Message]:
+        """Yield the messages, oldest first."""
+        if not self._returned:
+            return iter(self._ready)
+        returned = [message for _, message in sorted(self._returned)]
+        return merge(returned, self._ready, key=lambda message: message.id)
+
+    def after(self, message_id: int) -> Iterator[Message]:
+        """Yield the messages with a larger id, oldest first."""
+        if self._returned:
+            return (message for message in self if message.id > message_id)
+        return islice(self._ready, bisect_right(self._ready, message_id, key=_message_id), None)
+
+    def newest_first(self) -> Iterator[Message]:
+        """Yield the messages, those that came back last."""
+        yield from reversed(self._ready)
+        for _, message in self._returned:
+            yield message
+
+    def add(self, message: Message) -> None:
+        ready = self._ready
+        if ready and message.id < ready[-1].id:
+            heappush(self._returned, (message.id, message))
+        else:
+            ready.append(message)
+
+    def first(self) -> Message | None:
+        if self._returned and (not self._ready or self._returned[0][0] < self._ready[0].id):
+            return self._returned[0][1]
+        return self._ready[0] if self._ready else None
+
+    def pop(self) -> None:
+        """Remove the first message."""
+        if self._returned and (not self._ready or self._returned[0][0] < self._ready[0].id):
+            heappop(self._returned)
+        else:
+            self._ready.popleft()
+
+
+class _Building:
+    """How far an index has been filled from the store, and what the filling must leave out."""
+
+    __slots__ = ("added", "excluded", "filled_to")
+
+    def __init__(self, elsewhere: Iterable[int]) -> None:
+        self.added: set[int] = set()
+        """What is in the index without having come from the store."""
+        self.excluded = set(elsewhere)
+        """What the store still has to name, and which must not be taken from there."""
+        self.filled_to = 0
+
+
+class IndexedBacklog:
+    """Ready messages, found through indexes; those that are not resident are known by their ids only."""
+
+    __slots__ = (
+        "_building",
+        "_count",
+        "_delivery_counts",
+        "_fresh",
+        "_indexes",
+        "_is_arrival_spare",
+        "_recovered_to",
+        "_resident",
+        "_void_to",
+        "_wanted",
+    )
+
+    def __init__(
+        self, messages: Iterable[Message] = (), *, absent: int = 0, void_to: int = 0, recovered_to: int = 0
+    ) -> None:
+        """`absent` messages are in the store and not in memory.
+
+        What the store names up to the id `void_to` was purged and is only waiting to be deleted there. Messages
+        up to that id that came back after the purge stay resident. What the store has up to the id `recovered_to` was
+        there before this node served the queue.
+        """
+        self._resident: dict[int, Message] = {message.id: message for message in messages}
+        self._count = len(self._resident) + absent
+        self._void_to = void_to
+        self._indexes: dict[Shape, Index] = {}
+        self._is_arrival_spare = False
+        """Whether the index by arrival is there only because the backlog must not be without any."""
+        self._building: dict[Shape, _Building] = {}
+        self._wanted: dict[int, Load] = {}
+        """Absent messages that somebody was told to load."""
+        self._recovered_to = recovered_to
+        self._fresh: set[int] = set()
+        """Absent messages up to that id that came later, from another node: they were not recovered."""
+        self._delivery_counts: dict[int, int] = {}
+        """How often absent messages were delivered before: the store does not know."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def absent(self) -> int:
+        """How many of the messages are not in memory."""
+        return self._count - len(self._resident)
+
+    @property
+    def absent_bytes(self) -> int:
+        """How much memory the messages take that are not in memory: their places in the indexes."""
+        if not self.absent:
+            return 0
+        heaps = sum([index.heap_count for index in self._indexes.values()])
+        places_bytes = self.absent * len(self._indexes) * ENTRY_BYTES + heaps * HEAP_BYTES
+        return places_bytes + len(self._delivery_counts) * COUNT_BYTES
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nobody has asked for more than first in, first out, of messages that are all in memory."""
+        return not self.absent and not self._building and all(shape is ARRIVAL for shape in self._indexes)
+
+    def resident(self) -> Iterator[Message]:
+        """Yield the messages that are in memory, in no particular order."""
+        return iter(self._resident.values())
+
+    def oldest(self, after_id: int, limit: int) -> list[Message]:
+        """Return the first messages in memory with a larger id, oldest first."""
+        # Most of them came in this order: to sort them takes a quarter of what a heap with a key does.
+        message_ids = sorted([message_id for message_id in self._resident if message_id > after_id])
+        return [self._resident[message_id] for message_id in message_ids[:limit]]
+
+    def newest_first(self) -> Iterator[Message]:
+        """Yield the messages that are in memory, those first that came or came back last."""
+        return reversed(self._resident.values())
+
+    def get(self, message_id: int) -> Message | None:
+        """Return the message if it is ready and resident."""
+        return self._resident.get(message_id)
+
+    def add(self, message: Message) -> None:
+        self._resident[message.id] = message
+        self._count += 1
+        for index in self._indexes.values():
+            index.add(message)
+        if self._building:
+            for building in self._building.values():
+                building.added.add(message.id)
+
+    def add_absent(self, message: Message) -> None:
+        """Take in a message whose body is only in the store."""
+        if not self._indexes and not self.absent:
+            self._make_index(ARRIVAL)
+            self._is_arrival_spare = True
+        self._count += 1
+        self._note_delivery_count(message)
+        for index in self._indexes.values():
+            index.add(message)
+        for building in self._building.values():
+            building.added.add(message.id)
+
+    def first(self, selector: Selector) -> Message | Need | None:
+        """Return the first message that fits, or what must be read from the store to know it."""
+        if self._count == 0:
+            return None
+        shape = Shape.of(selector)
+        index = self._indexes.get(shape)
+        if index is None:
+            if self.absent:
+                return Build(shape)
+            index = self._make_index(shape)
+        elif self._building and shape in self._building:
+            return Build(shape)
+        elif shape is ARRIVAL:
+            self._is_arrival_spare = False
+        message_id = index.first(selector)
+        if message_id is None:
+            return None
+        resident = self._resident.get(message_id)
+        return self._load(index, selector, message_id) if resident is None else resident
+
+    def remove(self, message: Message) -> None:
+        """Take a resident message out."""
+        del self._resident[message.id]
+        self._count -= 1
+        for index in self._indexes.values():
+            if not self._building or not self._exclude(index.shape, message.id):
+                index.remove(message)
+
+    def loaded(self, load: Load, messages: Sequence[Message]) -> list[Message]:
+        """Take in some of what was asked for; return what is new in memory. Without any, all are lost.
+
+        What has left the backlog since, or is in memory already, is ignored.
+        """
+        new = [message for message in messages if self._wanted.pop(message.id, None) is not None]
+        for message in new:
+            self._resident[message.id] = message
+            if self._delivery_counts:
+                message.delivery_count = self._delivery_counts.pop(message.id, message.delivery_count)
+            if message.id <= self._recovered_to:
+                message.recovered = message.id not in self._fresh
+                self._fresh.discard(message.id)
+        left = [message_id for message_id in load.message_ids if self._wanted.get(message_id) is load]
+        for message_id in left:
+            del self._wanted[message_id]
+            if not messages:
+                self._lose(message_id)
+        return new
+
+    def evict(self, messages: Iterable[Message]) -> None:
+        """Leave these resident messages to the store."""
+        if not self._indexes and not self.absent:
+            # The next reader needs an index, and it is cheapest to make while everything is here. If not everything
+            # is, it would lack what is only in the store: then the next reader has one built from there.
+            self._make_index(ARRIVAL)
+            self._is_arrival_spare = True
+        for message in messages:
+            del self._resident[message.id]
+            self._note_delivery_count(message)
+
+    def _note_delivery_count(self, message: Message) -> None:
+        if message.delivery_count:
+            self._delivery_counts[message.id] = message.delivery_count
+        if message.id <= self._recovered_to and not message.recovered:
+            self._fresh.add(message.id)
+
+    def begin_index(self, shape: Shape, elsewhere: Iterable[int]) -> None:
+        """Start an index that `fill_index` fills with what is stored; new messages find their way in at once.
+
+        `elsewhere` are ids that are stored but not ready, such as those of leased messages.
+        """
+        index = self._indexes[shape] = Index(shape)
+        building = self._building[shape] = _Building(elsewhere)
+        for message in self._resident.values():
+            if not message.stored or message.id <= self._void_to:
+                building.added.add(message.id)
+                index.add(message)
+
+    def fill_index(self, shape: Shape, keys: Iterable[tuple[Key, int, Sequence[int]]], up_to_id: int) -> None:
+        """Add all stored messages up to that id which were not added before: their keys, priorities and ids."""
+        index = self._indexes[shape]
+        building = self._building[shape]
+        for key, priority, message_ids in keys:
+            index.extend(
+                key,
+                priority,
+                [
+                    message_id
+                    for message_id in message_ids
+                    if message_id > self._void_to
+                    and message_id not in building.excluded
+                    and message_id not in building.added
+                ],
+            )
+        building.filled_to = up_to_id
+
+    def finish_index(self, shape: Shape) -> None:
+        """The index is complete and may answer."""
+        del self._building[shape]
+        if self._is_arrival_spare and shape is not ARRIVAL:
+            self._is_arrival_spare = False
+            del self._indexes[ARRIVAL]
+
+    def abandon_index(self, shape: Shape) -> None:
+        """Give up an index that was begun and could not be filled."""
+        del self._building[shape]
+        del self._indexes[shape]
+
+    def is_building(self, shape: Shape) -> bool:
+        return shape in self._building
+
+    def _make_index(self, shape: Shape) -> Index:
+        index = self._indexes[shape] = Index(shape)
+        for message in self._resident.values():
+            index.add(message)
+        return index
+
+    def _load(self, index: Index, selector: Selector, message_id: int) -> Load:
+        load = self._wanted.get(message_id)
+        if load is None:
+            wanted = index.first_ids(selector, LOAD_AT_ONCE)
+            load = Load([other for other in wanted if other not in self._resident and other not in self._wanted])
+            for other in load.message_ids:
+                self._wanted[other] = load
+        return load
+
+    def _lose(self, message_id: int) -> None:
+        self._count -= 1
+        self._delivery_counts.pop(message_id, None)
+        self._fresh.discard(message_id)
+        for index in self._indexes.values():
+            if not self._exclude(index.shape, message_id):
+                index.discard(message_id)
+
+    def _exclude(self, shape: Shape, message_id: int) -> bool:
+        """Keep a message that leaves out of an index that is being built. False if it is in the index already."""
+        building = self._building.get(shape)
+        if building is None:
+            return False
+        if message_id in building.added:
+            building.added.remove(message_id)
+            building.excluded.add(message_id)
+            return False
+        if message_id > building.filled_to:
+            building.excluded.add(message_id)
+            return True
+        return False
+
+
+def evictable(newest_first: Iterable[Message], wanted_bytes: int, keep_bytes: int, above_id: int) -> list[Message]:
+    """Choose messages that memory can do without, from new to old, until they make up `wanted_bytes`.
+
+    The newest `keep_bytes` stay: they are the likeliest to be read by somebody who waits for an answer.
+    """
+    chosen: list[Message] = []
+    for message in newest_first:
+        if wanted_bytes <= 0:
+            break
+        if keep_bytes > 0:
+            keep_bytes -= message.footprint_bytes
+        elif message.stored and message.id > above_id:
+            wanted_bytes -= message.footprint_bytes
+            chosen.append(message)
+    return chosen

@@ -1,0 +1,220 @@
+"""Those who wait for messages: consumers, which lease many, and waiting readers, which take one and are done."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from flyball.broker.engine.credit import Credit
+from flyball.model import Message, Selector
+
+_ANYBODY = -1
+"""Stands for every receiver; no client has this id."""
+
+_Place = tuple[int | None, int | None, int | None]
+"""What the consumers that stand there wait for: receiver (None: addressed to nobody), sender, context."""
+
+
+class SharedWindow:
+    """How many messages several consumers may hold together; 0 is no limit."""
+
+    __slots__ = ("held", "limit")
+
+    def __init__(self, limit: int = 0) -> None:
+        self.limit = limit
+        self.held = 0
+
+    @property
+    def has_room(self) -> bool:
+        return self.limit == 0 or self.held < self.limit
+
+
+# Why a consumer is paused: its peer reads or acks too slowly, or its queue is about to be served by another node.
+SLOW_PEER = 1
+QUEUE_MOVES = 2
+
+
+class Consumer:
+    """One who is sent messages of a queue as they come, up to its credit.
+
+    A consumer that `takes` removes messages instead of leasing them, gets one and is done. One that `keeps_none`
+    removes them too, and goes on.
+    """
+
+    __slots__ = (
+        "credit",
+        "id",
+        "is_cancelled",
+        "is_standby",
+        "keeps_none",
+        "leased_bytes",
+        "leases",
+        "owner",
+        "paused_for",
+        "priority",
+        "queue_id",
+        "selector",
+        "shared",
+        "takes",
+        "turn",
+    )
+
+    def __init__(
+        self,
+        consumer_id: int,
+        queue_id: int,
+        selector: Selector,
+        credit: Credit,
+        owner: object,
+        *,
+        takes: bool = False,
+        keeps_none: bool = False,
+        priority: int = 0,
+        shared: SharedWindow | None = None,
+    ) -> None:
+        self.id = consumer_id
+        self.queue_id = queue_id
+        self.selector = selector
+        self.credit = credit
+        self.owner = owner
+        """Whoever asked; the engine only hands it back."""
+        self.takes = takes
+        self.keeps_none = keeps_none
+        self.priority = priority
+        """Those with a higher one are served first."""
+        self.shared = shared
+        self.leases: dict[int, Message] = {}
+        self.leased_bytes = 0
+        """What the bodies of these hold, as far as they are in memory."""
+        self.is_cancelled = False
+        self.paused_for = 0
+        """Why it gets nothing at present: `SLOW_PEER`, `QUEUE_MOVES` or both. Each reason ends by itself."""
+        self.is_standby = False
+        """Another consumer of the queue is the active one."""
+        self.turn = 0
+        """When it joined the line of those who found nothing to take; 0 while it does not stand there."""
+
+    def release(self, message_id: int) -> None:
+        """End the lease of a message, if there is one."""
+        message = self.leases.pop(message_id, None)
+        if message is not None:
+            self.leased_bytes -= len(message.body)
+            if self.shared is not None:
+                self.shared.held -= 1
+
+    def wants(self, now_us: int) -> bool:
+        return (
+            len(self.leases) < self.credit.window(now_us)
+            and not (self.is_cancelled or self.paused_for or self.is_standby)
+            and (self.shared is None or self.shared.has_room)
+        )
+
+
+class Line:
+    """The consumers of a queue that found nothing to take: by priority, and then in the order of their turn.
+
+    They stand where the messages that they may see come by, so that thousands who wait for something else do
+    not slow an arrival down. Those who take anything stand apart, by priority.
+    """
+
+    __slots__ = ("_last_turn", "_places", "_unchoosy")
+
+    def __init__(self) -> None:
+        self._places: dict[_Place, OrderedDict[int, Consumer]] = {}
+        """None of them is empty."""
+        self._unchoosy: dict[int, dict[int, Consumer]] = {}
+        """By priority, the highest first; none of them is empty."""
+        self._last_turn = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._unchoosy) or bool(self._places)
+
+    def __len__(self) -> int:
+        """How many stand there; one who takes what is addressed to it or to nobody counts once."""
+        choosy = {consumer_id for standing in self._places.values() for consumer_id in standing}
+        return len(choosy) + sum(len(rank) for rank in self._unchoosy.values())
+
+    def join(self, consumer: Consumer) -> None:
+        """Let the consumer wait at the end; where it is if it waits already."""
+        if consumer.turn:
+            return
+        self._last_turn += 1
+        consumer.turn = self._last_turn
+        if _is_unchoosy(consumer.selector):
+            rank = self._unchoosy.get(consumer.priority)
+            if rank is None:
+                rank = self._unchoosy[consumer.priority] = {}
+                if len(self._unchoosy) > 1:
+                    self._unchoosy = dict(sorted(self._unchoosy.items(), reverse=True))
+            rank[consumer.id] = consumer
+            return
+        for place in _places_of(consumer.selector):
+            standing = self._places.get(place)
+            if standing is None:
+                standing = self._places[place] = OrderedDict()
+            standing[consumer.id] = consumer
+
+    def leave(self, consumer: Consumer) -> None:
+        if not consumer.turn:
+            return
+        consumer.turn = 0
+        if _is_unchoosy(consumer.selector):
+            rank = self._unchoosy[consumer.priority]
+            del rank[consumer.id]
+            if not rank:
+                del self._unchoosy[consumer.priority]
+            return
+        for place in _places_of(consumer.selector):
+            standing = self._places[place]
+            del standing[consumer.id]
+            if not standing:
+                del self._places[place]
+
+    def match(self, message: Message, now_us: int) -> Consumer | None:
+        """Take the next consumer out of the line that may see the message and wants one."""
+        best = self._first_unchoosy(now_us) if self._unchoosy else None
+        if self._places:
+            for receiver in (None,) if message.receiver is None else (message.receiver, _ANYBODY):
+                for sender in (None,) if message.sender is None else (message.sender, None):
+                    for context in (None,) if message.context is None else (message.context, None):
+                        consumer = self._head((receiver, sender, context), now_us)
+                        if consumer is not None and (best is None or _goes_before(consumer, best)):
+                            best = consumer
+        if best is not None:
+            self.leave(best)
+        return best
+
+    def _first_unchoosy(self, now_us: int) -> Consumer | None:
+        while self._unchoosy:
+            rank = next(iter(self._unchoosy.values()))
+            consumer = next(iter(rank.values()))
+            if consumer.wants(now_us):
+                return consumer
+            # It is full or gone; it joins again when it has room.
+            self.leave(consumer)
+        return None
+
+    def _head(self, place: _Place, now_us: int) -> Consumer | None:
+        while place in self._places:
+            consumer = next(iter(self._places[place].values()))
+            if consumer.wants(now_us):
+                return consumer
+            self.leave(consumer)
+        return None
+
+
+def _goes_before(consumer: Consumer, other: Consumer) -> bool:
+    if consumer.priority != other.priority:
+        return consumer.priority > other.priority
+    return consumer.turn < other.turn
+
+
+def _is_unchoosy(selector: Selector) -> bool:
+    return selector.reader is None and selector.sender is None and selector.context is None
+
+
+def _places_of(selector: Selector) -> list[_Place]:
+    reader = _ANYBODY if selector.reader is None else selector.reader
+    places: list[_Place] = [(reader, selector.sender, selector.context)]
+    if selector.reader is None or selector.unaddressed:
+        places.append((None, selector.sender, selector.context))
+    return places

@@ -1,0 +1,868 @@
+"""The broker's decisions: who gets which message, what is kept and what is gone.
+
+Synchronous and deterministic. Time is an argument, ids are granted from outside, and nothing here knows a
+socket, SQL or a protocol. Whoever calls makes the decisions durable and tells the engine how that went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from flyball.broker.engine.backlog import Load, Need
+from flyball.broker.engine.consumer import Consumer, SharedWindow
+from flyball.broker.engine.counts import Counts
+from flyball.broker.engine.credit import UNLIMITED, Credit
+from flyball.broker.engine.queue import Delivery, Original, WorkingQueue
+from flyball.broker.engine.traits import Traits
+from flyball.errors import (
+    ClientInUse,
+    ClientNameTaken,
+    ClientNotFound,
+    InvalidName,
+    LeaseNotFound,
+    QueueNameTaken,
+    QueueNotEmpty,
+    QueueNotFound,
+)
+from flyball.model import (
+    DEFAULT_VHOST,
+    MAX_NAME_LENGTH,
+    QUEUE_BYTES,
+    Arguments,
+    Client,
+    ClientMode,
+    Draft,
+    Message,
+    Queue,
+    QueueSummary,
+    Selector,
+    Snapshot,
+    size_of,
+)
+
+Expiry = tuple[int, int, int]
+"""expires_us, queue id, message id; the id 0 stands for the messages of the queue that are not in memory"""
+
+# How often a queue is looked at whose absent messages may expire, after the first of them has.
+_LOOK_AGAIN_US = 1_000_000
+
+# Less than this is not worth leaving to the store: reading it back would cost more than it takes.
+_WORTH_PAGING_BYTES = 256
+
+_BODY_SHARE = 8
+"""However large the indexes are, this fraction of the budget remains for messages in memory."""
+
+_EVICT_SHARE = 16
+"""When memory runs short, this fraction of the budget is freed at once."""
+
+_FEW = 64
+"""Below so many entries it is not worth sweeping out the stale ones."""
+
+
+@dataclass(slots=True)
+class Arrival:
+    """What became of a put: the messages it made, who got some at once, and which queues do not exist."""
+
+    messages: list[Message]
+    deliveries: list[Delivery]
+    missing: list[int]
+
+
+class Engine:
+    """All queues and clients of a node."""
+
+    __slots__ = (
+        "_absent_expiries",
+        "_body_limit_bytes",
+        "_client_id_end",
+        "_clients",
+        "_clients_by_name",
+        "_eviction_pause_bytes",
+        "_expired",
+        "_expiries",
+        "_expiring",
+        "_fractional",
+        "_id_ranges",
+        "_name_counts",
+        "_next_client_id",
+        "_next_consumer_id",
+        "_next_queue_id",
+        "_next_shadow_id",
+        "_overdue",
+        "_queue_id_end",
+        "_queues",
+        "_queues_by_name",
+        "absent_bytes",
+        "gone",
+        "keeps_messages",
+        "members",
+        "message_id_end",
+        "next_message_id",
+        "page_out_unacked",
+        "queues_bytes",
+        "queues_created",
+        "queues_deleted",
+        "resident_bytes",
+        "resident_limit_bytes",
+        "twins",
+    )
+
+    def __init__(
+        self, snapshot: Snapshot, *, keeps_messages: bool = True, resident_limit_bytes: int | None = None
+    ) -> None:
+        """`resident_limit_bytes` is the memory for messages above which stored ones are left to the store."""
+        self.keeps_messages = keeps_messages
+        self.resident_limit_bytes = resident_limit_bytes
+        self.resident_bytes = 0
+        self.absent_bytes = 0
+        """What the indexes of messages take that are not in memory, as of the last time that memory ran short."""
+        self.page_out_unacked: Callable[[int], int] = lambda wanted_bytes: 0
+        """Called when evicting ready messages was not enough: calls `page_out` and returns how much that freed."""
+        self._body_limit_bytes = resident_limit_bytes
+        """What remains for messages in memory beside the indexes of those that are not."""
+        self._clients = {client.id: client for client in snapshot.clients}
+        self._clients_by_name = {client.name: client for client in snapshot.clients}
+        self._expired: list[Message] = []
+        self._queues = {summary.queue.id: WorkingQueue(summary, self._expired) for summary in snapshot.queues}
+        self._queues_by_name: dict[tuple[str, str], WorkingQueue] = {}
+        self._name_counts: dict[str, int] = {}
+        """How many names of queues there are, by virtual host."""
+        self.twins: dict[int, WorkingQueue] = {}
+        """Members of clustered queues whose name means another one here, since this node has taken them over."""
+        self.members: dict[int, WorkingQueue] = {}
+        """The members of clustered queues, by id."""
+        for working in self._queues.values():
+            self._name(working)
+        self._next_client_id = snapshot.next_client_id
+        self._client_id_end: int | None = None
+        """Up to where the ids of clients were granted; None while this engine alone gives them out."""
+        self._next_queue_id = snapshot.next_queue_id
+        self._next_shadow_id = -1
+        self._queue_id_end: int | None = None
+        self._next_consumer_id = 1
+        self.next_message_id = 0
+        self.message_id_end = 0
+        """Where the ids end that follow each other: as a plain number cheap to ask for each message."""
+        self._id_ranges: list[tuple[int, int]] = []
+        self._fractional: dict[int, Consumer] = {}
+        self._expiries: list[Expiry] = []
+        """A heap of what was in `_expiring` once."""
+        self._expiring: dict[int, Expiry] = {}
+        """The messages in memory whose time is not up yet, by their ids."""
+        self._absent_expiries: dict[int, int] = {}
+        """When the first of a queue's messages that are not in memory may expire, by queue: not of each, since they
+        may be many more than memory has room for. Messages expire at the head, where they are read first anyway."""
+        self._overdue: set[int] = set()
+        self._eviction_pause_bytes = 0
+        """How much more may come before it is worth trying to evict again."""
+        self.gone = Counts()
+        """What happened in queues that are not here any more."""
+        self.queues_created = 0
+        self.queues_deleted = 0
+        self.queues_bytes = sum([_queue_bytes(working.queue) for working in self._queues.values()])
+        """What the queues take in memory without their messages, about."""
+
+    # Clients
+
+    @property
+    def clients(self) -> list[Client]:
+        return list(self._clients.values())
+
+    def client(self, client_id: int) -> Client:
+        client = self._clients.get(client_id)
+        if client is None:
+            raise ClientNotFound(client_id)
+        return client
+
+    def has_client(self, client_id: int) -> bool:
+        return client_id in self._clients
+
+    def find_client(self, name: str) -> Client | None:
+        return self._clients_by_name.get(name)
+
+    @property
+    def next_client_id(self) -> int:
+        return self._next_client_id
+
+    def create_client(self, name: str, mode: ClientMode) -> Client:
+        """Register a client. A refused name uses up an id, as it does in the original systems."""
+        client_id = self._next_client_id
+        if client_id == self._client_id_end:
+            raise RuntimeError("no client ids left: grant_client_ids was not called in time")
+        self._next_client_id += 1
+        _check_name(name)
+        if name in self._clients_by_name:
+            raise ClientNameTaken(name)
+        client = Client(client_id, name, mode)
+        self._clients[client_id] = client
+        self._clients_by_name[name] = client
+        return client
+
+    @property
+    def client_ids_left(self) -> int | None:
+        """How many ids of clients were granted and not used; None while this engine alone gives them out."""
+        return None if self._client_id_end is None else self._client_id_end - self._next_client_id
+
+    def grant_client_ids(self, first: int, count: int) -> None:
+        """Use these ids, and only these, for new clients from now on: others give out ids as well."""
+        self._next_client_id = first
+        self._client_id_end = first + count
+
+    def admit_client(self, client: Client) -> None:
+        """Know a client that another node has registered."""
+        self._clients[client.id] = client
+        self._clients_by_name[client.name] = client
+
+    def delete_client(self, client_id: int, *, only_unused: bool = False) -> None:
+        """Forget the client; its messages stay. With `only_unused`, not while it is the sender of stored ones."""
+        client = self.client(client_id)
+        if only_unused and self.is_sender(client_id):
+            raise ClientInUse(client_id)
+        del self._clients[client_id]
+        # Two nodes may have registered a name at the same time: then it means the one that was heard of last.
+        if self._clients_by_name.get(client.name) is client:
+            del self._clients_by_name[client.name]
+
+    def is_sender(self, client_id: int) -> bool:
+        """Whether a message of the client's is stored."""
+        return any(client_id in working.sent for working in self._queues.values())
+
+    # Queues
+
+    @property
+    def queues(self) -> list[WorkingQueue]:
+        """All but the shadows of queues of other nodes."""
+        return [working for working in self._queues.values() if working.original is None]
+
+    def queue(self, queue_id: int) -> WorkingQueue:
+        working = self._queues.get(queue_id)
+        if working is None:
+            raise QueueNotFound(queue_id)
+        return working
+
+    def find_working(self, queue_id: int) -> WorkingQueue | None:
+        return self._queues.get(queue_id)
+
+    def has_queue(self, queue_id: int) -> bool:
+        return queue_id in self._queues
+
+    def find_queue(self, name: str, vhost: str = DEFAULT_VHOST) -> WorkingQueue | None:
+        return self._queues_by_name.get((vhost, name))
+
+    @property
+    def next_queue_id(self) -> int:
+        return self._next_queue_id
+
+    def queue_count(self, vhost: str) -> int:
+        """How many queues a virtual host has here, members of one clustered queue being one."""
+        return self._name_counts.get(vhost, 0)
+
+    def create_queue(
+        self,
+        name: str,
+        vhost: str = DEFAULT_VHOST,
+        *,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: Arguments | None = None,
+        member: bool = False,
+        traits: Traits | None = None,
+    ) -> Queue:
+        """Create a queue. A refused name uses up an id, as it does in the original systems."""
+        queue_id = self._next_queue_id
+        if queue_id == self._queue_id_end:
+            raise RuntimeError("no queue ids left: grant_queue_ids was not called in time")
+        self._next_queue_id += 1
+        _check_name(name)
+        if (vhost, name) in self._queues_by_name:
+            raise QueueNameTaken(name)
+        queue = Queue(queue_id, name, vhost, durable, exclusive, auto_delete, arguments or {}, member)
+        working = WorkingQueue(QueueSummary(queue), self._expired)
+        if traits is not None:
+            working.traits = traits
+        self._queues[queue_id] = working
+        self.queues_bytes += _queue_bytes(queue)
+        self._name(working)
+        self.queues_created += 1
+        return queue
+
+    @property
+    def queue_ids_left(self) -> int | None:
+        """How many ids of queues were granted and not used; None while this engine alone gives them out."""
+        return None if self._queue_id_end is None else self._queue_id_end - self._next_queue_id
+
+    def grant_queue_ids(self, first: int, count: int) -> None:
+        """Use these ids, and only these, for new queues from now on: others give out ids as well."""
+        self._next_queue_id = first
+        self._queue_id_end = first + count
+
+    def adopt_queue(self, summary: QueueSummary) -> WorkingQueue:
+        """Serve a queue that another node has served, with what the store has of it."""
+        working = WorkingQueue(summary, self._expired)
+        self._queues[summary.queue.id] = working
+        self.queues_bytes += _queue_bytes(summary.queue)
+        self._name(working)
+        return working
+
+    def _name(self, working: WorkingQueue) -> None:
+        """Let its name mean the queue, unless it means another one."""
+        if working.queue.member:
+            self.members[working.queue.id] = working
+        place = (working.queue.vhost, working.queue.name)
+        if self._queues_by_name.setdefault(place, working) is not working:
+            self.twins[working.queue.id] = working
+        else:
+            self._name_counts[working.queue.vhost] = self._name_counts.get(working.queue.vhost, 0) + 1
+
+    def _unname(self, working: WorkingQueue) -> None:
+        """Let its name mean nothing any more, or a twin of the queue."""
+        self.members.pop(working.queue.id, None)
+        place = (working.queue.vhost, working.queue.name)
+        if self.twins.pop(working.queue.id, None) is not None:
+            return
+        del self._queues_by_name[place]
+        self._name_counts[working.queue.vhost] -= 1
+        for twin in list(self.twins.values()):
+            if (twin.queue.vhost, twin.queue.name) == place:
+                del self.twins[twin.queue.id]
+                self._name(twin)
+                return
+
+    def delete_queue(self, queue_id: int, *, only_empty: bool = False) -> WorkingQueue:
+        """Forget the queue with everything in it; its consumers get nothing more. Return what it was."""
+        working = self.queue(queue_id)
+        if only_empty and (len(working) or working.out):
+            raise QueueNotEmpty(working.queue.name, working.queue.vhost)
+        del self._queues[queue_id]
+        self.queues_bytes -= _queue_bytes(working.queue)
+        self._absent_expiries.pop(queue_id, None)
+        if working.original is None:
+            self._unname(working)
+            self.gone.add(working)
+            self.queues_deleted += 1
+        for message in working.purge():
+            self._release(message)
+        for message in working.out.values():
+            self._release(message)
+        working.out.clear()
+        working.parked.clear()
+        for consumer in working.consumers.values():
+            consumer.is_cancelled = True
+            for message_id in list(consumer.leases):
+                consumer.release(message_id)
+            self._fractional.pop(consumer.id, None)
+        return working
+
+    def create_shadow(self, name: str, vhost: str, original: Original) -> WorkingQueue:
+        """Create a queue that stands for one of another node. It has a negative id and is found by that only.
+
+        `delete_queue` ends it.
+        """
+        queue = Queue(self._next_shadow_id, name, vhost, durable=False)
+        self._next_shadow_id -= 1
+        working = self._queues[queue.id] = WorkingQueue(QueueSummary(queue), self._expired)
+        working.original = original
+        self.queues_bytes += _queue_bytes(queue)
+        return working
+
+    def hold(self, working: WorkingQueue, message: Message) -> None:
+        """Take in a message that is out already: it came from another node for one who has asked for it."""
+        self.resident_bytes += message.footprint_bytes
+        working.out[message.id] = message
+        if self._body_limit_bytes is not None and self.resident_bytes > self._body_limit_bytes:
+            self._evict_after(message)
+
+    def active_queues(self, reader: int) -> list[tuple[Queue, int]]:
+        """Return the queues with messages that the reader may see, and how many."""
+        counted = ((working.queue, working.visible_to(reader)) for working in self.queues)
+        return [(queue, count) for queue, count in counted if count]
+
+    def purge(self, queue_id: int) -> tuple[list[Message], int]:
+        """Forget the ready messages; return those that were in memory, and how many others there were."""
+        working = self.queue(queue_id)
+        absent = working.absent
+        gone = working.purge()
+        for message in gone:
+            self._release(message)
+        return gone, absent
+
+    # Message ids
+
+    @property
+    def most_copies(self) -> int:
+        """How many copies a routed message can have: one in each queue."""
+        return len(self._queues)
+
+    @property
+    def message_ids_left(self) -> int:
+        return self.message_id_end - self.next_message_id + sum(end - first for first, end in self._id_ranges)
+
+    @property
+    def first_spare_message_id(self) -> int:
+        """From this one on all ids up to the last that was granted are unused, and nobody else's."""
+        return self._id_ranges[-1][0] if self._id_ranges else self.next_message_id
+
+    def grant_message_ids(self, first: int, count: int) -> None:
+        """Allow the engine to use these ids for new messages, after those it may use already.
+
+        Ids count up: those below are not used any more, if they come too late.
+        """
+        if first < self.message_id_end:
+            return
+        if self.next_message_id == self.message_id_end:
+            self.next_message_id = first
+            self.message_id_end = first + count
+        elif first == self.message_id_end:
+            self.message_id_end += count
+        else:
+            self._id_ranges.append((first, first + count))
+
+    def renew_message_ids(self, first: int, count: int) -> None:
+        """Use these ids for new messages from now on, and none that were granted before."""
+        self._id_ranges.clear()
+        self.next_message_id = first
+        self.message_id_end = first + count
+
+    def use_message_id(self) -> int:
+        """Return the next id for a message. A refused message uses up one as well."""
+        message_id = self.next_message_id
+        if message_id == self.message_id_end:
+            raise RuntimeError("no message ids left: grant_message_ids was not called in time")
+        self.next_message_id += 1
+        if self.next_message_id == self.message_id_end and self._id_ranges:
+            self.next_message_id, self.message_id_end = self._id_ranges.pop(0)
+        return message_id
+
+    # Messages
+
+    def put(self, draft: Draft, queue_ids: Sequence[int], now_us: int) -> Arrival:
+        """Put a message into each of the queues that exist, a copy for each mention.
+
+        All get it or, if something fails, none. The caller has seen to it that there are ids for all.
+        """
+        arrival = Arrival([], [], [])
+        for queue_id in queue_ids:
+            working = self._queues.get(queue_id)
+            if working is None:
+                arrival.missing.append(queue_id)
+                continue
+            traits = working.traits
+            message = Message(
+                self.use_message_id(),
+                queue_id,
+                draft.body,
+                draft.sender,
+                draft.receiver,
+                draft.context,
+                draft.priority if traits.is_plain else traits.priority_of(draft.priority),
+                now_us,
+                draft.expires_us if traits.is_plain else traits.expiry_of(draft.expires_us, now_us),
+                draft.properties,
+                draft.persistent and working.is_stored,
+                draft.origin,
+            )
+            arrival.messages.append(message)
+        if not self.keeps_messages:
+            return arrival
+        accepted = 0
+        try:
+            for message in arrival.messages:
+                accepted += 1
+                delivery = self.accept(self._queues[message.queue_id], message, now_us)
+                if delivery is not None:
+                    arrival.deliveries.append(delivery)
+        except Exception:
+            # Nobody has seen them yet, and the store will not have them.
+            for delivery in arrival.deliveries:
+                delivery.consumer.release(delivery.message.id)
+            for message in arrival.messages[:accepted]:
+                self._revoke(message)
+            raise
+        return arrival
+
+    def _revoke(self, message: Message) -> None:
+        """Undo `accept`, however far it has come."""
+        working = self._queues[message.queue_id]
+        if working.get(message.id) is not None:
+            working.take_anywhere(message)
+        if message.id in working.out:
+            working.settle(message)
+        self._release(message)
+
+    def accept(self, working: WorkingQueue, message: Message, now_us: int) -> Delivery | None:
+        """Take a new message into its queue; return to whom it goes at once, if to anybody."""
+        self.resident_bytes += message.footprint_bytes
+        if message.expires_us is not None:
+            self._expect_expiry((message.expires_us, message.queue_id, message.id))
+        delivery = working.arrive(message, now_us)
+        if self._body_limit_bytes is not None and self.resident_bytes > self._body_limit_bytes:
+            self._evict_after(message)
+        return delivery
+
+    def withdraw(self, message: Message) -> bool:
+        """Take back a message that will not be stored. False if it is, or if somebody has it already."""
+        working = self._queues.get(message.queue_id)
+        if working is None or message.stored or working.get(message.id) is None:
+            return False
+        working.take_anywhere(message)
+        working.settle(message)
+        self._release(message)
+        return True
+
+    def peek(self, queue_id: int, selector: Selector, now_us: int) -> Message | Need | None:
+        """Return the first message that fits without touching it."""
+        working = self._queues.get(queue_id)
+        return None if working is None else working.first(selector, now_us)
+
+    def take(self, queue_id: int, selector: Selector, now_us: int) -> Message | Need | None:
+        """Take out the first message that fits. It is gone with `settle`, or comes back with `restore`."""
+        working = self._queues.get(queue_id)
+        if working is None:
+            return None
+        message = working.first(selector, now_us)
+        if isinstance(message, Message):
+            working.take_out(message)
+        return message
+
+    def settle(self, message: Message, is_acknowledged: bool = False) -> bool:
+        """A message that was taken out is gone for good. False if it is not here: its queue is gone, or another's.
+
+        By identity: a message of a clustered queue that is given away may be back, and delivered, before the one that
+        gave it away hears that it has gone.
+        """
+        working = self._queues.get(message.queue_id)
+        if working is None or working.out.get(message.id) is not message:
+            return False
+        if is_acknowledged:
+            working.acknowledged += 1
+        working.settle(message)
+        self._release(message)
+        return True
+
+    def restore(self, message: Message, now_us: int) -> Delivery | None:
+        """A message that was taken out comes back to its old place, or goes to who waits for one."""
+        working = self._queues.get(message.queue_id)
+        if working is None or working.out.get(message.id) is not message:
+            return None
+        if message.is_paged:
+            self._leave_to_store(message)
+        return working.restore(message, now_us)
+
+    def page_out(self, message: Message) -> int:
+        """Leave body and properties of an unacked message to who has them: the store, or the node of its queue.
+
+        Return how much that freed. It is ready again without them; `page_in` gives them back where they are needed.
+        """
+        working = self._queues.get(message.queue_id)
+        if working is None or message.id not in working.out or message.is_paged:
+            return 0
+        freed = len(message.body) + len(message.properties)
+        # What was purged is kept in memory only: see `IndexedBacklog`.
+        is_stored = message.stored and working.is_stored and not working.is_void(message)
+        if freed < _WORTH_PAGING_BYTES or (working.original is None and not is_stored):
+            return 0
+        message.paged_bytes = len(message.body)
+        message.body = message.properties = b""
+        message.footprint_bytes -= freed
+        self.resident_bytes -= freed
+        return freed
+
+    def page_in(self, message: Message, stored: Message) -> None:
+        """Give a message that is out what `page_out` has left to the store."""
+        if not message.is_paged:
+            return
+        message.body = stored.body
+        message.properties = stored.properties
+        message.paged_bytes = -1
+        working = self._queues.get(message.queue_id)
+        # While it was read its queue may have been deleted, or moved, and what it took was released then.
+        if working is not None and working.out.get(message.id) is message:
+            gained = len(message.body) + len(message.properties)
+            message.footprint_bytes += gained
+            self.resident_bytes += gained
+
+    def lose(self, message: Message) -> None:
+        """A message that is out is not in the store any more, where `page_out` has left it: it is gone."""
+        self.settle(message)
+        message.paged_bytes = -1
+
+    def must_be_whole(self, message: Message) -> bool:
+        """Whether a message has to be paged in before it goes back: its queue was purged while it was out."""
+        working = self._queues.get(message.queue_id)
+        return message.is_paged and working is not None and working.is_void(message)
+
+    @property
+    def next_expiry_us(self) -> int | None:
+        """When the time of a message may be up next; None if none is to expire."""
+        return self._expiries[0][0] if self._expiries else None
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether a read has met messages whose time is up: `expire` returns them."""
+        return bool(self._expired)
+
+    def expire(self, now_us: int, most: int = UNLIMITED) -> list[Message]:
+        """Return messages whose time is up and was not at the last call, about `most`. Each is gone with `settle`.
+
+        Those in memory are taken out now, the others when they are read: `overdue_queue_ids` tells where.
+        """
+        while self._expiries and self._expiries[0][0] <= now_us and len(self._expired) < most:
+            expires_us, queue_id, message_id = heappop(self._expiries)
+            working = self._queues.get(queue_id)
+            if message_id == 0:
+                if self._absent_expiries.get(queue_id) == expires_us:
+                    del self._absent_expiries[queue_id]
+                    if working is not None and working.absent:
+                        self._overdue.add(queue_id)
+                        # Those that are not read because of it may expire any time.
+                        self._expect_absent_expiry(queue_id, now_us + _LOOK_AGAIN_US)
+                continue
+            if self._expiring.pop(message_id, None) is None:
+                continue
+            message = None if working is None else working.get(message_id)
+            if message is not None and queue_id in self._absent_expiries:
+                # Messages expire from the head. Earlier ones may be overdue and only in the store: those are read
+                # first, and the read meets this one in its turn.
+                self._overdue.add(queue_id)
+                self._expect_expiry((now_us + _LOOK_AGAIN_US, queue_id, message_id))
+                continue
+            if working is not None:
+                if message is not None:
+                    working.expire(message)
+                if working.absent:
+                    self._overdue.add(queue_id)
+        expired = [message for message in self._expired if message.queue_id in self._queues]
+        self._expired.clear()
+        return expired
+
+    def overdue_queue_ids(self) -> set[int]:
+        """Return the queues where the time of messages that are not in memory is up since the last call."""
+        overdue, self._overdue = self._overdue, set()
+        return overdue
+
+    # Consumers
+
+    def consume(
+        self,
+        queue_id: int,
+        selector: Selector,
+        prefetch: float,
+        owner: object,
+        *,
+        keeps_none: bool = False,
+        priority: int = 0,
+        shared: SharedWindow | None = None,
+    ) -> Consumer:
+        """Let `owner` be sent messages as they come, each leased until it is settled. `feed` gives it the first.
+
+        With `keeps_none` each is out without a lease and must be settled at once.
+        """
+        working = self.queue(queue_id)
+        consumer = Consumer(
+            self.new_consumer_id(),
+            queue_id,
+            selector,
+            Credit(prefetch),
+            owner,
+            keeps_none=keeps_none,
+            priority=priority,
+            shared=shared,
+        )
+        self._admit(working, consumer)
+        return consumer
+
+    def wait(self, queue_id: int, selector: Selector, owner: object, now_us: int) -> Consumer:
+        """Let `owner` be given the next message that fits, taken out. Nothing fits now, or it is not in memory."""
+        working = self.queue(queue_id)
+        consumer = Consumer(self.new_consumer_id(), queue_id, selector, Credit(1), owner, takes=True)
+        self._admit(working, consumer)
+        if working.feed(consumer, now_us):
+            raise AssertionError("wait is for when take has found nothing")
+        return consumer
+
+    def set_prefetch(self, consumer: Consumer, prefetch: float) -> None:
+        """Change the consumer's credit, at once: `feed` gives it what it may have now; what it has it keeps."""
+        consumer.credit = Credit(prefetch)
+        self._fractional.pop(consumer.id, None)
+        if consumer.credit.is_fractional and not consumer.is_cancelled and consumer.queue_id in self._queues:
+            self._fractional[consumer.id] = consumer
+
+    def cancel(self, consumer: Consumer) -> Consumer | None:
+        """Send the consumer no more; what it holds it may still settle. Return who is to be fed in its place."""
+        consumer.is_cancelled = True
+        self._fractional.pop(consumer.id, None)
+        working = self._queues.get(consumer.queue_id)
+        return None if working is None else working.dismiss(consumer)
+
+    def pause(self, consumer: Consumer, reason: int) -> None:
+        """Send the consumer no more, until it is no longer paused for any reason and `feed` is called."""
+        consumer.paused_for |= reason
+        working = self._queues.get(consumer.queue_id)
+        if working is not None:
+            working.stop_waiting(consumer)
+
+    def acknowledge(self, consumer: Consumer, message_ids: Sequence[int]) -> list[Message]:
+        """End the leases; return the messages, which `settle` or `restore` must follow. All or none."""
+        for message_id in message_ids:
+            if message_id not in consumer.leases:
+                raise LeaseNotFound(message_id)
+        messages = [consumer.leases[message_id] for message_id in dict.fromkeys(message_ids)]
+        for message in messages:
+            consumer.release(message.id)
+        return messages
+
+    def requeue(self, messages: Iterable[Message], now_us: int) -> list[Delivery]:
+        """Bring messages whose leases ended back to their old places; each counts as delivered once more."""
+        by_queue: dict[int, list[Message]] = {}
+        for message in messages:
+            working = self._queues.get(message.queue_id)
+            if working is not None and message.id in working.out:
+                message.delivery_count += 1
+                by_queue.setdefault(message.queue_id, []).append(message)
+                if message.is_paged:
+                    self._leave_to_store(message)
+        return [
+            delivery
+            for queue_id, returned in by_queue.items()
+            for delivery in self._queues[queue_id].requeue(returned, now_us)
+        ]
+
+    def feed(
+        self, consumer: Consumer, now_us: int, most: int = UNLIMITED, most_bytes: int = UNLIMITED
+    ) -> list[Delivery]:
+        """Give the consumer what its credit allows, after it came or settled something.
+
+        Up to so many, and until their bodies hold so much.
+        """
+        working = self._queues.get(consumer.queue_id)
+        return [] if working is None or consumer.is_cancelled else working.feed(consumer, now_us, most, most_bytes)
+
+    @property
+    def has_fractional_consumers(self) -> bool:
+        return bool(self._fractional)
+
+    @property
+    def fractional_queue_ids(self) -> set[int]:
+        """The queues that have consumers with a fractional prefetch."""
+        return {consumer.queue_id for consumer in self._fractional.values()}
+
+    def tick(self, now_us: int) -> list[Delivery]:
+        """Let consumers with a fractional prefetch have what the present slot allows."""
+        return [delivery for consumer in list(self._fractional.values()) for delivery in self.feed(consumer, now_us)]
+
+    # What comes from the store
+
+    def loaded(self, queue_id: int, load: Load, messages: Sequence[Message], now_us: int) -> list[Delivery]:
+        """Take in messages that a `Load` asked for, and give them to who waits."""
+        working = self._queues.get(queue_id)
+        if working is None:
+            return []
+        # Make room before they are in: those who wait for them must find them.
+        self._evict_for(sum(message.footprint_bytes for message in messages))
+        for message in working.loaded(load, messages):
+            self.resident_bytes += message.footprint_bytes
+            if message.expires_us is not None:
+                self._expect_expiry((message.expires_us, queue_id, message.id))
+        return working.feed_blocked(now_us)
+
+    def wake(self, queue_id: int, now_us: int) -> list[Delivery]:
+        """Try again for all who wait for the store: an index that they need is there."""
+        working = self._queues.get(queue_id)
+        self._evict_for(0)
+        return [] if working is None else working.feed_blocked(now_us)
+
+    def expect_expiries(self, expiries: Iterable[tuple[int, int]]) -> None:
+        """Remember (queue_id, expires_us) of the first messages to expire that recovery left in the store."""
+        for queue_id, expires_us in expiries:
+            self._expect_absent_expiry(queue_id, expires_us)
+
+    # Inside
+
+    def new_consumer_id(self) -> int:
+        """Return a number that no consumer here has."""
+        consumer_id = self._next_consumer_id
+        self._next_consumer_id += 1
+        return consumer_id
+
+    def _admit(self, working: WorkingQueue, consumer: Consumer) -> None:
+        working.admit(consumer)
+        if consumer.credit.is_fractional:
+            self._fractional[consumer.id] = consumer
+
+    def _expect_expiry(self, expiry: Expiry) -> None:
+        self._expiring[expiry[2]] = expiry
+        heappush(self._expiries, expiry)
+        self._sweep_expiries()
+
+    def _expect_absent_expiry(self, queue_id: int, expires_us: int) -> None:
+        expected_us = self._absent_expiries.get(queue_id)
+        if expected_us is None or expires_us < expected_us:
+            self._absent_expiries[queue_id] = expires_us
+            heappush(self._expiries, (expires_us, queue_id, 0))
+
+    def _sweep_expiries(self) -> None:
+        """Forget what has become stale: most messages are gone, or left to the store, before their time is up."""
+        if len(self._expiries) > _FEW + 2 * (len(self._expiring) + len(self._absent_expiries)):
+            absent = [(expires_us, queue_id, 0) for queue_id, expires_us in self._absent_expiries.items()]
+            self._expiries = [*self._expiring.values(), *absent]
+            heapify(self._expiries)
+
+    def _leave_to_store(self, message: Message) -> None:
+        """A message is not in memory any more, but for its place in its queue."""
+        self.resident_bytes -= message.footprint_bytes
+        if message.expires_us is not None:
+            self._expiring.pop(message.id, None)
+            self._expect_absent_expiry(message.queue_id, message.expires_us)
+
+    def _release(self, message: Message) -> None:
+        self.resident_bytes -= message.footprint_bytes
+        if message.expires_us is not None:
+            self._expiring.pop(message.id, None)
+
+    def _evict_after(self, message: Message) -> None:
+        """A message has come and there is more in memory than there may be."""
+        self._eviction_pause_bytes -= message.footprint_bytes
+        if self._eviction_pause_bytes < 0:
+            self._evict_for(0)
+
+    def evict(self) -> None:
+        """Leave messages to the store that it has by now, if memory holds more than it may."""
+        if self._body_limit_bytes is not None and self.resident_bytes > self._body_limit_bytes:
+            self._evict_for(0)
+
+    def _evict_for(self, incoming_bytes: int) -> None:
+        """Leave messages to the store until what is in memory and what comes keep within the limit."""
+        if self.resident_limit_bytes is None:
+            return
+        self.absent_bytes = absent_bytes = sum(working.absent_bytes for working in self._queues.values())
+        limit = max(self.resident_limit_bytes - absent_bytes, self.resident_limit_bytes // _BODY_SHARE)
+        self._body_limit_bytes = limit
+        if self.resident_bytes + incoming_bytes <= limit:
+            return
+        share = limit // _EVICT_SHARE
+        wanted = self.resident_bytes + incoming_bytes - limit + share
+        fullest = sorted(self._queues.values(), key=lambda working: len(working) - working.absent, reverse=True)
+        for keep_bytes in (share, 0):
+            for working in fullest:
+                before = self.resident_bytes
+                for message in working.evict(wanted, keep_bytes):
+                    self._leave_to_store(message)
+                wanted -= before - self.resident_bytes
+                if wanted <= 0:
+                    self._sweep_expiries()
+                    return
+        if self.page_out_unacked(wanted) < wanted:
+            # Little could be evicted: it is not worth trying again for every message.
+            self._eviction_pause_bytes = share // 2
+
+
+def _queue_bytes(queue: Queue) -> int:
+    return QUEUE_BYTES + size_of(queue.arguments)
+
+
+def _check_name(name: str) -> None:
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidName(f"a name of {len(name)} characters is longer than {MAX_NAME_LENGTH}")

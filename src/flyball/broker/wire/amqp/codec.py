@@ -1,0 +1,689 @@
+"""Frames of AMQP 0-9-1: bytes in, commands out, and back.
+
+Sans-IO: the caller owns the socket. Reading publishes and acks and writing deliveries are the hot paths here; what is
+rare or wrong goes frame by frame. Which method is allowed when is the session's to decide.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Container, Mapping
+from typing import Final, TypeAlias
+
+from flyball.broker.wire.amqp.fields import (
+    FRAME_BODY,
+    FRAME_END,
+    FRAME_HEADER,
+    FRAME_HEARTBEAT,
+    FRAME_METHOD,
+    FRAME_OVERHEAD,
+    AmqpError,
+    finish,
+    read_octet,
+    read_shortstr,
+    skip_shortstr,
+    write_shortstr,
+)
+from flyball.broker.wire.amqp.methods import (
+    CLIENT_METHODS,
+    METHODS,
+    SERVER_METHODS,
+    BasicAck,
+    BasicDeliver,
+    BasicGetOk,
+    BasicNack,
+    BasicPublish,
+    BasicReturn,
+    Method,
+)
+from flyball.broker.wire.amqp.reply_codes import ReplyCode
+
+PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+
+FRAME_MIN_SIZE: Final = 4096
+"""The least `frame_max` that a peer may ask for."""
+
+HANDSHAKE_FRAME_MAX: Final = FRAME_MIN_SIZE
+"""The largest frame before tuning, as in the specification and RabbitMQ 3.10."""
+
+_FRAME_HEAD_BYTES: Final = 7
+_CONTENT_HEAD_BYTES: Final = 12
+_BASIC: Final = 60
+_CONNECTION: Final = 10
+_ACK: Final = BasicAck.CLASS_ID << 16 | BasicAck.METHOD_ID
+_NACK: Final = BasicNack.CLASS_ID << 16 | BasicNack.METHOD_ID
+_PUBLISH: Final = BasicPublish.CLASS_ID << 16 | BasicPublish.METHOD_ID
+
+_FRAME_HEAD: Final = struct.Struct(">BHI")
+_KEY: Final = struct.Struct(">I")
+# A whole method frame up to its fields: type, channel, size, class and method.
+_METHOD_HEAD: Final = struct.Struct(">BHII")
+_ACK_FIELDS: Final = struct.Struct(">QBB")
+_ACK_FRAME_BYTES: Final = 21
+_ACK_SIZE: Final = 13
+_CONTENT_HEAD: Final = struct.Struct(">HHQ")
+# From the end octet of a method frame to the properties: end and type, channel, size, class and weight, body size.
+_END_TO_PROPERTIES: Final = struct.Struct(">HHIIQ")
+_END_TO_PROPERTIES_BYTES: Final = 20
+_HEADER_FOLLOWS: Final = FRAME_END << 8 | FRAME_HEADER
+_BASIC_WITHOUT_WEIGHT: Final = _BASIC << 16
+# From the end octet of a header frame to the body: end and type, channel, size.
+_END_TO_BODY: Final = struct.Struct(">HHI")
+_END_TO_BODY_BYTES: Final = 8
+_BODY_FOLLOWS: Final = FRAME_END << 8 | FRAME_BODY
+# Where a publish's frame has its exchange's name: behind class, method and ticket.
+_ORIGIN_AT: Final = 13
+_MANDATORY: Final = 1
+_IMMEDIATE: Final = 2
+# A longer beginning is not remembered for the next publish.
+_REPEAT_LIMIT: Final = 1024
+
+
+class ProtocolHeader:
+    """The first eight octets of a connection, whatever they are."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProtocolHeader) and other.raw == self.raw
+
+    def __hash__(self) -> int:
+        return hash(self.raw)
+
+    def __repr__(self) -> str:
+        return f"ProtocolHeader({self.raw!r})"
+
+
+class Heartbeat:
+    """A sign of life."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Heartbeat)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return "Heartbeat()"
+
+
+class Publish:
+    """A basic.publish with its content, undecoded: `read_origin` reads `origin`, `essentials` reads `properties`.
+
+    Publishes with the same origin or properties in a row have the same object there.
+    """
+
+    __slots__ = ("body", "channel", "immediate", "mandatory", "origin", "properties")
+
+    def __init__(
+        self, channel: int, origin: bytes, mandatory: bool, immediate: bool, properties: bytes, body: bytes
+    ) -> None:
+        self.channel = channel
+        self.origin = origin
+        self.mandatory = mandatory
+        self.immediate = immediate
+        self.properties = properties
+        self.body = body
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Publish)
+            and other.channel == self.channel
+            and other.origin == self.origin
+            and other.mandatory == self.mandatory
+            and other.immediate == self.immediate
+            and other.properties == self.properties
+            and other.body == self.body
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.channel, self.origin, self.properties, self.body))
+
+    def __repr__(self) -> str:
+        flags = f"mandatory={self.mandatory}, immediate={self.immediate}"
+        return f"Publish({self.channel}, {self.origin!r}, {flags}, {self.properties!r}, {self.body!r})"
+
+
+class Oversized:
+    """A content header announced a body of `size` octets, more than allowed. The body will be skipped."""
+
+    __slots__ = ("channel", "size")
+
+    def __init__(self, channel: int, size: int) -> None:
+        self.channel = channel
+        self.size = size
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Oversized) and other.channel == self.channel and other.size == self.size
+
+    def __hash__(self) -> int:
+        return hash((self.channel, self.size))
+
+    def __repr__(self) -> str:
+        return f"Oversized({self.channel}, {self.size})"
+
+
+Command: TypeAlias = "ProtocolHeader | Heartbeat | Method | Publish | Oversized"
+
+_Parser: TypeAlias = Callable[[int, bytes, int, int], Method]
+
+
+def _parse_publish(channel: int, data: bytes, at: int, end: int) -> Publish:
+    """Return the publish, still without content, whose fields are `data[at:end]`."""
+    bits_at = skip_shortstr(data, skip_shortstr(data, at + 2, end), end)
+    bits = read_octet(data, bits_at, end)
+    finish(bits_at + 1, end)
+    return Publish(channel, data[at + 2 : bits_at], bits & _MANDATORY != 0, bits & _IMMEDIATE != 0, b"", b"")
+
+
+def _parsers(methods: Mapping[int, type[Method]]) -> dict[int, _Parser]:
+    return {key: method.parse for key, method in methods.items()}
+
+
+_HEARTBEAT: Final = Heartbeat()
+_FROM_CLIENT: Final = _parsers(CLIENT_METHODS)
+_FROM_SERVER: Final = _parsers(SERVER_METHODS)
+
+
+_WithContent: TypeAlias = "Publish | BasicDeliver | BasicReturn | BasicGetOk"
+
+
+class _Content:
+    """A content on its way: of which command, how much of it is missing, and what is there."""
+
+    __slots__ = ("body", "command", "has_header", "is_skipped", "missing", "properties")
+
+    def __init__(self, command: _WithContent) -> None:
+        self.command: _WithContent = command
+        self.has_header = False
+        self.is_skipped = False
+        self.missing = 0
+        self.properties = b""
+        # Not a list of pieces: those of a peer that sends an octet a frame would take many times the body's size.
+        self.body = bytearray()
+
+
+class Decoder:
+    """Turns the bytes of one direction of a connection into commands.
+
+    After an AmqpError the stream is lost: every further `next_command` raises it again. `frame_max` and
+    `channel_max` are to be set when they are negotiated; 0 is no limit. What channels send is only gathered where it
+    may come to something: see `is_connection_only`, `open_channels` and `is_discarding`.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_contents",
+        "_from_server",
+        "_last_publish",
+        "_last_publish_frame",
+        "_needed",
+        "_offset",
+        "_parsers",
+        "_partial",
+        "_repeat",
+        "_repeat_body_bytes",
+        "_started",
+        "channel_max",
+        "content_bytes",
+        "frame_max",
+        "is_connection_only",
+        "is_discarding",
+        "max_body_bytes",
+        "open_channels",
+    )
+
+    def __init__(self, frame_max: int, max_body_bytes: int, from_server: bool = False) -> None:
+        self.frame_max = frame_max
+        self.channel_max = 0
+        self.max_body_bytes = max_body_bytes
+        # Before connection.open: a frame of another channel than 0 is an error, before anything of it is kept.
+        self.is_connection_only = False
+        # The channels whose contents are gathered; those of others are an error. None: all are.
+        self.open_channels: Container[int] | None = None
+        # While the connection closes: contents are dropped frame by frame.
+        self.is_discarding = False
+        # What the unfinished contents hold.
+        self.content_bytes = 0
+        self._from_server = from_server
+        self._parsers: dict[int, _Parser] = _FROM_SERVER if from_server else _FROM_CLIENT
+        # A server answers a protocol header with a method, unless it refuses.
+        self._started = from_server
+        # Frames are read from `_buffer`, the caller's own bytes as a rule. A frame that is not complete gathers
+        # in `_partial` until there are `_needed` bytes, so that no byte is copied more than a few times.
+        self._buffer = b""
+        self._offset = 0
+        self._partial = bytearray()
+        self._needed = 0
+        self._contents: dict[int, _Content] = {}
+        # A publisher repeats itself: the method frame of its last publish, with the end octet, and what was in it;
+        # and if two in a row had the same properties, all octets from there to the body.
+        self._last_publish_frame = b""
+        self._last_publish = Publish(0, b"", False, False, b"", b"")
+        self._repeat = b""
+        self._repeat_body_bytes = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take the bytes that arrived. Cheapest when `next_command` has returned None before."""
+        if self._partial:
+            self._partial += data
+        elif self._offset == len(self._buffer):
+            self._buffer = data
+            self._offset = 0
+        else:
+            self._partial += memoryview(self._buffer)[self._offset :]
+            self._partial += data
+            self._buffer = b""
+            self._offset = 0
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What is kept of commands that are not complete, or not read yet."""
+        return self.content_bytes + len(self._partial) + len(self._buffer) - self._offset
+
+    def clear(self) -> None:
+        """Let go of everything that was fed: nothing more is read from this stream."""
+        self._buffer = b""
+        self._offset = 0
+        self._partial = bytearray()
+        self._contents.clear()
+        self.content_bytes = 0
+        self._last_publish = Publish(0, b"", False, False, b"", b"")
+        self._last_publish_frame = self._repeat = b""
+
+    def next_command(self) -> Command | None:
+        """Return the next command, or None until more bytes are fed. Raises AmqpError."""
+        if self._partial:
+            if len(self._partial) < self._needed:
+                return None
+            self._buffer = bytes(self._partial)
+            self._partial = bytearray()
+        if self._contents or not self._started:
+            return self._next_by_frames()
+        buffer = self._buffer
+        at = self._offset
+        repeat = self._repeat
+        if repeat and buffer.startswith(repeat, at):
+            start = at + len(repeat)
+            stop = start + self._repeat_body_bytes
+            if stop < len(buffer) and buffer[stop] == FRAME_END:
+                self._offset = stop + 1
+                last = self._last_publish
+                return Publish(
+                    last.channel, last.origin, last.mandatory, last.immediate, last.properties, buffer[start:stop]
+                )
+        if len(buffer) - at < _ACK_FRAME_BYTES:
+            return self._next_by_frames()
+        kind, channel, size, key = _METHOD_HEAD.unpack_from(buffer, at)
+        if kind == FRAME_METHOD and channel != 0:
+            if key == _PUBLISH and not self._from_server:
+                publish = self._next_publish(at, channel, size)
+                if publish is not None:
+                    return publish
+            elif key == _ACK and size == _ACK_SIZE:
+                tag, bits, end = _ACK_FIELDS.unpack_from(buffer, at + 11)
+                if end == FRAME_END:
+                    self._offset = at + _ACK_FRAME_BYTES
+                    return BasicAck(channel, tag, bits & 1 != 0)
+        return self._next_by_frames()
+
+    def _next_publish(self, at: int, channel: int, size: int) -> Publish | None:
+        """Return the publish that begins at `at` if all of it is there and its body is one frame.
+
+        None says that it is not like that, or that something is wrong with it: going frame by frame will tell.
+        """
+        buffer = self._buffer
+        available = len(buffer)
+        frame_max = self.frame_max or available
+        end = at + _FRAME_HEAD_BYTES + size
+        properties_at = end + _END_TO_PROPERTIES_BYTES
+        if properties_at > available or size > frame_max:
+            return None
+        follows, header_channel, header_size, class_and_weight, body_size = _END_TO_PROPERTIES.unpack_from(
+            buffer, end
+        )
+        body_at = end + 1 + header_size + FRAME_OVERHEAD + _FRAME_HEAD_BYTES
+        stop = body_at + body_size
+        if (
+            follows != _HEADER_FOLLOWS
+            or header_channel != channel
+            or class_and_weight != _BASIC_WITHOUT_WEIGHT
+            or header_size < _CONTENT_HEAD_BYTES
+            or header_size > frame_max
+            or body_size == 0
+            or body_size > self.max_body_bytes
+            or body_size > frame_max
+            or stop >= available
+            or buffer[stop] != FRAME_END
+        ):
+            return None
+        follows, body_channel, body_frame_size = _END_TO_BODY.unpack_from(buffer, body_at - _END_TO_BODY_BYTES)
+        if follows != _BODY_FOLLOWS or body_channel != channel or body_frame_size != body_size:
+            return None
+        if not self._last_publish_frame or not buffer.startswith(self._last_publish_frame, at):
+            routing_key_at = at + _ORIGIN_AT + 1 + buffer[at + _ORIGIN_AT]
+            if routing_key_at >= end - 1 or routing_key_at + 1 + buffer[routing_key_at] != end - 1:
+                return None
+            bits = buffer[end - 1]
+            self._last_publish_frame = buffer[at : end + 1]
+            origin = buffer[at + _ORIGIN_AT : end - 1]
+            properties = self._last_publish.properties
+            self._last_publish = Publish(
+                channel, origin, bits & _MANDATORY != 0, bits & _IMMEDIATE != 0, properties, b""
+            )
+        last = self._last_publish
+        properties = buffer[properties_at : body_at - _END_TO_BODY_BYTES]
+        if properties == last.properties:
+            properties = last.properties
+            self._repeat = buffer[at:body_at] if body_at - at < _REPEAT_LIMIT else b""
+            self._repeat_body_bytes = body_size
+        else:
+            last.properties = properties
+            self._repeat = b""
+        self._offset = stop + 1
+        return Publish(channel, last.origin, last.mandatory, last.immediate, properties, buffer[body_at:stop])
+
+    def _next_by_frames(self) -> Command | None:
+        """Like `next_command`, frame by frame."""
+        while True:
+            buffer = self._buffer
+            at = self._offset
+            start = at + _FRAME_HEAD_BYTES
+            if not self._started:
+                return self._protocol_header()
+            if start > len(buffer):
+                self._wait(_FRAME_HEAD_BYTES)
+                return None
+            kind, channel, size = _FRAME_HEAD.unpack_from(buffer, at)
+            # As RabbitMQ does, forgive peers that forget what a frame has besides its payload.
+            if size > self.frame_max > 0:
+                raise AmqpError(
+                    ReplyCode.FRAME_ERROR,
+                    f"type {kind}: a frame of {size} octets, {self.frame_max - FRAME_OVERHEAD} are allowed",
+                )
+            end: int = start + size
+            if end >= len(buffer):
+                self._wait(FRAME_OVERHEAD + size)
+                return None
+            if buffer[end] != FRAME_END:
+                raise AmqpError(ReplyCode.FRAME_ERROR, f"type {kind}: invalid frame end marker {buffer[end]}")
+            command = self._take_frame(kind, channel, start, end)
+            self._offset = end + 1
+            if command is not None:
+                return command
+
+    def _protocol_header(self) -> Command | None:
+        stop = self._offset + len(PROTOCOL_HEADER)
+        if stop > len(self._buffer):
+            self._wait(len(PROTOCOL_HEADER))
+            return None
+        header = ProtocolHeader(self._buffer[self._offset : stop])
+        self._offset = stop
+        self._started = True
+        return header
+
+    def _wait(self, needed: int) -> None:
+        """Remember how many bytes the next frame takes; let go of what was read."""
+        self._needed = needed
+        if self._offset == len(self._buffer):
+            self._buffer = b""
+            self._offset = 0
+
+    def _take_frame(self, kind: int, channel: int, at: int, end: int) -> Command | None:
+        """Take the frame whose payload is at `at`; return the command that is complete with it, if one is."""
+        if channel != 0 and self.is_connection_only:
+            raise AmqpError(ReplyCode.UNEXPECTED_FRAME, f"type {kind}: a frame of channel {channel} before open")
+        if self.is_discarding and kind in (FRAME_HEADER, FRAME_BODY):
+            return None
+        if kind == FRAME_METHOD and end - at >= _KEY.size:
+            return self._take_method(channel, at, end)
+        if kind == FRAME_HEADER and end - at >= _CONTENT_HEAD_BYTES:
+            return self._take_header(channel, at, end)
+        if kind == FRAME_BODY:
+            return self._take_body(channel, at, end)
+        if kind != FRAME_HEARTBEAT or at != end:
+            raise AmqpError(ReplyCode.FRAME_ERROR, f"type {kind}, {end - at} octets: unknown frame")
+        if channel != 0:
+            raise AmqpError(ReplyCode.UNEXPECTED_FRAME, f"type {kind}: a heartbeat on channel {channel}")
+        return _HEARTBEAT
+
+    def _take_method(self, channel: int, at: int, end: int) -> Command | None:
+        key: int = _KEY.unpack_from(self._buffer, at)[0]
+        class_id, method_id = key >> 16, key & 0xFFFF
+        content = self._contents.get(channel)
+        if content is not None:
+            if not content.is_skipped:
+                raise _unexpected_frame(content)
+            # A peer that has heard in time that its body is refused need not send the rest.
+            self._drop_content(channel, content)
+        if key not in METHODS:
+            text = f"unknown method {method_id} of class {class_id}"
+            raise AmqpError(ReplyCode.NOT_IMPLEMENTED, text, class_id, method_id)
+        # On channel 0 the session has something to say to methods that are not for it.
+        parse = METHODS[key].parse if channel == 0 else self._parsers.get(key)
+        if parse is None or (channel != 0 and class_id == _CONNECTION):
+            raise AmqpError(ReplyCode.COMMAND_INVALID, "unimplemented method", class_id, method_id)
+        try:
+            if key == _PUBLISH and channel != 0:
+                self._begin_content(channel, _parse_publish(channel, self._buffer, at + _KEY.size, end))
+                return None
+            method = parse(channel, self._buffer, at + _KEY.size, end)
+        except AmqpError as error:
+            if error.code is ReplyCode.SYNTAX_ERROR:
+                # RabbitMQ tells arguments that make no sense from frames that make none by the ids alone.
+                raise AmqpError(ReplyCode.FRAME_ERROR, f"cannot decode: {error.text}", class_id, method_id) from None
+            raise
+        if channel != 0 and isinstance(method, BasicDeliver | BasicReturn | BasicGetOk):
+            self._begin_content(channel, method)
+            return None
+        return method
+
+    def _begin_content(self, channel: int, command: _WithContent) -> None:
+        if self.is_discarding:
+            return
+        # RabbitMQ says the same, but only when the content is complete: until then it takes memory.
+        if self.open_channels is not None and channel not in self.open_channels:
+            raise AmqpError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'", _BASIC, _method_id_of(command))
+        if len(self._contents) >= self.channel_max > 0:
+            raise AmqpError(
+                ReplyCode.NOT_ALLOWED,
+                f"number of channels opened ({len(self._contents)}) has reached the negotiated channel_max "
+                f"({self.channel_max})",
+            )
+        self._contents[channel] = _Content(command)
+
+    def _take_header(self, channel: int, at: int, end: int) -> Command | None:
+        content = self._contents.get(channel)
+        if content is None or content.has_header:
+            raise _unexpected_frame(content)
+        class_id, weight, size = _CONTENT_HEAD.unpack_from(self._buffer, at)
+        if weight != 0:
+            raise _unexpected_frame(content)
+        if class_id != _BASIC:
+            text = f"expected content header for class {_BASIC}, got one for class {class_id} instead"
+            raise _content_error(ReplyCode.UNEXPECTED_FRAME, text, content)
+        properties = self._buffer[at + _CONTENT_HEAD_BYTES : end]
+        if size == 0:
+            return self._finish_content(channel, content, properties, b"")
+        content.has_header = True
+        content.missing = size
+        if size > self.max_body_bytes:
+            content.is_skipped = True
+            return Oversized(channel, size)
+        content.properties = properties
+        self.content_bytes += len(properties)
+        return None
+
+    def _take_body(self, channel: int, at: int, end: int) -> Command | None:
+        content = self._contents.get(channel)
+        if content is None or not content.has_header:
+            raise _unexpected_frame(content)
+        missing = content.missing - (end - at)
+        if missing < 0:
+            text = "content body frame exceeds remaining content size"
+            raise _content_error(ReplyCode.FRAME_ERROR, text, content)
+        content.missing = missing
+        if content.is_skipped:
+            if missing == 0:
+                self._drop_content(channel, content)
+            return None
+        if missing == 0 and not content.body:
+            return self._finish_content(channel, content, content.properties, self._buffer[at:end])
+        content.body += memoryview(self._buffer)[at:end]
+        self.content_bytes += end - at
+        if missing == 0:
+            return self._finish_content(channel, content, content.properties, bytes(content.body))
+        return None
+
+    def _finish_content(self, channel: int, content: _Content, properties: bytes, body: bytes) -> Command:
+        self._drop_content(channel, content)
+        command = content.command
+        command.properties = properties
+        command.body = body
+        return command
+
+    def _drop_content(self, channel: int, content: _Content) -> None:
+        del self._contents[channel]
+        self.content_bytes -= len(content.properties) + len(content.body)
+
+
+def _unexpected_frame(content: _Content | None) -> AmqpError:
+    """Return the error for a frame that does not continue `content`, or that has none to continue."""
+    if content is None:
+        text = "expected method frame, got non method frame instead"
+        return AmqpError(ReplyCode.UNEXPECTED_FRAME, text)
+    if content.has_header:
+        text = "expected content body, got non content body frame instead"
+    else:
+        text = f"expected content header for class {_BASIC}, got non content header frame instead"
+    return _content_error(ReplyCode.UNEXPECTED_FRAME, text, content)
+
+
+def _content_error(code: ReplyCode, text: str, content: _Content) -> AmqpError:
+    return AmqpError(code, text, _BASIC, _method_id_of(content.command))
+
+
+def _method_id_of(command: _WithContent) -> int:
+    return BasicPublish.METHOD_ID if isinstance(command, Publish) else command.METHOD_ID
+
+
+def read_origin(origin: bytes) -> tuple[str, str]:
+    """Return exchange and routing key. Raises AmqpError unless `origin` is exactly two short strings."""
+    exchange, at = read_shortstr(origin, 0, len(origin))
+    routing_key, at = read_shortstr(origin, at, len(origin))
+    finish(at, len(origin))
+    return exchange, routing_key
+
+
+def write_origin(exchange: str, routing_key: str) -> bytes:
+    return write_shortstr(exchange) + write_shortstr(routing_key)
+
+
+_DELIVER_IDS: Final = struct.pack(">HH", BasicDeliver.CLASS_ID, BasicDeliver.METHOD_ID)
+_DELIVERY_FIELDS: Final = struct.Struct(">QB")
+_GET_OK_FRAME: Final = struct.Struct(">BHIHHQB")
+_RETURN_FRAME: Final = struct.Struct(">BHIHHH")
+_ACK_FRAME: Final = struct.Struct(">BHIIQBB")
+_COUNT: Final = struct.Struct(">I")
+_HEADER_FRAME: Final = struct.Struct(">BHIIQ")
+_END: Final = b"\xce"
+
+
+def delivery_prefix(consumer_tag: str) -> bytes:
+    """Return what `encode_delivery` wants to know of a consumer."""
+    return _DELIVER_IDS + write_shortstr(consumer_tag)
+
+
+def encode_delivery(
+    channel: int,
+    prefix: bytes,
+    delivery_tag: int,
+    redelivered: bool,
+    origin: bytes,
+    properties: bytes,
+    body: bytes,
+    frame_max: int,
+) -> bytes:
+    """Return a basic.deliver with its content; `prefix` is the consumer's, `frame_max` the peer's, 0 for any."""
+    size = len(body)
+    if size == 0 or size > frame_max - FRAME_OVERHEAD:
+        head = _FRAME_HEAD.pack(FRAME_METHOD, channel, len(prefix) + 9 + len(origin))
+        fields = _DELIVERY_FIELDS.pack(delivery_tag, redelivered)
+        return b"".join((head, prefix, fields, origin, _END, encode_content(channel, properties, body, frame_max)))
+    # All that encode_content would do, for a body of one frame.
+    return b"".join(
+        (
+            _FRAME_HEAD.pack(FRAME_METHOD, channel, len(prefix) + 9 + len(origin)),
+            prefix,
+            _DELIVERY_FIELDS.pack(delivery_tag, redelivered),
+            origin,
+            _END_TO_PROPERTIES.pack(
+                _HEADER_FOLLOWS, channel, _CONTENT_HEAD_BYTES + len(properties), _BASIC_WITHOUT_WEIGHT, size
+            ),
+            properties,
+            _END_TO_BODY.pack(_BODY_FOLLOWS, channel, size),
+            body,
+            _END,
+        )
+    )
+
+
+def encode_get_ok(
+    channel: int,
+    delivery_tag: int,
+    redelivered: bool,
+    message_count: int,
+    origin: bytes,
+    properties: bytes,
+    body: bytes,
+    frame_max: int,
+) -> bytes:
+    """Return a basic.get-ok with its content."""
+    head = _GET_OK_FRAME.pack(
+        FRAME_METHOD, channel, 17 + len(origin), _BASIC, BasicGetOk.METHOD_ID, delivery_tag, redelivered
+    )
+    content = encode_content(channel, properties, body, frame_max)
+    return b"".join((head, origin, _COUNT.pack(message_count), _END, content))
+
+
+def encode_return(
+    channel: int, reply_code: int, reply_text: str, origin: bytes, properties: bytes, body: bytes, frame_max: int
+) -> bytes:
+    """Return a basic.return with its content."""
+    text = write_shortstr(reply_text)
+    size = 6 + len(text) + len(origin)
+    head = _RETURN_FRAME.pack(FRAME_METHOD, channel, size, _BASIC, BasicReturn.METHOD_ID, reply_code)
+    return b"".join((head, text, origin, _END, encode_content(channel, properties, body, frame_max)))
+
+
+def encode_content(channel: int, properties: bytes, body: bytes, frame_max: int) -> bytes:
+    """Return the header and body frames of a content; `frame_max` is the peer's, 0 for any."""
+    size = len(body)
+    head = _HEADER_FRAME.pack(
+        FRAME_HEADER, channel, _CONTENT_HEAD_BYTES + len(properties), _BASIC_WITHOUT_WEIGHT, size
+    )
+    step = frame_max - FRAME_OVERHEAD if frame_max else size
+    if 0 < size <= step:
+        return b"".join((head, properties, _END_TO_BODY.pack(_BODY_FOLLOWS, channel, size), body, _END))
+    pieces: list[bytes | memoryview] = [head, properties, _END]
+    view = memoryview(body)
+    for at in range(0, size, max(step, 1)):
+        piece = view[at : at + step]
+        pieces += (_FRAME_HEAD.pack(FRAME_BODY, channel, len(piece)), piece, _END)
+    return b"".join(pieces)
+
+
+def encode_ack(channel: int, delivery_tag: int, multiple: bool) -> bytes:
+    """Return a basic.ack: a server's confirm of what was published."""
+    return _ACK_FRAME.pack(FRAME_METHOD, channel, _ACK_SIZE, _ACK, delivery_tag, multiple, FRAME_END)
+
+
+def encode_nack(channel: int, delivery_tag: int, multiple: bool) -> bytes:
+    """Return a basic.nack: a server's word that what was published is lost."""
+    return _ACK_FRAME.pack(FRAME_METHOD, channel, _ACK_SIZE, _NACK, delivery_tag, multiple, FRAME_END)

@@ -1,8 +1,0 @@
-"""Routing as AMQP does it: from an exchange, by its bindings, to the names of queues.
-
-Knows neither queues nor messages, only their names, routing keys and headers.
-"""
-
-from flyball.engine.routing.router import Removal, Router
-
-__all__ = ["Removal", "Router"]
