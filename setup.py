@@ -26,7 +26,7 @@ HOT_MODULES = (
     "src/flyball/broker/engine/*.py",
     "src/flyball/broker/engine/routing/*.py",
     "src/flyball/server/amqp/consuming.py",
-    "src/flyball/server/amqp/intake.py",
+    "src/flyball/broker/core/intake.py",
     "src/flyball/server/amqp/publishing.py",
 )
 

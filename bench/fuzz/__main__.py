@@ -22,7 +22,7 @@ from pathlib import Path
 
 from bench.fuzz.cases import PROTOCOLS
 from bench.fuzz.run import NARROW_S, Result, Settings, main
-from flyball.server.memory import BASE_BYTES
+from flyball.broker.core.memory import BASE_BYTES
 
 REPORT_S = 10.0
 

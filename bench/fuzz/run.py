@@ -31,8 +31,8 @@ from bench.fuzz.link import NODE_ID, LinkSource
 from bench.fuzz.node import MEMORY_BYTES, RESIDENT_BYTES, FuzzedNode, NodeEnded, short_of, signature_of
 from bench.fuzz.telesto import TelestoSource
 from bench.fuzz.thorbang import ThorBangSource
+from flyball.broker.core.memory import BASE_BYTES
 from flyball.broker.wire import link as link_wire
-from flyball.server.memory import BASE_BYTES
 
 CONNECTIONS = 6
 # A connection that is blocked by flow control, or waits for a message, is given up after this.

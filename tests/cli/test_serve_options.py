@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from flyball import __version__
+from flyball.broker.settings import Address, ServeSettings, options
 from flyball.cli.main import app
 from flyball.errors import StoreUnavailable
 from flyball.server.node import Part
-from flyball.server.settings import Address, ServeSettings, options
 
 runner = CliRunner()
 Fake = Callable[..., list[ServeSettings]]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flyball.broker.core.placement import Movable, NoPlaceYet, Place, PlaceRequest, Role
 from flyball.client import (
     Backoff,
     Client,
@@ -28,7 +29,6 @@ from flyball.client import (
 from flyball.client.consumer import Consumer
 from flyball.client.placed import Seat
 from flyball.errors import QueueNotFound
-from flyball.server.placement import Movable, NoPlaceYet, Place, PlaceRequest, Role
 from tests.client.servers import proxy
 from tests.nodes import RunningNode
 

@@ -12,7 +12,7 @@ import httpx
 import pika
 import pytest
 
-from flyball.server.settings import Address
+from flyball.broker.settings import Address
 from tests.nodes import ServeProcess
 
 LIMIT_S = 60.0

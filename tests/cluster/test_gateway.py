@@ -18,12 +18,12 @@ import pytest
 import uvloop
 from typer.testing import CliRunner
 
+from flyball.broker.settings import Address
 from flyball.broker.wire import amqp
 from flyball.cli.main import app
 from flyball.cluster import gateway
 from flyball.cluster.gateway import Gateway, GatewaySettings, Placement, Wish
 from flyball.errors import ClusterError, QueueNotFound
-from flyball.server.settings import Address
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 
 Nodes = Callable[..., RunningNode]

@@ -8,13 +8,13 @@ from unittest import mock
 
 import pytest
 
+from flyball.broker.core.pending import outcome
 from flyball.broker.wire import amqp as wire
 from flyball.cluster import agent
 from flyball.cluster.domain import cluster_key
 from flyball.cluster.rebalancing import OwnerMove
 from flyball.errors import ClusterError, InvalidArgument
 from flyball.model import Definition
-from flyball.server.pending import outcome
 from tests.cluster.simulation.clients import AmqpConnection
 from tests.cluster.simulation.stage import Stage, on_stage
 from tests.cluster.simulation.world import SimulatedNode

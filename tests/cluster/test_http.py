@@ -10,6 +10,8 @@ import httpx
 import pytest
 import uvloop
 
+from flyball.broker.core.authority import Authority
+from flyball.broker.settings import Address
 from flyball.broker.store.group_commit import GroupCommit
 from flyball.broker.store.memory import MemoryStore
 from flyball.cluster.asking import HttpPlacer
@@ -17,9 +19,7 @@ from flyball.cluster.gateway import Wish
 from flyball.cluster.http import PlaceAnswer, PlaceQuery, placement_routes
 from flyball.errors import ClusterError, NotPermitted, QueueNotFound, RequestError
 from flyball.model import Permission
-from flyball.server.authority import Authority
 from flyball.server.http import Login, make_app, serving
-from flyball.server.settings import Address
 from tests.nodes import ANSWER_LIMIT_S
 
 GUEST = ("guest", "guest")

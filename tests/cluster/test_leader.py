@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from flyball.broker.core.directory import Directory
 from flyball.broker.store.registry import NodeRecord, NodeState
 from flyball.broker.wire import amqp as wire
 from flyball.cluster import leader as leader_module
@@ -19,7 +20,6 @@ from flyball.cluster.options import Role
 from flyball.cluster.overview import Overview
 from flyball.errors import ClusterError, Fenced, StoreError, StoreUnavailable
 from flyball.model import PlacedQueue, Queue
-from flyball.server.directory import Directory
 from flyball.server.membership import Membership
 from tests.cluster.simulation.clients import AmqpConnection
 from tests.cluster.simulation.stage import Stage, on_stage

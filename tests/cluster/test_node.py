@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import pytest
 import uvloop
 
+from flyball.broker.settings import ServeSettings, load_settings
 from flyball.cluster import node
 from flyball.errors import Fenced, StoreUnavailable
 from flyball.server.node import Part
-from flyball.server.settings import ServeSettings, load_settings
 
 
 class Lives:

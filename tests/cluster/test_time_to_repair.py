@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from flyball.broker.settings import ServeSettings
 from flyball.client import Client
 from flyball.errors import FlyballError
-from flyball.server.settings import ServeSettings
 from tests.cluster.simulation.stage import Stage, on_stage
 from tests.cluster.simulation.world import SimulatedNode
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flyball.server.settings import Address
+from flyball.broker.settings import Address
 
 ANSWER_LIMIT_S = 60.0
 

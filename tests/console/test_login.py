@@ -13,15 +13,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from flyball.broker.core.attempts import TRIES, Attempts
+from flyball.broker.core.authority import Authority
+from flyball.broker.settings import Address
 from flyball.broker.store.group_commit import GroupCommit
 from flyball.broker.store.memory import MemoryStore
 from flyball.console.login import COOKIE, ConsoleLogin
 from flyball.model import Permission, User
-from flyball.server.attempts import TRIES, Attempts
-from flyball.server.authority import Authority
 from flyball.server.http import make_app, serving
 from flyball.server.http_peers import behind
-from flyball.server.settings import Address
 from tests.nodes import ANSWER_LIMIT_S
 
 GUEST = ("guest", "guest")

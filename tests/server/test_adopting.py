@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from flyball.broker.core.broker import Broker
 from flyball.broker.store.memory import MemoryStore
 from flyball.model import Draft, Message, PlacedQueue, Queue, Selector
-from flyball.server.broker import Broker
 
 
 def test_new_messages_come_after_those_of_an_adopted_queue() -> None:

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from flyball.server import attempts
-from flyball.server.attempts import (
+from flyball.broker.core import attempts
+from flyball.broker.core.attempts import (
     GLANCE_S,
     GLANCES,
     MAX_DELAYED,

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from flyball.broker.core.authority import Authority
 from flyball.broker.engine.access import Action
 from flyball.broker.store.changes import DefinitionPut
 from flyball.broker.store.group_commit import GroupCommit
@@ -26,7 +27,6 @@ from flyball.errors import (
     VhostNotFound,
 )
 from flyball.model import Definition, Permission, Policy, User
-from flyball.server.authority import Authority
 from tests.nodes import RunningNode
 
 Work = Callable[[Authority], Awaitable[None]]

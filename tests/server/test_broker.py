@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from flyball.broker.core.broker import ID_BLOCK, Broker
 from flyball.broker.engine.consumer import Consumer
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.store.changes import QueueCreated
@@ -19,7 +20,6 @@ from flyball.broker.store.memory import MemoryDomain, MemoryStore
 from flyball.broker.store.registry import NodeState
 from flyball.errors import FlyballError, LeaseNotFound, StoreError, StoreUnavailable
 from flyball.model import Draft, Message, Queue, Selector
-from flyball.server.broker import ID_BLOCK, Broker
 from tests.server.link.domains import run
 
 OLD_IDS = range(5 * ID_BLOCK, 5 * ID_BLOCK + 3)

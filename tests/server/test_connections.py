@@ -178,7 +178,7 @@ def test_waiting_reads_beyond_the_limit_are_answered_in_the_end(memory_node: Run
 
 @pytest.fixture
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flyball.server.broker.CONGESTED_BYTES", 20 * (OPERATION_BYTES + len(b"body")))
+    monkeypatch.setattr("flyball.broker.core.broker.CONGESTED_BYTES", 20 * (OPERATION_BYTES + len(b"body")))
 
 
 @pytest.mark.usefixtures("little_room")

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from pika import spec
 
+from flyball.broker.core.flow import NO_DISK
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode, WireDraft
-from flyball.server.amqp.flow import NO_DISK
 from flyball.server.disk import BALLAST_BYTES, BALLAST_NAME, DiskReserve
 from flyball.server.node import Node
 from tests.amqp.peer import METHOD, Peer

@@ -14,12 +14,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from flyball import errors
+from flyball.broker.core.authority import Authority
+from flyball.broker.settings import Address
 from flyball.broker.store.group_commit import GroupCommit
 from flyball.broker.store.memory import MemoryStore
 from flyball.model import User
-from flyball.server.authority import Authority
 from flyball.server.http import CONSOLE, CONSOLE_HEADER, Login, make_app, serving
-from flyball.server.settings import Address
 
 MOST_CONNECTIONS = 2
 

@@ -10,8 +10,8 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from flyball.broker.settings import load_settings
 from flyball.server.http_peers import behind, own_names
-from flyball.server.settings import load_settings
 
 
 def asked(

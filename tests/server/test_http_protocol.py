@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from flyball.broker.settings import Address
 from flyball.server import http_protocol
 from flyball.server.http import make_app, serving
-from flyball.server.settings import Address
 
 LIMIT_S = 60.0
 

@@ -6,14 +6,8 @@ import asyncio
 
 import pytest
 
+from flyball.broker.core.memory import CONNECTIONS_RATIO, DEFINITIONS_RATIO, LEAST_SHARE_BYTES, UNACKED_RATIO, Ledger
 from flyball.errors import MemoryLimitReached
-from flyball.server.memory import (
-    CONNECTIONS_RATIO,
-    DEFINITIONS_RATIO,
-    LEAST_SHARE_BYTES,
-    UNACKED_RATIO,
-    Ledger,
-)
 
 MIB = 1024 * 1024
 LIMIT_BYTES = 100 * MIB

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from flyball.broker.core.listings import Listings
 from flyball.errors import StoreUnavailable
-from flyball.server.listings import Listings
 from tests.nodes import RunningNode
 from tests.server.peers import wide_peer
 

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from flyball.control.certificate import Certificate
-from flyball.errors import LoopNotFound, NotPermitted, NotSwitchable, TooManyLoops
-from flyball.server.loops import (
+from flyball.broker.core.loops import (
     FORGOTTEN_AFTER_S,
     KEPT_SAMPLES,
     MOST_LOOPS,
@@ -26,6 +24,8 @@ from flyball.server.loops import (
     Ring,
     proof_of,
 )
+from flyball.control.certificate import Certificate
+from flyball.errors import LoopNotFound, NotPermitted, NotSwitchable, TooManyLoops
 
 SOUND = Certificate({"kind": "i"}, "y = 2 u", (0.5 + 0j,), 0.5, 4.0, math.inf)
 SHAKY = Certificate({"kind": "i"}, "y = 2 u", (0.5 + 0j,), 0.5, 1.3, 3.0)

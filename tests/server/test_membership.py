@@ -11,19 +11,19 @@ from unittest import mock
 
 import pytest
 
+from flyball.broker.core import clock
+from flyball.broker.core.authority import Authority
+from flyball.broker.core.broker import Broker
+from flyball.broker.core.definitions import Definitions
+from flyball.broker.core.topics import Topics
+from flyball.broker.core.topology import Topology
 from flyball.broker.store.changes import DefinitionDeleted, DefinitionPut
 from flyball.broker.store.interface import Batch
 from flyball.broker.store.memory import MemoryDomain, MemoryStore
 from flyball.errors import StoreUnavailable
 from flyball.model import Binding, Definition, Exchange, Queue
-from flyball.server import clock
-from flyball.server.authority import Authority
-from flyball.server.broker import Broker
 from flyball.server.connection import Hub
-from flyball.server.definitions import Definitions
 from flyball.server.membership import ALONE_LEASE_S, Membership
-from flyball.server.topics import Topics
-from flyball.server.topology import Topology
 from tests.server.link.domains import run
 from tests.server.test_broker import in_a_loop, running
 

@@ -18,8 +18,8 @@ import psutil
 import pytest
 from pika import spec
 
+from flyball.broker.core.memory import BASE_BYTES
 from flyball.broker.wire import telesto
-from flyball.server.memory import BASE_BYTES
 from tests.amqp.peer import BODY, HEADER, Peer, frame, method_frame
 from tests.nodes import ServeProcess
 from tests.server.bystander import Bystander

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
+from flyball.broker.core import passwords as module
+from flyball.broker.core.passwords import REMEMBER_MOST, REMEMBER_S, Passwords, check_hash
 from flyball.errors import InvalidArgument
-from flyball.server import passwords as module
-from flyball.server.passwords import REMEMBER_MOST, REMEMBER_S, Passwords, check_hash
 from tests.nodes import ANSWER_LIMIT_S
 
 

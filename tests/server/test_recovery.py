@@ -12,12 +12,12 @@ from typing import Any
 import psutil
 import pytest
 
+from flyball.broker.core.broker import Wait
+from flyball.broker.settings import ServeSettings
 from flyball.broker.store.postgres.store import PostgresStore
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
-from flyball.server.broker import Wait
 from flyball.server.node import Node
-from flyball.server.settings import ServeSettings
 from flyball.server.telesto.session import TelestoSession
 from tests.nodes import ANSWER_LIMIT_S, RunningNode, ServeProcess
 from tests.server.chaos import Chaos, drain, frozen, postgres_processes
@@ -201,7 +201,7 @@ def test_a_list_of_what_is_not_in_memory_stays_within_bounds(
     queue_id = peer.create_queue()
     peer.put(queue_id, *[b"x" * 1000] * 30)
     first.stop()
-    monkeypatch.setattr("flyball.server.reading.LOAD_BYTES", 5000)
+    monkeypatch.setattr("flyball.broker.core.reading.LOAD_BYTES", 5000)
     peer = wide_peer(start_node(store=database), "client")
     peer.put(queue_id, b"last")
     sizes: list[int] = []

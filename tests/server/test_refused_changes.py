@@ -13,6 +13,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from flyball.broker.core.authority import Authority
+from flyball.broker.core.broker import Broker
+from flyball.broker.core.definitions import Definitions
+from flyball.broker.core.topology import Topology
 from flyball.broker.store.postgres import changes
 from flyball.broker.store.postgres.embedded import EmbeddedPostgres
 from flyball.broker.store.postgres.store import PostgresStore
@@ -27,10 +31,6 @@ from flyball.model import (
     Queue,
     Timestamp,
 )
-from flyball.server.authority import Authority
-from flyball.server.broker import Broker
-from flyball.server.definitions import Definitions
-from flyball.server.topology import Topology
 from tests.server.link.domains import run
 
 _schemas = itertools.count(1)

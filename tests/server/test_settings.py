@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from flyball.broker.settings import Address, ServeSettings, StoreChoice, load_settings, options
 from flyball.errors import SettingsError
-from flyball.server.settings import Address, ServeSettings, StoreChoice, load_settings, options
 
 PASSWORD = "s3cret"
 

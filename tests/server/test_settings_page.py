@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flyball.server.settings import Option, options
+from flyball.broker.settings import Option, options
 
 PAGE = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from flyball.broker.core.supervisor import FIRST_BACKOFF_S, HEALTHY_S, MAX_BACKOFF_S, Supervisor
 from flyball.errors import Fenced
 from flyball.faults import LOG_EVERY_S, Faults
-from flyball.server.supervisor import FIRST_BACKOFF_S, HEALTHY_S, MAX_BACKOFF_S, Supervisor
 
 
 class FakeTime:

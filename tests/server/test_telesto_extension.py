@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
+from flyball.broker.core.broker import Broker
 from flyball.broker.engine.consumer import Consumer
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode, Outcome, WireDraft, WireMessage, WireSelector
-from flyball.server.broker import Broker
 from flyball.server.node import Node
 from tests.nodes import Gate, RunningNode
 from tests.server.peers import TelestoPeer, telesto, thorbang, wide

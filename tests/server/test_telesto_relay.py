@@ -14,6 +14,8 @@ from typing import Any, cast
 
 import pytest
 
+from flyball.broker.core import topics
+from flyball.broker.core.pending import Done
 from flyball.broker.engine.consumer import Consumer
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.wire import telesto as wire
@@ -21,10 +23,8 @@ from flyball.broker.wire.telesto import ErrorCode, WireDraft, WireMessage, WireS
 from flyball.client import CommandRefused, Outcome, sync
 from flyball.errors import QueueNameTaken, QueueNotFound
 from flyball.model import MAX_COPIES, Queue
-from flyball.server import topics
 from flyball.server.connection import MAX_IN_FLIGHT
 from flyball.server.node import Node
-from flyball.server.pending import Done
 from flyball.server.telesto import plain as plain_requests
 from flyball.server.telesto import relay
 from flyball.server.telesto.extension import MAX_REFUSED

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from flyball.broker.core.turns import Turns
 from flyball.errors import NotAdmitted
-from flyball.server.turns import Turns
 from tests.nodes import ANSWER_LIMIT_S
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flyball.server.placement import Role
-from flyball.server.uses import Uses
+from flyball.broker.core.placement import Role
+from flyball.broker.core.uses import Uses
 
 PRODUCER, CONSUMER = Role.PRODUCER, Role.CONSUMER
 

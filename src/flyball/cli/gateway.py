@@ -9,9 +9,9 @@ import typer
 import uvloop
 from pydantic import TypeAdapter
 
+from flyball.broker.settings import Address, Names
 from flyball.cli.session import WRONG_USE, fail
 from flyball.server.logs import configure_logging
-from flyball.server.settings import Address, Names
 
 
 class GatewayRole(enum.StrEnum):

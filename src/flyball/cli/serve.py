@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 import uvloop
 
+from flyball.broker.settings import Option, load_settings, options
 from flyball.errors import SettingsError, StoreError, StoreInUse, StoreMismatch
-from flyball.server.settings import Option, load_settings, options
 
 Serve = Callable[[Mapping[str, object]], None]
 

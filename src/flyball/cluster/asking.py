@@ -14,9 +14,9 @@ from urllib.parse import urlencode
 
 import h11
 
+from flyball.broker.settings import Address
 from flyball.cluster.gateway import Placement, Wish
 from flyball.errors import ClusterError, NotPermitted, QueueNotFound, RequestError
-from flyball.server.settings import Address
 
 ANSWER_S = 5.0
 """A node that has not answered by then is not there."""

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flyball.broker.core.pending import outcome
 from flyball.broker.store.registry import NodeRecord
 from flyball.cluster.agent import Agent
 from flyball.cluster.domain import split_key
@@ -17,7 +18,6 @@ from flyball.cluster.options import ClusterOptions
 from flyball.cluster.overview import Overview
 from flyball.errors import ClusterError, FlyballError
 from flyball.model import Definition
-from flyball.server.pending import outcome
 
 
 class Clusters:

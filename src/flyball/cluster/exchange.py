@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.cluster.members import Ask, Members
 from flyball.cluster.overview import Overview, key_of
@@ -18,7 +19,6 @@ from flyball.cluster.transfer import MOST_AT_ONCE, MemberLoad, share, surplus, w
 from flyball.errors import ClusterError, Fenced, FlyballError, StoreError
 from flyball.server.membership import RENEW_S
 from flyball.server.node import Node
-from flyball.server.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 

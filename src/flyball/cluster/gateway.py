@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from flyball.broker.settings import Address
 from flyball.broker.wire import amqp
 from flyball.broker.wire.amqp import AmqpError, Decoder, ReplyCode, reply_text
 from flyball.errors import ClusterError, RequestError
@@ -22,7 +23,6 @@ from flyball.server.amqp.handshake import HEADERS
 from flyball.server.amqp.replies import reply_of
 from flyball.server.amqp.sasl import read_response
 from flyball.server.connection import is_loopback
-from flyball.server.settings import Address
 
 log = logging.getLogger(__name__)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from flyball.broker.core.placement import NoPlaceYet, PlaceRequest
+from flyball.broker.core.placement import Role as WireRole
 from flyball.cluster.agent import Agent
 from flyball.cluster.commands import PlaceFacts, carry_out
 from flyball.cluster.domain import cluster_key
@@ -14,8 +16,6 @@ from flyball.cluster.options import ClusterOptions, Role
 from flyball.cluster.placing import DomainPlacement
 from flyball.cluster.viewing import Viewer
 from flyball.errors import ClusterError
-from flyball.server.placement import NoPlaceYet, PlaceRequest
-from flyball.server.placement import Role as WireRole
 
 LONG_S = 120.0
 """So long may take what starts nodes, or asks several of them for something."""

@@ -14,13 +14,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from flyball import errors
+from flyball.broker.core.authority import Authority
+from flyball.broker.core.placement import NoPlaceYet, PlaceRequest, Role
 from flyball.broker.engine.access import Action
+from flyball.broker.settings import Address
 from flyball.model import DEFAULT_VHOST, User
-from flyball.server.authority import Authority
 from flyball.server.http import Login
 from flyball.server.node import Node, node_name
-from flyball.server.placement import NoPlaceYet, PlaceRequest, Role
-from flyball.server.settings import Address
 
 ROLES = ("producer", "consumer", "client")
 """A `client` is taken for whichever of the others helps the queue more."""

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from flyball.broker.core.pending import Changing, outcome
 from flyball.broker.engine.consumer import QUEUE_MOVES
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.store.interface import RECOVERED, Transfer
@@ -14,7 +15,6 @@ from flyball.cluster.domain import cluster_key
 from flyball.errors import ClusterError, FlyballError, StoreError
 from flyball.model import Draft, Message, Queue
 from flyball.server.node import Node
-from flyball.server.pending import Changing, outcome
 
 SETTLE_S = 3.0
 """So long consumers may take to settle what they hold before their queue goes to another node."""

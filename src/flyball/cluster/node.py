@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 import flyball
+from flyball.broker.settings import ServeSettings
 from flyball.cluster import commands
 from flyball.cluster.agent import Agent
 from flyball.cluster.governor import DomainGovernor
@@ -19,7 +20,6 @@ from flyball.cluster.provisioners import Provisioner, Surroundings, load_provisi
 from flyball.errors import Fenced, StoreError, StoreInUse, StoreRewound, StoreUnavailable
 from flyball.server import node as server
 from flyball.server.node import Node, Part
-from flyball.server.settings import ServeSettings
 
 log = logging.getLogger(__name__)
 

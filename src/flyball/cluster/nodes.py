@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from flyball.broker.core.pending import outcome
 from flyball.broker.store.registry import NodeRecord, NodeState
 from flyball.cluster.agent import Agent
 from flyball.cluster.options import ClusterOptions
@@ -20,7 +21,6 @@ from flyball.cluster.provisioners import Provisioner
 from flyball.cluster.rebalancing import OwnerMove, rebalance_owners
 from flyball.errors import ClusterError, FlyballError
 from flyball.model import Definition
-from flyball.server.pending import outcome
 
 log = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import uuid
 
+from flyball.broker.core.placement import Movable, NoPlaceYet, Place, PlaceRequest
 from flyball.cluster.agent import Agent
 from flyball.cluster.domain import cluster_key
 from flyball.errors import ClusterError, FlyballError, QueueNotFound
 from flyball.server.node import advertised, node_name
-from flyball.server.placement import Movable, NoPlaceYet, Place, PlaceRequest
 
 RETRY_S = 0.5
 

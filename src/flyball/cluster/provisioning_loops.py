@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from flyball.broker.core.loops import Bounds, LoopFacts, Loops, Quantity, Reading
 from flyball.cluster.domain import split_key, title
 from flyball.cluster.manager import Manager
 from flyball.cluster.options import ClusterOptions
-from flyball.server.loops import Bounds, LoopFacts, Loops, Quantity, Reading
 
 MOST_LOOPS = 100
 """Of so many clustered queues the loops are shown."""

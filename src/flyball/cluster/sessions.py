@@ -13,6 +13,8 @@ import uuid
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
+from flyball.broker.core.placement import Movable
+from flyball.broker.core.placement import Role as WireRole
 from flyball.cluster.domain import cluster_key
 from flyball.cluster.options import Role
 from flyball.cluster.overview import key_of
@@ -22,8 +24,6 @@ from flyball.server.amqp.consuming import AmqpConsumer
 from flyball.server.amqp.session import AmqpSession
 from flyball.server.connection import RequestConnection
 from flyball.server.node import Node
-from flyball.server.placement import Movable
-from flyball.server.placement import Role as WireRole
 from flyball.server.telesto.session import TelestoSession
 
 RATE_S = 0.5

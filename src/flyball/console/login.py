@@ -18,11 +18,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from flyball.broker.core.attempts import TooManyAttempts
+from flyball.broker.core.authority import Authority
 from flyball.console.sessions import Sessions
 from flyball.errors import NotAdmitted
 from flyball.model import User
-from flyball.server.attempts import TooManyAttempts
-from flyball.server.authority import Authority
 from flyball.server.connection import is_loopback
 from flyball.server.http import (
     CONSOLE,

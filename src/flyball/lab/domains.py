@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from flyball.broker.settings import Address
 from flyball.client import Client
 from flyball.cluster.asking import HttpPlacer
 from flyball.cluster.gateway import Wish
 from flyball.errors import ClusterError, FlyballError, LabError, RequestError
 from flyball.lab.drivers.session import Target
-from flyball.server.settings import Address
 
 READY_LIMIT_S = 30.0
 """All members of a clustered queue are there by then."""

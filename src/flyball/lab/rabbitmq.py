@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from flyball.server.settings import Address
+from flyball.broker.settings import Address
 
 # Debian's rabbitmq-server on the PATH insists on a system user; this one runs as whoever calls it.
 PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")

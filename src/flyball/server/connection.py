@@ -16,21 +16,21 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar, cast
 
+from flyball.broker.core import clock
+from flyball.broker.core.authority import Authority
+from flyball.broker.core.broker import Broker
+from flyball.broker.core.company import Company
+from flyball.broker.core.directory import Directory
+from flyball.broker.core.loops import Loops
+from flyball.broker.core.memory import CHARGE_READ_BYTES, CHARGE_STEP_BYTES, CONNECTION_BYTES
+from flyball.broker.core.occupancy import Occupancy
+from flyball.broker.core.placement import HerePlacement, Placement
+from flyball.broker.core.supervisor import Supervisor
+from flyball.broker.core.topics import Topics
+from flyball.broker.core.uses import Uses
 from flyball.errors import FlyballError, ProtocolError, RequestError, StoreError
 from flyball.model import Message
-from flyball.server import clock
-from flyball.server.authority import Authority
-from flyball.server.broker import Broker
-from flyball.server.company import Company
-from flyball.server.directory import Directory
 from flyball.server.handshakes import Handshakes
-from flyball.server.loops import Loops
-from flyball.server.memory import CHARGE_READ_BYTES, CHARGE_STEP_BYTES, CONNECTION_BYTES
-from flyball.server.occupancy import Occupancy
-from flyball.server.placement import HerePlacement, Placement
-from flyball.server.supervisor import Supervisor
-from flyball.server.topics import Topics
-from flyball.server.uses import Uses
 from flyball.trace.recorder import Recorder
 from flyball.trace.schema import Kind, Protocol, Result
 from flyball.trace.span import Span
@@ -417,7 +417,7 @@ class Connection(asyncio.Protocol, abc.ABC):
         would stay for long after it is gone.
         """
 
-    # Memory; see `server.memory`
+    # Memory; see `broker.core.memory`
 
     def input_bytes(self) -> int:
         """What of the bytes that came is not carried out yet."""

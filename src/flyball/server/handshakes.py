@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from flyball.server.attempts import place_of
+from flyball.broker.core.attempts import place_of
 
 T = TypeVar("T")
 

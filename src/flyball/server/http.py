@@ -22,14 +22,14 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from flyball import errors
+from flyball.broker.core.attempts import TooManyAttempts
+from flyball.broker.core.authority import Authority
+from flyball.broker.core.supervisor import Supervisor
+from flyball.broker.settings import Address
 from flyball.faults import Faults
 from flyball.model import User
-from flyball.server.attempts import TooManyAttempts
-from flyball.server.authority import Authority
 from flyball.server.connection import is_loopback
 from flyball.server.http_protocol import BoundedProtocol
-from flyball.server.settings import Address
-from flyball.server.supervisor import Supervisor
 
 LISTEN_BACKLOG = 1024
 FAREWELL_S = 1

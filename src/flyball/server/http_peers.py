@@ -17,8 +17,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from flyball.broker.settings import ServeSettings
 from flyball.server.http import problem
-from flyball.server.settings import ServeSettings
 
 Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 

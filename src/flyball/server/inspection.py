@@ -21,13 +21,13 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 import flyball
+from flyball.broker.core.flow import NO_DISK, NO_MEMORY, NO_STORE
 from flyball.broker.engine.consumer import Consumer
 from flyball.broker.engine.counts import COUNTED
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.model import DEFAULT_VHOST
 from flyball.server.amqp.channel import Channel
 from flyball.server.amqp.consuming import AmqpConsumer
-from flyball.server.amqp.flow import NO_DISK, NO_MEMORY, NO_STORE
 from flyball.server.amqp.handshake import State
 from flyball.server.amqp.session import AmqpSession
 from flyball.server.connection import Connection
@@ -132,7 +132,7 @@ class Totals:
     """What links hold that other nodes have not read or answered."""
     definitions_bytes: int = 0
     held_bytes: int = 0
-    """What is held of the limit of memory: see `server.memory`."""
+    """What is held of the limit of memory: see `broker.core.memory`."""
     pending_changes: int = 0
     pending_bytes: int = 0
 

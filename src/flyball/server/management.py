@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import ConfigDict, ValidationError, validate_call
 
+from flyball.broker.core.arguments import invalid_argument
 from flyball.errors import InvalidArgument
 from flyball.model import DEFAULT_VHOST, Permission, Policy
-from flyball.server.arguments import invalid_argument
 from flyball.server.connection import Hub
 from flyball.server.status import queues_of_all
 

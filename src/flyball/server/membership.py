@@ -11,6 +11,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from flyball.broker.core import clock
+from flyball.broker.core.authority import Authority
+from flyball.broker.core.definitions import Definitions
+from flyball.broker.core.supervisor import FATAL
+from flyball.broker.core.topology import Topology
 from flyball.broker.store.changes import (
     Change,
     ClientCreated,
@@ -24,12 +29,7 @@ from flyball.broker.store.changes import (
 from flyball.broker.store.group_commit import OperationsRefused
 from flyball.broker.store.registry import NodeRecord, NodeState, Registry, VersionedChange
 from flyball.errors import Fenced, StoreError
-from flyball.server import clock
-from flyball.server.authority import Authority
 from flyball.server.connection import Hub
-from flyball.server.definitions import Definitions
-from flyball.server.supervisor import FATAL
-from flyball.server.topology import Topology
 from flyball.server.unseen import Unseen
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from flyball.broker.core.authority import Authority
+from flyball.broker.core.broker import Broker
+from flyball.broker.core.company import Company
+from flyball.broker.core.definitions import Definitions
+from flyball.broker.core.supervisor import Supervisor
+from flyball.broker.core.topics import Topics
+from flyball.broker.core.topology import Topology
 from flyball.broker.engine.engine import Engine
+from flyball.broker.settings import Address, ServeSettings
 from flyball.broker.store.interface import Store
 from flyball.broker.store.memory import MemoryStore
 from flyball.broker.store.null import NullStore
@@ -31,11 +39,7 @@ from flyball.model import Message, Order
 from flyball.server import telesto
 from flyball.server.amqp import AmqpContext, AmqpSession, AmqpSettings
 from flyball.server.amqp.afar import Afar
-from flyball.server.authority import Authority
-from flyball.server.broker import Broker
-from flyball.server.company import Company
 from flyball.server.connection import Connection, Hub, is_loopback
-from flyball.server.definitions import Definitions
 from flyball.server.disk import DiskReserve
 from flyball.server.link import LinkSession, Peers
 from flyball.server.link.followers import CATCH_UP, Followers
@@ -47,12 +51,8 @@ from flyball.server.node_loops import add_node_loops
 from flyball.server.owner import owner_token
 from flyball.server.pace import Pace, operations_of
 from flyball.server.remote import Remotes
-from flyball.server.settings import Address, ServeSettings
-from flyball.server.supervisor import Supervisor
 from flyball.server.thorbang import ThorBangSession
 from flyball.server.tls import client_tls, link_tls
-from flyball.server.topics import Topics
-from flyball.server.topology import Topology
 from flyball.server.usage import Usage
 from flyball.trace.recorder import Recorder
 

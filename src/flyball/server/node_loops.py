@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from flyball.admission.admission import Admission
 from flyball.admission.state import loop_facts_of
-from flyball.server.amqp.flow import Flow
-from flyball.server.amqp.governor import (
+from flyball.broker.core.flow import Flow
+from flyball.broker.core.governor import (
     JOURNAL_CERTIFICATE,
     JOURNAL_KI_PER_S,
     JOURNAL_KP,
@@ -17,7 +17,7 @@ from flyball.server.amqp.governor import (
     MEMORY_KP,
     SAMPLE_S,
 )
-from flyball.server.loops import Bounds, LoopFacts, Loops, Quantity, Reading, proof_of
+from flyball.broker.core.loops import Bounds, LoopFacts, Loops, Quantity, Reading, proof_of
 
 PROTECTS = "it keeps the node from running out of memory; switch the node off instead"
 

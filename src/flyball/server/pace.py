@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from flyball.server.broker import Broker
+from flyball.broker.core.broker import Broker
 
 PERIOD_S = 0.05
 """How often it is looked at what was done while nothing is answered."""

@@ -13,19 +13,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from flyball.broker.core.broker import Broker, Receiver, drop_bodies, is_text
+from flyball.broker.core.directory import Directory, RemoteQueue
+from flyball.broker.core.intake import Intake
+from flyball.broker.core.pending import Marking, TakeDone
 from flyball.broker.engine.consumer import Consumer, SharedWindow
 from flyball.broker.wire import link as wire
 from flyball.broker.wire.link import Content, Outcome
 from flyball.errors import FlyballError, PeerLost, QueueNotFound
 from flyball.faults import Faults
 from flyball.model import Message, Queue, Selector
-from flyball.server.amqp.intake import Intake
-from flyball.server.broker import Broker, Receiver, drop_bodies, is_text
-from flyball.server.directory import Directory, RemoteQueue
 from flyball.server.link.contents import is_draft, message_of, put_draft
 from flyball.server.link.failures import raised_elsewhere
 from flyball.server.link.peers import Link, Peers
-from flyball.server.pending import Marking, TakeDone
 from flyball.server.shadows import Attachment, Prepare, Singles
 
 OPEN_WINDOW = 2000

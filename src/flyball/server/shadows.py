@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from flyball.broker.core.broker import Broker, Receiver, drop_bodies
+from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.engine.consumer import Consumer, SharedWindow
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.wire import link as wire
 from flyball.broker.wire.link import Ending, Settlement
 from flyball.errors import ClusterError
 from flyball.model import Message, Selector
-from flyball.server.broker import Broker, Receiver, drop_bodies
-from flyball.server.directory import RemoteQueue
 from flyball.server.link.contents import message_of
 from flyball.server.link.peers import Link
 

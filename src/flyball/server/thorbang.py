@@ -14,6 +14,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from flyball.broker.core.broker import is_text
+from flyball.broker.core.directory import RemoteQueue
+from flyball.broker.core.pending import Together
+from flyball.broker.core.placement import Role
 from flyball.broker.wire import thorbang as wire
 from flyball.broker.wire.link import Content, Outcome
 from flyball.errors import (
@@ -28,11 +32,7 @@ from flyball.errors import (
     StoreUnavailable,
 )
 from flyball.model import DEFAULT_VHOST, ClientMode, Draft, Message, Order, Selector
-from flyball.server.broker import is_text
 from flyball.server.connection import Hub, RequestConnection, result_of
-from flyball.server.directory import RemoteQueue
-from flyball.server.pending import Together
-from flyball.server.placement import Role
 from flyball.trace.schema import Kind, Protocol, Result
 from flyball.trace.span import Span
 

@@ -6,8 +6,8 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from flyball.broker.settings import ServeSettings
 from flyball.errors import SettingsError
-from flyball.server.settings import ServeSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,11 @@ import pika.exceptions
 import psutil
 from typer.testing import CliRunner
 
+from flyball.broker.settings import ServeSettings
 from flyball.cli.main import app
 from flyball.client.sync import Client
 from flyball.cluster.facts import ClusterFacts, DomainFacts
 from flyball.errors import FlyballError
-from flyball.server.settings import ServeSettings
 from tests.nodes import ServeProcess
 
 LEASE_S = 10.0

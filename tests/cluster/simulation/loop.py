@@ -18,10 +18,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 from unittest import mock
 
+from flyball.broker.core import clock
+from flyball.broker.core.passwords import Passwords
 from flyball.cluster import sessions
-from flyball.server import clock
 from flyball.server.connection import Connection
-from flyball.server.passwords import Passwords
 
 Result = TypeVar("Result")
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from flyball.broker.settings import Address, ServeSettings
 from flyball.broker.store.changes import Change, QueueDeleted
 from flyball.broker.store.interface import Transfer
 from flyball.broker.store.memory import MemoryDomain
@@ -37,7 +38,6 @@ from flyball.lab.history import Checker, Operation, Recorder, Verdict
 from flyball.lab.history import Kind as Noted
 from flyball.model import Message
 from flyball.server.node import Node, serving
-from flyball.server.settings import Address, ServeSettings
 from tests.cluster.simulation import clients
 from tests.cluster.simulation.faults import HARMLESS, Fault, Kind, plan
 from tests.cluster.simulation.features import features_of

@@ -13,10 +13,10 @@ import httpx
 import pika
 import pytest
 
+from flyball.broker.settings import Address
 from flyball.client.sync import Client
 from flyball.console.part import console_part
 from flyball.lab.rabbitmq import RabbitMq, rabbitmq
-from flyball.server.settings import Address
 from tests.console import rabbitmqadmin
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
+from flyball.broker.settings import Address
 from flyball.lab.rabbitmq import RabbitMq
-from flyball.server.settings import Address
 from tests.console.api.conftest import Api, connected
 from tests.nodes import RunningNode
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from flyball.broker.settings import Address
 from flyball.lab.rabbitmq import RabbitMq
-from flyball.server.settings import Address
 from tests.console.api.conftest import GUEST
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from flyball.server.settings import Address
+from flyball.broker.settings import Address
 from tests.nodes import ANSWER_LIMIT_S
 
 GUEST = ("guest", "guest")

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from flyball.broker.core import broker as broker_module
+from flyball.broker.core.authority import Authority
+from flyball.broker.core.broker import Broker
+from flyball.broker.core.pending import outcome
+from flyball.broker.core.topology import Topology
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.store.interface import Batch
 from flyball.broker.store.memory import MemoryStore
 from flyball.broker.wire.amqp import Properties, write_origin, write_table
 from flyball.errors import FlyballError, InvalidArgument
 from flyball.model import Binding, Message, Queue
-from flyball.server import broker as broker_module
 from flyball.server.amqp import AmqpContext, AmqpSettings
-from flyball.server.authority import Authority
-from flyball.server.broker import Broker
-from flyball.server.pending import outcome
-from flyball.server.topology import Topology
 from tests.wire.test_amqp_tables import values
 
 MAX_COUNT = 2**63 - 1

@@ -13,12 +13,12 @@ from typing import Any, cast
 import pytest
 from pika import spec
 
+from flyball.broker.core.broker import Broker
+from flyball.broker.core.flow import NO_MEMORY, NO_STORE, Flow
+from flyball.broker.core.memory import Ledger
 from flyball.broker.store.interface import Batch
 from flyball.broker.store.memory import MemoryStore
-from flyball.server.amqp.flow import NO_MEMORY, NO_STORE, Flow
 from flyball.server.amqp.session import CREDIT_BYTES, LONG_READ_BYTES, AmqpSession
-from flyball.server.broker import Broker
-from flyball.server.memory import Ledger
 from flyball.server.node import Node
 from flyball.server.status import status_of
 from tests.amqp.peer import BODY as BODY_FRAME
@@ -35,7 +35,7 @@ TRANSIENT = spec.BasicProperties(delivery_mode=1)
 
 @pytest.fixture(autouse=True)
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flyball.server.amqp.flow.CONGESTED_BYTES", SETPOINT_BYTES)
+    monkeypatch.setattr("flyball.broker.core.flow.CONGESTED_BYTES", SETPOINT_BYTES)
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_a_consumer_gets_what_is_there_and_its_acknowledgements_are_read_while_p
 def test_a_client_can_connect_and_consume_while_publishers_stand(
     gate: Gate, memory_node: RunningNode, connect: Callable[[RunningNode], Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flyball.server.broker.CONGESTED_BYTES", SETPOINT_BYTES // 2)
+    monkeypatch.setattr("flyball.broker.core.broker.CONGESTED_BYTES", SETPOINT_BYTES // 2)
     publisher = connect(memory_node)
     declare(publisher, "flood")
     gate.close(memory_node)

@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 
-from flyball.control.certificate import Certificate
-from flyball.control.laws import Law, Proportional, ProportionalIntegral
-from flyball.control.plant import Plant
-from flyball.control.verification import certify
-from flyball.server.amqp.governor import (
+from flyball.broker.core.governor import (
     JOURNAL_CERTIFICATE,
     JOURNAL_KI_PER_S,
     JOURNAL_KP,
@@ -20,6 +16,10 @@ from flyball.server.amqp.governor import (
     SAMPLE_S,
     Tank,
 )
+from flyball.control.certificate import Certificate
+from flyball.control.laws import Law, Proportional, ProportionalIntegral
+from flyball.control.plant import Plant
+from flyball.control.verification import certify
 
 SETPOINT = 1_000_000
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from flyball.server.attempts import MAX_DELAYED, TRIES
+from flyball.broker.core.attempts import MAX_DELAYED, TRIES
+from flyball.broker.core.passwords import RUNS_AT_ONCE, Passwords
 from flyball.server.node import Node
-from flyball.server.passwords import RUNS_AT_ONCE, Passwords
 from tests.amqp.peer import ConnectionEnded, Peer
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 from tests.server.peers import thorbang

@@ -10,14 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
+from flyball.broker.core import topology
+from flyball.broker.core.broker import Burial
+from flyball.broker.core.dead_letters import DeadLetters
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.console.part import console_part
 from flyball.errors import InvalidArgument
 from flyball.model import Message
 from flyball.server import node as node_module
-from flyball.server import topology
-from flyball.server.amqp.dead_letters import DeadLetters
-from flyball.server.broker import Burial
 from flyball.server.node import Node
 from tests.amqp.queues import get, publish, take, texts, wait_for_count
 from tests.nodes import ANSWER_LIMIT_S, RunningNode

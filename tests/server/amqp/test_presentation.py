@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from flyball.broker.core.presentation import present
 from flyball.broker.wire.amqp import read_origin
 from flyball.model import Message
-from flyball.server.amqp.presentation import present
 
 
 @pytest.mark.parametrize("name", ["orders", "ä" * 127, "ä" * 255, "x" * 254 + "ä"])

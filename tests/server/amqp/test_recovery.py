@@ -14,10 +14,10 @@ import pytest
 from pika import spec
 from pika.exceptions import ConnectionClosedByBroker, NackError, ProbableAuthenticationError, UnroutableError
 
+from flyball.broker.core.topology import Topology
 from flyball.client.sync import Client
 from flyball.model import Exchange
 from flyball.server.amqp import AmqpSession
-from flyball.server.topology import Topology
 from tests.amqp.peer import Peer
 from tests.amqp.queues import Consumer, channel_closed, count, get, publish, take, take_all, wait_for_count
 from tests.nodes import RunningNode, ServeProcess
@@ -447,7 +447,7 @@ def number_of(text: str) -> int:
 def test_a_backlog_beyond_memory_comes_in_order_while_publishing_goes_on(
     node: Node, open_channel: OpenChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flyball.server.reading.LOAD_BYTES", 256 * 1024)
+    monkeypatch.setattr("flyball.broker.core.reading.LOAD_BYTES", 256 * 1024)
     channel = node.start(resident_bytes="1MiB")
     channel.queue_declare("queue", durable=True)
     publisher = open_channel(node.now)

@@ -11,21 +11,21 @@ import aio_pika
 import aio_pika.abc
 import uvloop
 
+from flyball.broker.core.authority import Authority
+from flyball.broker.core.broker import Broker
+from flyball.broker.core.company import Company
+from flyball.broker.core.definitions import Definitions
+from flyball.broker.core.topics import Topics
+from flyball.broker.core.topology import Topology
 from flyball.broker.store.memory import MemoryStore
 from flyball.broker.store.registry import NodeRecord, NodeState
 from flyball.model import Snapshot
 from flyball.server.amqp import AmqpContext, AmqpSession, AmqpSettings
 from flyball.server.amqp.afar import Afar
-from flyball.server.authority import Authority
-from flyball.server.broker import Broker
-from flyball.server.company import Company
 from flyball.server.connection import Hub
-from flyball.server.definitions import Definitions
 from flyball.server.link import LinkSession, Peers
 from flyball.server.link.ownership import Ownership
 from flyball.server.remote import Remotes
-from flyball.server.topics import Topics
-from flyball.server.topology import Topology
 
 SECRET = b"the secret of the domain"
 LIMIT_S = 60.0

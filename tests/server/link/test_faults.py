@@ -10,14 +10,14 @@ import aio_pika
 import pytest
 from aio_pika.abc import AbstractQueue
 
+from flyball.broker.core.broker import Broker
+from flyball.broker.core.topology import Topology
 from flyball.broker.wire import link as wire
 from flyball.errors import FlyballError, PeerLost, QueueNotFound
 from flyball.model import Message, Selector
 from flyball.server.amqp.afar import RETRY_S
-from flyball.server.broker import Broker
 from flyball.server.link.session import LinkSession
 from flyball.server.shadows import Attachment
-from flyball.server.topology import Topology
 from tests.server.link.domains import client, until
 from tests.server.link.pairs import Inbox, Two, bodies, with_two_nodes
 

@@ -14,10 +14,10 @@ import pytest
 import uvloop
 from pika import spec
 
+from flyball.broker.settings import ServeSettings, load_settings
 from flyball.broker.wire import link as wire
 from flyball.errors import SettingsError
 from flyball.server.link import connecting
-from flyball.server.settings import ServeSettings, load_settings
 from flyball.server.tls import LinkTls, link_tls
 from tests.amqp.peer import Peer
 from tests.nodes import ANSWER_LIMIT_S, RunningNode

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import IO
 from urllib.parse import quote, unquote, urlsplit
 
+from flyball.broker.settings import HIDDEN
 from flyball.cluster.provisioners.interface import Surroundings, check_node_name, checked_options
 from flyball.errors import ClusterError
-from flyball.server.settings import HIDDEN
 
 Template = str | Sequence[str]
 

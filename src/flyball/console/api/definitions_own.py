@@ -9,11 +9,11 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from flyball.broker.core.topics import Topic
 from flyball.cluster.domain import Domain
 from flyball.cluster.domain_file import DomainFile, WantedCluster
 from flyball.cluster.facts import DomainFacts, View, facts_of
 from flyball.server.node import Node
-from flyball.server.topics import Topic
 
 CLUSTERS, TOPICS, BINDINGS = "flyball_clusters", "flyball_topics", "flyball_bindings"
 """The sections of the document. The bindings are those of clustered queues."""

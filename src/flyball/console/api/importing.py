@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from flyball.broker.core.passwords import check_hash
 from flyball.broker.engine.access import check_tags
 from flyball.broker.engine.limits import MAX_QUEUES
 from flyball.broker.engine.patterns import check_name, compile_pattern
@@ -35,7 +36,6 @@ from flyball.errors import ClusterError, InvalidArgument, QueueNotFound, Request
 from flyball.model import Binding, Destination, Exchange, Policy, Queue
 from flyball.server.management import manage
 from flyball.server.node import Node
-from flyball.server.passwords import check_hash
 
 AT_ONCE = 32
 """So many declarations are under way at a time: they share the commits of the store."""

@@ -11,15 +11,15 @@ from typing import Any
 from starlette.responses import Response
 
 import flyball
+from flyball.broker.core.flow import NO_DISK, NO_MEMORY
+from flyball.broker.settings import Address
 from flyball.broker.store.registry import NodeState
 from flyball.console.api import gathering
 from flyball.console.api.answers import not_found
 from flyball.console.api.context import ApiContext, ApiRoute, Call, Right
 from flyball.console.api.statistics import OF_CHURN, detailed
 from flyball.server import inspection
-from flyball.server.amqp.flow import NO_DISK, NO_MEMORY
 from flyball.server.node import Node
-from flyball.server.settings import Address
 
 DOCUMENT = "node_document"
 MEMORY = "node_memory"

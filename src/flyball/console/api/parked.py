@@ -6,6 +6,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from flyball.broker.core.pending import outcome
 from flyball.broker.engine.access import Action
 from flyball.console.api import fields, gathering
 from flyball.console.api.answers import answer, moment
@@ -13,7 +14,6 @@ from flyball.console.api.context import ApiContext, ApiRoute, Body, Call
 from flyball.errors import ClusterError, InvalidArgument, NotPermitted
 from flyball.server import inspection
 from flyball.server.node import Node
-from flyball.server.pending import outcome
 
 # Messages of one queue that a list shows; `messages_parked` of the queue tells how many there are.
 MAX_LISTED = 1000

@@ -9,12 +9,12 @@ from typing import Any
 
 from starlette.responses import Response
 
+from flyball.broker.core.authority import Authority
 from flyball.console.api import fields
 from flyball.console.api.answers import done
 from flyball.console.api.context import ApiContext, ApiRoute, Body, Call, Right
 from flyball.errors import InvalidArgument
 from flyball.model import User
-from flyball.server.authority import Authority
 from flyball.server.management import manage
 
 HASHING_ALGORITHM = "flyball_argon2id"

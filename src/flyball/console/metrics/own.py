@@ -11,11 +11,11 @@ from itertools import accumulate
 from typing import Any
 
 import flyball
+from flyball.broker.core.loops import KnownLoop
 from flyball.console.api.gathering import nodes
 from flyball.console.context import ConsoleContext
 from flyball.console.metrics.exposition import COUNTER, GAUGE, HISTOGRAM, Family, Sample, labels
 from flyball.server.inspection import latencies
-from flyball.server.loops import KnownLoop
 from flyball.server.node import Node
 from flyball.trace.latencies import BOUNDS_S
 

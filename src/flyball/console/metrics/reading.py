@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from operator import attrgetter
 
+from flyball.broker.core.flow import NO_DISK, NO_MEMORY
 from flyball.broker.store.registry import NodeState
 from flyball.server import inspection
-from flyball.server.amqp.flow import NO_DISK, NO_MEMORY
 from flyball.server.inspection import COUNTERS, GAUGES
 from flyball.server.node import Node
 

@@ -9,11 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from flyball.console.api.answers import answer, not_found
-from flyball.console.api.context import ApiContext, ApiRoute, Body, Call, Right
-from flyball.console.own.loops import name_in, told
-from flyball.errors import NotPermitted, TooManyLoops
-from flyball.server.loops import (
+from flyball.broker.core.loops import (
     FORGOTTEN_AFTER_S,
     LEAST_GONE_S,
     LoopFacts,
@@ -23,6 +19,10 @@ from flyball.server.loops import (
     Number,
     Ring,
 )
+from flyball.console.api.answers import answer, not_found
+from flyball.console.api.context import ApiContext, ApiRoute, Body, Call, Right
+from flyball.console.own.loops import name_in, told
+from flyball.errors import NotPermitted, TooManyLoops
 from flyball.server.node import Node
 
 MOST_ADMISSIONS = 100

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
+from flyball.broker.core.loops import ACTIVE, SHADOW, LoopReport, Mode
 from flyball.console.api.answers import answer, mapped, stream
 from flyball.console.api.context import ApiContext, ApiRoute, Body, Call, Right
 from flyball.errors import InvalidArgument, LoopNotFound
-from flyball.server.loops import ACTIVE, SHADOW, LoopReport, Mode
 from flyball.server.node import Node
 
 MOST_NAME = 500

@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 from starlette.responses import FileResponse, Response
 
+from flyball.broker.settings import ServeSettings
 from flyball.console.api.answers import answer, not_found
 from flyball.console.api.context import ApiContext, ApiRoute, Call, Right
-from flyball.server.settings import ServeSettings
 
 PAGE = "report.html"
 FOLDER = "reports"

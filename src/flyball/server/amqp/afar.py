@@ -10,6 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from flyball.broker.core.directory import RemoteQueue
+from flyball.broker.core.pending import Marking
+from flyball.broker.core.presentation import present
+from flyball.broker.core.topology import Headers, check_queue_name
 from flyball.broker.engine.access import Action
 from flyball.broker.engine.consumer import Consumer
 from flyball.broker.engine.queue import WorkingQueue
@@ -28,14 +32,10 @@ from flyball.errors import (
 from flyball.model import Message, Queue
 from flyball.server.amqp.consuming import AmqpConsumer, Lease, consumer_arguments, is_void, new_tag
 from flyball.server.amqp.context import REPLY_TO, AmqpContext
-from flyball.server.amqp.presentation import present
 from flyball.server.amqp.replies import refusal
 from flyball.server.connection import Hub
-from flyball.server.directory import RemoteQueue
 from flyball.server.link.peers import Settled
-from flyball.server.pending import Marking
 from flyball.server.remote import PutDone, Remotes
-from flyball.server.topology import Headers, check_queue_name
 
 if TYPE_CHECKING:
     from flyball.server.amqp.channel import Channel

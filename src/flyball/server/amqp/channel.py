@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from flyball.broker.core.topology import check_queue_name
 from flyball.broker.engine.access import Action
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.engine.traits import described
@@ -30,7 +31,6 @@ from flyball.server.amqp.context import REPLY_TO
 from flyball.server.amqp.publishing import Publisher
 from flyball.server.amqp.replies import refusal, reply_of
 from flyball.server.amqp.transactions import Commit
-from flyball.server.topology import check_queue_name
 
 if TYPE_CHECKING:
     from flyball.server.amqp.session import AmqpSession

@@ -10,6 +10,8 @@ from decimal import Decimal
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from flyball.broker.core.memory import CONSUMER_BYTES, page_out
+from flyball.broker.core.presentation import present, with_delivery_count
 from flyball.broker.engine.consumer import SLOW_PEER, Consumer, SharedWindow
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.engine.routing.values import type_name
@@ -17,9 +19,7 @@ from flyball.broker.wire.amqp import BasicCancel, ReplyCode, delivery_prefix, en
 from flyball.broker.wire.link import Settlement
 from flyball.errors import InvalidArgument
 from flyball.model import MESSAGE_OVERHEAD_BYTES, Message, Queue, size_of
-from flyball.server.amqp.presentation import present, with_delivery_count
 from flyball.server.amqp.replies import refusal
-from flyball.server.memory import CONSUMER_BYTES, page_out
 
 if TYPE_CHECKING:
     from flyball.server.amqp.channel import Channel

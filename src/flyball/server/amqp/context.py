@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import flyball
+from flyball.broker.core.dead_letters import DeadLetters
+from flyball.broker.core.flow import Flow
+from flyball.broker.core.intake import Intake
+from flyball.broker.core.topology import Topology
 from flyball.broker.wire.amqp import Value, delivery_prefix, encode_delivery
-from flyball.server.amqp.dead_letters import DeadLetters
-from flyball.server.amqp.flow import Flow
-from flyball.server.amqp.intake import Intake
-from flyball.server.topology import Topology
 
 if TYPE_CHECKING:
     from flyball.server.amqp.afar import Afar

@@ -10,13 +10,13 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from flyball.broker.core.attempts import TooManyAttempts
 from flyball.broker.wire import amqp
 from flyball.broker.wire.amqp import AmqpError, ReplyCode, reply_text
 from flyball.errors import NotAdmitted
 from flyball.model import User
 from flyball.server.amqp.replies import refusal
 from flyball.server.amqp.sasl import Credentials, read_response
-from flyball.server.attempts import TooManyAttempts
 
 if TYPE_CHECKING:
     from flyball.server.amqp.session import AmqpSession

@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flyball.broker.core.directory import RemoteQueue
+from flyball.broker.core.memory import CHARGE_STEP_BYTES
+from flyball.broker.core.topology import Headers
 from flyball.broker.engine.access import Action
 from flyball.broker.engine.counts import ExchangeMeter
 from flyball.broker.engine.queue import WorkingQueue
@@ -37,9 +40,6 @@ from flyball.errors import FlyballError, ReservedName
 from flyball.model import MESSAGE_OVERHEAD_BYTES, Receipt
 from flyball.server.amqp.context import REPLY_TO
 from flyball.server.amqp.replies import refusal
-from flyball.server.directory import RemoteQueue
-from flyball.server.memory import CHARGE_STEP_BYTES
-from flyball.server.topology import Headers
 
 if TYPE_CHECKING:
     from flyball.server.amqp.channel import Channel

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from flyball.broker.core.memory import CHANNEL_BYTES, UNCONFIRMED_BYTES
 from flyball.broker.engine.access import Action
 from flyball.broker.wire import amqp
 from flyball.broker.wire.amqp import (
@@ -33,7 +34,6 @@ from flyball.server.amqp.publishing import Publisher, Route
 from flyball.server.amqp.replies import refusal, reply_of
 from flyball.server.amqp.tracing import TracedCommand
 from flyball.server.connection import TURN_NS, WRITE_BUFFER_BYTES, Connection, Hub
-from flyball.server.memory import CHANNEL_BYTES, UNCONFIRMED_BYTES
 from flyball.trace.schema import Protocol
 
 log = logging.getLogger("flyball.server")

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from flyball.broker.core.pending import Done, Marking, outcome
 from flyball.broker.store.group_commit import Group
 from flyball.broker.wire.amqp import ReplyCode
 from flyball.broker.wire.link import Outcome, Settlement
@@ -16,7 +17,6 @@ from flyball.errors import ClusterError, FlyballError
 from flyball.server.amqp.consuming import Lease, is_void
 from flyball.server.amqp.publishing import Content
 from flyball.server.amqp.replies import refusal
-from flyball.server.pending import Done, Marking, outcome
 
 if TYPE_CHECKING:
     from flyball.server.amqp.afar import Afar

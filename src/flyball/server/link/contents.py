@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from flyball.broker.core.broker import Broker
 from flyball.broker.wire.link import Content, Deliver, Outcome
 from flyball.errors import FlyballError, InvalidBody, StoreError
 from flyball.model import Draft, Message
-from flyball.server.broker import Broker
 
 
 def is_draft(content: Content) -> bool:

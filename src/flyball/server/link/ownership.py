@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from flyball.server.pending import outcome
-from flyball.server.queue_report import queue_report
-from flyball.server.topology import Topology
+from flyball.broker.core.pending import outcome
+from flyball.broker.core.queue_report import queue_report
+from flyball.broker.core.topology import Topology
 
 
 class Ownership:

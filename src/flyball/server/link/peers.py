@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from flyball.broker.core.pending import outcome
 from flyball.broker.store.registry import NodeRecord, NodeState
 from flyball.broker.wire import link as wire
 from flyball.errors import ClusterError, PeerLost, ProtocolError
 from flyball.server.connection import Connection, Hub
 from flyball.server.link.failures import raised_elsewhere
-from flyball.server.pending import outcome
 from flyball.trace import schema
 
 if TYPE_CHECKING:

@@ -14,6 +14,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, ClassVar
 
+from flyball.broker.core.broker import is_text
+from flyball.broker.core.intake import Intake
+from flyball.broker.core.memory import CONSUMER_BYTES, page_out
+from flyball.broker.core.supervisor import is_fatal
+from flyball.broker.core.topology import Topology
 from flyball.broker.engine.consumer import SLOW_PEER, Consumer
 from flyball.broker.store.group_commit import OperationsRefused
 from flyball.broker.wire import link as wire
@@ -27,15 +32,10 @@ from flyball.errors import (
     StoreUnavailable,
 )
 from flyball.model import Message
-from flyball.server.amqp.intake import Intake
-from flyball.server.broker import is_text
 from flyball.server.connection import WRITE_BUFFER_BYTES, Connection, Hub
 from flyball.server.link.contents import is_draft, message_of, put_draft
 from flyball.server.link.failures import told
 from flyball.server.link.peers import FRAME_ROOM_BYTES, HANDSHAKE_S, Peers
-from flyball.server.memory import CONSUMER_BYTES, page_out
-from flyball.server.supervisor import is_fatal
-from flyball.server.topology import Topology
 from flyball.trace.schema import Protocol
 
 log = logging.getLogger("flyball.server")

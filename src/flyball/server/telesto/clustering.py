@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flyball.broker.core.broker import NO_IDS
+from flyball.broker.core.placement import NoPlaceYet, PlaceRequest, Role
+from flyball.broker.core.presentation import present
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.amqp import write_origin
 from flyball.broker.wire.link import Content, Outcome
 from flyball.errors import FlyballError, InvalidBody, NotPermitted, RequestError, StoreUnavailable, TopicNotFound
 from flyball.model import DEFAULT_VHOST, ClientMode, Draft, Message
-from flyball.server.amqp.presentation import present
-from flyball.server.broker import NO_IDS
-from flyball.server.placement import NoPlaceYet, PlaceRequest, Role
 from flyball.server.telesto.session import Refusal, TelestoRequest, TelestoSession, not_owner
 from flyball.trace.schema import Kind
 

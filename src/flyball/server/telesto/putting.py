@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from flyball.broker.core.broker import NO_IDS
 from flyball.broker.wire import telesto as wire
 from flyball.errors import FlyballError, StoreUnavailable
 from flyball.model import Draft, Message
-from flyball.server.broker import NO_IDS
 
 if TYPE_CHECKING:
     from flyball.server.telesto.session import TelestoSession

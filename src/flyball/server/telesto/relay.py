@@ -13,10 +13,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from flyball.broker.settings import Address
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
 from flyball.errors import FlyballError, ProtocolError, QueueNotFound, StoreError, StoreUnavailable
-from flyball.server.settings import Address
 from flyball.server.telesto.lines import Lines
 from flyball.server.telesto.putting import PutDone, put_drafts
 from flyball.trace.schema import Kind

@@ -9,6 +9,9 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from flyball.broker.core.broker import Wait
+from flyball.broker.core.memory import CONSUMER_BYTES, page_out
+from flyball.broker.core.placement import Role
 from flyball.broker.engine.consumer import Consumer
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
@@ -31,10 +34,7 @@ from flyball.errors import (
     TopicNotFound,
 )
 from flyball.model import DEFAULT_VHOST, MESSAGE_OVERHEAD_BYTES, Client, ClientMode, Message, Order
-from flyball.server.broker import Wait
 from flyball.server.connection import Hub, RequestConnection, result_of
-from flyball.server.memory import CONSUMER_BYTES, page_out
-from flyball.server.placement import Role
 from flyball.server.telesto.relay import Relay
 from flyball.trace.schema import Protocol, Result
 from flyball.trace.span import Span

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from flyball.broker.core.authority import Authority
 from flyball.broker.engine.limits import MAX_CHANNELS, MAX_CONNECTIONS
 from flyball.errors import ConnectionLimitReached
-from flyball.server.authority import Authority
 
 
 class Occupancy:

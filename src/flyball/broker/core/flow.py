@@ -12,9 +12,9 @@ import asyncio
 import logging
 from typing import Any, Protocol
 
-from flyball.server.amqp.governor import JOURNAL_KI_PER_S, JOURNAL_KP, MEMORY_KP, SAMPLE_S, Tank
-from flyball.server.broker import CONGESTED_BYTES, Broker
-from flyball.server.loops import Reading
+from flyball.broker.core.broker import CONGESTED_BYTES, Broker
+from flyball.broker.core.governor import JOURNAL_KI_PER_S, JOURNAL_KP, MEMORY_KP, SAMPLE_S, Tank
+from flyball.broker.core.loops import Reading
 
 log = logging.getLogger("flyball.server")
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from argon2 import PasswordHasher, Type, extract_parameters
 from argon2.exceptions import InvalidHashError, VerificationError
 
+from flyball.broker.core.turns import Turns
 from flyball.errors import InvalidArgument
-from flyball.server.turns import Turns
 
 TIME_COST = 2
 MEMORY_KIB = 19 * 1024

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from flyball.broker.core.broker import NO_IDS, Broker
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.wire.link import Content, Outcome
 from flyball.errors import StoreUnavailable
 from flyball.model import Message, Receipt
-from flyball.server.broker import NO_IDS, Broker
 
 
 class Intake:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flyball.server.placement import Role
+from flyball.broker.core.placement import Role
 
 
 class Uses:

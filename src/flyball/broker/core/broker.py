@@ -16,6 +16,12 @@ from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
+from flyball.broker.core import clock
+from flyball.broker.core.listings import CHEAP_MESSAGES, Listings
+from flyball.broker.core.memory import Ledger
+from flyball.broker.core.pending import Changing, Done, PutDone, Putting, TakeDone, Taking, Together, has_refused
+from flyball.broker.core.reading import StoreReader
+from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.engine.backlog import LOAD_AT_ONCE, Build, Load
 from flyball.broker.engine.consumer import SLOW_PEER, Consumer, SharedWindow
 from flyball.broker.engine.counts import Meters
@@ -38,12 +44,6 @@ from flyball.errors import (
 )
 from flyball.faults import Faults
 from flyball.model import DEFAULT_VHOST, MAX_COPIES, Client, ClientMode, Draft, Message, Queue, Selector, Snapshot
-from flyball.server import clock
-from flyball.server.listings import CHEAP_MESSAGES, Listings
-from flyball.server.memory import Ledger
-from flyball.server.pending import Changing, Done, PutDone, Putting, TakeDone, Taking, Together, has_refused
-from flyball.server.reading import StoreReader
-from flyball.server.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 

@@ -6,6 +6,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from flyball.broker.core.broker import Burial
+from flyball.broker.core.directory import RemoteQueue
+from flyball.broker.core.intake import Intake
+from flyball.broker.core.presentation import PERSISTENT, present
+from flyball.broker.core.topology import Headers, Topology
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.engine.traits import MAX_SHORTSTR_BYTES, described
 from flyball.broker.wire.amqp import (
@@ -25,11 +30,6 @@ from flyball.broker.wire.amqp import (
 from flyball.broker.wire.link import Content
 from flyball.errors import InvalidArgument
 from flyball.model import Message, Queue
-from flyball.server.amqp.intake import Intake
-from flyball.server.amqp.presentation import PERSISTENT, present
-from flyball.server.broker import Burial
-from flyball.server.directory import RemoteQueue
-from flyball.server.topology import Headers, Topology
 
 X_DEATH = "x-death"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from flyball.broker.core.pending import Changing, Done
 from flyball.broker.store.changes import DefinitionDeleted, DefinitionPut
 from flyball.broker.store.group_commit import GroupCommit
 from flyball.model import Definition
-from flyball.server.pending import Changing, Done
 
 
 class Definitions:

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from flyball.broker.core.directory import RemoteQueue
+from flyball.broker.core.pending import TakeDone
 from flyball.broker.wire.link import Content, Outcome
 from flyball.errors import FlyballError, QueueNotFound
 from flyball.model import Selector
-from flyball.server.directory import RemoteQueue
-from flyball.server.pending import TakeDone
 
 
 async def _nothing_new() -> None:

@@ -11,6 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from flyball.broker.core.attempts import Attempts, place_of
+from flyball.broker.core.passwords import Passwords, check_hash
+from flyball.broker.core.pending import Changing, has_refused, outcome
 from flyball.broker.engine.access import ADMINISTRATOR, Access, check_tags
 from flyball.broker.engine.limits import USER_LIMITS, VHOST_LIMITS, Limits
 from flyball.broker.engine.patterns import check_name
@@ -19,9 +22,6 @@ from flyball.broker.store.changes import Change, DefinitionDeleted, DefinitionPu
 from flyball.broker.store.group_commit import GroupCommit, OperationsRefused
 from flyball.errors import RequestError, UserNameTaken
 from flyball.model import DEFAULT_VHOST, Definition, Permission, Policy, User
-from flyball.server.attempts import Attempts, place_of
-from flyball.server.passwords import Passwords, check_hash
-from flyball.server.pending import Changing, has_refused, outcome
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flyball.broker.core.authority import Authority
+from flyball.broker.core.broker import Broker
+from flyball.broker.core.directory import Directory
+from flyball.broker.core.pending import Changing, Done, Marking
 from flyball.broker.engine.limits import MAX_QUEUES
 from flyball.broker.engine.policies import effective
 from flyball.broker.engine.queue import WorkingQueue
@@ -34,10 +38,6 @@ from flyball.errors import (
     UnlikeDeclared,
 )
 from flyball.model import QUEUE_BYTES, Binding, Definition, Destination, Exchange, PlacedQueue, Queue, size_of
-from flyball.server.authority import Authority
-from flyball.server.broker import Broker
-from flyball.server.directory import Directory
-from flyball.server.pending import Changing, Done, Marking
 
 log = logging.getLogger(__name__)
 

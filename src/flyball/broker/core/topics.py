@@ -12,6 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flyball.broker.core.company import Company
+from flyball.broker.core.definitions import Definitions
+from flyball.broker.core.directory import RemoteQueue
+from flyball.broker.core.pending import outcome
+from flyball.broker.core.topology import Topology
 from flyball.broker.engine.patterns import check_name
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.errors import (
@@ -23,11 +28,6 @@ from flyball.errors import (
     TopicNotFound,
 )
 from flyball.model import DEFAULT_VHOST, Binding, Definition, Destination, Exchange, Queue
-from flyball.server.company import Company
-from flyball.server.definitions import Definitions
-from flyball.server.directory import RemoteQueue
-from flyball.server.pending import outcome
-from flyball.server.topology import Topology
 
 KIND = "topic"
 """The kind of a topic's definition."""

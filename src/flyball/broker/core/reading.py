@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from flyball.broker.core.listings import Listings
 from flyball.broker.engine.backlog import LOAD_AT_ONCE, Build, Load, Need
 from flyball.broker.engine.engine import Engine
 from flyball.broker.engine.index import Shape
@@ -16,7 +17,6 @@ from flyball.broker.store.interface import IndexColumns, Store
 from flyball.errors import FlyballError, StoreError, StoreUnavailable
 from flyball.faults import Faults
 from flyball.model import Message, Order
-from flyball.server.listings import Listings
 
 LOAD_BYTES = 16 * 1024 * 1024
 """At most so much is read back from the store at once, and listed at once."""
