@@ -23,7 +23,7 @@ from rich.table import Table
 
 from bench.load import Dialect, Plan, Telesto, ThorBang, generate_elsewhere
 from flyball.broker.settings import load_settings
-from flyball.server.connection import RequestConnection
+from flyball.broker.transport.connection import RequestConnection
 from flyball.server.node import running
 
 SWITCH_S = 0.5

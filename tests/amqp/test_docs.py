@@ -18,7 +18,7 @@ import pytest
 
 from flyball.broker.engine.policies import KEYS
 from flyball.broker.engine.traits import _CHECKS
-from flyball.server.amqp.context import _CAPABILITIES
+from flyball.broker.protocols.amqp.context import _CAPABILITIES
 from tests.nodes import RunningNode
 
 ROOT = Path(__file__).parents[2]

@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 
 from flyball.broker.core.directory import Directory
+from flyball.broker.peering.membership import Membership
 from flyball.broker.store.registry import NodeRecord, NodeState
 from flyball.broker.wire import amqp as wire
 from flyball.cluster import leader as leader_module
@@ -20,7 +21,6 @@ from flyball.cluster.options import Role
 from flyball.cluster.overview import Overview
 from flyball.errors import ClusterError, Fenced, StoreError, StoreUnavailable
 from flyball.model import PlacedQueue, Queue
-from flyball.server.membership import Membership
 from tests.cluster.simulation.clients import AmqpConnection
 from tests.cluster.simulation.stage import Stage, on_stage
 from tests.cluster.simulation.world import SimulatedNode

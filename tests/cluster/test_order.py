@@ -7,12 +7,12 @@ from unittest import mock
 
 import pytest
 
+from flyball.broker.protocols.telesto import relay
 from flyball.broker.wire import telesto as wire
 from flyball.client import Client
 from flyball.client.connection import Connection, ServerAddress
 from flyball.errors import StoreUnavailable
 from flyball.model import Queue
-from flyball.server.telesto import relay
 from tests.cluster.simulation.stage import Stage, on_stage
 from tests.cluster.simulation.world import SimulatedNode
 

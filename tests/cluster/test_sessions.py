@@ -7,12 +7,12 @@ from unittest import mock
 
 import pytest
 
+from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.cluster import sessions as module
 from flyball.cluster.domain import cluster_key
 from flyball.cluster.options import Role
 from flyball.cluster.sessions import Names, Rates, Sessions, new_session_id, read_session_id
 from flyball.model import Queue
-from flyball.server.amqp.session import AmqpSession
 
 
 def test_a_session_id_tells_its_role_and_its_clustered_queue() -> None:

@@ -18,10 +18,10 @@ from flyball.broker.core.authority import Authority
 from flyball.broker.settings import Address
 from flyball.broker.store.group_commit import GroupCommit
 from flyball.broker.store.memory import MemoryStore
+from flyball.broker.transport.http import make_app, serving
+from flyball.broker.transport.http_peers import behind
 from flyball.console.login import COOKIE, ConsoleLogin
 from flyball.model import Permission, User
-from flyball.server.http import make_app, serving
-from flyball.server.http_peers import behind
 from tests.nodes import ANSWER_LIMIT_S
 
 GUEST = ("guest", "guest")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flyball.server.handshakes import Handshakes
+from flyball.broker.transport.handshakes import Handshakes
 
 
 def test_newest_client_of_the_most_crowded_address_is_dropped() -> None:

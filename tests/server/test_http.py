@@ -18,8 +18,8 @@ from flyball.broker.core.authority import Authority
 from flyball.broker.settings import Address
 from flyball.broker.store.group_commit import GroupCommit
 from flyball.broker.store.memory import MemoryStore
+from flyball.broker.transport.http import CONSOLE, CONSOLE_HEADER, Login, make_app, serving
 from flyball.model import User
-from flyball.server.http import CONSOLE, CONSOLE_HEADER, Login, make_app, serving
 
 MOST_CONNECTIONS = 2
 

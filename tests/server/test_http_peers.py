@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from flyball.broker.settings import load_settings
-from flyball.server.http_peers import behind, own_names
+from flyball.broker.transport.http_peers import behind, own_names
 
 
 def asked(

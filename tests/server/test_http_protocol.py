@@ -12,8 +12,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from flyball.broker.settings import Address
-from flyball.server import http_protocol
-from flyball.server.http import make_app, serving
+from flyball.broker.transport import http_protocol
+from flyball.broker.transport.http import make_app, serving
 
 LIMIT_S = 60.0
 

@@ -17,13 +17,13 @@ from flyball.broker.core.broker import Broker
 from flyball.broker.core.definitions import Definitions
 from flyball.broker.core.topics import Topics
 from flyball.broker.core.topology import Topology
+from flyball.broker.peering.membership import ALONE_LEASE_S, Membership
 from flyball.broker.store.changes import DefinitionDeleted, DefinitionPut
 from flyball.broker.store.interface import Batch
 from flyball.broker.store.memory import MemoryDomain, MemoryStore
+from flyball.broker.transport.connection import Hub
 from flyball.errors import StoreUnavailable
 from flyball.model import Binding, Definition, Exchange, Queue
-from flyball.server.connection import Hub
-from flyball.server.membership import ALONE_LEASE_S, Membership
 from tests.server.link.domains import run
 from tests.server.test_broker import in_a_loop, running
 

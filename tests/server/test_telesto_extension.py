@@ -460,7 +460,7 @@ def test_a_fraction_alone_delivers_from_time_to_time(memory_node: RunningNode) -
 def test_a_connection_may_not_have_any_number_of_consumers(
     memory_node: RunningNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flyball.server.telesto.extension.MOST_CONSUMERS", 2)
+    monkeypatch.setattr("flyball.broker.protocols.telesto.extension.MOST_CONSUMERS", 2)
     peer = wide(memory_node)
     queue_id = peer.create_queue()
     consumer_id = peer.consume(queue_id)

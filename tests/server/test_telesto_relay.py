@@ -18,17 +18,17 @@ from flyball.broker.core import topics
 from flyball.broker.core.pending import Done
 from flyball.broker.engine.consumer import Consumer
 from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.protocols.telesto import plain as plain_requests
+from flyball.broker.protocols.telesto import relay
+from flyball.broker.protocols.telesto.extension import MAX_REFUSED
+from flyball.broker.protocols.telesto.session import TelestoRequest, TelestoSession
+from flyball.broker.transport.connection import MAX_IN_FLIGHT
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode, WireDraft, WireMessage, WireSelector
 from flyball.client import CommandRefused, Outcome, sync
 from flyball.errors import QueueNameTaken, QueueNotFound
 from flyball.model import MAX_COPIES, Queue
-from flyball.server.connection import MAX_IN_FLIGHT
 from flyball.server.node import Node
-from flyball.server.telesto import plain as plain_requests
-from flyball.server.telesto import relay
-from flyball.server.telesto.extension import MAX_REFUSED
-from flyball.server.telesto.session import TelestoRequest, TelestoSession
 from tests.nodes import RunningNode
 from tests.server.domains import Pair, two_nodes
 from tests.server.peers import TelestoPeer, wide

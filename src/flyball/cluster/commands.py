@@ -12,13 +12,13 @@ from typing import Annotated, Any, Literal, Protocol, TypedDict
 from pydantic import ConfigDict, SkipValidation, ValidationError, validate_call
 
 from flyball.broker.core.arguments import invalid_argument
+from flyball.broker.transport.connection import Hub
 from flyball.cluster.domain import cluster_key
 from flyball.cluster.facts import DomainFacts, MoveFacts, View, facts_of
 from flyball.cluster.options import ClusterOptions, Role
 from flyball.cluster.provisioners.interface import check_node_name
 from flyball.errors import ClusterError
 from flyball.model import DEFAULT_VHOST
-from flyball.server.connection import Hub
 
 _checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True, strict=True))
 

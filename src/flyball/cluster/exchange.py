@@ -13,11 +13,11 @@ from typing import Any
 
 from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.peering.membership import RENEW_S
 from flyball.cluster.members import Ask, Members
 from flyball.cluster.overview import Overview, key_of
 from flyball.cluster.transfer import MOST_AT_ONCE, MemberLoad, share, surplus, whom_to_ask
 from flyball.errors import ClusterError, Fenced, FlyballError, StoreError
-from flyball.server.membership import RENEW_S
 from flyball.server.node import Node
 
 log = logging.getLogger(__name__)

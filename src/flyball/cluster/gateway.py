@@ -14,15 +14,15 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from flyball.broker.protocols.amqp.context import server_properties
+from flyball.broker.protocols.amqp.handshake import HEADERS
+from flyball.broker.protocols.amqp.replies import reply_of
+from flyball.broker.protocols.amqp.sasl import read_response
 from flyball.broker.settings import Address
+from flyball.broker.transport.connection import is_loopback
 from flyball.broker.wire import amqp
 from flyball.broker.wire.amqp import AmqpError, Decoder, ReplyCode, reply_text
 from flyball.errors import ClusterError, RequestError
-from flyball.server.amqp.context import server_properties
-from flyball.server.amqp.handshake import HEADERS
-from flyball.server.amqp.replies import reply_of
-from flyball.server.amqp.sasl import read_response
-from flyball.server.connection import is_loopback
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from flyball.broker.core.authority import Authority
 from flyball.broker.core.placement import NoPlaceYet, PlaceRequest, Role
 from flyball.broker.engine.access import Action
 from flyball.broker.settings import Address
+from flyball.broker.transport.http import Login
 from flyball.model import DEFAULT_VHOST, User
-from flyball.server.http import Login
 from flyball.server.node import Node, node_name
 
 ROLES = ("producer", "consumer", "client")

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 
 from flyball.broker.core.placement import Movable
 from flyball.broker.core.placement import Role as WireRole
+from flyball.broker.protocols.amqp.channel import Channel
+from flyball.broker.protocols.amqp.consuming import AmqpConsumer
+from flyball.broker.protocols.amqp.session import AmqpSession
+from flyball.broker.protocols.telesto.session import TelestoSession
+from flyball.broker.transport.connection import RequestConnection
 from flyball.cluster.domain import cluster_key
 from flyball.cluster.options import Role
 from flyball.cluster.overview import key_of
 from flyball.model import Queue
-from flyball.server.amqp.channel import Channel
-from flyball.server.amqp.consuming import AmqpConsumer
-from flyball.server.amqp.session import AmqpSession
-from flyball.server.connection import RequestConnection
 from flyball.server.node import Node
-from flyball.server.telesto.session import TelestoSession
 
 RATE_S = 0.5
 """Over so long at least a rate is taken."""

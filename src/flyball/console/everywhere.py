@@ -11,9 +11,9 @@ from dataclasses import asdict
 from heapq import nsmallest
 from typing import Any
 
+from flyball.broker.transport.connection import Connection
 from flyball.console.sampling import Sampler
 from flyball.errors import ClusterError, FlyballError
-from flyball.server.connection import Connection
 from flyball.server.inspection import (
     SLICE,
     Facts,

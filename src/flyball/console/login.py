@@ -20,11 +20,8 @@ from starlette.routing import BaseRoute, Route
 
 from flyball.broker.core.attempts import TooManyAttempts
 from flyball.broker.core.authority import Authority
-from flyball.console.sessions import Sessions
-from flyball.errors import NotAdmitted
-from flyball.model import User
-from flyball.server.connection import is_loopback
-from flyball.server.http import (
+from flyball.broker.transport.connection import is_loopback
+from flyball.broker.transport.http import (
     CONSOLE,
     CONSOLE_HEADER,
     Endpoint,
@@ -35,6 +32,9 @@ from flyball.server.http import (
     not_logged_in,
     problem,
 )
+from flyball.console.sessions import Sessions
+from flyball.errors import NotAdmitted
+from flyball.model import User
 
 log = logging.getLogger(__name__)
 

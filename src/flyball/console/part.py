@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Sequence
 
 from starlette.routing import BaseRoute
 
+from flyball.broker.transport.http import make_app, serving
+from flyball.broker.transport.http_peers import behind, own_names
 from flyball.cluster.http import NodePlaces, placement_routes
 from flyball.console import assets, metrics, openapi, own
 from flyball.console.api import resources
@@ -20,8 +22,6 @@ from flyball.console.everywhere import Everywhere
 from flyball.console.login import ConsoleLogin
 from flyball.console.sampling import Sampler
 from flyball.console.trailing_slash import without_trailing_slash
-from flyball.server.http import make_app, serving
-from flyball.server.http_peers import behind, own_names
 from flyball.server.node import HTTP_CONNECTIONS, Node, Part
 
 

@@ -21,8 +21,8 @@ from typing import IO, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 import flyball
+from flyball.broker.transport.connection import is_loopback
 from flyball.errors import LabError
-from flyball.server.connection import is_loopback
 
 CONNECT_LIMIT_S = 10
 COMMAND_LIMIT_S = 60.0

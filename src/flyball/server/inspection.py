@@ -25,14 +25,14 @@ from flyball.broker.core.flow import NO_DISK, NO_MEMORY, NO_STORE
 from flyball.broker.engine.consumer import Consumer
 from flyball.broker.engine.counts import COUNTED
 from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.protocols.amqp.channel import Channel
+from flyball.broker.protocols.amqp.consuming import AmqpConsumer
+from flyball.broker.protocols.amqp.handshake import State
+from flyball.broker.protocols.amqp.session import AmqpSession
+from flyball.broker.protocols.telesto.session import TelestoSession
+from flyball.broker.transport.connection import Connection
 from flyball.model import DEFAULT_VHOST
-from flyball.server.amqp.channel import Channel
-from flyball.server.amqp.consuming import AmqpConsumer
-from flyball.server.amqp.handshake import State
-from flyball.server.amqp.session import AmqpSession
-from flyball.server.connection import Connection
 from flyball.server.node import Node
-from flyball.server.telesto.session import TelestoSession
 
 SLICE = 200
 """After so many items of a list others have their turn: that takes less than a millisecond or two."""
@@ -132,7 +132,7 @@ class Totals:
     """What links hold that other nodes have not read or answered."""
     definitions_bytes: int = 0
     held_bytes: int = 0
-    """What is held of the limit of memory: see `broker.core.memory`."""
+    """What is held of the limit of memory: see `core.memory`."""
     pending_changes: int = 0
     pending_bytes: int = 0
 

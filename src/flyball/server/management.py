@@ -13,9 +13,9 @@ from typing import Any
 from pydantic import ConfigDict, ValidationError, validate_call
 
 from flyball.broker.core.arguments import invalid_argument
+from flyball.broker.transport.connection import Hub
 from flyball.errors import InvalidArgument
 from flyball.model import DEFAULT_VHOST, Permission, Policy
-from flyball.server.connection import Hub
 from flyball.server.status import queues_of_all
 
 # Commands come as JSON: what is not of the right type is refused, not converted.

@@ -25,34 +25,34 @@ from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.core.topics import Topics
 from flyball.broker.core.topology import Topology
 from flyball.broker.engine.engine import Engine
+from flyball.broker.peering.link import LinkSession, Peers
+from flyball.broker.peering.link.followers import CATCH_UP, Followers
+from flyball.broker.peering.link.ownership import Ownership
+from flyball.broker.peering.link.peers import connecting
+from flyball.broker.peering.membership import Membership
+from flyball.broker.peering.remote import Remotes
+from flyball.broker.protocols import telesto
+from flyball.broker.protocols.amqp import AmqpContext, AmqpSession, AmqpSettings
+from flyball.broker.protocols.amqp.afar import Afar
+from flyball.broker.protocols.thorbang import ThorBangSession
 from flyball.broker.settings import Address, ServeSettings
 from flyball.broker.store.interface import Store
 from flyball.broker.store.memory import MemoryStore
 from flyball.broker.store.null import NullStore
 from flyball.broker.store.postgres.embedded import EmbeddedPostgres
 from flyball.broker.store.postgres.store import PostgresStore
+from flyball.broker.transport.connection import Connection, Hub, is_loopback
+from flyball.broker.transport.tls import client_tls, link_tls
 from flyball.broker.wire.telesto import TOKEN_FILE
 from flyball.errors import StoreError
 from flyball.faults import Faults
 from flyball.files import make_private_folder
 from flyball.model import Message, Order
-from flyball.server import telesto
-from flyball.server.amqp import AmqpContext, AmqpSession, AmqpSettings
-from flyball.server.amqp.afar import Afar
-from flyball.server.connection import Connection, Hub, is_loopback
 from flyball.server.disk import DiskReserve
-from flyball.server.link import LinkSession, Peers
-from flyball.server.link.followers import CATCH_UP, Followers
-from flyball.server.link.ownership import Ownership
-from flyball.server.link.peers import connecting
 from flyball.server.logs import configure_logging
-from flyball.server.membership import Membership
 from flyball.server.node_loops import add_node_loops
 from flyball.server.owner import owner_token
 from flyball.server.pace import Pace, operations_of
-from flyball.server.remote import Remotes
-from flyball.server.thorbang import ThorBangSession
-from flyball.server.tls import client_tls, link_tls
 from flyball.server.usage import Usage
 from flyball.trace.recorder import Recorder
 

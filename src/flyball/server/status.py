@@ -9,8 +9,8 @@ from typing import Any
 
 import flyball
 from flyball.broker.core.queue_report import queue_report
+from flyball.broker.transport.connection import Hub
 from flyball.model import Queue
-from flyball.server.connection import Hub
 
 LIST_LIMIT_S = 3.0
 """For so long other nodes are asked what their queues hold."""

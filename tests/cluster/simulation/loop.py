@@ -20,8 +20,8 @@ from unittest import mock
 
 from flyball.broker.core import clock
 from flyball.broker.core.passwords import Passwords
+from flyball.broker.transport.connection import Connection
 from flyball.cluster import sessions
-from flyball.server.connection import Connection
 
 Result = TypeVar("Result")
 

@@ -12,8 +12,8 @@ import pytest
 from starlette.responses import StreamingResponse
 
 from flyball import errors
+from flyball.broker.transport.http import STATUS_OF
 from flyball.console.api.answers import Refused, json_text, problem, stream, whole
-from flyball.server.http import STATUS_OF
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
+from flyball.broker.protocols.amqp.context import server_properties
 from flyball.console.api import nodes
 from flyball.console.api.context import ApiContext
 from flyball.console.everywhere import Everywhere
 from flyball.console.login import ConsoleLogin
 from flyball.console.sampling import Sampler
-from flyball.server.amqp.context import server_properties
 from flyball.server.node import Node
 from flyball.server.usage import Usage
 from tests.console.api.conftest import Api

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from pika import spec
 
-from flyball.server.amqp import session
+from flyball.broker.protocols.amqp import session
 from flyball.server.node import Node
 from tests.amqp.peer import (
     BODY,

@@ -19,12 +19,12 @@ from flyball.broker.core.broker import Broker
 from flyball.broker.core.pending import outcome
 from flyball.broker.core.topology import Topology
 from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.protocols.amqp import AmqpContext, AmqpSettings
 from flyball.broker.store.interface import Batch
 from flyball.broker.store.memory import MemoryStore
 from flyball.broker.wire.amqp import Properties, write_origin, write_table
 from flyball.errors import FlyballError, InvalidArgument
 from flyball.model import Binding, Message, Queue
-from flyball.server.amqp import AmqpContext, AmqpSettings
 from tests.wire.test_amqp_tables import values
 
 MAX_COUNT = 2**63 - 1

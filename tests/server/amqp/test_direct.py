@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import pytest
 
+from flyball.broker.protocols.amqp import direct
+from flyball.broker.protocols.amqp.direct import CHANNEL, DirectChannel, direct_channel
 from flyball.broker.wire import amqp
 from flyball.errors import (
     InvalidArgument,
@@ -19,8 +21,6 @@ from flyball.errors import (
     VhostNotFound,
 )
 from flyball.model import User
-from flyball.server.amqp import direct
-from flyball.server.amqp.direct import CHANNEL, DirectChannel, direct_channel
 from flyball.server.node import Node
 from tests.nodes import Gate, RunningNode
 

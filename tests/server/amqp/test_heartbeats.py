@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pika import spec
 
-from flyball.server.amqp import AmqpSession
+from flyball.broker.protocols.amqp import AmqpSession
 from flyball.server.node import Node
 from tests.amqp.peer import HEARTBEAT, Peer
 from tests.nodes import RunningNode

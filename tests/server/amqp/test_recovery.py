@@ -15,9 +15,9 @@ from pika import spec
 from pika.exceptions import ConnectionClosedByBroker, NackError, ProbableAuthenticationError, UnroutableError
 
 from flyball.broker.core.topology import Topology
+from flyball.broker.protocols.amqp import AmqpSession
 from flyball.client.sync import Client
 from flyball.model import Exchange
-from flyball.server.amqp import AmqpSession
 from tests.amqp.peer import Peer
 from tests.amqp.queues import Consumer, channel_closed, count, get, publish, take, take_all, wait_for_count
 from tests.nodes import RunningNode, ServeProcess

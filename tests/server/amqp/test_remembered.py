@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from pika import spec
 
-from flyball.server.amqp import AmqpSession
-from flyball.server.amqp.publishing import REMEMBERED_BYTES
+from flyball.broker.protocols.amqp import AmqpSession
+from flyball.broker.protocols.amqp.publishing import REMEMBERED_BYTES
 from flyball.server.node import Node
 from tests.amqp.peer import Peer
 from tests.nodes import RunningNode

@@ -17,15 +17,15 @@ from flyball.broker.core.company import Company
 from flyball.broker.core.definitions import Definitions
 from flyball.broker.core.topics import Topics
 from flyball.broker.core.topology import Topology
+from flyball.broker.peering.link import LinkSession, Peers
+from flyball.broker.peering.link.ownership import Ownership
+from flyball.broker.peering.remote import Remotes
+from flyball.broker.protocols.amqp import AmqpContext, AmqpSession, AmqpSettings
+from flyball.broker.protocols.amqp.afar import Afar
 from flyball.broker.store.memory import MemoryStore
 from flyball.broker.store.registry import NodeRecord, NodeState
+from flyball.broker.transport.connection import Hub
 from flyball.model import Snapshot
-from flyball.server.amqp import AmqpContext, AmqpSession, AmqpSettings
-from flyball.server.amqp.afar import Afar
-from flyball.server.connection import Hub
-from flyball.server.link import LinkSession, Peers
-from flyball.server.link.ownership import Ownership
-from flyball.server.remote import Remotes
 
 SECRET = b"the secret of the domain"
 LIMIT_S = 60.0

@@ -10,10 +10,10 @@ import aio_pika
 import aiormq.abc
 import pytest
 
+from flyball.broker.peering import remote
+from flyball.broker.peering.link.peers import Link
+from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.broker.wire.link import Content
-from flyball.server import remote
-from flyball.server.amqp.session import AmqpSession
-from flyball.server.link.peers import Link
 from tests.server.link.domains import client, held_store, until
 from tests.server.link.pairs import Two, with_two_nodes
 from tests.server.link.test_transactions import PERSISTENT

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from flyball.broker.core.directory import RemoteQueue
+from flyball.broker.peering import remote as remote_module
+from flyball.broker.peering.link.peers import Link
 from flyball.broker.wire.link import Content, Outcome
-from flyball.server import remote as remote_module
-from flyball.server.link.peers import Link
 from tests.server.link.domains import DomainNode, HandMadeDomain, domain, run, until
 
 BODY_BYTES = 4_000

@@ -12,12 +12,12 @@ from aio_pika.abc import AbstractQueue
 
 from flyball.broker.core.broker import Broker
 from flyball.broker.core.topology import Topology
+from flyball.broker.peering.link.session import LinkSession
+from flyball.broker.peering.shadows import Attachment
+from flyball.broker.protocols.amqp.afar import RETRY_S
 from flyball.broker.wire import link as wire
 from flyball.errors import FlyballError, PeerLost, QueueNotFound
 from flyball.model import Message, Selector
-from flyball.server.amqp.afar import RETRY_S
-from flyball.server.link.session import LinkSession
-from flyball.server.shadows import Attachment
 from tests.server.link.domains import client, until
 from tests.server.link.pairs import Inbox, Two, bodies, with_two_nodes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from flyball.server.link.followers import CATCH_UP, Followers
+from flyball.broker.peering.link.followers import CATCH_UP, Followers
 from tests.server.link.domains import DomainNode, domain, run
 
 

@@ -10,11 +10,11 @@ import aio_pika
 import aiormq
 import pytest
 
+from flyball.broker.peering import remote as remote_module
+from flyball.broker.peering import shadows
+from flyball.broker.peering.link import session as link_session
 from flyball.errors import StoreUnavailable
 from flyball.model import Message, QueueSummary
-from flyball.server import remote as remote_module
-from flyball.server import shadows
-from flyball.server.link import session as link_session
 from tests.server.link.domains import DomainNode, client, domain, held_store, run, until
 from tests.server.link.pairs import Inbox, Two, bodies, two_nodes, with_two_nodes
 

@@ -9,10 +9,10 @@ import aio_pika
 import aiormq.exceptions
 import pytest
 
+from flyball.broker.peering.link import Link
+from flyball.broker.transport.connection import MAX_LINK_HANDSHAKES
 from flyball.broker.wire import link
 from flyball.errors import ClusterError, PeerLost, QueueNotFound
-from flyball.server.connection import MAX_LINK_HANDSHAKES
-from flyball.server.link import Link
 from tests.server.link.domains import SECRET, HandMadeDomain, client, domain, run, until
 
 

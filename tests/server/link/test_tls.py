@@ -14,11 +14,11 @@ import pytest
 import uvloop
 from pika import spec
 
+from flyball.broker.peering.link import connecting
 from flyball.broker.settings import ServeSettings, load_settings
+from flyball.broker.transport.tls import LinkTls, link_tls
 from flyball.broker.wire import link as wire
 from flyball.errors import SettingsError
-from flyball.server.link import connecting
-from flyball.server.tls import LinkTls, link_tls
 from tests.amqp.peer import Peer
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 from tests.server.amqp.test_tls import Authority, Identity

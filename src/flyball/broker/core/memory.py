@@ -6,17 +6,17 @@ What is held is charged to one of these:
   and the places in indexes of those that are only in the store (`Engine.absent_bytes`);
 - connections: what each has sent that is not complete, transactions that are not committed, what it has not read,
   channels, consumers and caches (`Holder.held_bytes`);
-- links to other nodes: what those have not read or answered. Puts wait before a link holds much (`server.remote`),
+- links to other nodes: what those have not read or answered. Puts wait before a link holds much (`peering.remote`),
   and what waits is charged to the connection that it came from;
 - definitions: queues, exchanges, bindings and their arguments.
 
-What waits for the store (`GroupCommit.pending_bytes`) has a loop and a setpoint of its own: see `broker.core.flow`.
+What waits for the store (`GroupCommit.pending_bytes`) has a loop and a setpoint of its own: see `core.flow`.
 
 The policy has three steps:
 
 1. Page out. Above `--resident-bytes` messages that the store has are dropped from memory: ready ones first, then the
    bodies of unacked ones.
-2. Back-pressure. Publishers are slowed as what cannot be paged out approaches `--memory-bytes` (`broker.core.flow`,
+2. Back-pressure. Publishers are slowed as what cannot be paged out approaches `--memory-bytes` (`core.flow`,
    which reads `Ledger.level_bytes`), those of other nodes by answers that wait; puts of the research protocols are
    refused when it is reached. From half of it on, connections that hold more than their share of unacked messages get
    no more until they ack some.

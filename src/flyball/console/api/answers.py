@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from starlette.responses import Response, StreamingResponse
 
 from flyball import errors
-from flyball.server.http import STATUS_OF, WORD_OF
+from flyball.broker.transport.http import STATUS_OF, WORD_OF
 from flyball.server.inspection import plain
 
 T = TypeVar("T")

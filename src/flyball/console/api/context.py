@@ -17,6 +17,7 @@ from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from flyball.broker.engine.access import DEFAULT_EXCHANGE, Access
+from flyball.broker.transport.http import is_from_console
 from flyball.console.api.answers import answer, fields_of, only, problem
 from flyball.console.api.bodies import Bodies, document_in
 from flyball.console.api.listing import Keys, Wish, listing
@@ -24,7 +25,6 @@ from flyball.console.everywhere import Everywhere
 from flyball.console.sampling import Sampler
 from flyball.errors import FlyballError, NotPermitted
 from flyball.model import User
-from flyball.server.http import is_from_console
 from flyball.server.node import Node
 
 T = TypeVar("T")

@@ -10,13 +10,13 @@ from typing import Any
 from starlette.responses import Response
 
 import flyball
+from flyball.broker.protocols.amqp import RABBITMQ_VERSION
 from flyball.console.api import definitions_own as own
 from flyball.console.api import limits, policies, users
 from flyball.console.api.answers import HEADERS, answer, done, in_slices, json_text, whole
 from flyball.console.api.context import ApiContext, ApiRoute, Call, Right
 from flyball.console.api.importing import Import
 from flyball.model import Binding, Destination, Exchange, Queue
-from flyball.server.amqp import RABBITMQ_VERSION
 from flyball.server.node import Node
 
 MOST_BYTES = 32 * 1024 * 1024

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 
+from flyball.broker.protocols.amqp.direct import CHANNEL, DirectChannel, direct_channel
 from flyball.console.api.context import Call
-from flyball.server.amqp.direct import CHANNEL, DirectChannel, direct_channel
 from flyball.server.node import Node
 
 __all__ = ["CHANNEL", "DirectChannel", "channel", "has_exchange", "has_queue"]

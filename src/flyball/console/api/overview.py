@@ -10,11 +10,11 @@ from typing import Any
 from starlette.responses import Response
 
 import flyball
+from flyball.broker.protocols.amqp import RABBITMQ_VERSION
 from flyball.console.api import gathering, nodes, vhosts
 from flyball.console.api.answers import answer
 from flyball.console.api.context import ApiContext, ApiRoute, Call, Right
 from flyball.console.api.statistics import OF_CHURN, OF_LENGTH, OF_NODE, OF_QUEUE, detailed, message_stats, rates_of
-from flyball.server.amqp import RABBITMQ_VERSION
 
 
 def routes(context: ApiContext) -> list[ApiRoute]:

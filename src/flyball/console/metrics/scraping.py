@@ -11,16 +11,16 @@ from typing import Any, TypeVar
 
 import flyball
 from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.protocols.amqp import RABBITMQ_VERSION
+from flyball.broker.protocols.amqp.channel import Channel
+from flyball.broker.protocols.amqp.session import AmqpSession
+from flyball.broker.transport.connection import Connection
 from flyball.console.api import gathering
 from flyball.console.context import ConsoleContext
 from flyball.console.metrics import own, tables
 from flyball.console.metrics.exposition import UNTYPED, Family, labels
 from flyball.console.metrics.reading import Numbers, numbers_of
 from flyball.console.metrics.tables import OfEach, OfNode, of_each, of_node
-from flyball.server.amqp import RABBITMQ_VERSION
-from flyball.server.amqp.channel import Channel
-from flyball.server.amqp.session import AmqpSession
-from flyball.server.connection import Connection
 
 T = TypeVar("T")
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.protocols.amqp.channel import Channel
+from flyball.broker.protocols.amqp.session import AmqpSession
+from flyball.broker.transport.connection import Connection
 from flyball.console.metrics.exposition import COUNTER, GAUGE, UNTYPED, Family, labels
-from flyball.server.amqp.channel import Channel
-from flyball.server.amqp.session import AmqpSession
-from flyball.server.connection import Connection
 from flyball.server.inspection import window
 
 ALL_PROTOCOLS = labels(protocol="all")

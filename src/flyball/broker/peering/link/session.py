@@ -1,0 +1,771 @@
+"""A link that another node has opened: what its clients want from the queues of this one.
+
+The other node is an ordinary publisher and consumer here, one with many consumers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, ClassVar
+
+from flyball.broker.core.broker import is_text
+from flyball.broker.core.intake import Intake
+from flyball.broker.core.memory import CONSUMER_BYTES, page_out
+from flyball.broker.core.supervisor import is_fatal
+from flyball.broker.core.topology import Topology
+from flyball.broker.engine.consumer import SLOW_PEER, Consumer
+from flyball.broker.peering.link.contents import is_draft, message_of, put_draft
+from flyball.broker.peering.link.failures import told
+from flyball.broker.peering.link.peers import FRAME_ROOM_BYTES, HANDSHAKE_S, Peers
+from flyball.broker.store.group_commit import OperationsRefused
+from flyball.broker.transport.connection import WRITE_BUFFER_BYTES, Connection, Hub
+from flyball.broker.wire import link as wire
+from flyball.broker.wire.link import Ending, Outcome, Settlement
+from flyball.errors import (
+    ClusterError,
+    FlyballError,
+    InvalidBody,
+    ProtocolError,
+    QueueNotFound,
+    StoreUnavailable,
+)
+from flyball.model import Message
+from flyball.trace.schema import Protocol
+
+log = logging.getLogger("flyball.server")
+
+RETRY_S = 0.2
+"""After so long the store is asked again that was away."""
+
+RETURN_S = 10.0
+"""So long an auto-delete queue waits for consumers whose link broke: their clients have not cancelled them."""
+
+# Where faults are noted that a frame has met.
+PLACE = "frame of another node"
+
+# Longer is for ever: some 146,000 years.
+MAX_TTL_US = 1 << 62
+
+FRAMES_AT_ONCE = 500
+"""After so many frames others have their turn."""
+
+
+class _Consumer:
+    """A consumer of the other node, as the engine knows it: the owner of its own kind of consumer."""
+
+    __slots__ = ("_session", "engine_consumer", "is_held_back", "number")
+
+    def __init__(self, session: LinkSession, number: int) -> None:
+        self._session = session
+        self.number = number
+        self.engine_consumer: Consumer | None = None
+        self.is_held_back = False
+        """Whether the other node has asked for a pause."""
+
+    def deliver(self, consumer: Consumer, message: Message) -> None:
+        self._session.send_delivery(wire.encode_deliver(self.number, message))
+
+    def queue_deleted(self, consumer: Consumer) -> None:
+        self._session.consumer_ended(self, Ending.DELETED)
+
+    def crash(self, error: BaseException) -> None:
+        self._session.consumer_failed(self, error)
+
+    def queue_moved(self, consumer: Consumer) -> None:
+        """Another node serves the queue: the one that asked has to look for it."""
+        self._session.consumer_ended(self, Ending.MOVED)
+
+
+class _Puts:
+    """Waits for one commit on behalf of all messages that the link has put into it."""
+
+    __slots__ = ("_ids", "_numbers", "_session", "batch_number")
+
+    def __init__(self, session: LinkSession, batch_number: int) -> None:
+        self._session = session
+        self._numbers: list[int] = []
+        self._ids: list[int] = []
+        """From where to where the ids of each one's messages go."""
+        self.batch_number = batch_number
+
+    def add(self, number: int, first_id: int, end_id: int) -> None:
+        self._numbers.append(number)
+        self._ids += (first_id, end_id)
+
+    def committed(self) -> None:
+        self._session.committed(self._numbers, Outcome.STORED)
+
+    def failed(self, error: FlyballError) -> None:
+        if not isinstance(error, OperationsRefused):
+            self._session.committed(self._numbers, Outcome.UNKNOWN)
+            return
+        ids = iter(self._ids)
+        stored: list[int] = []
+        refused: list[int] = []
+        for number, first_id, end_id in zip(self._numbers, ids, ids, strict=True):
+            (refused if error.concerns(first_id, end_id) else stored).append(number)
+        for numbers, outcome in ((stored, Outcome.STORED), (refused, Outcome.UNKNOWN)):
+            if numbers:
+                self._session.committed(numbers, outcome)
+
+
+class LinkSession(Connection):
+    """One node that has connected to this one."""
+
+    PROTOCOL = Protocol.LINK
+    LOGS_IN = True
+
+    def __init__(
+        self,
+        hub: Hub,
+        peers: Peers,
+        topology: Topology,
+        intake: Intake,
+        reply: Callable[[str, bytes, bytes, bytes], None],
+    ) -> None:
+        """`reply` takes name, origin, properties and body of a direct reply to a channel of this node."""
+        super().__init__(hub)
+        self._peers = peers
+        self._topology = topology
+        self._intake = intake
+        self._reply = reply
+        self._engine = hub.broker.engine
+        self._journal = hub.broker.journal
+        self._hello = wire.Hello(wire.VERSION, peers.node_id, peers.epoch, secrets.token_bytes(wire.NONCE_BYTES))
+        self._theirs: wire.Hello | None = None
+        self.node_id = 0
+        """Who is there, once that is proved."""
+        self._decoder = wire.LinkDecoder()
+        self._consumers: dict[int, _Consumer] = {}
+        self._moved: set[int] = set()
+        """The consumers that have ended because another node serves their queues."""
+        self._held: dict[int, Message] = {}
+        """What was asked for with Get and is not settled."""
+        self._reads: deque[wire.Read] = deque()
+        """Reads that wait for the one that needs the store."""
+        self._is_fetching = False
+        self._puts: _Puts | None = None
+        self._awaited = 0
+        """How many puts wait for the store."""
+        self._stored_now: list[int] = []
+        self._withheld: list[int] = []
+        """Puts that are answered when there is memory for more."""
+        self._is_choked = False
+        self._has_ended = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    # Life
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self in self.hub.connections:
+            self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.abort)
+
+    def abort(self) -> None:
+        """End the link at once."""
+        if self._transport is not None:
+            self._transport.abort()
+        self.ended()
+
+    def ended(self) -> None:
+        """Give back what the other node's clients held: it cannot settle it any more."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._peers.sessions.get(self.node_id) is self:
+            del self._peers.sessions[self.node_id]
+        consumers, self._consumers = self._consumers, {}
+        held, self._held = list(self._held.values()), {}
+        for owner in consumers.values():
+            if owner.engine_consumer is not None:
+                held += self._cancelled(owner.engine_consumer)
+        # All at once: they are to be in their order before others get some of them.
+        self._guard(self.broker.give_back, held)
+        for owner in consumers.values():
+            if owner.engine_consumer is not None:
+                queue_id = owner.engine_consumer.queue_id
+                self._guard(partial(self._topology.consumer_gone, may_return_s=RETURN_S), queue_id, owner)
+
+    def _cancelled(self, consumer: Consumer) -> list[Message]:
+        """Cancel a consumer and end its leases; return what it held."""
+        self._guard(self.broker.cancel, consumer)
+        held = list(consumer.leases.values())
+        for message in held:
+            consumer.release(message.id)
+        return held
+
+    def _guard(self, callback: Callable[..., object], *arguments: object) -> None:
+        """Do what concerns one of many clients: what it raises is noted, and neither they nor the link end."""
+        try:
+            callback(*arguments)
+        except Exception as error:
+            self.faults.note(PLACE, error, quiet=True)
+
+    def release_buffers(self) -> None:
+        self._decoder.clear()
+
+    def input_bytes(self) -> int:
+        return self._decoder.buffered_bytes
+
+    def held_bytes(self) -> int:
+        return super().held_bytes() + CONSUMER_BYTES * len(self._consumers)
+
+    def page_out(self, wanted_bytes: int) -> int:
+        freed = page_out(self._engine, [(None, message) for message in reversed(self._held.values())], wanted_bytes)
+        for owner in self._consumers.values():
+            if freed >= wanted_bytes:
+                break
+            consumer = owner.engine_consumer
+            if consumer is not None:
+                leased = ((consumer, message) for message in reversed(consumer.leases.values()))
+                freed += page_out(self._engine, leased, wanted_bytes - freed)
+        return freed
+
+    def tick(self, now_s: float) -> None:
+        """Numbers for new messages may have come, or memory."""
+        if self._withheld and not self.broker.ledger.is_full:
+            withheld, self._withheld = self._withheld, []
+            self.puts_done(withheld, Outcome.STORED)
+        if self in self.hub.stalled:
+            self.go_on()
+
+    # Reading
+
+    def feed(self, data: bytes) -> None:
+        self._decoder.feed(data)
+
+    def pump(self, mark_ns: int) -> None:
+        left = FRAMES_AT_ONCE
+        while not self._must_wait():
+            if left == 0:
+                self.hub.next_turn(self)
+                break
+            left -= 1
+            try:
+                frame = self._decoder.next_frame()
+                if frame is None:
+                    self._set_reading(True)
+                    if self._has_heard_all:
+                        self._close_if_done()
+                    return
+                self._take(frame)
+            except ProtocolError as error:
+                self.close(str(error))
+                return
+            except Exception as error:
+                if frame is None or not self.node_id:
+                    raise
+                self._frame_failed(frame, error)
+        self._set_reading(False)
+
+    def _frame_failed(self, frame: wire.Frame, error: Exception) -> None:
+        """A frame has met a defect. Many clients share the link: only the one hears of it that the frame is from."""
+        self.faults.note(PLACE, error, quiet=True)
+        if isinstance(frame, wire.Put):
+            self.puts_done([frame.number], Outcome.UNKNOWN)
+        elif isinstance(frame, wire.Consume) and frame.number in self._consumers:
+            self._end_failed(self._consumers[frame.number])
+        elif isinstance(frame, wire.Consume | wire.Get | wire.Read | wire.Hand):
+            problem = f"node {self._peers.node_id} has met a defect; its log tells which"
+            self.send(wire.encode_failure(frame.number, "ClusterError", problem))
+
+    async def _contain(self, frame: wire.Frame, work: Awaitable[None]) -> None:
+        """Finish what a frame has begun, and answer it if that meets a defect."""
+        try:
+            await work
+        except Exception as error:
+            if is_fatal(error):
+                raise
+            self._frame_failed(frame, error)
+
+    def _must_wait(self) -> bool:
+        return self._has_ended or super()._must_wait() or not self.broker.has_message_ids
+
+    def _take(self, frame: wire.Frame) -> None:
+        if not self.node_id:
+            self._take_in_handshake(frame)
+            return
+        handler = self._HANDLERS.get(type(frame))
+        if handler is None:
+            raise ProtocolError(f"{type(frame).__name__} is not for the one who listens")
+        handler(self, frame)
+
+    def _take_in_handshake(self, frame: wire.Frame) -> None:
+        peers = self._peers
+        if isinstance(frame, wire.Hello) and self._theirs is None:
+            known = peers.records.get(frame.node_id)
+            if frame.version != wire.VERSION or frame.node_id in (0, peers.node_id):
+                raise ProtocolError(f"node {frame.node_id} speaks version {frame.version} of the protocol")
+            if known is not None and known.epoch > frame.epoch:
+                raise ProtocolError(f"the epoch {frame.epoch} of node {frame.node_id} is over")
+            self._theirs = frame
+            self.send(wire.encode_hello(self._hello))
+            self.send(wire.encode_proof(wire.proof_of_listener(peers.secret, frame, self._hello)))
+        elif isinstance(frame, wire.Proof) and self._theirs is not None:
+            if not wire.is_proof(frame.digest, wire.proof_of_caller(peers.secret, self._theirs, self._hello)):
+                raise ProtocolError("the node does not know the secret of the domain")
+            self._begin(self._theirs)
+        else:
+            raise ProtocolError(f"{type(frame).__name__} before the node has proved who it is")
+
+    def _begin(self, theirs: wire.Hello) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        older = self._peers.sessions.get(theirs.node_id)
+        if older is not None:
+            # It has lost that one; what it held there is to go on.
+            older.abort()
+        self.hub.logged_in(self)
+        self.node_id = theirs.node_id
+        self._peers.sessions[self.node_id] = self
+        self._decoder.frame_max = self.broker.max_message_bytes + FRAME_ROOM_BYTES
+
+    # Requests
+
+    def _request(self, frame: wire.Request) -> None:
+        self.in_flight += 1
+        self.hub.spawn(self._answer(frame), self)
+
+    async def _answer(self, frame: wire.Request) -> None:
+        try:
+            name, arguments = _asked(frame.text)
+            command = self._peers.commands.get(name)
+            if command is None:
+                raise ClusterError(f"node {self._peers.node_id} knows no command {name!r}")
+            answer = wire.encode_response(frame.number, json.dumps(await command(**arguments)).encode())
+        except FlyballError as error:
+            answer = wire.encode_failure(frame.number, *told(error))
+        except Exception as error:
+            # Whatever has failed was for the node that asks: this one has others to serve.
+            log.exception("a request of node %d could not be answered", self.node_id)
+            answer = wire.encode_failure(frame.number, "ClusterError", f"the request failed: {error}")
+        self.in_flight -= 1
+        self.send(answer)
+
+    # Puts
+
+    def _put(self, frame: wire.Put) -> None:
+        engine = self._engine
+        time_us = frame.content.time_us
+        if time_us is not None and time_us > MAX_TTL_US:
+            # The time when it expires has to fit into 64 bits, here and in the store.
+            frame.content.time_us = MAX_TTL_US
+        found = [engine.find_working(queue_id) for queue_id in frame.queue_ids]
+        targets = [working for working in found if working is not None]
+        if len(targets) < len(found):
+            absent = [queue_id for queue_id in frame.queue_ids if not engine.has_queue(queue_id)]
+            # Of several, whoever sends it asks again for each: another member may take the place of one that is gone.
+            is_elsewhere = any(self._topology.directory.get(queue_id) is not None for queue_id in absent)
+            if is_elsewhere or len(set(frame.queue_ids)) > 1:
+                self._put_done(frame.number, Outcome.MOVED)
+            else:
+                self._put_done(frame.number, Outcome.NOT_FOUND)
+            return
+        if is_draft(frame.content):
+            put_draft(self.broker, frame.content, frame.queue_ids, partial(self._put_done, frame.number))
+            return
+        first_id = engine.next_message_id
+        try:
+            outcome = self._intake.put_content(targets, frame.content)
+        except Exception as error:
+            # Many clients share the link: only the one hears of it whose message this is.
+            self.faults.note("put of another node", error, quiet=True)
+            outcome = Outcome.UNKNOWN
+        if outcome is None:
+            self._await_commit(frame.number, first_id)
+        else:
+            self._put_done(frame.number, outcome)
+
+    @property
+    def is_busy(self) -> bool:
+        return super().is_busy or self._awaited > 0
+
+    def _await_commit(self, number: int, first_id: int) -> None:
+        self._awaited += 1
+        end_id = self._engine.next_message_id
+        if self._puts is None or self._puts.batch_number != self._journal.batch_number:
+            self._puts = _Puts(self, self._journal.batch_number)
+            self._puts.add(number, first_id, end_id)
+            self._journal.mark(self._puts)
+        else:
+            self._puts.add(number, first_id, end_id)
+
+    def _put_done(self, number: int, outcome: Outcome) -> None:
+        if outcome is not Outcome.STORED:
+            self.puts_done([number], outcome)
+            return
+        if self.broker.ledger.is_full:
+            # The other node slows its publishers while much is not answered: see `Remotes`.
+            self._withheld.append(number)
+            return
+        if not self._stored_now and not self._out:
+            self.hub.mark_dirty(self)
+        self._stored_now.append(number)
+
+    def committed(self, numbers: list[int], outcome: Outcome) -> None:
+        """The store has answered for these puts."""
+        self._awaited -= len(numbers)
+        self.puts_done(numbers, outcome)
+
+    def puts_done(self, numbers: list[int], outcome: Outcome) -> None:
+        self.send(wire.encode_put_done(outcome, numbers))
+
+    # Consumers
+
+    def _consume(self, frame: wire.Consume) -> None:
+        if frame.number == 0 or frame.number in self._consumers:
+            # `Settle` means with 0 what `Get` has found. A consumer that another replaced would never end.
+            raise ProtocolError(f"{frame.number} cannot be the number of another consumer")
+        working = self._engine.find_working(frame.queue_id)
+        owner = _Consumer(self, frame.number)
+        try:
+            if working is None:
+                raise QueueNotFound(frame.queue_id)
+            self._topology.check_consumer(working, exclusive=frame.exclusive)
+        except FlyballError as error:
+            self.send(wire.encode_failure(frame.number, *told(error)))
+            return
+
+        def begun(consumer: Consumer) -> None:
+            owner.engine_consumer = consumer
+            consumer.paused_for = SLOW_PEER if self._is_choked else 0
+            self._consumers[frame.number] = owner
+            self.send(wire.encode_consuming(frame.number))
+
+        self.broker.consume(
+            frame.queue_id, working.traits.selector, frame.prefetch, owner, begun, priority=frame.priority
+        )
+        if self._consumers.get(frame.number) is owner:
+            self._topology.consumer_added(working, owner, exclusive=frame.exclusive)
+
+    def _settle(self, frame: wire.Settle) -> None:
+        if frame.consumer == 0:
+            found = [self._held.pop(message_id, None) for message_id in frame.message_ids]
+            self._settle_all([message for message in found if message is not None], frame.settlement)
+            return
+        owner = self._consumers.get(frame.consumer)
+        consumer = None if owner is None else owner.engine_consumer
+        if owner is None or consumer is None:
+            if frame.consumer in self._moved and frame.settlement == Settlement.ACK:
+                self._tell_in_vain()
+            return
+        leases = consumer.leases
+        messages: list[Message] = []
+        for message_id in frame.message_ids:
+            message = leases.get(message_id)
+            if message is not None:
+                consumer.release(message_id)
+                messages.append(message)
+        self._settle_all(messages, frame.settlement)
+        if consumer.is_cancelled:
+            self._forget_if_done(owner)
+        else:
+            self.broker.feed(consumer)
+
+    def _settle_all(self, messages: list[Message], settlement: int) -> None:
+        if settlement == Settlement.REQUEUE:
+            self.broker.give_back(messages)
+            return
+        settle = self._SETTLING.get(settlement, LinkSession._return)
+        for message in messages:
+            try:
+                settle(self, message)
+            except Exception as error:
+                self.faults.note(PLACE, error, quiet=True)
+                # No consumer has it any more, and nothing was done with it.
+                self._guard(self.broker.give_back, [message])
+                if settlement == Settlement.ACK:
+                    self._tell_in_vain()
+
+    def _ack(self, message: Message) -> None:
+        if not self.broker.settle(message, True) and self._topology.directory.get(message.queue_id) is not None:
+            self._tell_in_vain()
+
+    def _reject(self, message: Message) -> None:
+        working = self._engine.find_working(message.queue_id)
+        if working is not None:
+            self.broker.bury(working, message, "rejected")
+
+    def _return(self, message: Message) -> None:
+        self.broker.bring_back(message)
+
+    def _tell_in_vain(self) -> None:
+        """An acknowledgement has found nothing: the message comes again, from whoever serves its queue now."""
+        self.send(wire.encode_cancelled(0, Ending.MOVED))
+
+    def _window(self, frame: wire.Window) -> None:
+        consumer = self._running(frame.consumer)
+        if consumer is not None:
+            self.broker.set_prefetch(consumer, frame.prefetch)
+
+    def _pause(self, frame: wire.Pause) -> None:
+        consumer = self._running(frame.consumer)
+        if consumer is not None:
+            self._consumers[frame.consumer].is_held_back = True
+            self.broker.pause(consumer)
+
+    def _resume(self, frame: wire.Resume) -> None:
+        consumer = self._running(frame.consumer)
+        if consumer is not None:
+            self._consumers[frame.consumer].is_held_back = False
+            if not self._is_choked:
+                self.broker.resume(consumer)
+
+    def _running(self, number: int) -> Consumer | None:
+        owner = self._consumers.get(number)
+        consumer = None if owner is None else owner.engine_consumer
+        return consumer if consumer is not None and not consumer.is_cancelled else None
+
+    def _cancel(self, frame: wire.Cancel) -> None:
+        owner = self._consumers.get(frame.consumer)
+        consumer = self._running(frame.consumer)
+        if owner is not None and consumer is not None:
+            self.broker.cancel(consumer)
+            self.send(wire.encode_cancelled(frame.consumer, Ending.ASKED))
+            self._topology.consumer_gone(consumer.queue_id, owner)
+            self._forget_if_done(owner)
+
+    def _forget_if_done(self, owner: _Consumer) -> None:
+        if owner.engine_consumer is not None and not owner.engine_consumer.leases:
+            self._consumers.pop(owner.number, None)
+
+    def consumer_ended(self, owner: _Consumer, ending: Ending) -> None:
+        """Its queue is not here any more."""
+        was_running = owner.engine_consumer is not None and self._consumers.pop(owner.number, None) is owner
+        if was_running:
+            self.send(wire.encode_cancelled(owner.number, ending))
+            if ending is Ending.MOVED:
+                self._moved.add(owner.number)
+
+    def consumer_failed(self, owner: _Consumer, error: BaseException) -> None:
+        """Serving one consumer has failed: it ends, and what it held goes to others. The link goes on."""
+        self.faults.note("consumer of another node", error, quiet=True)
+        self._end_failed(owner)
+
+    def _end_failed(self, owner: _Consumer) -> None:
+        consumer = owner.engine_consumer
+        if consumer is None or self._consumers.pop(owner.number, None) is not owner:
+            return
+        self.send(wire.encode_cancelled(owner.number, Ending.FAILED))
+        self._guard(self.broker.give_back, self._cancelled(consumer))
+        self._guard(self._topology.consumer_gone, consumer.queue_id, owner)
+
+    # Single messages
+
+    def _get(self, frame: wire.Get) -> None:
+        working = self._engine.find_working(frame.queue_id)
+        if working is None:
+            self.send(wire.encode_failure(frame.number, *told(QueueNotFound(frame.queue_id))))
+            return
+        self._topology.touch(working)
+        queue = working
+
+        def found(message: Message | None, error: FlyballError | None) -> None:
+            if error is not None:
+                self.send(wire.encode_failure(frame.number, *told(error)))
+            elif message is not None and self._has_ended:
+                self.broker.bring_back(message)
+            else:
+                try:
+                    answer = wire.encode_got(frame.number, len(queue), message)
+                except Exception as fault:
+                    self._frame_failed(frame, fault)
+                    if message is not None:
+                        self._guard(self.broker.bring_back, message)
+                    return
+                if message is None:
+                    self.broker.meters.get_empty += 1
+                else:
+                    queue.count_get(message, is_gone=False)
+                    self._held[message.id] = message
+                self.send(answer)
+
+        self.broker.take_out(frame.queue_id, working.traits.selector, found)
+
+    def _read(self, frame: wire.Read) -> None:
+        """Show or remove a message. One that has to be read from the store first keeps the others waiting."""
+        self.in_flight += 1
+        self._reads.append(frame)
+        self._read_on()
+
+    def _read_on(self) -> None:
+        while self._reads and not self._is_fetching:
+            self._read_one(self._reads.popleft())
+
+    def _read_one(self, frame: wire.Read) -> None:
+        is_settled = is_fetched = is_answered = False
+
+        def found(message: Message | None, error: FlyballError | None) -> None:
+            nonlocal is_settled, is_answered
+            is_settled = is_answered = True
+            self.in_flight -= 1
+            if error is None and message is not None and frame.only_text and not is_text(message):
+                error = InvalidBody(f"message {message.id} contains a zero byte")
+            try:
+                if error is not None:
+                    self.send(wire.encode_failure(frame.number, *told(error)))
+                else:
+                    self.send(wire.encode_got(frame.number, 0, message))
+            except Exception as fault:
+                self._frame_failed(frame, fault)
+            if is_fetched:
+                self._is_fetching = False
+                asyncio.get_running_loop().call_soon(self._read_on)
+
+        def accepts(message: Message) -> bool:
+            nonlocal is_settled
+            is_settled = not frame.only_text or is_text(message)
+            return is_settled
+
+        try:
+            if not self._engine.has_queue(frame.queue_id):
+                found(None, QueueNotFound(frame.queue_id))
+            elif frame.removes:
+                self.broker.take(frame.queue_id, frame.selector, found, accepts)
+            else:
+                self.broker.peek(frame.queue_id, frame.selector, found)
+        except Exception as fault:
+            # Here, and not where frames are taken: this one may have waited while others came.
+            is_settled = True
+            if not is_answered:
+                self.in_flight -= 1
+            self._frame_failed(frame, fault)
+        self._is_fetching = is_fetched = not is_settled
+
+    def _hand(self, frame: wire.Hand) -> None:
+        """Take over messages of another member, or of a queue that this node is to serve, unless they came before."""
+        if self._engine.has_queue(frame.queue_id):
+            self._take_handed(frame)
+        else:
+            self.hub.spawn(self._contain(frame, self._hand_when_known(frame)), self)
+
+    async def _hand_when_known(self, frame: wire.Hand) -> None:
+        """The other node may have heard sooner than this one who serves the queue."""
+        while not self._has_ended:
+            try:
+                await self.hub.company.catch_up()
+            except StoreUnavailable:
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._take_handed(frame)
+                return
+
+    async def _hand_when_numbered(self, frame: wire.Hand) -> None:
+        await self.broker.obtain_ids(len(frame.messages))
+        self._take_handed(frame)
+
+    def _take_handed(self, frame: wire.Hand) -> None:
+        if self._has_ended:
+            # Nobody would hear that they are here: they will come again, another way.
+            return
+        working = self._engine.find_working(frame.queue_id)
+        assert self._theirs is not None
+        epoch, last = self._peers.handed.get(self.node_id, (0, 0))
+        if epoch == self._theirs.epoch and frame.batch <= last:
+            self.send(wire.encode_handed(frame.number, Outcome.STORED))
+            return
+        if working is None:
+            self.send(wire.encode_handed(frame.number, Outcome.NOT_FOUND))
+            return
+        if not self.broker.has_ids_for(len(frame.messages)):
+            self.hub.spawn(self._contain(frame, self._hand_when_numbered(frame)), self)
+            return
+        self._peers.handed[self.node_id] = (self._theirs.epoch, frame.batch)
+        for handed in frame.messages:
+            message = message_of(handed, self._engine.use_message_id(), working.queue.id)
+            message.persistent = False
+            # The batch is this node's by now: it is not sent again because of one of its messages.
+            self._guard(self.broker.accept, working, message)
+        self.broker.watch_expiries()
+        self.send(wire.encode_handed(frame.number, Outcome.STORED))
+
+    def _take_reply(self, frame: wire.Reply) -> None:
+        self._reply(frame.name, frame.content.origin, frame.content.properties, frame.content.body)
+
+    # Writing
+
+    def send(self, data: bytes) -> None:
+        if self._stored_now:
+            self._send_stored()
+        super().send(data)
+
+    def send_delivery(self, data: bytes) -> None:
+        """Send a message; if much is to be sent already, no more are taken out of queues for now."""
+        super().send(data)
+        if self._out_bytes > WRITE_BUFFER_BYTES and not self._is_choked:
+            self._choke()
+
+    def _send_stored(self) -> None:
+        stored, self._stored_now = self._stored_now, []
+        super().send(wire.encode_put_done(Outcome.STORED, stored))
+
+    def flush(self) -> None:
+        if self._stored_now:
+            self._send_stored()
+        super().flush()
+        if self._is_choked and not self._is_write_paused:
+            self._breathe()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._choke()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._is_choked:
+            self._breathe()
+
+    def _choke(self) -> None:
+        self._is_choked = True
+        for owner in self._consumers.values():
+            if owner.engine_consumer is not None:
+                self.broker.pause(owner.engine_consumer)
+
+    def _breathe(self) -> None:
+        self._is_choked = False
+        for number, owner in list(self._consumers.items()):
+            consumer = self._running(number)
+            if consumer is not None and not owner.is_held_back:
+                self.broker.resume(consumer)
+
+    _HANDLERS: ClassVar[dict[type, Callable[[LinkSession, Any], None]]] = {
+        wire.Request: _request,
+        wire.Put: _put,
+        wire.Consume: _consume,
+        wire.Settle: _settle,
+        wire.Window: _window,
+        wire.Pause: _pause,
+        wire.Resume: _resume,
+        wire.Cancel: _cancel,
+        wire.Get: _get,
+        wire.Read: _read,
+        wire.Hand: _hand,
+        wire.Reply: _take_reply,
+    }
+
+    _SETTLING: ClassVar[dict[int, Callable[[LinkSession, Message], None]]] = {
+        Settlement.ACK: _ack,
+        Settlement.REJECT: _reject,
+        Settlement.RETURN: _return,
+    }
+
+
+def _asked(text: bytes) -> tuple[str, dict[str, Any]]:
+    """Return the command and the arguments of a request. Raises ClusterError if the text is not one."""
+    try:
+        asked = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ClusterError(f"a request is not JSON: {error}") from None
+    name = asked.get("command") if isinstance(asked, dict) else None
+    arguments = asked.get("arguments") if isinstance(asked, dict) else None
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        raise ClusterError("a request needs a command and its arguments")
+    return name, arguments

@@ -1,0 +1,850 @@
+"""Queues of other nodes: puts, consumers, gets and the rest, carried out by whoever owns them.
+
+A consumer of such a queue has a shadow of it in the local engine, so that whatever a protocol does with deliveries it
+does as with those of a local queue. What protocol a client speaks is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from flyball.broker.core.broker import Broker, Receiver, drop_bodies, is_text
+from flyball.broker.core.directory import Directory, RemoteQueue
+from flyball.broker.core.intake import Intake
+from flyball.broker.core.pending import Marking, TakeDone
+from flyball.broker.engine.consumer import Consumer, SharedWindow
+from flyball.broker.peering.link.contents import is_draft, message_of, put_draft
+from flyball.broker.peering.link.failures import raised_elsewhere
+from flyball.broker.peering.link.peers import Link, Peers
+from flyball.broker.peering.shadows import Attachment, Prepare, Singles
+from flyball.broker.wire import link as wire
+from flyball.broker.wire.link import Content, Outcome
+from flyball.errors import FlyballError, PeerLost, QueueNotFound
+from flyball.faults import Faults
+from flyball.model import Message, Queue, Selector
+
+OPEN_WINDOW = 2000
+"""So many messages are on the way to, or wait in the shadow of, a consumer that has no limit of its own."""
+
+# When another node owes the answers of so much, further puts wait, and so do those who publish.
+CONGESTED_BYTES = 8 * 1024 * 1024
+
+# Direct replies, which nobody answers, are dropped while another node leaves so much unread.
+UNREAD_BYTES = 8 * 1024 * 1024
+
+RETRY_S = 0.5
+"""After so long a read is tried again whose node could not be reached, if nothing has changed before."""
+
+CLAIM_LIMIT_S = 10.0
+"""A queue whose name another node has claimed must be there by then."""
+
+UNAWARE_S = 0.1
+"""After so long a node is asked again that should serve a queue, and does not do so yet."""
+
+# Outcomes of the parts of a put, from that which counts least.
+_BADNESS: Mapping[int, int] = {Outcome.NOT_FOUND: 0, Outcome.STORED: 1, Outcome.FULL: 2, Outcome.UNKNOWN: 3}
+
+PutDone = Callable[[int, int], None]
+"""Called with the token of a put and its outcome."""
+
+
+class _Put:
+    """One message on its way to queues of one other node, until somebody has it or the time is up.
+
+    A queue that is named several times gets as many copies. A member of a clustered queue that is gone is not the end
+    of it: another one takes the message.
+    """
+
+    __slots__ = (
+        "_content",
+        "_done",
+        "_is_part",
+        "_link",
+        "_missing",
+        "_queues",
+        "_remotes",
+        "_token",
+        "deadline_s",
+        "number",
+    )
+
+    def __init__(
+        self,
+        remotes: Remotes,
+        queues: list[Queue],
+        content: Content,
+        done: PutDone,
+        token: int,
+        deadline_s: float,
+        number: int,
+        missing: list[int] | None,
+        *,
+        is_part: bool = False,
+    ) -> None:
+        """The ids of queues that are gone are added to `missing`, if given."""
+        self._remotes = remotes
+        self._queues = queues
+        self._content = content
+        self._done = done
+        self._token = token
+        self._link: Link | None = None
+        self.deadline_s = deadline_s
+        self._missing = missing
+        self._is_part = is_part
+        """Whether it is one of many parts of a put, which all hold the message when they are sent."""
+        self.number = number
+        """Its place among all."""
+
+    def send(self) -> None:
+        """Send it to whoever serves the queue now, or wait until somebody does."""
+        remotes = self._remotes
+        queue_id = self._queues[0].id
+        remote = remotes.directory.get(queue_id)
+        link = self._link = None if remote is None else remotes.peers.link(remote.owner)
+        if link is not None and self._is_part and _is_crowded(link):
+            remotes.park_for_room(queue_id, self)
+        elif link is not None and remotes.set_out(self._queues, link):
+            try:
+                link.put([queue.id for queue in self._queues], self._content, self._answered, 0)
+            except Exception:
+                # It is not under way: what follows must not wait for it.
+                remotes.arrive(self._queues)
+                raise
+        elif self._has_several_queues:
+            # Their owner is dead, or has no more of them all: each may have another one, or none.
+            self._send_apart()
+        elif remote is not None:
+            remotes.park(queue_id, self)
+        elif remotes.broker.engine.has_queue(queue_id):
+            remotes.put_here([queue_id] * len(self._queues), self._content, self._done, self._token)
+        else:
+            self._send_to_another()
+
+    @property
+    def _has_several_queues(self) -> bool:
+        queues = self._queues
+        return len(queues) > 1 and any(queue.id != queues[0].id for queue in queues)
+
+    def _send_apart(self) -> None:
+        """Let each queue get the message by itself.
+
+        Each frame holds the whole message: parts that a link has no room for wait until others are answered.
+        """
+        by_id: dict[int, list[Queue]] = {}
+        for queue in self._queues:
+            by_id.setdefault(queue.id, []).append(queue)
+        joined = _Joined(len(by_id), self._done, self._token)
+        for queues in by_id.values():
+            part = _Put(
+                self._remotes,
+                queues,
+                self._content,
+                joined.one,
+                0,
+                self.deadline_s,
+                self.number,
+                self._missing,
+                is_part=True,
+            )
+            part.send()
+
+    def _send_to_another(self) -> None:
+        """The queue is gone. If it was one of several members, the message is for any of them."""
+        other = self._remotes.other_member(self._queues[0])
+        if other is None:
+            if self._missing is not None:
+                self._missing.append(self._queues[0].id)
+            self.end(Outcome.NOT_FOUND)
+        elif asyncio.get_running_loop().time() >= self.deadline_s:
+            self.end(Outcome.UNKNOWN)
+        else:
+            self._queues = [other] * len(self._queues)
+            self.send()
+
+    def _answered(self, _: int, outcome: int) -> None:
+        remotes, queues = self._remotes, self._queues
+        remotes.arrive(queues)
+        self._take(outcome)
+        if remotes.has_parked:
+            remotes.let_follow(queues)
+
+    def _take(self, outcome: int) -> None:
+        if outcome not in (Outcome.MOVED, Outcome.NOT_FOUND):
+            self._done(self._token, outcome)
+        elif self._has_several_queues:
+            self._send_apart()
+        elif asyncio.get_running_loop().time() >= self.deadline_s:
+            self.end(Outcome.UNKNOWN)
+        elif outcome == Outcome.NOT_FOUND and self._remotes.other_member(self._queues[0]) is not None:
+            self._remotes.look()
+            self._send_to_another()
+        else:
+            self._try_again()
+
+    def _try_again(self) -> None:
+        queue_id = self._queues[0].id
+        remote = self._remotes.directory.get(queue_id)
+        assert self._link is not None
+        if remote is not None and remote.owner == self._link.node_id and self._link.is_ready:
+            # It says that it does not serve the queue, and nobody has told us who does: either we will hear of that
+            # soon, or it has yet to hear that it is to.
+            self._remotes.park(queue_id, self)
+            self._remotes.look()
+            self._remotes.try_again_later(queue_id)
+        else:
+            self.send()
+
+    def end(self, outcome: Outcome) -> None:
+        self._done(self._token, outcome)
+
+
+class _Joined:
+    """Counts the parts of a put whose queues are on several nodes; the worst outcome counts.
+
+    To be gone is not worse than to be stored: a local queue that is gone refuses nothing either. But if all are gone
+    nobody has the message.
+    """
+
+    __slots__ = ("_done", "_left", "_token", "_worst")
+
+    def __init__(self, left: int, done: PutDone, token: int) -> None:
+        self._left = left
+        self._done = done
+        self._token = token
+        self._worst = int(Outcome.NOT_FOUND)
+
+    def one(self, _: int, outcome: int) -> None:
+        if _BADNESS[outcome] > _BADNESS[self._worst]:
+            self._worst = outcome
+        self._left -= 1
+        if self._left == 0:
+            self._done(self._token, self._worst)
+
+
+class _Read:
+    """One read of a queue of another node, until somebody has answered it or the time is up."""
+
+    __slots__ = ("_deadline_s", "_done", "_read", "_remotes")
+
+    def __init__(self, remotes: Remotes, read: wire.Read, done: TakeDone, deadline_s: float) -> None:
+        self._remotes = remotes
+        self._read = read
+        self._done = done
+        self._deadline_s = deadline_s
+
+    def send(self) -> None:
+        """Ask whoever serves the queue now, maybe this node itself."""
+        remotes, read = self._remotes, self._read
+        remote = remotes.directory.get(read.queue_id)
+        if remote is None:
+            self._read_here()
+            return
+        link = remotes.peers.link(remote.owner)
+        if link is None:
+            self._later(PeerLost(remote.owner, "is not there"))
+            return
+
+        def encode(number: int) -> bytes:
+            read.number = number
+            return wire.encode_read(read)
+
+        link.ask(encode, partial(self._answered, link))
+
+    def _read_here(self) -> None:
+        broker, read = self._remotes.broker, self._read
+        if not broker.engine.has_queue(read.queue_id):
+            self._done(None, QueueNotFound(read.queue_id))
+        elif read.removes:
+            broker.take(read.queue_id, read.selector, self._done, is_text if read.only_text else None)
+        else:
+            broker.peek(read.queue_id, read.selector, self._done)
+
+    def _answered(self, link: Link, frame: wire.Frame | None) -> None:
+        if isinstance(frame, wire.Got):
+            found = frame.message
+            queue_id = self._read.queue_id
+            self._done(None if found is None else message_of(found, found.message_id, queue_id), None)
+        elif isinstance(frame, wire.Failure):
+            error = raised_elsewhere(frame.kind, frame.text)
+            if isinstance(error, QueueNotFound):
+                # It is gone, or on its way to another node, and nobody has told us yet.
+                self._later(QueueNotFound(self._read.queue_id))
+            else:
+                self._done(None, error)
+        elif self._read.removes and link.is_ready:
+            # It may have removed a message: to ask again would lose that one without a word.
+            self._done(None, PeerLost(link.node_id, "was lost before it answered"))
+        else:
+            self._later(PeerLost(link.node_id, "was lost before it answered"))
+
+    def _later(self, error: FlyballError) -> None:
+        if asyncio.get_running_loop().time() >= self._deadline_s:
+            self._done(None, error)
+        else:
+            self._remotes.peers.spawn(self._again())
+
+    async def _again(self) -> None:
+        remotes, queue_id = self._remotes, self._read.queue_id
+        before = remotes.directory.get(queue_id)
+        owner = None if before is None else before.owner
+        with contextlib.suppress(FlyballError):
+            await remotes.catch_up()
+        now = remotes.directory.get(queue_id)
+        if now is not None and now.owner == owner:
+            await remotes.news(RETRY_S)
+        self.send()
+
+
+class _Waiting:
+    """Something that is done when no node owes too many answers any more, in its turn."""
+
+    __slots__ = ("act", "drop", "owner")
+
+    def __init__(
+        self, act: Callable[[], object], owner: object = None, drop: Callable[[], object] | None = None
+    ) -> None:
+        self.act = act
+        self.owner = owner
+        """Whose it is: see `Remotes.forget`."""
+        self.drop = drop
+        """Called instead if its owner has gone, or if it fails."""
+
+    def give_up(self, faults: Faults) -> None:
+        if self.drop is not None:
+            faults.guard("put to another node", self.drop)
+
+
+class _Hand:
+    """A batch of messages on its way to a member on another node."""
+
+    __slots__ = ("batch", "done", "messages", "queue_id")
+
+    def __init__(self, batch: int, queue_id: int, messages: Sequence[Message], done: Callable[[bool], None]) -> None:
+        self.batch = batch
+        self.queue_id = queue_id
+        self.messages = messages
+        self.done = done
+
+
+class Remotes:
+    """All that this node does with queues of others."""
+
+    def __init__(self, broker: Broker, directory: Directory, peers: Peers, *, wait_s: float = 15.0) -> None:
+        """For `wait_s` something waits whose queue has no owner that can be reached."""
+        self.broker = broker
+        self.directory = directory
+        self.peers = peers
+        self.catch_up: Callable[[], Awaitable[None]] = _nothing_to_catch_up
+        """Returns when this node knows all that others had changed before."""
+        self.claim: Callable[[str, str], Awaitable[int]] = self._claim_unasked
+        """Claims a name, by virtual host and name; returns the id of the node that has it."""
+        self._wait_s = wait_s
+        self._intake = Intake(broker)
+        self._singles: dict[Link, Singles] = {}
+        self._last_put = 0
+        self._parked: dict[int, deque[_Put]] = {}
+        self._crowded: dict[int, None] = {}
+        """Queues whose parked puts wait until their link has room, in their order."""
+        self._ways: dict[int, tuple[Link, int]] = {}
+        """For each queue over which link its puts go, and how many were not answered yet."""
+        self._retries: dict[int, asyncio.TimerHandle] = {}
+        self._waiting: list[asyncio.Future[None]] = []
+        self._held: deque[_Waiting] = deque()
+        """What waits for the end of the congestion, in its order."""
+        self._hands: dict[int, deque[_Hand]] = {}
+        self._last_batch = 0
+        self._is_looking = False
+        self._sweep: asyncio.TimerHandle | None = None
+        peers.on_found = self._news_of_node
+        peers.on_lost = self._news_of_node
+        peers.on_room = self._use_room
+
+    async def _claim_unasked(self, vhost: str, name: str) -> int:
+        return self.peers.node_id
+
+    async def settle_name(self, vhost: str, name: str) -> None:
+        """Return when a new queue of that name may be made here, or the directory has one of another node.
+
+        Raises StoreError, and PeerLost if another node has claimed the name and makes no queue of it.
+        """
+        owner = await self.claim(vhost, name)
+        deadline_s = asyncio.get_running_loop().time() + CLAIM_LIMIT_S
+        while owner != self.peers.node_id and self.directory.find(vhost, name) is None:
+            if asyncio.get_running_loop().time() >= deadline_s:
+                raise PeerLost(owner, f"has claimed the name of the queue '{name}' and not made it yet")
+            await self.catch_up()
+            if self.directory.find(vhost, name) is None:
+                await self.news(RETRY_S)
+                owner = await self.claim(vhost, name)
+
+    # What membership tells
+
+    def placed(self, queue_id: int) -> None:
+        """The directory has changed about a queue, or this node serves it now: who waited for that goes on."""
+        self._crowded.pop(queue_id, None)
+        parked = self._parked.pop(queue_id, None)
+        if parked is not None:
+            # Those that have come back went out before others that wait.
+            for put in sorted(parked, key=_number_of):
+                self.broker.faults.guard("put to another node", put.send)
+            self._let_go_on()
+        self._wake()
+
+    def _news_of_node(self, node_id: int) -> None:
+        for queue_id in list(self._parked):
+            remote = self.directory.get(queue_id)
+            if remote is None or remote.owner == node_id:
+                self.placed(queue_id)
+        if not self.peers.can_reach(node_id):
+            hands = self._hands.pop(node_id, deque())
+            for hand in hands:
+                self.broker.faults.guard("messages handed to another node", hand.done, False)
+        self._wake()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def news(self, time_limit_s: float) -> None:
+        """Return when something has changed about who serves what, or the time is up."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        try:
+            async with asyncio.timeout(time_limit_s):
+                await future
+        except TimeoutError:
+            return
+
+    def look(self) -> None:
+        """Find out what has changed elsewhere, if nobody does already."""
+        if not self._is_looking:
+            self._is_looking = True
+            self.peers.spawn(self._look())
+
+    async def _look(self) -> None:
+        try:
+            await self.catch_up()
+        except FlyballError:
+            # The store is away; the changes come when it is back.
+            return
+        finally:
+            self._is_looking = False
+
+    # Puts
+
+    def put(
+        self,
+        remotes: Sequence[RemoteQueue],
+        content: Content,
+        done: PutDone,
+        token: int,
+        owner: object = None,
+        missing: list[int] | None = None,
+    ) -> None:
+        """Put a message into queues of other nodes: one frame for each node, also if it names a queue several times.
+
+        `done` is called once, maybe before this returns. Of several queues one that is gone refuses nothing, as a
+        local one; ids of such queues are added to `missing`. While another node owes too many answers the message
+        waits behind all that came before. What waits is in no link: it should be charged to the `owner`, whose end
+        `forget` tells.
+        """
+        if self.must_wait:
+            act = partial(self._put, remotes, content, done, token, missing)
+            self._held.append(_Waiting(act, owner, partial(done, token, Outcome.UNKNOWN)))
+        else:
+            self._put(remotes, content, done, token, missing)
+
+    def forget(self, owner: object) -> None:
+        """Drop the puts that wait and are the owner's: it has gone. What is on its way stays so."""
+        if not self._held:
+            return
+        dropped = [waiting for waiting in self._held if waiting.owner is owner]
+        if dropped:
+            self._held = deque(waiting for waiting in self._held if waiting.owner is not owner)
+            for waiting in dropped:
+                waiting.give_up(self.broker.faults)
+
+    def _put(
+        self,
+        remotes: Sequence[RemoteQueue],
+        content: Content,
+        done: PutDone,
+        token: int,
+        missing: list[int] | None,
+    ) -> None:
+        deadline_s = asyncio.get_running_loop().time() + self._wait_s
+        self._last_put += 1
+        if len(remotes) == 1:
+            _Put(self, [remotes[0].queue], content, done, token, deadline_s, self._last_put, missing).send()
+            return
+        by_owner: dict[int, list[Queue]] = {}
+        for remote in remotes:
+            by_owner.setdefault(remote.owner, []).append(remote.queue)
+        joined = _Joined(len(by_owner), done, token)
+        for queues in by_owner.values():
+            _Put(self, queues, content, joined.one, 0, deadline_s, self._last_put, missing).send()
+
+    def other_member(self, gone: Queue) -> Queue | None:
+        """Return another member of the clustered queue that a queue was a member of, this node's own first."""
+        if not gone.member:
+            return None
+        own = self.broker.engine.find_queue(gone.name, gone.vhost)
+        members = [] if own is None else [own.queue]
+        members += [remote.queue for remote in self.directory.members(gone.vhost, gone.name)]
+        return next((queue for queue in members if queue.member and queue.id != gone.id), None)
+
+    def put_here(self, queue_ids: Sequence[int], content: Content, done: PutDone, token: int) -> None:
+        """Put a message into queues that have come to this node meanwhile."""
+        if is_draft(content):
+            put_draft(self.broker, content, queue_ids, partial(done, token))
+            return
+        first_id = self.broker.engine.next_message_id
+        outcome = self._intake.put_content([self.broker.engine.queue(queue_id) for queue_id in queue_ids], content)
+        if outcome is None:
+
+            def stored(error: FlyballError | None) -> None:
+                done(token, Outcome.STORED if error is None else Outcome.UNKNOWN)
+
+            self.broker.journal.mark(Marking(stored, (), first_id, self.broker.engine.next_message_id))
+        else:
+            done(token, outcome)
+
+    def set_out(self, queues: Sequence[Queue], link: Link) -> bool:
+        """Note that a put goes to queues over a link. False if it must not: others of them wait, or went another way.
+
+        Those may come back, if the queue has moved, and are to be there first.
+        """
+        ways, parked = self._ways, self._parked
+        for queue in queues:
+            way = ways.get(queue.id)
+            if queue.id in parked or (way is not None and way[0] is not link):
+                return False
+        for queue in queues:
+            way = ways.get(queue.id)
+            ways[queue.id] = (link, 1 if way is None else way[1] + 1)
+        return True
+
+    def arrive(self, queues: Sequence[Queue]) -> None:
+        """A put that had set out was answered."""
+        for queue in queues:
+            link, count = self._ways.pop(queue.id)
+            if count > 1:
+                self._ways[queue.id] = (link, count - 1)
+
+    @property
+    def has_parked(self) -> bool:
+        return bool(self._parked)
+
+    def let_follow(self, queues: Sequence[Queue]) -> None:
+        """Send what waited for the last of those that went another way, unless it waits for something else."""
+        for queue in queues:
+            if queue.id in self._parked and queue.id not in self._ways and queue.id not in self._retries:
+                self.placed(queue.id)
+
+    def park(self, queue_id: int, put: _Put) -> None:
+        """Let a put wait until its queue has an owner that can be reached."""
+        self._parked.setdefault(queue_id, deque()).append(put)
+        self._sweep_later()
+
+    def park_for_room(self, queue_id: int, put: _Put) -> None:
+        """Let a put wait until the link of its queue's owner has room."""
+        self._crowded[queue_id] = None
+        self.park(queue_id, put)
+
+    def _use_room(self) -> None:
+        """Less waits for the answers of a node: send what waited for that, and let publishers go on."""
+        while self._crowded:
+            queue_id = next(iter(self._crowded))
+            remote = self.directory.get(queue_id)
+            link = None if remote is None else self.peers.link(remote.owner)
+            if link is not None and _is_crowded(link):
+                break
+            self.placed(queue_id)
+        self._let_go_on()
+
+    def try_again_later(self, queue_id: int) -> None:
+        """Send again in a moment what waits for a queue, whether or not something was heard of that."""
+        if queue_id not in self._retries:
+            loop = asyncio.get_running_loop()
+            self._retries[queue_id] = loop.call_later(UNAWARE_S, self._try_again, queue_id)
+
+    def _try_again(self, queue_id: int) -> None:
+        del self._retries[queue_id]
+        self.placed(queue_id)
+
+    def _sweep_later(self) -> None:
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(self._wait_s / 4, self._give_up_the_oldest)
+
+    def _give_up_the_oldest(self) -> None:
+        self._sweep = None
+        now_s = asyncio.get_running_loop().time()
+        for queue_id, parked in list(self._parked.items()):
+            while parked and parked[0].deadline_s <= now_s:
+                self.broker.faults.guard("put to another node", parked.popleft().end, Outcome.UNKNOWN)
+            if not parked:
+                self._parked.pop(queue_id, None)
+        if self._parked:
+            self._sweep_later()
+        self._let_go_on()
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether another node owes so many answers that publishers have to wait."""
+        return bool(self._parked) or any(_is_crowded(link) for link in self.peers.links)
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether a put would wait: it is congested, or others wait already."""
+        return bool(self._held) or self.is_congested
+
+    def when_clear(self, go_on: Callable[[], None]) -> None:
+        """Call back, once, when it is no longer congested and what waits by now has been done."""
+        self._held.append(_Waiting(go_on))
+
+    def _let_go_on(self) -> None:
+        while self._held and not self.is_congested:
+            waiting = self._held.popleft()
+            try:
+                waiting.act()
+            except Exception as error:
+                self.broker.faults.note("end of congestion", error)
+                waiting.give_up(self.broker.faults)
+
+    # Consumers
+
+    def attach(
+        self,
+        remote: RemoteQueue,
+        receiver: Receiver,
+        *,
+        prefetch: float,
+        priority: int,
+        exclusive: bool,
+        keeps_none: bool,
+        shared: SharedWindow | None,
+        begun: Callable[[Consumer], None],
+        failed: Callable[[FlyballError], None],
+        prepare: Prepare | None = None,
+    ) -> None:
+        """Let the receiver be sent messages of a queue of another node.
+
+        `begun` is called with its consumer before the first message comes. `prepare` may change a message that did
+        not come through AMQP.
+        """
+        link = self.peers.link(remote.owner)
+        if link is None:
+            failed(PeerLost(remote.owner, "is not there"))
+            return
+        # Without acknowledgements a message is settled when it is sent to the client, and not before.
+        wanted = OPEN_WINDOW if keeps_none else prefetch
+        attachment = Attachment(self.broker, link, remote, receiver, wanted, shared, prepare)
+
+        def answered(frame: wire.Frame | None) -> None:
+            if isinstance(frame, wire.Consuming):
+                attachment.begin(keeps_none=keeps_none, begun=begun)
+                return
+            link.consumers.pop(attachment.number, None)
+            if isinstance(frame, wire.Failure):
+                failed(raised_elsewhere(frame.kind, frame.text))
+            else:
+                failed(PeerLost(remote.owner, "was lost before it answered"))
+
+        def encode(number: int) -> bytes:
+            return wire.encode_consume(wire.Consume(number, remote.queue.id, attachment.window, priority, exclusive))
+
+        attachment.number = link.ask(encode, answered)
+        link.consumers[attachment.number] = attachment
+
+    # Single messages
+
+    def get(
+        self,
+        remote: RemoteQueue,
+        done: Callable[[Message | None, int, FlyballError | None], None],
+        prepare: Prepare | None = None,
+    ) -> None:
+        """Take one message out of a queue; `done` is called with it and how many more are ready.
+
+        It is settled, given back or buried as one of a local queue.
+        """
+        link = self.peers.link(remote.owner)
+        if link is None:
+            done(None, 0, PeerLost(remote.owner, "is not there"))
+            return
+
+        def answered(frame: wire.Frame | None) -> None:
+            if isinstance(frame, wire.Got):
+                message: Message | None = None
+                if frame.message is not None:
+                    message = self._single(link).take_in(self.broker, frame.message, prepare)
+                done(message, frame.ready, None)
+            elif isinstance(frame, wire.Failure):
+                done(None, 0, raised_elsewhere(frame.kind, frame.text))
+            else:
+                self._forget_singles(link)
+                done(None, 0, PeerLost(remote.owner, "was lost before it answered"))
+
+        link.ask(lambda number: wire.encode_get(number, remote.queue.id), answered)
+
+    def read(
+        self, queue_id: int, selector: Selector, done: TakeDone, *, removes: bool, only_text: bool = False
+    ) -> None:
+        """Find the first message that fits, as its owner sees it, and remove it for good or leave it there.
+
+        With `only_text` one that contains a zero byte stays, and `done` is told InvalidBody. A PeerLost leaves open
+        whether a message was removed.
+        """
+        deadline_s = asyncio.get_running_loop().time() + self._wait_s
+        _Read(self, wire.Read(0, queue_id, selector, removes, only_text), done, deadline_s).send()
+
+    def _single(self, link: Link) -> Singles:
+        for other in [other for other in self._singles if other.is_lost]:
+            self._forget_singles(other)
+        found = self._singles.get(link)
+        if found is None:
+            found = self._singles[link] = Singles(self.broker, link)
+        return found
+
+    def _forget_singles(self, link: Link) -> None:
+        gone = self._singles.pop(link, None)
+        if gone is not None:
+            unacked = list(gone.working.out.values())
+            self.broker.engine.delete_queue(gone.working.queue.id)
+            drop_bodies(unacked)
+
+    # Requests
+
+    async def counts(self, queue_id: int) -> tuple[int, int]:
+        """Return how many messages are ready and how many consumers there are; the queue expires later."""
+        ready, consumers = await self._ask("queue.counts", queue_id)
+        return ready, consumers
+
+    async def purge(self, queue_id: int) -> int:
+        """Remove all ready messages and return how many there were."""
+        count: int = await self._ask("queue.purge", queue_id)
+        return count
+
+    async def delete(self, queue_id: int, *, if_unused: bool, if_empty: bool) -> int:
+        """Delete the queue and return how many messages were ready."""
+        count: int = await self._ask("queue.delete", queue_id, if_unused=if_unused, if_empty=if_empty)
+        return count
+
+    async def delete_empty(self, queue_id: int) -> None:
+        """Delete the queue if it holds no message, not even a leased one. Raises QueueNotEmpty."""
+        await self._ask("queue.delete_empty", queue_id)
+
+    async def ask_owners(
+        self, command: str, arguments: Mapping[str, Any], time_limit_s: float
+    ) -> tuple[dict[int, Any], list[FlyballError]]:
+        """Ask all nodes that serve queues; return their answers by node, and why others did not answer."""
+        answers: dict[int, Any] = {}
+        errors: list[FlyballError] = []
+
+        async def ask(node_id: int) -> None:
+            try:
+                answers[node_id] = await self.peers.request(node_id, command, arguments, time_limit_s)
+            except FlyballError as error:
+                errors.append(error)
+
+        await asyncio.gather(*[ask(owner) for owner in {remote.owner for remote in self.directory.all()}])
+        return answers, errors
+
+    async def _ask(self, command: str, queue_id: int, **arguments: object) -> Any:
+        """Ask the owner of a queue, whoever that is. Raises QueueNotFound, PeerLost and what the owner met."""
+        deadline_s = asyncio.get_running_loop().time() + self._wait_s
+        while True:
+            remote = self.directory.get(queue_id)
+            if remote is None:
+                raise QueueNotFound(queue_id)
+            left_s = deadline_s - asyncio.get_running_loop().time()
+            try:
+                return await self.peers.request(
+                    remote.owner, command, {"queue_id": queue_id, **arguments}, max(left_s, 0.1)
+                )
+            except QueueNotFound:
+                if left_s <= 0:
+                    raise
+                await self.until_known(remote)
+            except PeerLost:
+                if asyncio.get_running_loop().time() >= deadline_s:
+                    raise
+                await self.news(min(left_s, 0.5))
+
+    async def until_known(self, denied: RemoteQueue) -> None:
+        """Wait a moment until a queue that its owner does not know, as it says, is told to be gone or another's.
+
+        If nothing is told, that node has yet to hear that it is to serve the queue.
+        """
+        owner = denied.owner
+        await self.catch_up()
+        found = self.directory.get(denied.queue.id)
+        if found is not None and found.owner == owner:
+            await self.news(UNAWARE_S)
+
+    # Members
+
+    def hand(self, remote: RemoteQueue, messages: Sequence[Message], done: Callable[[bool], None]) -> None:
+        """Give messages that are out, and in no store, to a member on another node.
+
+        `done` tells whether it has them; if not they are the caller's as before. While both nodes live none is lost
+        or doubled, whatever happens to the link. They should hold less than a megabyte.
+        """
+        self._last_batch += 1
+        hands = self._hands.setdefault(remote.owner, deque())
+        hands.append(_Hand(self._last_batch, remote.queue.id, messages, done))
+        if len(hands) == 1:
+            self._send_hand(remote.owner)
+
+    def _send_hand(self, node_id: int) -> None:
+        hands = self._hands.get(node_id)
+        if not hands:
+            self._hands.pop(node_id, None)
+            return
+        hand = hands[0]
+        link = self.peers.link(node_id)
+        if link is None:
+            self._news_of_node(node_id)
+            return
+
+        def answered(frame: wire.Frame | None) -> None:
+            if self._hands.get(node_id) is not hands or not hands or hands[0] is not hand:
+                return
+            if isinstance(frame, wire.Handed):
+                hands.popleft()
+                hand.done(frame.outcome == Outcome.STORED)
+            elif isinstance(frame, wire.Failure):
+                # It has met a defect before it took them: to send them again would repeat that.
+                hands.popleft()
+                hand.done(False)
+            # Else the link is lost: nobody knows whether it has them, but it will know the batch again.
+            self._send_hand(node_id)
+
+        link.ask(lambda number: wire.encode_hand(number, hand.batch, hand.queue_id, hand.messages), answered)
+
+    # Direct replies
+
+    def reply(self, node_id: int, name: str, content: Content) -> None:
+        """Send a direct reply to a channel of another node, if that is there and reads."""
+        link = self.peers.link(node_id)
+        if link is not None and link.unread_bytes <= UNREAD_BYTES:
+            link.send(wire.encode_reply(name, content))
+
+
+def _is_crowded(link: Link) -> bool:
+    return link.unanswered_bytes > CONGESTED_BYTES
+
+
+def _number_of(put: _Put) -> int:
+    return put.number
+
+
+async def _nothing_to_catch_up() -> None:
+    return

@@ -1,0 +1,1 @@
+"""The protocols that clients speak: a session for each connection."""

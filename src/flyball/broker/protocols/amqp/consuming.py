@@ -1,0 +1,608 @@
+"""The consuming side of a channel: consumers, deliveries and what becomes of them."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from flyball.broker.core.memory import CONSUMER_BYTES, page_out
+from flyball.broker.core.presentation import present, with_delivery_count
+from flyball.broker.engine.consumer import SLOW_PEER, Consumer, SharedWindow
+from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.routing.values import type_name
+from flyball.broker.protocols.amqp.replies import refusal
+from flyball.broker.wire.amqp import BasicCancel, ReplyCode, delivery_prefix, encode_delivery, encode_get_ok
+from flyball.broker.wire.link import Settlement
+from flyball.errors import InvalidArgument
+from flyball.model import MESSAGE_OVERHEAD_BYTES, Message, Queue, size_of
+
+if TYPE_CHECKING:
+    from flyball.broker.protocols.amqp.channel import Channel
+
+UNLIMITED = float("inf")
+
+MAX_PREFETCH = 65_535
+
+# A consumer keeps its arguments, and a table of one frame may take twenty times as much memory as on the wire.
+MAX_ARGUMENTS_BYTES = 16 * 1024
+
+Lease = tuple[Consumer | None, Message]
+"""What was delivered and to whom; a message that was asked for with basic.get has no consumer."""
+
+
+_VOID: Lease = (None, Message(0, 0, b"", persistent=False))
+"""Stands for what the peer may still settle though it belongs to others again."""
+
+
+Settling = tuple[Settlement, dict[int, Lease]]
+"""What a transaction has settled, by delivery tag, and how."""
+
+
+def is_void(lease: Lease) -> bool:
+    """Whether the peer may settle it to no effect: the message belongs to others again."""
+    return lease is _VOID
+
+
+class AmqpConsumer:
+    """A consumer with its tag. The engine knows it as the owner of its own kind of consumer.
+
+    It may change over to another queue, or to the same one on another node: then it gets another engine's consumer,
+    and what it was sent before is settled with the one before.
+    """
+
+    __slots__ = (
+        "_prefix",
+        "arguments",
+        "channel",
+        "counts_deliveries",
+        "engine_consumer",
+        "exclusive",
+        "is_changing",
+        "no_ack",
+        "prefetch",
+        "priority",
+        "queue",
+        "size_bytes",
+        "tag",
+    )
+
+    def __init__(
+        self,
+        channel: Channel,
+        tag: str,
+        queue: Queue,
+        *,
+        no_ack: bool,
+        prefetch: float,
+        priority: int,
+        exclusive: bool,
+        counts_deliveries: bool,
+        arguments: Mapping[str, Any],
+    ) -> None:
+        self.channel = channel
+        self._prefix = delivery_prefix(tag)
+        self.queue = queue
+        """The queue that it consumes from; it may be on another node."""
+        self.counts_deliveries = counts_deliveries
+        self.arguments = arguments
+        self.size_bytes = CONSUMER_BYTES + size_of(arguments)
+        self.tag = tag
+        self.no_ack = no_ack
+        self.prefetch = prefetch
+        self.priority = priority
+        self.exclusive = exclusive
+        self.is_changing = False
+        """Whether it is on its way to another queue or node, and gets nothing meanwhile."""
+        self.engine_consumer: Consumer | None = None
+
+    @property
+    def queue_name(self) -> str:
+        return self.queue.name
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its client still has it."""
+        return not self.channel.is_closing and self.channel.deliveries.consumers.get(self.tag) is self
+
+    def deliver(self, consumer: Consumer, message: Message) -> None:
+        """Send a message; without acknowledgements it is dealt with at once."""
+        channel = self.channel
+        deliveries = channel.deliveries
+        tag = deliveries.last_tag = deliveries.last_tag + 1
+        origin, properties = message.origin, message.properties
+        if not origin:
+            origin, properties = present(message, self.queue.name)
+        redelivered = message.delivery_count > 0 or message.recovered
+        if redelivered:
+            deliveries.redelivered += 1
+            if self.counts_deliveries and message.delivery_count:
+                properties = with_delivery_count(properties, message.delivery_count)
+        session = channel.session
+        session.note_delivery(message)
+        session.send_delivery(
+            encode_delivery(
+                channel.number,
+                self._prefix,
+                tag,
+                redelivered,
+                origin,
+                properties,
+                message.body,
+                session.frame_max,
+            )
+        )
+        if self.no_ack:
+            session.broker.settle(message)
+        else:
+            deliveries.unsettled[tag] = (consumer, message)
+
+    def queue_deleted(self, consumer: Consumer) -> None:
+        """Tell the peer, if it understands, that it has one consumer less."""
+        self.ended()
+
+    def ended(self) -> None:
+        """It can go on nowhere: tell the peer, if it understands."""
+        self.channel.deliveries.forget(self.tag)
+        session = self.channel.session
+        if session.understands("consumer_cancel_notify") and not self.channel.is_closing:
+            session.send_after_answer(BasicCancel(self.channel.number, self.tag, True).encode())
+
+    def crash(self, error: BaseException) -> None:
+        self.channel.session.crash(error)
+
+    def queue_moved(self, consumer: Consumer) -> None:
+        """Follow the queue to where it is served now."""
+        afar = self.channel.session.context.afar
+        if afar is None:
+            self.ended()
+        elif consumer is self.engine_consumer:
+            afar.follow(self)
+
+
+class Deliveries:
+    """The consumers of a channel and what it has not settled."""
+
+    __slots__ = (
+        "_channel",
+        "_checks",
+        "acknowledged",
+        "consumers",
+        "is_afar",
+        "last_tag",
+        "leaving",
+        "prefetch",
+        "redelivered",
+        "unsettled",
+        "window",
+    )
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self.consumers: dict[str, AmqpConsumer] = {}
+        self.unsettled: dict[int, Lease] = {}
+        """By delivery tag, in the order of delivery."""
+        self.last_tag = 0
+        self.redelivered = 0
+        """So many of what was delivered had been delivered before."""
+        self.acknowledged = 0
+        self.prefetch: float = UNLIMITED
+        """The window of each consumer that comes."""
+        self.window = SharedWindow()
+        self.is_afar = False
+        """Whether something of what was delivered may have come from another node."""
+        self.leaving: dict[int, Callable[[], None]] = {}
+        """Whom to tell when one of the engine's consumers, by its id, holds nothing any more."""
+        self._checks: deque[tuple[float, int]] = deque()
+        """When somebody looked, and what had been delivered by then."""
+
+    def is_overdue(self, now_s: float, limit_s: float) -> bool:
+        """Whether something is unsettled for longer than the limit, as far as one can tell who looks now and then."""
+        if not self.unsettled:
+            self._checks.clear()
+            return False
+        oldest = next(iter(self.unsettled))
+        self._checks.append((now_s, self.last_tag))
+        while self._checks[0][1] < oldest:
+            self._checks.popleft()
+        return now_s - self._checks[0][0] >= limit_s
+
+    # Consumers
+
+    def consume(
+        self,
+        working: WorkingQueue,
+        tag: str,
+        *,
+        no_ack: bool,
+        priority: int,
+        prefetch: float | None,
+        exclusive: bool,
+        arguments: Mapping[str, Any],
+        begun: Callable[[], None],
+    ) -> AmqpConsumer:
+        """Begin to send what the queue has; `begun` is called before the first message goes."""
+        consumer = AmqpConsumer(
+            self._channel,
+            tag,
+            working.queue,
+            no_ack=no_ack,
+            prefetch=self.prefetch if prefetch is None else prefetch,
+            priority=priority,
+            exclusive=exclusive,
+            counts_deliveries=working.traits.is_quorum,
+            arguments=arguments,
+        )
+        self.attach(consumer, working, begun)
+        return consumer
+
+    def attach(self, consumer: AmqpConsumer, working: WorkingQueue, begun: Callable[[], None]) -> None:
+        """Let a consumer, a new one or one that comes from elsewhere, be sent what a queue of this node has."""
+
+        def started(engine_consumer: Consumer) -> None:
+            self.started(consumer, engine_consumer, working.queue)
+            begun()
+
+        self._channel.session.broker.consume(
+            working.queue.id,
+            working.traits.selector,
+            UNLIMITED if consumer.no_ack else consumer.prefetch,
+            consumer,
+            started,
+            keeps_none=consumer.no_ack,
+            priority=consumer.priority,
+            shared=None if consumer.no_ack else self.window,
+        )
+
+    def started(self, consumer: AmqpConsumer, engine_consumer: Consumer, queue: Queue) -> None:
+        """From now on the consumer is sent what this one of the engine's gets."""
+        consumer.engine_consumer = engine_consumer
+        self._share_window(consumer)
+        consumer.queue = queue
+        session = self._channel.session
+        if consumer.tag not in self.consumers:
+            # At once: thousands may come before the channels are measured.
+            session.channels_bytes += consumer.size_bytes
+        self.consumers[consumer.tag] = consumer
+        engine_consumer.paused_for = SLOW_PEER if session.is_choked or session.is_held_back else 0
+
+    def _share_window(self, consumer: AmqpConsumer) -> None:
+        """Let a consumer without acks wait while the shared window is full, as RabbitMQ does; it takes no room there.
+
+        Without a limit it has no window at all: it should not look at one for each message.
+        """
+        if consumer.no_ack and consumer.engine_consumer is not None:
+            consumer.engine_consumer.shared = self.window if self.window.limit else None
+
+    def forget(self, tag: str) -> AmqpConsumer | None:
+        """The channel has this consumer no longer."""
+        consumer = self.consumers.pop(tag, None)
+        if consumer is not None:
+            self._channel.session.channels_bytes -= consumer.size_bytes
+        return consumer
+
+    def cancel(self, tag: str) -> AmqpConsumer | None:
+        """Send no more to a consumer; what it was sent may still be settled."""
+        consumer = self.forget(tag)
+        if consumer is not None and consumer.engine_consumer is not None:
+            self._channel.session.broker.cancel(consumer.engine_consumer)
+        return consumer
+
+    def set_prefetch(self, prefetch: float) -> None:
+        """Change the window of each consumer, of those that run too."""
+        self.prefetch = prefetch
+        broker = self._channel.session.broker
+        for consumer in list(self.consumers.values()):
+            if consumer.engine_consumer is not None and not consumer.no_ack:
+                consumer.prefetch = prefetch
+                broker.set_prefetch(consumer.engine_consumer, prefetch)
+
+    def set_consumer_prefetch(self, consumer: AmqpConsumer, prefetch: float) -> None:
+        """Change the window of one consumer."""
+        consumer.prefetch = prefetch
+        if consumer.engine_consumer is not None:
+            self._channel.session.broker.set_prefetch(consumer.engine_consumer, prefetch)
+
+    def set_shared_prefetch(self, limit: int) -> None:
+        """Change the window that all consumers of the channel share."""
+        self.window.limit = limit
+        for consumer in self.consumers.values():
+            self._share_window(consumer)
+        if self.is_afar:
+            # Those on other nodes are told, too: they should not be sent more than the window has room for.
+            self._tell_windows()
+        self._feed_all()
+
+    def _tell_windows(self) -> None:
+        broker = self._channel.session.broker
+        for consumer in list(self.consumers.values()):
+            if consumer.engine_consumer is not None and not consumer.no_ack:
+                broker.set_prefetch(consumer.engine_consumer, consumer.prefetch)
+
+    def choke(self) -> None:
+        """The peer does not read: nothing more for its consumers."""
+        for consumer in self.consumers.values():
+            if consumer.engine_consumer is not None:
+                self._channel.session.broker.pause(consumer.engine_consumer)
+
+    def breathe(self) -> None:
+        for consumer in list(self.consumers.values()):
+            if consumer.engine_consumer is not None:
+                self._channel.session.broker.resume(consumer.engine_consumer)
+
+    # Memory
+
+    @property
+    def unacked_bytes(self) -> int:
+        """What the messages take that are not acked, as far as they are in memory."""
+        bodies = 0
+        for consumer in self.consumers.values():
+            if consumer.engine_consumer is not None:
+                bodies += consumer.engine_consumer.leased_bytes
+        count = len(self.unsettled) + sum([len(leases) for _, leases in self._channel.settling or ()])
+        return bodies + MESSAGE_OVERHEAD_BYTES * count
+
+    def page_out(self, wanted_bytes: int) -> int:
+        """Leave the bodies of unacked messages to the store; return how much that freed."""
+        # What a transaction has acked is unacked until its commit.
+        acked = [reversed(leases.values()) for _, leases in reversed(self._channel.settling or [])]
+        unacked = chain(reversed(self.unsettled.values()), *acked)
+        return page_out(self._channel.session.broker.engine, unacked, wanted_bytes)
+
+    # basic.get
+
+    def hand_over(self, queue_name: str, ready: int, message: Message, *, counted: bool, no_ack: bool) -> None:
+        """Answer a basic.get with a message that was taken out; `counted` shows how often it came back."""
+        session = self._channel.session
+        self.last_tag += 1
+        origin, properties = message.origin, message.properties
+        if not origin:
+            origin, properties = present(message, queue_name)
+        if message.redelivered:
+            self.redelivered += 1
+        if counted:
+            properties = with_delivery_count(properties, message.delivery_count)
+        session.note_delivery(message)
+        session.send(
+            encode_get_ok(
+                self._channel.number,
+                self.last_tag,
+                message.redelivered,
+                ready,
+                origin,
+                properties,
+                message.body,
+                session.frame_max,
+            )
+        )
+        if no_ack:
+            session.broker.settle(message)
+        else:
+            self.unsettled[self.last_tag] = (None, message)
+
+    # Settling
+
+    def acknowledge(self, tag: int, multiple: bool) -> None:
+        """The peer has dealt with a delivery, or with all up to it."""
+        if not multiple:
+            lease = self.unsettled.pop(tag, None)
+            if lease is None:
+                raise _unknown(tag)
+            consumer, message = lease
+            self.acknowledged += 1
+            broker = self._channel.session.broker
+            if consumer is not None:
+                consumer.release(message.id)
+            if not broker.settle(message, True) or lease is _VOID:
+                self._note_void()
+            if consumer is None:
+                return
+            if self.window.limit:
+                self._feed_all()
+            else:
+                broker.feed(consumer)
+            if self.leaving:
+                self._tell_leaving([lease])
+            return
+        leases = self._take(tag)
+        self.acknowledged += len(leases)
+        self._release(leases)
+        for lease in leases:
+            if not self._channel.session.broker.settle(lease[1], True) or lease is _VOID:
+                self._note_void()
+        self._feed(leases)
+
+    def reject(self, tag: int, multiple: bool, requeue: bool) -> None:
+        """The peer does not want a delivery, or none up to it: they go back, or are dead."""
+        self._reject(self._take(tag) if multiple else self._take_one(tag), requeue)
+
+    def _reject(self, leases: Sequence[Lease], requeue: bool) -> None:
+        self._release(leases)
+        messages = [message for _, message in leases]
+        broker = self._channel.session.broker
+        if requeue:
+            broker.give_back(messages)
+        else:
+            broker.bury_all(messages, "rejected")
+        self._feed(leases)
+
+    # Transactions
+
+    def take(self, tag: int, multiple: bool) -> dict[int, Lease]:
+        """Take out a delivery, or all up to it, which a transaction settles with its commit.
+
+        Until then they count in the windows of their consumers, as in RabbitMQ.
+        """
+        if multiple:
+            return {each: self.unsettled.pop(each) for each in self._tags(tag)}
+        return {tag: self._take_one(tag)[0]}
+
+    def put_back(self, leases: Mapping[int, Lease]) -> None:
+        """Let deliveries that were taken out be unacked again, in their old places."""
+        self.unsettled = dict(sorted([*self.unsettled.items(), *leases.items()]))
+
+    def settle_committed(self, settlement: Settlement, leases: Sequence[Lease]) -> None:
+        """Settle what a transaction has taken out. What was not written yet is written before it is removed."""
+        if settlement is not Settlement.ACK:
+            self._reject(leases, settlement is Settlement.REQUEUE)
+            return
+        broker = self._channel.session.broker
+        self.acknowledged += len(leases)
+        self._release(leases)
+        for _, message in leases:
+            broker.settle_written(message, True)
+        self._feed(leases)
+
+    def _note_void(self) -> None:
+        afar = self._channel.session.context.afar
+        if afar is not None:
+            afar.settled_in_vain()
+
+    def void(self, engine_consumer: Consumer) -> None:
+        """Give back what one of the engine's consumers holds. The peer may settle it nevertheless, to no effect."""
+        tags = [tag for tag, (holder, _) in self.unsettled.items() if holder is engine_consumer]
+        leases = [self.unsettled[tag] for tag in tags]
+        for tag in tags:
+            self.unsettled[tag] = _VOID
+        for _, settled in self._channel.settling or ():
+            for tag, (holder, message) in settled.items():
+                if holder is engine_consumer:
+                    leases.append((holder, message))
+                    settled[tag] = _VOID
+        self._release(leases)
+        self._channel.session.broker.give_back([message for _, message in leases])
+
+    def recover(self) -> None:
+        """All that is not settled goes back and may come again."""
+        leases = list(self.unsettled.values())
+        self.unsettled.clear()
+        self._release(leases)
+        self._channel.session.broker.give_back([message for _, message in leases])
+        self._feed(leases)
+
+    def end(self) -> list[AmqpConsumer]:
+        """The channel is over: its consumers, which are returned, get no more; what is not settled goes back."""
+        ended = list(self.consumers.values())
+        try:
+            for consumer in ended:
+                self.cancel(consumer.tag)
+        finally:
+            # Whatever happens, nothing stays unacked without an owner.
+            self.recover()
+        return ended
+
+    # Inside
+
+    def _take_one(self, tag: int) -> list[Lease]:
+        lease = self.unsettled.pop(tag, None)
+        if lease is None:
+            raise _unknown(tag)
+        return [lease]
+
+    def _take(self, tag: int) -> list[Lease]:
+        """Take out all leases up to a tag, which must be one of them; up to the last for 0."""
+        return [self.unsettled.pop(each) for each in self._tags(tag)]
+
+    def _tags(self, tag: int) -> list[int]:
+        """Return all tags up to one, which must be unsettled; up to the last for 0."""
+        if tag == 0:
+            return list(self.unsettled)
+        if tag not in self.unsettled:
+            raise _unknown(tag)
+        tags: list[int] = []
+        for earlier in self.unsettled:
+            if earlier > tag:
+                break
+            tags.append(earlier)
+        return tags
+
+    def _release(self, leases: Iterable[Lease]) -> None:
+        for consumer, message in leases:
+            if consumer is not None:
+                consumer.release(message.id)
+
+    def _tell_leaving(self, leases: Sequence[Lease]) -> None:
+        for consumer, _ in leases:
+            if consumer is not None and not consumer.leases and consumer.id in self.leaving:
+                self.leaving.pop(consumer.id)()
+
+    def _feed(self, leases: Sequence[Lease]) -> None:
+        if self.leaving:
+            self._tell_leaving(leases)
+        if self.window.limit:
+            self._feed_all()
+            return
+        broker = self._channel.session.broker
+        for consumer in {id(consumer): consumer for consumer, _ in leases}.values():
+            if consumer is not None:
+                broker.feed(consumer)
+
+    def _feed_all(self) -> None:
+        """Let all consumers have what the shared window has room for, the one first that was served longest ago.
+
+        Else the first one would take all the room, as long as its queue has messages, and the others would starve.
+        """
+        broker = self._channel.session.broker
+        for consumer in self._in_turn():
+            if not self.window.has_room:
+                return
+            if consumer.engine_consumer is None:
+                continue
+            before = self.last_tag
+            broker.feed(consumer.engine_consumer)
+            if self.last_tag != before and self.consumers.get(consumer.tag) is consumer:
+                # To the end of the line, which is the order of the dictionary.
+                self.consumers[consumer.tag] = self.consumers.pop(consumer.tag)
+
+    def _in_turn(self) -> list[AmqpConsumer]:
+        """Return all consumers in their turn; among those of one queue a higher priority goes first."""
+        consumers = list(self.consumers.values())
+        if not any(consumer.priority for consumer in consumers):
+            return consumers
+        by_queue: dict[int, list[AmqpConsumer]] = {}
+        for consumer in consumers:
+            by_queue.setdefault(consumer.queue.id, []).append(consumer)
+        for same in by_queue.values():
+            same.sort(key=_descending_priority)
+        return [consumer for same in by_queue.values() for consumer in same]
+
+
+def _descending_priority(consumer: AmqpConsumer) -> int:
+    return -consumer.priority
+
+
+def consumer_arguments(arguments: Mapping[str, Any], what: str) -> tuple[int, float | None]:
+    """Return priority and prefetch. The latter is Flyball's own and may be a fraction."""
+    size_bytes = size_of(arguments)
+    if size_bytes > MAX_ARGUMENTS_BYTES:
+        raise InvalidArgument(
+            f"arguments of {size_bytes} bytes exceed the limit of {MAX_ARGUMENTS_BYTES} for a consumer of {what}"
+        )
+    priority = arguments.get("x-priority", 0)
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise InvalidArgument(f"invalid arg 'x-priority' for {what}: \"expected integer, got {type_name(priority)}\"")
+    prefetch = arguments.get("x-prefetch")
+    if prefetch is None:
+        return priority, None
+    # Some clients can write a fraction as a decimal only.
+    is_number = isinstance(prefetch, int | float | Decimal) and not isinstance(prefetch, bool)
+    if not is_number or not 0 <= prefetch <= MAX_PREFETCH:
+        raise InvalidArgument(f"invalid arg 'x-prefetch' for {what}: expected a number from 0 to {MAX_PREFETCH}")
+    return priority, float(prefetch)
+
+
+def new_tag() -> str:
+    """Return a consumer tag that nobody else has."""
+    return "amq.ctag-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+
+
+def new_queue_name() -> str:
+    return "amq.gen-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+
+
+def _unknown(tag: int) -> Exception:
+    return refusal(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")

@@ -1,0 +1,151 @@
+"""How an AMQP connection begins: versions, logging in, limits, and the virtual host.
+
+Which command may come in which state is a table. Whoever fails here hears nothing, and late.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from flyball.broker.core.attempts import TooManyAttempts
+from flyball.broker.protocols.amqp.replies import refusal
+from flyball.broker.protocols.amqp.sasl import Credentials, read_response
+from flyball.broker.wire import amqp
+from flyball.broker.wire.amqp import AmqpError, ReplyCode, reply_text
+from flyball.errors import NotAdmitted
+from flyball.model import User
+
+if TYPE_CHECKING:
+    from flyball.broker.protocols.amqp.session import AmqpSession
+
+log = logging.getLogger("flyball.server")
+
+NOBODY = User("")
+"""Who a peer is before it has logged in."""
+
+HEADERS = (amqp.PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09", b"AMQP\x01\x01\x09\x01", b"AMQP\x01\x01\x08\x00")
+"""What RabbitMQ accepts: clients of 0-9 and 0-8 say it in other ways."""
+
+
+class State(enum.Enum):
+    """How far a connection has come."""
+
+    HEADER = "header"
+    STARTING = "starting"
+    TUNING = "tuning"
+    OPENING = "opening"
+    RUNNING = "running"
+    CLOSING = "closing"
+    """We have told the peer to close and wait for its answer."""
+    FAILED = "failed"
+    """It will be closed without a word."""
+
+
+def greet(session: AmqpSession, header: amqp.ProtocolHeader) -> None:
+    """Answer the header that a peer begins with."""
+    if header.raw not in HEADERS:
+        # The answer to a header that we do not speak is the one that we do.
+        session.send(amqp.PROTOCOL_HEADER)
+        session.hang_up()
+        return
+    session.state = State.STARTING
+    mechanisms = " ".join(_mechanisms(session)).encode()
+    session.send(amqp.ConnectionStart(0, 0, 9, session.context.server_properties, mechanisms, b"en_US").encode())
+
+
+def start_ok(session: AmqpSession, method: amqp.ConnectionStartOk) -> None:
+    """Let the peer log in; what it sends meanwhile waits."""
+    session.introduced(method.client_properties)
+    session.mechanism = method.mechanism
+    mechanism = method.mechanism
+    if mechanism not in _mechanisms(session):
+        raise AmqpError(ReplyCode.ACCESS_REFUSED, f"no mechanism {mechanism!r}")
+    session.state = State.TUNING
+    session.hold()
+    if mechanism == "EXTERNAL":
+        name = session.certificate_name
+        assert name is not None, "EXTERNAL is offered to those who have one"
+        _logged_in(session, session.hub.authority.authenticate_certificate(name, session.peer_is_loopback), mechanism)
+    else:
+        session.login_began_at = session.read_bytes
+        work = _log_in(session, read_response(mechanism, method.response), mechanism)
+        session.login = session.hub.spawn(work, session)
+
+
+def tune_ok(session: AmqpSession, method: amqp.ConnectionTuneOk) -> None:
+    """Agree on limits, which may be lower than those that we have named."""
+    settings = session.context.settings
+    if not 0 < method.channel_max <= settings.channel_max:
+        raise AmqpError(ReplyCode.NOT_ALLOWED, f"channel_max {method.channel_max} is not negotiable")
+    if not amqp.FRAME_MIN_SIZE <= method.frame_max <= settings.frame_max_bytes:
+        raise AmqpError(ReplyCode.NOT_ALLOWED, f"frame_max {method.frame_max} is not negotiable")
+    session.tuned(method.channel_max, method.frame_max, method.heartbeat)
+    session.state = State.OPENING
+
+
+def open_vhost(session: AmqpSession, method: amqp.ConnectionOpen) -> None:
+    """Let the peer into a virtual host."""
+    vhost = method.virtual_host
+    user = session.user.name
+    access = session.hub.authority.access
+    if not access.has_vhost(vhost):
+        raise refusal(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
+    # In RabbitMQ's order.
+    session.hub.occupancy.check_connection(vhost, user)
+    if not access.may_enter(user, vhost):
+        raise refusal(ReplyCode.NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{user}'")
+    session.opened(vhost)
+
+
+def _mechanisms(session: AmqpSession) -> list[str]:
+    return ["PLAIN", "AMQPLAIN"] if session.certificate_name is None else ["PLAIN", "AMQPLAIN", "EXTERNAL"]
+
+
+async def _log_in(session: AmqpSession, credentials: Credentials | None, mechanism: str) -> None:
+    if credentials is None:
+        session.close_silently()
+        session.release()
+        return
+    user: User | None = None
+    try:
+        user = await session.hub.authority.log_in(
+            credentials.name, credentials.password, session.peer_host, session.peer_is_loopback, can_wait=True
+        )
+    except (TooManyAttempts, NotAdmitted) as error:
+        # The peer hears what a wrong password would be answered: how often it may try is not its business.
+        log.warning("refused %s: %s", session.peer, error)
+    _logged_in(session, user, mechanism)
+
+
+def _logged_in(session: AmqpSession, user: User | None, mechanism: str) -> None:
+    if session.is_gone:
+        return
+    if user is None:
+        log.warning("refused %s: its %s login is not right", session.peer, mechanism)
+        if session.understands("authentication_failure_close"):
+            text = reply_text(
+                ReplyCode.ACCESS_REFUSED,
+                f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile.",
+            )
+            session.send(amqp.ConnectionClose(0, ReplyCode.ACCESS_REFUSED, text, 0, 0).encode())
+        session.close_silently()
+    else:
+        session.user = user
+        settings = session.context.settings
+        session.send(
+            amqp.ConnectionTune(0, settings.channel_max, settings.frame_max_bytes, settings.heartbeat_s).encode()
+        )
+    session.release()
+
+
+Handler = Callable[["AmqpSession", Any], None]
+
+IN_HANDSHAKE: Mapping[tuple[State, type[Any]], Handler] = {
+    (State.HEADER, amqp.ProtocolHeader): greet,
+    (State.STARTING, amqp.ConnectionStartOk): start_ok,
+    (State.TUNING, amqp.ConnectionTuneOk): tune_ok,
+    (State.OPENING, amqp.ConnectionOpen): open_vhost,
+}

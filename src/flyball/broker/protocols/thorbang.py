@@ -1,0 +1,486 @@
+"""ThorBangMQ's protocol at work: what each request does, and the FAIL lines of its report.
+
+Requests that arrive together are carried out together and answered in their order. One answer for each request, in
+one piece. Broadcasts are found as the original finds them: by time, without a sender, and only there. Queues of other
+nodes are used through the hub's company.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flyball.broker.core.broker import is_text
+from flyball.broker.core.directory import RemoteQueue
+from flyball.broker.core.pending import Together
+from flyball.broker.core.placement import Role
+from flyball.broker.transport.connection import Hub, RequestConnection, result_of
+from flyball.broker.wire import thorbang as wire
+from flyball.broker.wire.link import Content, Outcome
+from flyball.errors import (
+    ClientInUse,
+    ConnectionLimitReached,
+    FlyballError,
+    InvalidName,
+    QueueFull,
+    QueueNotFound,
+    RequestError,
+    StoreError,
+    StoreUnavailable,
+)
+from flyball.model import DEFAULT_VHOST, ClientMode, Draft, Message, Order, Selector
+from flyball.trace.schema import Kind, Protocol, Result
+from flyball.trace.span import Span
+
+MAX_NAME_LENGTH = 25
+"""Longest name of a queue or client, in characters."""
+
+ASK_LIMIT_S = 10.0
+"""Other nodes have to answer by then."""
+
+_UNKNOWN = wire.encode_fail("UNKNOWN", -1)
+
+
+class ThorBangRequest(Span):
+    """A request, and its answer while those before it are not answered yet."""
+
+    answer: bytes | None = None
+
+
+class ThorBangSession(RequestConnection):
+    """One connection. It has no identity: sender and receiver are part of each request."""
+
+    PROTOCOL = Protocol.THORBANG
+
+    def __init__(self, hub: Hub, max_request_bytes: int) -> None:
+        super().__init__(hub)
+        self._decoder = wire.RequestDecoder(max_request_bytes)
+        self._line: deque[ThorBangRequest] = deque()
+        self._is_counted = False
+        """Whether it counts as a connection to its virtual host."""
+        self._is_refused = False
+        """Whether a request was malformed: nothing after it is carried out, and its answer is the last."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self in self.hub.connections:
+            try:
+                self.hub.occupancy.check_connection(DEFAULT_VHOST)
+            except ConnectionLimitReached as error:
+                self.close(str(error))
+                return
+            self._is_counted = True
+            self.hub.occupancy.enter(DEFAULT_VHOST)
+
+    def ended(self) -> None:
+        super().ended()
+        if self._is_counted:
+            self._is_counted = False
+            self.hub.occupancy.leave(DEFAULT_VHOST)
+
+    def new_request(self) -> ThorBangRequest:
+        self.requests += 1
+        return ThorBangRequest()
+
+    def feed(self, data: bytes) -> None:
+        if not self._is_refused:
+            self._decoder.feed(data)
+
+    def input_bytes(self) -> int:
+        return self._decoder.buffered_bytes + self._reserved_bytes
+
+    def release_buffers(self) -> None:
+        self._decoder.clear()
+        for request in self._line:
+            # They are still answered, to nobody.
+            if request.answer is not None:
+                request.answer = b""
+
+    def goes_alone(self, parsed: wire.Request, request: Span) -> bool:
+        if isinstance(parsed, wire.Pop):
+            # A message that was taken waits for the store only, with others.
+            return self.serves(parsed.queue_id) and not self.has_reserved(request)
+        assert isinstance(request, ThorBangRequest)
+        return isinstance(parsed, wire.Peek) and request.answer is None
+
+    @property
+    def unfinished_bytes(self) -> int:
+        return self._decoder.buffered_bytes
+
+    def decode(self) -> wire.Request | None:
+        return None if self._is_refused else self._decoder.next_request()
+
+    def handle(self, parsed: wire.Request, request: Span) -> None:
+        assert isinstance(request, ThorBangRequest)
+        self._line.append(request)
+        # Who does not speak the protocol may have a page of another site in the browser of a user of this machine.
+        self._is_refused = isinstance(parsed, wire.Malformed) or (
+            isinstance(parsed, wire.Send) and parsed.malformed_after
+        )
+        if self.broker.in_company:
+            self._use(parsed)
+            if self._names_something_new(parsed):
+                # Another node may have made it just now; what follows may depend on it.
+                self.hold()
+                self.hub.spawn(self._look_and_handle(parsed, request), self)
+                return
+        HANDLERS[type(parsed)](self, parsed, request)
+
+    def _use(self, parsed: wire.Request) -> None:
+        """Let what the client does with members of clustered queues go to those that serve it, and count it."""
+        if isinstance(parsed, wire.Send):
+            parsed.queue_ids = [self._use_queue(queue_id, Role.PRODUCER) for queue_id in parsed.queue_ids]
+        elif isinstance(parsed, wire.Peek | wire.Pop):
+            parsed.queue_id = self._use_queue(parsed.queue_id, Role.CONSUMER)
+
+    def _use_queue(self, queue_id: int, role: Role) -> int:
+        home = self.uses.home(queue_id, role)
+        self.uses.note(home, role)
+        return home
+
+    def _names_something_new(self, parsed: wire.Request) -> bool:
+        match parsed:
+            case wire.Send():
+                return not self._knows(*parsed.queue_ids) or not self.broker.engine.has_client(parsed.sender)
+            case wire.Peek() | wire.Pop() | wire.RemoveQueue():
+                return not self._knows(parsed.queue_id)
+            case wire.RemoveClient():
+                return not self.broker.engine.has_client(parsed.client_id)
+            case _:
+                return isinstance(parsed, wire.CreateClient)
+
+    def _knows(self, *queue_ids: int) -> bool:
+        return all(self.serves(queue_id) or self.elsewhere(queue_id) is not None for queue_id in queue_ids)
+
+    async def _look_and_handle(self, parsed: wire.Request, request: ThorBangRequest) -> None:
+        with contextlib.suppress(StoreError):
+            await self.hub.company.catch_up()
+        try:
+            HANDLERS[type(parsed)](self, parsed, request)
+        except RequestError as error:
+            self.refuse(request, error)
+        self.release()
+
+    def serves(self, queue_id: int) -> bool:
+        """Whether it is a queue of this node. The protocol has no passwords: it leads to the default virtual host."""
+        working = self.broker.engine.find_working(queue_id)
+        return working is not None and queue_id > 0 and working.queue.vhost == DEFAULT_VHOST
+
+    def elsewhere(self, queue_id: int) -> RemoteQueue | None:
+        """Return the queue if another node serves it."""
+        remote = self.hub.directory.get(queue_id)
+        return None if remote is None or remote.queue.vhost != DEFAULT_VHOST else remote
+
+    def reply(self, request: ThorBangRequest, answer: bytes) -> None:
+        """Answer the request as soon as those before it are answered."""
+        line = self._line
+        if line[0] is request:
+            line.popleft()
+            self.finish(request, answer)
+            while line and line[0].answer is not None:
+                waiting = line.popleft()
+                assert waiting.answer is not None
+                self.finish(waiting, waiting.answer)
+            if self._is_refused and not line:
+                self.close("a request is malformed")
+        else:
+            request.answer = answer
+            self.reserve(request, len(answer))
+            if request.started_ns:
+                request.answered_ns = time.perf_counter_ns()
+
+    def answer(self, request: ThorBangRequest, error: FlyballError | None) -> None:
+        """Answer with OK, or with the error."""
+        if error is None:
+            self.reply(request, wire.OK)
+        else:
+            self.refuse(request, error)
+
+    def refuse(self, request: Span, error: FlyballError) -> None:
+        assert isinstance(request, ThorBangRequest)
+        request.result = result_of(error)
+        if isinstance(error, QueueNotFound):
+            self.reply(request, wire.encode_fail("QUEUE", max(int(error.queue), -1)))
+        else:
+            self.reply(request, _UNKNOWN)
+
+
+def malformed(session: ThorBangSession, parsed: wire.Malformed, request: ThorBangRequest) -> None:
+    request.result = Result.REFUSED
+    session.reply(request, wire.BAD_REQUEST)
+
+
+def hello(session: ThorBangSession, parsed: wire.Hello, request: ThorBangRequest) -> None:
+    request.kind = Kind.PING
+    session.reply(request, wire.OK)
+
+
+def send(session: ThorBangSession, parsed: wire.Send, request: ThorBangRequest) -> None:
+    """Store the message in the queues from left to right, as far as they exist and are numbers."""
+    request.kind = Kind.PUT
+    broker = session.broker
+    broker.check_copies(len(parsed.queue_ids))
+    engine = broker.engine
+    if engine.keeps_messages and parsed.queue_ids and not engine.has_client(parsed.sender):
+        request.result = Result.REFUSED
+        session.reply(request, wire.encode_fail("CLIENT", max(parsed.sender, -1)))
+        return
+    queue_ids = parsed.queue_ids
+    missing: int | None = None
+    here: list[int] = []
+    elsewhere: list[RemoteQueue] = []
+    for at, queue_id in enumerate(queue_ids):
+        remote = None if session.serves(queue_id) else session.elsewhere(queue_id)
+        if remote is not None:
+            elsewhere.append(remote)
+        elif session.serves(queue_id):
+            here.append(queue_id)
+        else:
+            missing = queue_id
+            queue_ids = queue_ids[:at]
+            break
+    request.queue_id = queue_ids[0] if queue_ids else 0
+    request.size_bytes = len(parsed.content)
+    request.message_count = len(queue_ids)
+
+    def stored(messages: object, error: FlyballError | None) -> None:
+        if error is None and missing is not None:
+            error = QueueNotFound(missing)
+        if error is None and parsed.malformed_after:
+            malformed(session, wire.Malformed(), request)
+        else:
+            session.answer(request, error)
+
+    receiver = parsed.receiver if parsed.receiver > 0 else None
+    draft = Draft(parsed.content, parsed.sender, receiver, parsed.context or None, parsed.priority)
+    if elsewhere:
+        together = Together(2, lambda error: stored((), error))
+        broker.put(draft, here, lambda messages, error: together.one(None, error))
+        # Until it is answered: it may wait for other nodes.
+        session.reserve(request, len(draft.body))
+        _put_elsewhere(session, draft, elsewhere, together)
+    else:
+        broker.put(draft, here, stored)
+
+
+def _put_elsewhere(
+    session: ThorBangSession, draft: Draft, elsewhere: Sequence[RemoteQueue], together: Together
+) -> None:
+    """Send the message once to each node, whatever the number of its copies there."""
+    missing: list[int] = []
+
+    def put(_: int, outcome: int) -> None:
+        error: FlyballError | None = None
+        if outcome == Outcome.FULL:
+            error = QueueFull(elsewhere[0].queue.name, elsewhere[0].queue.vhost)
+        elif outcome == Outcome.UNKNOWN:
+            error = StoreUnavailable("another node has not answered: whether its queues have the message is unknown")
+        elif missing:
+            error = QueueNotFound(missing[0])
+        together.one(None, error)
+
+    content = Content(
+        draft.body, priority=draft.priority, sender=draft.sender, receiver=draft.receiver, context=draft.context
+    )
+    session.hub.company.put(elsewhere, content, put, 0, session, missing)
+
+
+def peek(session: ThorBangSession, parsed: wire.Peek, request: ThorBangRequest) -> None:
+    request.kind = Kind.PEEK
+    _read(session, parsed, request, removes=False)
+
+
+def pop(session: ThorBangSession, parsed: wire.Pop, request: ThorBangRequest) -> None:
+    request.kind = Kind.TAKE
+    _read(session, parsed, request, removes=True)
+
+
+def _read(session: ThorBangSession, parsed: wire.Peek | wire.Pop, request: ThorBangRequest, *, removes: bool) -> None:
+    queue_id = request.queue_id = parsed.queue_id
+    selector = _selector(parsed)
+
+    def found(message: Message | None, error: FlyballError | None) -> None:
+        # There is nothing in a queue that does not exist.
+        _found(session, request, message, None if isinstance(error, QueueNotFound) else error)
+
+    if session.elsewhere(queue_id) is not None:
+        session.hub.company.read(queue_id, selector, found, removes=removes, only_text=True)
+    elif not session.serves(queue_id):
+        found(None, None)
+    elif removes:
+
+        def accepts(message: Message) -> bool:
+            if not is_text(message):
+                return False
+            session.reserve(request, len(message.body))
+            return True
+
+        session.broker.take(queue_id, selector, found, accepts)
+    else:
+        session.broker.peek(queue_id, selector, found)
+
+
+def create_queue(session: ThorBangSession, parsed: wire.CreateQueue, request: ThorBangRequest) -> None:
+    request.kind = Kind.CREATE_QUEUE
+    name = _fit_name(parsed.name)
+    if session.broker.in_company:
+        session.hub.spawn(_create_claimed(session, name, request), session)
+    else:
+        _create(session, name, request)
+
+
+async def _create_claimed(session: ThorBangSession, name: str, request: ThorBangRequest) -> None:
+    """Create a queue with a name that no other node has, nor is about to have."""
+    engine = session.broker.engine
+    number = engine.next_queue_id
+    distinct = name
+    try:
+        while engine.find_queue(distinct) is not None or not await session.hub.company.claim(DEFAULT_VHOST, distinct):
+            distinct = f"{name}#{number}"
+            number += 1
+        _create(session, distinct, request)
+    except FlyballError as error:
+        session.refuse(request, error)
+
+
+def _create(session: ThorBangSession, name: str, request: ThorBangRequest) -> None:
+    engine = session.broker.engine
+    distinct = _distinct(name, engine.next_queue_id, lambda name: engine.find_queue(name) is not None)
+
+    def created(error: FlyballError | None) -> None:
+        if error is None:
+            session.reply(request, wire.encode_id(queue.id))
+        else:
+            session.refuse(request, error)
+
+    queue = session.broker.create_queue(distinct, created)
+    request.queue_id = queue.id
+
+
+def create_client(session: ThorBangSession, parsed: wire.CreateClient, request: ThorBangRequest) -> None:
+    request.kind = Kind.REGISTER
+    engine = session.broker.engine
+    name = _distinct(_fit_name(parsed.name), engine.next_client_id, lambda name: engine.find_client(name) is not None)
+
+    def created(error: FlyballError | None) -> None:
+        if error is None:
+            session.reply(request, wire.encode_id(client.id))
+        else:
+            session.refuse(request, error)
+
+    client = session.broker.create_client(name, ClientMode.FULL, created)
+
+
+def remove_queue(session: ThorBangSession, parsed: wire.RemoveQueue, request: ThorBangRequest) -> None:
+    request.kind = Kind.DELETE_QUEUE
+    request.queue_id = parsed.queue_id
+    if session.serves(parsed.queue_id):
+        session.broker.delete_queue(parsed.queue_id, lambda error: session.answer(request, error), only_empty=True)
+    elif session.elsewhere(parsed.queue_id) is not None:
+        session.hold()
+        session.hub.spawn(_remove_elsewhere(session, parsed.queue_id, request), session)
+    else:
+        session.reply(request, wire.OK)
+
+
+async def _remove_elsewhere(session: ThorBangSession, queue_id: int, request: ThorBangRequest) -> None:
+    company = session.hub.company
+    try:
+        with contextlib.suppress(QueueNotFound):
+            await company.delete_empty(queue_id)
+        await company.catch_up()
+    except FlyballError as error:
+        session.refuse(request, error)
+    else:
+        session.reply(request, wire.OK)
+    session.release()
+
+
+def remove_client(session: ThorBangSession, parsed: wire.RemoveClient, request: ThorBangRequest) -> None:
+    if not session.broker.engine.has_client(parsed.client_id):
+        session.reply(request, wire.OK)
+    elif session.broker.in_company:
+        session.hold()
+        session.hub.spawn(_remove_client_of_all(session, parsed.client_id, request), session)
+    else:
+        _remove_client(session, parsed.client_id, request)
+
+
+def _remove_client(session: ThorBangSession, client_id: int, request: ThorBangRequest) -> None:
+    session.broker.delete_client(client_id, lambda error: session.answer(request, error), only_unused=True)
+
+
+async def _remove_client_of_all(session: ThorBangSession, client_id: int, request: ThorBangRequest) -> None:
+    """Remove a client unless any node has messages of its, or cannot say."""
+    answers, errors = await session.hub.company.ask_owners("client.is_sender", {"client_id": client_id}, ASK_LIMIT_S)
+    try:
+        if errors:
+            raise errors[0]
+        if any(answers.values()):
+            raise ClientInUse(client_id)
+        _remove_client(session, client_id, request)
+    except FlyballError as error:
+        session.refuse(request, error)
+    session.release()
+
+
+Handler = Callable[[ThorBangSession, Any, ThorBangRequest], None]
+
+HANDLERS: Mapping[type[wire.Request], Handler] = {
+    wire.Malformed: malformed,
+    wire.Hello: hello,
+    wire.Send: send,
+    wire.Peek: peek,
+    wire.Pop: pop,
+    wire.CreateQueue: create_queue,
+    wire.CreateClient: create_client,
+    wire.RemoveQueue: remove_queue,
+    wire.RemoveClient: remove_client,
+}
+
+
+def _selector(parsed: wire.Peek | wire.Pop) -> Selector:
+    return Selector(
+        reader=parsed.receiver,
+        unaddressed=parsed.by_time and parsed.sender is None,
+        sender=parsed.sender,
+        order=Order.OLDEST if parsed.by_time else Order.PRIORITY,
+    )
+
+
+def _found(
+    session: ThorBangSession, request: ThorBangRequest, message: Message | None, error: FlyballError | None
+) -> None:
+    if error is None and message is not None and not is_text(message):
+        error = RequestError(f"message {message.id} contains a zero byte")
+    if error is not None:
+        session.refuse(request, error)
+    elif message is None:
+        request.result = Result.EMPTY
+        session.reply(request, wire.MSG0)
+    else:
+        request.message_count = 1
+        request.size_bytes = len(message.body)
+        session.reply(
+            request, wire.encode_message(message.sender or 0, message.context or 0, message.id, message.body)
+        )
+
+
+def _distinct(name: str, number: int, is_taken: Callable[[str], bool]) -> str:
+    """Return a name that is free: the original's names need not differ, and nobody asks for them again."""
+    distinct = name
+    while is_taken(distinct):
+        distinct = f"{name}#{number}"
+        number += 1
+    return distinct
+
+
+def _fit_name(name: str) -> str:
+    """Return the name as a column of that width keeps it: surplus blanks are cut, other surplus is refused."""
+    if name[MAX_NAME_LENGTH:].strip(" "):
+        raise InvalidName(f"a name of {len(name)} characters is longer than {MAX_NAME_LENGTH}")
+    return name[:MAX_NAME_LENGTH]

@@ -1,0 +1,1 @@
+"""Connections, TLS and HTTP: bytes of sockets, read in measure, with limits."""

@@ -1,0 +1,953 @@
+"""What all protocols' connections have in common: reading in measure, answering once a turn, and limits.
+
+A connection reads only while it has room: for requests under way, for answers that the peer has not read, and for
+changes that the store has not committed. What does not fit waits in the kernel's buffers, and so with the peer.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import ipaddress
+import logging
+import math
+import socket
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, ClassVar, cast
+
+from flyball.broker.core import clock
+from flyball.broker.core.authority import Authority
+from flyball.broker.core.broker import Broker
+from flyball.broker.core.company import Company
+from flyball.broker.core.directory import Directory
+from flyball.broker.core.loops import Loops
+from flyball.broker.core.memory import CHARGE_READ_BYTES, CHARGE_STEP_BYTES, CONNECTION_BYTES
+from flyball.broker.core.occupancy import Occupancy
+from flyball.broker.core.placement import HerePlacement, Placement
+from flyball.broker.core.supervisor import Supervisor
+from flyball.broker.core.topics import Topics
+from flyball.broker.core.uses import Uses
+from flyball.broker.transport.handshakes import Handshakes
+from flyball.errors import FlyballError, ProtocolError, RequestError, StoreError
+from flyball.model import Message
+from flyball.trace.recorder import Recorder
+from flyball.trace.schema import Kind, Protocol, Result
+from flyball.trace.span import Span
+
+log = logging.getLogger("flyball.server")
+
+MAX_IN_FLIGHT = 256
+"""So many requests of one connection are carried out at once; the next ones wait."""
+
+WRITE_BUFFER_BYTES = 256 * 1024
+"""A peer that leaves more than this unread gets no further answers computed."""
+
+# So long a peer's commands may take in a turn of the loop, before others have theirs. Most take microseconds, but
+# some the longer the more consumers or deliveries a channel has, bindings an exchange, or queues a message.
+TURN_NS = 5_000_000
+
+# States of a TCP connection, as Linux numbers them.
+_TCP_CLOSE, _TCP_CLOSE_WAIT = 7, 8
+
+# Bytes that tell another protocol from the one that is served.
+OPENING_BYTES = 8
+
+# What a browser begins with. A page can make it send to any port of the user's machine, with a body of its choice:
+# nothing that follows may be taken for requests.
+HTTP_OPENINGS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ", b"TRACE ")
+
+# One connection in so many is left for peers that log in: others may stay for ever without a word.
+RESERVED_PART = 10
+
+# Nodes that have connected and not proved yet that they are of the domain. They do not count as clients: a node that
+# is full of those still serves its domain.
+MAX_LINK_HANDSHAKES = 64
+
+WRITE_STALL_S = 30.0
+"""A peer that reads nothing for so long is disconnected."""
+
+# A request that has begun has to be complete by then, and a second later for each so many bytes that have come: a
+# slow peer may send a long one, and a peer that only trickles cannot keep what it has begun.
+REQUEST_S = 30.0
+REQUEST_BYTES_PER_S = 16 * 1024
+
+_KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
+"""A peer that has silently gone is noticed after two minutes."""
+
+
+class Hub:
+    """What the connections of a node share: broker, authority, trace, who is there and who has answers to send."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        authority: Authority,
+        topics: Topics,
+        recorder: Recorder | None,
+        max_connections: int,
+        tasks: asyncio.TaskGroup,
+        *,
+        max_unauthenticated: int = 4000,
+    ) -> None:
+        self.broker = broker
+        self.authority = authority
+        self.topics = topics
+        self.directory = Directory()
+        """The queues that other nodes serve."""
+        self.company = Company()
+        """What can be asked of those nodes."""
+        self.placement: Placement = HerePlacement(broker.engine)
+        """Who knows where the clients of clustered queues should go."""
+        self.recorder = recorder
+        self.max_connections = max_connections
+        self.connections: set[Connection] = set()
+        self.occupancy = Occupancy(authority)
+        self.handshakes: Handshakes[Connection] = Handshakes(max_unauthenticated)
+        """Those that have not logged in yet, of protocols in which they have to."""
+        self.link_handshakes: Handshakes[Connection] = Handshakes(MAX_LINK_HANDSHAKES)
+        """Those that have to prove that they are nodes of the domain."""
+        self.clients = 0
+        """How many connections have logged in, or need not; links do not count."""
+        self.owner_keys: tuple[bytes, ...] = ()
+        """What a client of Telesto has that is the owner or another node: the token, the domain's secret."""
+        self.last_number = 0
+        """The number of the last connection that came."""
+        self.stalled: set[Connection] = set()
+        self.reports: dict[str, Callable[[], Any]] = {}
+        """What further parts of the node tell of themselves, by the name that it has in the node's status."""
+        self.commands: dict[str, Callable[..., Awaitable[Any]]] = {}
+        """What further parts of the node can be told to do by its administrators, by name; see `management`."""
+        self.loops = Loops()
+        """The control loops that the node knows."""
+        self.before_flush: Callable[[], None] | None = None
+        """Called before answers go out: they may have to wait for what they have cost."""
+        self.is_stopping = False
+        self.speaks_until = math.inf
+        """Until then, by the clock of leases, nobody else serves what is this node's: later it says nothing."""
+        self.faults = broker.faults
+        self._supervisor = Supervisor(tasks, broker.faults)
+        self._dirty: list[Connection] = []
+        self._idle: asyncio.Event = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        broker.ledger.holders = self.connections
+        broker.on_flushed = self._wake
+        broker.faults.on_fault = _end_connection_of
+        authority.on_user_deleted = self._user_deleted
+        authority.on_vhost_closed = self._vhost_closed
+
+    def spawn(
+        self, work: Coroutine[Any, Any, None], connection: Connection | None = None
+    ) -> asyncio.Task[None] | None:
+        """Start what a session cannot do at once. It ends with the node at the latest: then None is returned.
+
+        If it fails unexpectedly, the connection that waits for it ends.
+        """
+        return self._supervisor.spawn(work, None if connection is None else connection.fail_internally)
+
+    @property
+    def tasks_under_way(self) -> int:
+        """How many tasks that `spawn` has started have not ended."""
+        return self._supervisor.under_way
+
+    def stop(self) -> None:
+        """End what is still under way."""
+        self._supervisor.cancel()
+
+    def is_member(self, queue_id: int) -> bool:
+        """Tell whether a queue, of this node or another, is a member of a clustered queue."""
+        working = self.broker.engine.find_working(queue_id)
+        if working is not None:
+            return working.queue.member
+        remote = self.directory.get(queue_id)
+        return remote is not None and remote.queue.member
+
+    def next_turn(self, connection: Connection, *, is_over: bool = True) -> None:
+        """Let the connection go on in the next turn of the loop.
+
+        Unless its time `is_over` it may go on before, once what there is to send has been sent: with one share of a
+        publisher in each turn, transient messages were 3 to 5 % slower than without any limit.
+        """
+        if not connection.is_scheduled:
+            connection.is_scheduled = True
+            self._loop.call_soon(connection.take_turn)
+        if is_over:
+            connection.waits_for_turn = True
+
+    def mark_dirty(self, connection: Connection) -> None:
+        """The connection has something to send: it goes out once in this turn of the loop."""
+        if not self._dirty:
+            self._loop.call_soon(self.flush)
+        self._dirty.append(connection)
+
+    def flush(self) -> None:
+        """Write what the connections have to send, one write each, and let those go on that waited."""
+        if self.before_flush is not None:
+            try:
+                self.before_flush()
+            except Exception as error:
+                self.faults.note("before_flush", error)
+        if not self.may_speak:
+            return
+        dirty, self._dirty = self._dirty, []
+        for connection in dirty:
+            try:
+                connection.flush()
+            except Exception as error:
+                connection.crash(error)
+        if self.stalled:
+            is_congested = self.broker.is_congested
+            for connection in list(self.stalled):
+                if not (connection.waits_for_turn or (is_congested and connection.HEEDS_CONGESTION)):
+                    connection.go_on()
+        if self.is_stopping:
+            self._check_idle()
+
+    @property
+    def may_speak(self) -> bool:
+        """Whether the node has its lease: without it, what it says may not be true any more."""
+        return clock.lease_time_s() < self.speaks_until
+
+    def speak_until(self, end_s: float) -> None:
+        """The node's lease lasts until then: what was held back since it ended goes out."""
+        self.speaks_until = end_s
+        if self._dirty or self.stalled:
+            self._loop.call_soon(self.flush)
+
+    def _wake(self) -> None:
+        """The store has caught up: who waited for that may go on, even if nobody is left to be answered."""
+        if self.stalled and not self._dirty:
+            self._loop.call_soon(self.flush)
+
+    async def drain(self) -> None:
+        """Read no new requests, and wait until those under way are answered."""
+        self.is_stopping = True
+        for connection in list(self.connections):
+            try:
+                connection.stop_reading()
+                connection.stop_waiting()
+            except Exception as error:
+                connection.crash(error)
+        self._check_idle()
+        await self._idle.wait()
+
+    def abandon(self) -> None:
+        """Drop all connections, whatever they wait for: others serve what this node served."""
+        for connection in list(self.connections):
+            connection.abort()
+
+    def admit(self, connection: Connection) -> bool:
+        """Return whether there is room for a connection that has come; another one may have to go for it.
+
+        Whoever has not logged in makes way for those that have, and for those that come from elsewhere.
+        """
+        if connection.IS_OUTGOING:
+            return True
+        if connection.is_link:
+            surplus = self.link_handshakes.add(connection, connection.peer_host)
+        else:
+            limit = self.max_connections
+            if self.clients >= (limit if connection.LOGS_IN else limit - limit // RESERVED_PART):
+                log.warning("refused %s: %d connections are open", connection.peer, self.clients)
+                return False
+            if connection.LOGS_IN:
+                surplus = self.handshakes.add(connection, connection.peer_host, limit - self.clients)
+            else:
+                connection.is_client = True
+                self.clients += 1
+                surplus = self.handshakes.shrink(limit - self.clients)
+        if surplus is None:
+            return True
+        log.warning(
+            "dropped %s: %d connections have not logged in; raise max_unauthenticated or max_connections if they are"
+            " yours",
+            surplus.peer,
+            len(self.link_handshakes if surplus.is_link else self.handshakes),
+        )
+        if surplus is connection:
+            return False
+        surplus.abort()
+        return True
+
+    def logged_in(self, connection: Connection) -> None:
+        """The peer has shown who it is."""
+        self.handshakes.remove(connection)
+        self.link_handshakes.remove(connection)
+        if connection in self.connections and not connection.is_link and not connection.is_client:
+            connection.is_client = True
+            self.clients += 1
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self.handshakes.remove(connection)
+        self.link_handshakes.remove(connection)
+        if connection.is_client:
+            connection.is_client = False
+            self.clients -= 1
+        self.broker.ledger.forget(connection)
+        self.company.forget(connection)
+        self.stalled.discard(connection)
+        if self.is_stopping:
+            self._check_idle()
+
+    def _user_deleted(self, name: str) -> None:
+        for connection in list(self.connections):
+            try:
+                connection.user_deleted(name)
+            except Exception as error:
+                connection.crash(error)
+
+    def _vhost_closed(self, vhost: str) -> None:
+        for connection in list(self.connections):
+            try:
+                connection.vhost_closed(vhost)
+            except Exception as error:
+                connection.crash(error)
+
+    def node_lost(self, node_id: int) -> None:
+        """Let no connection count on another node that is dead, or whose messages may be another's by now."""
+        for connection in list(self.connections):
+            try:
+                connection.node_lost(node_id)
+            except Exception as error:
+                connection.crash(error)
+
+    def tick(self, now_s: float) -> None:
+        """Let each connection look at its limits; called about once a second."""
+        for connection in list(self.connections):
+            try:
+                connection.tick(now_s)
+            except Exception as error:
+                connection.crash(error)
+
+    def _check_idle(self) -> None:
+        if not any(connection.is_busy for connection in self.connections):
+            self._idle.set()
+
+
+class Connection(asyncio.Protocol, abc.ABC):
+    """One peer. A protocol's session derives from it and says what to do with the bytes."""
+
+    PROTOCOL: ClassVar[Protocol]
+
+    ANSWERS_HTTP: ClassVar[bool] = False
+    """Whether a peer that speaks HTTP is told that it is wrong here; else it is cut off without a word."""
+
+    LOGS_IN: ClassVar[bool] = False
+    """Whether peers have to log in, soon after they have connected."""
+
+    IS_OUTGOING: ClassVar[bool] = False
+    """Whether this node has opened it."""
+
+    HEEDS_CONGESTION: ClassVar[bool] = True
+    """Whether it waits while too much waits for the store; else it has a finer measure."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.faults = hub.faults
+        self.broker = hub.broker
+        self.meters = hub.broker.meters
+        self.client_id = 0
+        self.in_flight = 0
+        """How many requests are under way."""
+        self.number = 0
+        """Counts the connections of the node, in the order in which they came."""
+        self.connected_at_s = 0.0
+        """When, in seconds since 1970."""
+        self.charged_bytes = 0
+        """What the ledger has charged it."""
+        self.is_client = False
+        """Whether it counts among the node's clients."""
+        self.is_held_back = False
+        """Whether its consumers get nothing, since it holds too many unacked messages."""
+        self.is_scheduled = False
+        """Whether it goes on in the next turn of the loop."""
+        self.waits_for_turn = False
+        """Whether it must not go on before that: its commands have taken long enough."""
+        self.read_bytes = 0
+        self._charged_next = 0
+        """When so many bytes have been read it is looked at what the connection holds."""
+        self.written_bytes = 0
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._answered: list[Span] = []
+        self._is_held = False
+        self._is_reading = True
+        self._is_write_paused = False
+        self._has_heard_all = False
+        self._has_crashed = False
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._received_ns = 0
+        self._opening = b""
+        """The first bytes of the peer."""
+
+    # What a protocol fills in
+
+    @abc.abstractmethod
+    def feed(self, data: bytes) -> None:
+        """Take in bytes. Raises ProtocolError if they exceed a limit."""
+
+    @abc.abstractmethod
+    def pump(self, mark_ns: int) -> None:
+        """Carry out what is complete of the bytes fed, as far as there is room. It is `mark_ns` now."""
+
+    def stop_waiting(self) -> None:
+        """Answer requests that wait for something to happen: the node stops."""
+
+    def tick(self, now_s: float) -> None:
+        """Called about once a second."""
+
+    def user_deleted(self, name: str) -> None:
+        """A user is gone: if it is the peer's, the connection has to end."""
+
+    def vhost_closed(self, vhost: str) -> None:
+        """A virtual host is gone: if the peer is in it, the connection has to end."""
+
+    def node_lost(self, node_id: int) -> None:
+        """Another node is lost: end what the peer has there."""
+
+    def ended(self) -> None:
+        """The connection is gone: let go of what it held."""
+
+    def release_buffers(self) -> None:
+        """Let go of the bytes that came and were not read, and of all that may be large.
+
+        Sessions are parts of reference cycles, and garbage collections are rare: without this what a peer has sent
+        would stay for long after it is gone.
+        """
+
+    # Memory; see `core.memory`
+
+    def input_bytes(self) -> int:
+        """What of the bytes that came is not carried out yet."""
+        return 0
+
+    def held_bytes(self) -> int:
+        """What the connection makes the node hold, beside messages."""
+        return CONNECTION_BYTES + self.input_bytes() + self.unread_bytes
+
+    def charge_if_changed(self) -> None:
+        """Charge what it holds, if that has changed by much. It may be closed if that is too much."""
+        held_bytes = self.held_bytes()
+        if not -CHARGE_STEP_BYTES < held_bytes - self.charged_bytes < CHARGE_STEP_BYTES:
+            self._charge(held_bytes)
+
+    def _charge(self, held_bytes: int) -> None:
+        # A connection inside the node, or one that is gone, is nobody's.
+        if self in self.hub.connections:
+            self.broker.ledger.charge(self, held_bytes)
+
+    @property
+    def unacked_bytes(self) -> int:
+        """What the messages take that it has not acked, as far as they are in memory."""
+        return 0
+
+    def page_out(self, wanted_bytes: int) -> int:
+        """Leave bodies of unacked messages to the store; return how much that freed."""
+        return 0
+
+    def hold_back(self) -> None:
+        """Send its consumers nothing more until `let_go_on`."""
+        self.is_held_back = True
+
+    def let_go_on(self) -> None:
+        self.is_held_back = False
+
+    def exhaust(self, reason: str) -> None:
+        """End the connection since it holds too much, and let go of that at once."""
+        log.warning("closed %s connection of %s: %s", self.PROTOCOL.name.lower(), self.peer, reason)
+        self._out.clear()
+        self._out_bytes = 0
+        self.release_buffers()
+        self.abort()
+
+    # Life
+
+    @property
+    def peer(self) -> str:
+        name = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return f"{name[0]}:{name[1]}" if name else "unknown peer"
+
+    @property
+    def name(self) -> str:
+        """Both ends of it, as RabbitMQ writes them."""
+        here = self._transport.get_extra_info("sockname") if self._transport is not None else None
+        return f"{self.peer} -> {here[0]}:{here[1]}" if here else self.peer
+
+    @property
+    def is_link(self) -> bool:
+        """Whether the peer is another node."""
+        return self.PROTOCOL is Protocol.LINK
+
+    def extra(self, name: str) -> Any:
+        """Return what the transport knows under a name, None if nothing or if it is gone."""
+        return None if self._transport is None else self._transport.get_extra_info(name)
+
+    @property
+    def peer_host(self) -> str:
+        """The address of the peer without its port, empty if that cannot be told."""
+        name = self.extra("peername")
+        return str(name[0]) if name else ""
+
+    @property
+    def peer_is_loopback(self) -> bool:
+        """Whether the peer is on the node's own machine."""
+        return is_loopback(self.peer_host)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether requests are under way or answers not written."""
+        return self.in_flight > 0 or bool(self._out)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not derive from asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        if self.hub.is_stopping or not self.hub.admit(self):
+            self._transport.abort()
+            return
+        self.hub.connections.add(self)
+        self.hub.last_number += 1
+        self.number = self.hub.last_number
+        self.connected_at_s = time.time()
+        if not self.is_link:
+            self.meters.connections_opened += 1
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        _keep_alive(self._transport.get_extra_info("socket"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+        self._out.clear()
+        self._out_bytes = 0
+        self._answered.clear()
+        self._transport = None
+        if self in self.hub.connections and not self.is_link:
+            self.meters.connections_closed += 1
+        self.hub.forget(self)
+        try:
+            self.ended()
+        except Exception as error:
+            self.faults.note(f"{self.PROTOCOL.name.lower()} connection", error, quiet=True)
+        self.release_buffers()
+
+    # Faults
+
+    def crash(self, error: BaseException) -> None:
+        """Serving the peer has failed unexpectedly: log it, end this connection and nothing else."""
+        self.faults.note(f"{self.PROTOCOL.name.lower()} connection", error, quiet=True)
+        self.fail_internally(error)
+
+    def fail_internally(self, error: BaseException) -> None:
+        """End the connection because of a defect of the node; what it held goes back."""
+        if self._has_crashed:
+            # Not even the farewell works.
+            self.abort()
+            return
+        self._has_crashed = True
+        # The request that has failed will not be answered: nobody is to wait for it.
+        self.in_flight = 0
+        self._is_held = False
+        try:
+            self.tell_internal_error()
+        except Exception as further:
+            self.faults.note(f"{self.PROTOCOL.name.lower()} connection", further, quiet=True)
+            self.abort()
+
+    def tell_internal_error(self) -> None:
+        """End the connection with a word about a defect of the node, where the protocol has one."""
+        self.close("internal error")
+
+    def close(self, reason: str) -> None:
+        """End the connection because of what the peer did; answers that are ready still go out."""
+        if self._transport is not None and not self._transport.is_closing():
+            log.warning("closed %s connection of %s: %s", self.PROTOCOL.name.lower(), self.peer, reason)
+            self.flush()
+            self._transport.close()
+            self._limit_stall()
+
+    def expel(self, reason: str) -> None:
+        """End the connection because somebody who may wants it so."""
+        self.close(reason)
+
+    def disconnect(self) -> None:
+        """End the connection because the node stops."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection at once, without another word."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Reading
+
+    def data_received(self, data: bytes) -> None:
+        self._received_ns = time.perf_counter_ns()
+        if self.read_bytes < OPENING_BYTES and self._speaks_http(data):
+            log.warning("dropped %s: it speaks HTTP on the %s port", self.peer, self.PROTOCOL.name.lower())
+            self.abort()
+            return
+        self.read_bytes += len(data)
+        self.meters.read_bytes += len(data)
+        try:
+            self.feed(data)
+            self.pump(self._received_ns)
+        except ProtocolError as error:
+            self.close(str(error))
+        except Exception as error:
+            self.crash(error)
+        if self.read_bytes >= self._charged_next:
+            self._charged_next = self.read_bytes + CHARGE_READ_BYTES
+            self.charge_if_changed()
+
+    def _speaks_http(self, data: bytes) -> bool:
+        if self.ANSWERS_HTTP:
+            return False
+        self._opening = (self._opening + data[:OPENING_BYTES])[:OPENING_BYTES]
+        return self._opening.startswith(HTTP_OPENINGS)
+
+    def eof_received(self) -> bool:
+        """The peer will send nothing more: answer what is under way, then close."""
+        self._has_heard_all = True
+        try:
+            self.ended()
+            self._close_if_done()
+        except Exception as error:
+            self.crash(error)
+        # TLS knows no connection that is closed on one side only.
+        return self._transport is not None and self._transport.get_extra_info("sslcontext") is None
+
+    def _close_if_done(self) -> None:
+        is_done = not self.is_busy and self not in self.hub.stalled
+        if is_done and self._transport is not None and not self._transport.is_closing():
+            self._transport.close()
+            self._limit_stall()
+
+    def hold(self) -> None:
+        """Start no further request until `release`: what follows depends on the one under way."""
+        self._is_held = True
+
+    def release(self) -> None:
+        self._is_held = False
+        self.hub.stalled.add(self)
+        self.hub.mark_dirty(self)
+
+    def take_turn(self) -> None:
+        """Go on: others have had their turn of the loop."""
+        self.is_scheduled = self.waits_for_turn = False
+        self.go_on()
+
+    def go_on(self) -> None:
+        """There may be room again: carry out what waited."""
+        self.hub.stalled.discard(self)
+        if self._transport is not None and not self._transport.is_closing():
+            try:
+                self.pump(time.perf_counter_ns())
+            except Exception as error:
+                self.crash(error)
+            # What waited may have large answers.
+            self.charge_if_changed()
+
+    def stop_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing() and self._is_reading:
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def _must_wait(self) -> bool:
+        return (
+            self._is_held
+            or self._is_write_paused
+            or self._out_bytes > WRITE_BUFFER_BYTES
+            or self.hub.is_stopping
+            or self.broker.is_congested
+        )
+
+    def _set_reading(self, reading: bool) -> None:
+        if not reading:
+            self.hub.stalled.add(self)
+        if reading == self._is_reading or self._transport is None or self._transport.is_closing():
+            return
+        self._is_reading = reading
+        if reading:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    @property
+    def peer_has_gone(self) -> bool:
+        """Whether the peer has closed its side, or all: whoever does not read is not told. Only Linux knows."""
+        if self._transport is None or not hasattr(socket, "TCP_INFO"):
+            return False
+        try:
+            found = self._transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+        except OSError:
+            return True
+        return found[0] in (_TCP_CLOSE, _TCP_CLOSE_WAIT)
+
+    # Answering
+
+    @property
+    def unread_bytes(self) -> int:
+        """What is to be sent and the peer has not taken."""
+        unwritten = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._out_bytes + unwritten
+
+    def send(self, data: bytes) -> None:
+        """Send bytes with the next write."""
+        if self._transport is None:
+            return
+        if not self._out:
+            self.hub.mark_dirty(self)
+        self._out.append(data)
+        self._out_bytes += len(data)
+
+    def note_delivery(self, message: Message) -> None:
+        """Trace a message that goes to a consumer, as a request of its own."""
+        recorder = self.hub.recorder
+        if recorder is None or self._transport is None:
+            return
+        if recorder.skip:
+            recorder.skip -= 1
+            return
+        now_ns = time.perf_counter_ns()
+        weight = recorder.weigh(now_ns)
+        if not weight:
+            return
+        delivery = Span()
+        delivery.weight = weight
+        delivery.kind = Kind.DELIVER
+        delivery.protocol = self.PROTOCOL
+        delivery.client_id = self.client_id
+        delivery.queue_id = message.queue_id
+        delivery.size_bytes = len(message.body)
+        delivery.message_count = 1
+        delivery.received_ns = delivery.started_ns = delivery.parsed_ns = delivery.answered_ns = now_ns
+        self._answered.append(delivery)
+
+    def flush(self) -> None:
+        out = self._out
+        if not out or not self.hub.may_speak:
+            return
+        out_bytes = self._out_bytes
+        self._out = []
+        self._out_bytes = 0
+        if self._transport is None or self._transport.is_closing():
+            return
+        self.written_bytes += out_bytes
+        self.meters.written_bytes += out_bytes
+        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if self._answered:
+            answered, self._answered = self._answered, []
+            recorder = self.hub.recorder
+            if recorder is not None:
+                emitted_ns = time.perf_counter_ns()
+                for span in answered:
+                    recorder.record(span, emitted_ns)
+        if self._has_heard_all:
+            self._close_if_done()
+
+    def pause_writing(self) -> None:
+        self._is_write_paused = True
+        self._limit_stall()
+        self._set_reading(False)
+
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        if self._stall_timer is not None and self._transport is not None and not self._transport.is_closing():
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        self.go_on()
+
+    def _limit_stall(self) -> None:
+        if self._stall_timer is None:
+            self._stall_timer = asyncio.get_running_loop().call_later(WRITE_STALL_S, self._give_up)
+
+    def _give_up(self) -> None:
+        if self._transport is not None:
+            log.warning("dropped %s: it has read nothing for %.0f s", self.peer, WRITE_STALL_S)
+            self._transport.abort()
+
+
+def _end_connection_of(error: BaseException) -> None:
+    """End the connection that a fault belongs to, if one can be found.
+
+    An answer that the journal or a timer calls back is a method or a closure of its session: the innermost session in
+    the traceback is the one that has failed, and whose peer would wait for ever. Many share a link to another node:
+    it goes on.
+    """
+    found: Connection | None = None
+    trace = error.__traceback__
+    while trace is not None:
+        for name in ("self", "session", "connection"):
+            local = trace.tb_frame.f_locals.get(name)
+            if isinstance(local, Connection) and not local.IS_OUTGOING:
+                found = local
+        trace = trace.tb_next
+    if found is not None:
+        found.fail_internally(error)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address of a host is that of this machine for itself."""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+class RequestConnection(Connection):
+    """A peer whose protocol has one answer for each request. A session says how to decode, handle and refuse."""
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(hub)
+        self.uses = Uses(hub.is_member)
+        """The members of clustered queues that the peer uses, if nobody has placed it."""
+        self._reserved: dict[Span, int] = {}
+        """What requests hold that are under way: messages that were taken and wait for the store, and puts that wait
+        for another node."""
+        self._reserved_bytes = 0
+        self._alone: Span | None = None
+        """A request whose answer may be long and takes time: until it is answered no other is begun."""
+        self.requests = 0
+        """How many the peer has made."""
+        self._begun: tuple[int, float] | None = None
+        """How many requests came before one that is not complete, and when that was first seen."""
+
+    # What a protocol fills in
+
+    @abc.abstractmethod
+    def decode(self) -> object | None:
+        """Return the next request that is complete, None if there is none. Raises ProtocolError."""
+
+    @abc.abstractmethod
+    def handle(self, parsed: Any, request: Span) -> None:
+        """Carry out what `decode` has returned. A RequestError is told to the peer with `refuse`."""
+
+    @abc.abstractmethod
+    def refuse(self, request: Span, error: FlyballError) -> None:
+        """Answer a request with an error."""
+
+    def goes_alone(self, parsed: Any, request: Span) -> bool:
+        """Whether the next request has to wait until this one is answered, which takes time.
+
+        So it is with listings, and with reads of messages that are not in memory: hundreds of them at once would
+        wait for the same read from the store, and then all their answers would be in memory together.
+        """
+        return False
+
+    @property
+    @abc.abstractmethod
+    def unfinished_bytes(self) -> int:
+        """How many bytes have come of a request that is not complete."""
+
+    def new_request(self) -> Span:
+        """Return what notes the next request; a protocol may have one of its own."""
+        return Span()
+
+    def tick(self, now_s: float) -> None:
+        """Close the connection if a request that has begun is not complete after long. One without any may stay."""
+        unfinished_bytes = self.unfinished_bytes
+        # While nothing is read, that is not the peer's doing.
+        if not unfinished_bytes or not self._is_reading:
+            self._begun = None
+        elif self._begun is None or self._begun[0] != self.requests:
+            self._begun = (self.requests, now_s)
+        elif now_s - self._begun[1] > REQUEST_S + unfinished_bytes / REQUEST_BYTES_PER_S:
+            self.close(f"a request of which {unfinished_bytes} bytes have come is not complete")
+
+    # Requests and answers
+
+    def pump(self, mark_ns: int) -> None:
+        """Carry out the requests that are complete, as far as there is room. It is `mark_ns` now.
+
+        For the trace, a request's parsing begins there or where the request before it was handed on.
+        """
+        recorder = self.hub.recorder
+        turn_ends_ns = mark_ns + TURN_NS
+        while not self._must_wait():
+            if recorder is not None and not recorder.skip:
+                mark_ns = time.perf_counter_ns()
+            try:
+                parsed = self.decode()
+            except ProtocolError as error:
+                self.close(str(error))
+                return
+            if parsed is None:
+                self._set_reading(True)
+                if self._has_heard_all:
+                    self._close_if_done()
+                return
+            request = self.new_request()
+            self.in_flight += 1
+            if recorder is None:
+                pass
+            elif recorder.skip:
+                recorder.skip -= 1
+            elif weight := recorder.weigh(mark_ns):
+                request.weight = weight
+                request.protocol = self.PROTOCOL
+                request.received_ns = self._received_ns
+                request.started_ns = mark_ns
+                request.parsed_ns = time.perf_counter_ns()
+            self._alone = request
+            try:
+                self.handle(parsed, request)
+            except RequestError as error:
+                self.refuse(request, error)
+            if self._alone is request and not self.goes_alone(parsed, request):
+                self._alone = None
+            if request.started_ns and request.answered_ns == 0:
+                request.submitted_ns = time.perf_counter_ns()
+            if time.perf_counter_ns() > turn_ends_ns:
+                self.hub.next_turn(self)
+                break
+        self._set_reading(False)
+
+    def finish(self, request: Span, data: bytes) -> None:
+        """Answer a request."""
+        self.in_flight -= 1
+        if self._reserved:
+            self._reserved_bytes -= self._reserved.pop(request, 0)
+        if self._alone is request:
+            self._alone = None
+        if self._transport is None:
+            return
+        if request.started_ns:
+            request.client_id = self.client_id
+            request.answered_ns = request.answered_ns or time.perf_counter_ns()
+            self._answered.append(request)
+        self.send(data)
+
+    def reserve(self, request: Span, size_bytes: int) -> None:
+        """Note that a request holds so much until it is answered: they add up, and the next ones may have to wait."""
+        self._reserved[request] = self._reserved.get(request, 0) + size_bytes
+        self._reserved_bytes += size_bytes
+
+    def has_reserved(self, request: Span) -> bool:
+        return request in self._reserved
+
+    def _must_wait(self) -> bool:
+        return (
+            self._alone is not None
+            or self.in_flight >= MAX_IN_FLIGHT
+            or self._reserved_bytes > WRITE_BUFFER_BYTES
+            or super()._must_wait()
+        )
+
+
+def result_of(error: FlyballError) -> Result:
+    return Result.FAILED if isinstance(error, StoreError) else Result.REFUSED
+
+
+def _keep_alive(peer_socket: socket.socket | None) -> None:
+    if peer_socket is None or peer_socket.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    peer_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            peer_socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,260 @@
+"""What all that a node says over HTTP has in common: who asks, how errors are told, and where it is served.
+
+It knows no paths: whoever has some gives them to `make_app`. A handler gets its user and raises the errors that all
+of Flyball knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
+
+from flyball import errors
+from flyball.broker.core.attempts import TooManyAttempts
+from flyball.broker.core.authority import Authority
+from flyball.broker.core.supervisor import Supervisor
+from flyball.broker.settings import Address
+from flyball.broker.transport.connection import is_loopback
+from flyball.broker.transport.http_protocol import BoundedProtocol
+from flyball.faults import Faults
+from flyball.model import User
+
+LISTEN_BACKLOG = 1024
+FAREWELL_S = 1
+"""Requests that are under way when the node stops have so long."""
+
+CONSOLE_HEADER = "x-requested-with"
+CONSOLE = "flyball-console"
+"""How the web console says, in that header, that it asks: it has a form of its own to log in with."""
+
+STATUS_OF: Mapping[type[errors.FlyballError], int] = {
+    errors.QueueNotFound: 404,
+    errors.ExchangeNotFound: 404,
+    errors.VhostNotFound: 404,
+    errors.UserNotFound: 404,
+    errors.PolicyNotFound: 404,
+    errors.TopicNotFound: 404,
+    errors.ClientNotFound: 404,
+    errors.LoopNotFound: 404,
+    errors.NotSwitchable: 409,
+    errors.TooManyLoops: 429,
+    errors.MemoryLimitReached: 503,
+    errors.NotPermitted: 403,
+    errors.RequestError: 400,
+    errors.NotAdmitted: 503,
+    errors.ClusterError: 503,
+    errors.StoreError: 503,
+    errors.FlyballError: 500,
+}
+"""How HTTP tells errors: the first of an error's types that is here has its status."""
+
+ADVICE_OF: Mapping[type[errors.FlyballError], str] = {
+    errors.QueueNotFound: "See `flyball domain show`, or create it with `flyball domain cluster create`.",
+    errors.VhostNotFound: "See `flyball vhost list`.",
+    errors.UserNotFound: "See `flyball user list`.",
+    errors.PolicyNotFound: "See `flyball policy list`.",
+    errors.NotPermitted: "Log in as another user, or see `flyball permission list`.",
+    errors.NotAdmitted: "Ask again in some seconds.",
+    errors.ClusterError: "Ask again in some seconds; see `flyball domain show`.",
+    errors.StoreError: "Ask again in some seconds; see the node's log.",
+}
+
+WORD_OF: Mapping[int, str] = {
+    400: "bad_request",
+    401: "not_authorised",
+    403: "not_authorised",
+    404: "Object Not Found",
+    405: "method_not_allowed",
+    408: "timeout",
+    409: "conflict",
+    413: "too_large",
+    415: "unsupported_media_type",
+    429: "too_many_requests",
+    500: "internal_error",
+    503: "unavailable",
+}
+"""What RabbitMQ's tools find under `error`; ours where it has no word."""
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Request, User], Awaitable[Response]]
+
+
+class Login:
+    """Lets those in who say a right name and password (basic authentication)."""
+
+    def __init__(self, authority: Authority) -> None:
+        self.authority = authority
+
+    def required(self, handler: Handler) -> Endpoint:
+        """Make a handler for users one for all requests: others are asked to log in."""
+
+        async def checked(request: Request) -> Response:
+            user = await self.user_of(request)
+            return not_logged_in(request) if user is None else await handler(request, user)
+
+        # It says what is served, for the description of all routes.
+        checked.__doc__ = handler.__doc__
+        return checked
+
+    async def user_of(self, request: Request) -> User | None:
+        """Return who asks; None if that cannot be told, or is not proven."""
+        given = basic_of(request)
+        if given is None:
+            return None
+        host = "" if request.client is None else request.client.host
+        try:
+            return await self.authority.log_in(*given, host, is_loopback(host))
+        except (TooManyAttempts, errors.NotAdmitted):
+            return None
+
+
+def basic_of(request: Request) -> tuple[str, str] | None:
+    """Return the name and the password that a request says by basic authentication."""
+    scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        name, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+    except ValueError:
+        # Also of characters beyond ASCII, which a header may hold.
+        return None
+    return (name, password) if colon else None
+
+
+def is_from_console(request: Request) -> bool:
+    """Whether the web console asks."""
+    return request.headers.get(CONSOLE_HEADER) == CONSOLE
+
+
+def not_logged_in(request: Request) -> JSONResponse:
+    """Return the answer for those who have to log in. A browser asks for a password, unless its page does."""
+    challenge = {"WWW-Authenticate": 'Basic realm="flyball", charset="UTF-8"'}
+    return problem(
+        401,
+        "not logged in, or name or password are not right",
+        "Give the name and password of a user; see `flyball user list`.",
+        headers=None if is_from_console(request) else challenge,
+    )
+
+
+def problem(
+    status: int, reason: str, advice: str, headers: Mapping[str, str] | None = None, *, error: str | None = None
+) -> JSONResponse:
+    """Return the answer that says what is wrong and what to do about it; `error` is a word for programs."""
+    word = WORD_OF.get(status, "error") if error is None else error
+    return JSONResponse(
+        {"error": word, "reason": reason, "advice": advice},
+        status,
+        {**(headers or {}), "x-content-type-options": "nosniff"},
+    )
+
+
+def make_app(routes: Sequence[BaseRoute], middleware: Sequence[Middleware] = ()) -> Starlette:
+    """Return an application that tells the errors of its handlers as problems."""
+    return Starlette(
+        routes=routes,
+        middleware=middleware,
+        exception_handlers={
+            errors.FlyballError: _tell_error,
+            HTTPException: _tell_http_error,
+            ClientDisconnect: _tell_nobody,
+        },
+    )
+
+
+def _tell_error(request: Request, error: Exception) -> Response:
+    kinds = type(error).__mro__
+    status = next(STATUS_OF[kind] for kind in kinds if kind in STATUS_OF)
+    advice = next((ADVICE_OF[kind] for kind in kinds if kind in ADVICE_OF), "See the documentation of the request.")
+    return problem(status, str(error), advice)
+
+
+def _tell_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException), "it is registered for these"
+    known = {404: f"there is no {request.url.path}", 405: f"{request.url.path} cannot be asked by {request.method}"}
+    text = known.get(error.status_code, error.detail)
+    return problem(error.status_code, text, "See the documentation of the HTTP interface.", error.headers)
+
+
+def _tell_nobody(request: Request, error: Exception) -> Response:
+    """Answer in vain: the client has gone in the middle of its request, which is not worth a traceback."""
+    return Response(status_code=400)
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the node."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    app: ASGIApp, address: Address, max_connections: int, supervisor: Supervisor | None = None
+) -> AsyncIterator[Address]:
+    """Serve the application in this loop and tell where. Raises OSError when the address cannot be had.
+
+    While there are more connections than that, requests are answered with 503; see `http_protocol` for what is not
+    answered at all.
+    """
+    listener = _listen(address)
+    with contextlib.closing(listener):
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            http=BoundedProtocol,
+            # It would believe everybody on this machine, and whom the environment says: see `http_peers`.
+            proxy_headers=False,
+            # It refuses from this number on, and counts the connection that asks.
+            limit_concurrency=max_connections + 1,
+            timeout_graceful_shutdown=FAREWELL_S,
+            ws="none",
+        )
+        servers: list[_Server] = []
+
+        async def serve() -> None:
+            # A server that has failed cannot be used again, but its socket can.
+            servers.append(_Server(config))
+            await servers[-1].serve([listener])
+
+        async with asyncio.TaskGroup() as tasks:
+            keep = Supervisor(tasks, Faults()) if supervisor is None else supervisor.within(tasks)
+            task = keep.keep("http", serve)
+            try:
+                yield Address(*listener.getsockname()[:2])
+            finally:
+                if servers:
+                    servers[-1].should_exit = True
+                    await asyncio.wait((task,), timeout=10 * FAREWELL_S)
+                task.cancel()
+
+
+def _listen(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(LISTEN_BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        # Several nodes on a machine are usual, and this listener is there unless it is switched off.
+        text = f"cannot listen on {address}, as --http says (`--http off` needs no address): {error.strerror}"
+        raise OSError(error.errno, text) from error
+    return listener
