@@ -21,11 +21,11 @@ import pika
 import uvloop
 
 from flyball.broker.core.governor import SAMPLE_S
+from flyball.broker.node import node as node_module
 from flyball.broker.settings import load_settings
 from flyball.broker.store.group_commit import OPERATION_BYTES
 from flyball.broker.store.interface import Batch
 from flyball.broker.store.memory import MemoryStore
-from flyball.server import node as node_module
 
 MIB = 2**20
 BAR_WIDTH = 40

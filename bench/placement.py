@@ -25,10 +25,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from flyball.cluster.decisions import Move, Placement
-from flyball.cluster.domain import cluster_key
-from flyball.cluster.manager import Manager
-from flyball.cluster.options import ClusterOptions, Role
+from flyball.broker.cluster.decisions import Move, Placement
+from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.manager import Manager
+from flyball.broker.cluster.options import ClusterOptions, Role
 
 ORDERS = cluster_key("/", "orders")
 SIZES = (0.5, 1.0, 2.0)

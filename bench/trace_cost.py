@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.load import Dialect, Plan, Telesto, ThorBang, generate_elsewhere
+from flyball.broker.node.node import running
 from flyball.broker.settings import load_settings
 from flyball.broker.transport.connection import RequestConnection
-from flyball.server.node import running
 
 SWITCH_S = 0.5
 CLIENTS = 50

@@ -222,7 +222,7 @@ def flyballs_on(pythons: list[str]) -> list[Contender]:
 
 def build_of(python: str) -> str:
     """Return whether the interpreter's Flyball is compiled. Raises LoadFailed if it has none."""
-    question = "import flyball.broker.engine.queue as module; print(module.__file__)"
+    question = "import flyball.model as module; print(module.__file__)"
     try:
         answer = subprocess.run(
             [python, "-c", question], env=environment_of(python), check=True, capture_output=True, text=True

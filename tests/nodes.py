@@ -18,10 +18,10 @@ from typing import Any, Self, TypeVar
 import pytest
 import uvloop
 
+from flyball.broker.node.node import Node, Part, running
 from flyball.broker.settings import Address, ServeSettings, load_settings
 from flyball.broker.store.interface import Batch
 from flyball.broker.store.memory import MemoryStore
-from flyball.server.node import Node, Part, running
 
 T = TypeVar("T")
 

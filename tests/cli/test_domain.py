@@ -18,11 +18,11 @@ from tests.cluster.models import ModelGovernor
 from tests.nodes import RunningNode
 from typer.testing import CliRunner, Result
 
+from flyball.broker.cluster.commands import carry_out, install
+from flyball.broker.cluster.domain import ConnectionFactory, Queue, Topic, cluster_key
+from flyball.broker.cluster.facts import MoveFacts, View
 from flyball.cli.domain import doing
 from flyball.cli.main import app
-from flyball.cluster.commands import carry_out, install
-from flyball.cluster.domain import ConnectionFactory, Queue, Topic, cluster_key
-from flyball.cluster.facts import MoveFacts, View
 
 Flyball = Callable[..., Result]
 BIN = Path(sys.executable).parent

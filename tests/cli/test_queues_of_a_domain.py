@@ -10,9 +10,9 @@ import pytest
 from tests.server.domains import Pair, two_nodes
 from typer.testing import CliRunner, Result
 
+from flyball.broker.management import status
 from flyball.cli.main import app
 from flyball.client.sync import Client
-from flyball.server import status
 
 Flyball = Callable[..., Result]
 

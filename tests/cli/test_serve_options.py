@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from flyball import __version__
+from flyball.broker.node.node import Part
 from flyball.broker.settings import Address, ServeSettings, options
 from flyball.cli.main import app
 from flyball.errors import StoreUnavailable
-from flyball.server.node import Part
 
 runner = CliRunner()
 Fake = Callable[..., list[ServeSettings]]
@@ -30,7 +30,7 @@ def fake_node(monkeypatch: pytest.MonkeyPatch) -> Fake:
             if error is not None:
                 raise error
 
-        monkeypatch.setattr("flyball.cluster.node.serve", serve)
+        monkeypatch.setattr("flyball.broker.cluster.node.serve", serve)
         return seen
 
     return put_in_place

@@ -22,13 +22,13 @@ from rich.console import Console
 from tests.nodes import RunningNode
 from typer.testing import CliRunner, Result
 
+from flyball.broker.management import sampling
+from flyball.broker.management.part import console_part
 from flyball.cli.main import app
 from flyball.cli.view.feed import Feed, Seen, Sort
 from flyball.cli.view.screen import screen
 from flyball.cli.view.sparks import mebibytes, milliseconds, short, sparks
 from flyball.client.http import Place
-from flyball.console import sampling
-from flyball.console.part import console_part
 
 LIMIT_S = 60.0
 QUIET = {"COLUMNS": "120", "LINES": "40", "TERM": "dumb", "NO_COLOR": "1"}

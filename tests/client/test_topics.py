@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from flyball.broker.node.node import Node
 from flyball.client import Client, ClientMode, CommandRefused
 from flyball.errors import NotPermitted, TopicNotFound
-from flyball.server.node import Node
 from tests.client.flavours import Connect
 from tests.nodes import RunningNode
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flyball.cluster.commands import PlaceFacts, carry_out
-from flyball.cluster.domain import ClusteredQueue, Domain, Node, Queue, Topic, cluster_key
-from flyball.cluster.facts import DecisionFacts, DomainFacts, MoveFacts, View, facts_of
-from flyball.cluster.options import ClusterOptions, Role
+from flyball.broker.cluster.commands import PlaceFacts, carry_out
+from flyball.broker.cluster.domain import ClusteredQueue, Domain, Node, Queue, Topic, cluster_key
+from flyball.broker.cluster.facts import DecisionFacts, DomainFacts, MoveFacts, View, facts_of
+from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.errors import ClusterError
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from flyball.broker.cluster.agent import Agent
+from flyball.broker.cluster.tasks import Errands
 from flyball.broker.core.supervisor import Supervisor
-from flyball.cluster.agent import Agent
-from flyball.cluster.tasks import Errands
 from flyball.errors import ClusterError
 from flyball.faults import Faults
 from tests.server.test_broker import in_a_loop

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from flyball.cluster.chronicle import KEPT_DECISIONS, Chronicle
-from flyball.cluster.decisions import (
+from flyball.broker.cluster.chronicle import KEPT_DECISIONS, Chronicle
+from flyball.broker.cluster.decisions import (
     AddMember,
     Decision,
     Failure,
@@ -22,9 +22,9 @@ from flyball.cluster.decisions import (
     TakeOver,
     Unmark,
 )
-from flyball.cluster.domain import cluster_key
-from flyball.cluster.options import Role
-from flyball.cluster.overview import Overview
+from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.options import Role
+from flyball.broker.cluster.overview import Overview
 
 ORDERS = cluster_key("/", "orders")
 NAMES = {1: "north", 2: "south"}

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from flyball.broker.cluster.clusters import Clusters
+from flyball.broker.cluster.domain import cluster_key
 from flyball.broker.store.registry import NodeRecord, NodeState
-from flyball.cluster.clusters import Clusters
-from flyball.cluster.domain import cluster_key
 from flyball.model import Definition
 
 ORDERS = cluster_key("/", "orders")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flyball.cluster.domain import ClusteredQueue, Domain, Node, Queue, cluster_key, split_key, title
+from flyball.broker.cluster.domain import ClusteredQueue, Domain, Node, Queue, cluster_key, split_key, title
 from flyball.errors import ClusterError
 
 ORDERS = cluster_key("/", "orders")

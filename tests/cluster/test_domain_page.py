@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from flyball.cluster.domain_file import read_domain_file
-from flyball.cluster.options import ClusterOptions
-from flyball.cluster.plan import plan_of
-from flyball.cluster.provisioners import Surroundings, load_provisioners
+from flyball.broker.cluster.domain_file import read_domain_file
+from flyball.broker.cluster.options import ClusterOptions
+from flyball.broker.cluster.plan import plan_of
+from flyball.broker.cluster.provisioners import Surroundings, load_provisioners
 from tests.cluster.models import ModelGovernor
 
 PAGE = (Path(__file__).parents[2] / "docs" / "domain.md").read_text(encoding="utf-8")

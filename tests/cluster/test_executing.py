@@ -3,10 +3,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from flyball.broker.cluster.decisions import Provision
+from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.executing import Executor
 from flyball.broker.store.registry import NodeRecord, NodeState
-from flyball.cluster.decisions import Provision
-from flyball.cluster.domain import cluster_key
-from flyball.cluster.executing import Executor
 
 ORDERS = cluster_key("/", "orders")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyball.cluster.domain import (
+from flyball.broker.cluster.domain import (
     ClusteredConnectionFactory,
     ClusteredQueue,
     ClusteredTopic,
@@ -18,8 +18,8 @@ from flyball.cluster.domain import (
     Queue,
     Topic,
 )
-from flyball.cluster.facts import View, facts_of
-from flyball.cluster.options import ClusterOptions
+from flyball.broker.cluster.facts import View, facts_of
+from flyball.broker.cluster.options import ClusterOptions
 
 
 def domain_of(*clients: tuple[int, int], **options: float) -> Domain:

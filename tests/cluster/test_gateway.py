@@ -18,11 +18,11 @@ import pytest
 import uvloop
 from typer.testing import CliRunner
 
+from flyball.broker.cluster import gateway
+from flyball.broker.cluster.gateway import Gateway, GatewaySettings, Placement, Wish
 from flyball.broker.settings import Address
 from flyball.broker.wire import amqp
 from flyball.cli.main import app
-from flyball.cluster import gateway
-from flyball.cluster.gateway import Gateway, GatewaySettings, Placement, Wish
 from flyball.errors import ClusterError, QueueNotFound
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 

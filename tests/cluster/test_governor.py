@@ -8,11 +8,11 @@ from unittest import mock
 
 import pytest
 
+from flyball.broker.cluster import agent
+from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.rebalancing import OwnerMove
 from flyball.broker.core.pending import outcome
 from flyball.broker.wire import amqp as wire
-from flyball.cluster import agent
-from flyball.cluster.domain import cluster_key
-from flyball.cluster.rebalancing import OwnerMove
 from flyball.errors import ClusterError, InvalidArgument
 from flyball.model import Definition
 from tests.cluster.simulation.clients import AmqpConnection

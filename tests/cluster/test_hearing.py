@@ -6,9 +6,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+from flyball.broker.cluster.hearing import Hearing
+from flyball.broker.cluster.sessions import TOLD_AT_ONCE
 from flyball.broker.store.registry import NodeRecord, NodeState
-from flyball.cluster.hearing import Hearing
-from flyball.cluster.sessions import TOLD_AT_ONCE
 from flyball.errors import PeerLost
 
 

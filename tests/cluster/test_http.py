@@ -10,14 +10,14 @@ import httpx
 import pytest
 import uvloop
 
+from flyball.broker.cluster.asking import HttpPlacer
+from flyball.broker.cluster.gateway import Wish
+from flyball.broker.cluster.http import PlaceAnswer, PlaceQuery, placement_routes
 from flyball.broker.core.authority import Authority
 from flyball.broker.settings import Address
 from flyball.broker.store.group_commit import GroupCommit
 from flyball.broker.store.memory import MemoryStore
 from flyball.broker.transport.http import Login, make_app, serving
-from flyball.cluster.asking import HttpPlacer
-from flyball.cluster.gateway import Wish
-from flyball.cluster.http import PlaceAnswer, PlaceQuery, placement_routes
 from flyball.errors import ClusterError, NotPermitted, QueueNotFound, RequestError
 from flyball.model import Permission
 from tests.nodes import ANSWER_LIMIT_S

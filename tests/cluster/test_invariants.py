@@ -48,8 +48,8 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
-from flyball.cluster.decisions import Move, SessionReport
-from flyball.cluster.options import ClusterOptions, Role
+from flyball.broker.cluster.decisions import Move, SessionReport
+from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.errors import ClusterError
 from tests.cluster.world import ORDERS, Client, World
 

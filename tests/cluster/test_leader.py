@@ -9,16 +9,16 @@ from unittest import mock
 
 import pytest
 
+from flyball.broker.cluster import leader as leader_module
+from flyball.broker.cluster.decisions import SessionReport
+from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.leader import Leader
+from flyball.broker.cluster.options import Role
+from flyball.broker.cluster.overview import Overview
 from flyball.broker.core.directory import Directory
 from flyball.broker.peering.membership import Membership
 from flyball.broker.store.registry import NodeRecord, NodeState
 from flyball.broker.wire import amqp as wire
-from flyball.cluster import leader as leader_module
-from flyball.cluster.decisions import SessionReport
-from flyball.cluster.domain import cluster_key
-from flyball.cluster.leader import Leader
-from flyball.cluster.options import Role
-from flyball.cluster.overview import Overview
 from flyball.errors import ClusterError, Fenced, StoreError, StoreUnavailable
 from flyball.model import PlacedQueue, Queue
 from tests.cluster.simulation.clients import AmqpConnection

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from flyball.cluster.books import EXPECTED_S, IDLE_SHARE
-from flyball.cluster.decisions import AddMember, Mark, Placement, Provision, SessionReport, TakeOver, Unmark, Wait
-from flyball.cluster.manager import Manager
-from flyball.cluster.options import ClusterOptions, Role
-from flyball.cluster.placement import QueueLoad
+from flyball.broker.cluster.books import EXPECTED_S, IDLE_SHARE
+from flyball.broker.cluster.decisions import (
+    AddMember,
+    Mark,
+    Placement,
+    Provision,
+    SessionReport,
+    TakeOver,
+    Unmark,
+    Wait,
+)
+from flyball.broker.cluster.manager import Manager
+from flyball.broker.cluster.options import ClusterOptions, Role
+from flyball.broker.cluster.placement import QueueLoad
 from flyball.errors import ClusterError
 from tests.cluster.world import ORDERS, World
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.members import Members
 from flyball.broker.engine.consumer import QUEUE_MOVES, SLOW_PEER, Consumer
 from flyball.broker.store.memory import MemoryStore
-from flyball.cluster.domain import cluster_key
-from flyball.cluster.members import Members
 from flyball.errors import ClusterError, FlyballError, StoreUnavailable
 from flyball.model import Draft, Message, Queue, Selector
 from tests.server.test_broker import in_a_loop, running

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from flyball.broker.cluster import nodes
+from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.nodes import JOIN_S, Nodes
+from flyball.broker.cluster.overview import Overview
 from flyball.broker.store.registry import NodeRecord, NodeState
-from flyball.cluster import nodes
-from flyball.cluster.domain import cluster_key
-from flyball.cluster.nodes import JOIN_S, Nodes
-from flyball.cluster.overview import Overview
 from flyball.errors import ClusterError
 from flyball.model import Definition
 from tests.cluster.simulation.stage import Stage, on_stage

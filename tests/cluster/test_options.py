@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from flyball.cluster.options import ClusterOptions
+from flyball.broker.cluster.options import ClusterOptions
 from flyball.errors import ClusterError
 
 

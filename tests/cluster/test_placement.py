@@ -12,9 +12,9 @@ import pytest
 from bench.placement import least_potential, simulate
 from hypothesis import given, settings
 
-from flyball.cluster.options import ClusterOptions, Role
-from flyball.cluster.placement import NodeLoad, QueueLoad, assign, elect, potential
-from flyball.cluster.roster import Member, Roster, Session
+from flyball.broker.cluster.options import ClusterOptions, Role
+from flyball.broker.cluster.placement import NodeLoad, QueueLoad, assign, elect, potential
+from flyball.broker.cluster.roster import Member, Roster, Session
 from flyball.errors import ClusterError
 
 PRODUCER, CONSUMER = Role.PRODUCER, Role.CONSUMER

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball.cluster.domain import cluster_key
-from flyball.cluster.domain_file import DomainFile, WantedCluster, WantedNode, WantedTopic, read_domain_file
-from flyball.cluster.facts import DomainFacts
-from flyball.cluster.options import ClusterOptions
-from flyball.cluster.plan import Plan, plan_of
+from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.domain_file import DomainFile, WantedCluster, WantedNode, WantedTopic, read_domain_file
+from flyball.broker.cluster.facts import DomainFacts
+from flyball.broker.cluster.options import ClusterOptions
+from flyball.broker.cluster.plan import Plan, plan_of
 from flyball.errors import ClusterError
 from tests.cluster.models import ModelGovernor
 

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from flyball.cluster.decisions import (
+from flyball.broker.cluster.decisions import (
     AddMember,
     Mark,
     Move,
@@ -23,7 +23,7 @@ from flyball.cluster.decisions import (
     Unmark,
     Wait,
 )
-from flyball.cluster.options import ClusterOptions, Role
+from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.errors import ClusterError
 from tests.cluster.world import ORDERS, World
 

@@ -6,11 +6,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from flyball.cluster.decisions import HandOver, Move
-from flyball.cluster.options import ClusterOptions, Role
-from flyball.cluster.placement import NodeLoad, QueueLoad, potential
-from flyball.cluster.rebalancing import best_move, drains, rebalance_owners
-from flyball.cluster.roster import Member, Roster, Session
+from flyball.broker.cluster.decisions import HandOver, Move
+from flyball.broker.cluster.options import ClusterOptions, Role
+from flyball.broker.cluster.placement import NodeLoad, QueueLoad, potential
+from flyball.broker.cluster.rebalancing import best_move, drains, rebalance_owners
+from flyball.broker.cluster.roster import Member, Roster, Session
 from flyball.errors import ClusterError
 from tests.cluster.world import ORDERS, World
 

@@ -7,11 +7,11 @@ from unittest import mock
 
 import pytest
 
+from flyball.broker.cluster import sessions as module
+from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.options import Role
+from flyball.broker.cluster.sessions import Names, Rates, Sessions, new_session_id, read_session_id
 from flyball.broker.protocols.amqp.session import AmqpSession
-from flyball.cluster import sessions as module
-from flyball.cluster.domain import cluster_key
-from flyball.cluster.options import Role
-from flyball.cluster.sessions import Names, Rates, Sessions, new_session_id, read_session_id
 from flyball.model import Queue
 
 

@@ -9,8 +9,8 @@ from collections import Counter
 
 import pytest
 
-from flyball.cluster.decisions import Mark, Move, Record, Unmark
-from flyball.cluster.options import ClusterOptions, Role
+from flyball.broker.cluster.decisions import Mark, Move, Record, Unmark
+from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.lab.history import Kind
 from tests.cluster.simulation.features import GROUPS, features_of
 from tests.cluster.simulation.judging import can_bear_its_load, wrong_moves

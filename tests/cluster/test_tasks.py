@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from flyball.cluster.tasks import FIRST_PAUSE_S, MOST_PAUSE_S, Errands
+from flyball.broker.cluster.tasks import FIRST_PAUSE_S, MOST_PAUSE_S, Errands
 from flyball.errors import ClusterError
 from flyball.faults import Faults
 from tests.cluster.simulation.loop import VirtualLoop, run

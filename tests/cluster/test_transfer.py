@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyball.cluster.transfer import MOST_AT_ONCE, Handover, MemberLoad, share, surplus, whom_to_ask
+from flyball.broker.cluster.transfer import MOST_AT_ONCE, Handover, MemberLoad, share, surplus, whom_to_ask
 
 
 def test_a_member_keeps_what_it_may_hold() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from flyball.cluster.decisions import (
+from flyball.broker.cluster.decisions import (
     AddMember,
     Decision,
     HandOver,
@@ -19,9 +19,9 @@ from flyball.cluster.decisions import (
     TakeOver,
     Unmark,
 )
-from flyball.cluster.domain import cluster_key
-from flyball.cluster.manager import Manager
-from flyball.cluster.options import ClusterOptions, Role
+from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.manager import Manager
+from flyball.broker.cluster.options import ClusterOptions, Role
 
 ORDERS = cluster_key("/", "orders")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flyball.console import everywhere
+from flyball.broker.management import everywhere
 from tests.nodes import ANSWER_LIMIT_S
 
 

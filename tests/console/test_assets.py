@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from flyball.console import assets
+from flyball.broker.management.console import assets
 
 
 async def api(request: Request) -> Response:

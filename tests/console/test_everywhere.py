@@ -11,12 +11,12 @@ from typing import Any
 import pika
 import pytest
 
-from flyball.console import everywhere
-from flyball.console.everywhere import Everywhere
-from flyball.console.sampling import Sampler
+from flyball.broker.management import everywhere
+from flyball.broker.management.everywhere import Everywhere
+from flyball.broker.management.inspection import Facts
+from flyball.broker.management.sampling import Sampler
+from flyball.broker.node.node import Node
 from flyball.errors import ClusterError
-from flyball.server.inspection import Facts
-from flyball.server.node import Node
 from tests.server.domains import Pair, two_nodes
 
 

@@ -15,12 +15,12 @@ from starlette.routing import Route
 
 from flyball.broker.core.attempts import TRIES, Attempts
 from flyball.broker.core.authority import Authority
+from flyball.broker.management.login import COOKIE, ConsoleLogin
 from flyball.broker.settings import Address
 from flyball.broker.store.group_commit import GroupCommit
 from flyball.broker.store.memory import MemoryStore
 from flyball.broker.transport.http import make_app, serving
 from flyball.broker.transport.http_peers import behind
-from flyball.console.login import COOKIE, ConsoleLogin
 from flyball.model import Permission, User
 from tests.nodes import ANSWER_LIMIT_S
 

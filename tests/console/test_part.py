@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from flyball.console.context import ConsoleContext
-from flyball.console.part import FACTORIES, console_part
+from flyball.broker.management.context import ConsoleContext
+from flyball.broker.management.part import FACTORIES, console_part
 from flyball.model import User
 from tests.nodes import RunningNode, ServeProcess, StartFailed
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from flyball.console import sampling
-from flyball.console.sampling import KEPT, Sampler
+from flyball.broker.management import sampling
+from flyball.broker.management.inspection import Totals, totals
+from flyball.broker.management.sampling import KEPT, Sampler
+from flyball.broker.node.node import Node
 from flyball.model import Draft
-from flyball.server.inspection import Totals, totals
-from flyball.server.node import Node
 from flyball.trace.schema import Kind
 from tests.nodes import RunningNode
 from tests.server.peers import ThorBangPeer

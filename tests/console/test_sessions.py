@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flyball.broker.engine.access import Access
-from flyball.console import sessions as module
-from flyball.console.sessions import IDLE_S, Sessions
+from flyball.broker.management import sessions as module
+from flyball.broker.management.sessions import IDLE_S, Sessions
 from flyball.model import User
 
 ANN = User("ann", "hash", ("monitoring",))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flyball.server.node import Node
+from flyball.broker.node.node import Node
 from tests.nodes import RunningNode
 
 Pair = tuple[RunningNode, RunningNode]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from flyball.broker.node.node import Node
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import Outcome, WireDraft, WireMessage, WireSelector
-from flyball.server.node import Node
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 from tests.server.bystander import Bystander
 from tests.server.peers import Closed, Peer, TelestoPeer, thorbang, wide

@@ -16,11 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from flyball.broker.node.node import Node
 from flyball.broker.store.group_commit import OPERATION_BYTES
 from flyball.broker.transport import connection
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import WireDraft, WireSelector
-from flyball.server.node import Node
 from tests.amqp.peer import Peer as AmqpPeer
 from tests.nodes import ANSWER_LIMIT_S, Gate, RunningNode, ServeProcess
 from tests.server.peers import Peer, TelestoPeer, telesto, thorbang, wide

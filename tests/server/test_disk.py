@@ -18,10 +18,10 @@ import pytest
 from pika import spec
 
 from flyball.broker.core.flow import NO_DISK
+from flyball.broker.node.disk import BALLAST_BYTES, BALLAST_NAME, DiskReserve
+from flyball.broker.node.node import Node
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode, WireDraft
-from flyball.server.disk import BALLAST_BYTES, BALLAST_NAME, DiskReserve
-from flyball.server.node import Node
 from tests.amqp.peer import METHOD, Peer
 from tests.nodes import ANSWER_LIMIT_S, RunningNode, ServeProcess
 from tests.server.peers import thorbang, wide

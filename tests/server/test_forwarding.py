@@ -11,8 +11,8 @@ from typing import Any
 import pika
 import pytest
 
+from flyball.broker.management.commands import manage
 from flyball.broker.store.registry import NodeState
-from flyball.server.management import manage
 from tests.nodes import ANSWER_LIMIT_S, RunningNode, ServeProcess
 from tests.server.amqp.conftest import connect as connect
 from tests.server.amqp.conftest import open_channel as open_channel

@@ -14,9 +14,9 @@ from typing import Any
 import pika
 import pytest
 
-from flyball.server import inspection
-from flyball.server.inspection import COUNTERS, GAUGES, Facts, Totals
-from flyball.server.node import Node
+from flyball.broker.management import inspection
+from flyball.broker.management.inspection import COUNTERS, GAUGES, Facts, Totals
+from flyball.broker.node.node import Node
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 from tests.server.peers import ThorBangPeer
 

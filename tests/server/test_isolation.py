@@ -12,13 +12,13 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPConnectionError, ConnectionClosedByBroker
 
+from flyball.broker.node import node as node_module
+from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import channel
 from flyball.broker.protocols.amqp.consuming import AmqpConsumer
 from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.broker.transport.connection import Hub
 from flyball.broker.wire import amqp
-from flyball.server import node as node_module
-from flyball.server.node import Node
 from tests.nodes import RunningNode
 
 

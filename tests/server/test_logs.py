@@ -12,7 +12,7 @@ from typing import Literal
 
 import pytest
 
-from flyball.server import logs
+from flyball.broker.node import logs
 
 
 @pytest.fixture(autouse=True)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from flyball.broker.management.commands import COMMANDS, FOR_EVERYBODY
 from flyball.broker.protocols.telesto.session import TelestoSession
 from flyball.broker.transport.connection import is_loopback
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
 from flyball.errors import ClusterError
-from flyball.server.management import COMMANDS, FOR_EVERYBODY
 from tests.nodes import RunningNode
 from tests.server.peers import TelestoPeer
 

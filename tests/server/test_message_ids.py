@@ -8,10 +8,10 @@ import pytest
 from pika import spec
 
 from flyball.broker.core import broker
+from flyball.broker.node.node import Node
 from flyball.broker.wire import telesto as wire
 from flyball.errors import FlyballError, StoreUnavailable
 from flyball.model import MAX_COPIES, Draft, Message
-from flyball.server.node import Node
 from tests.amqp.peer import Peer
 from tests.nodes import RunningNode
 from tests.server.peers import thorbang, wide

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from flyball.broker.node.node import advertised, node_name
 from flyball.broker.settings import Address, load_settings
-from flyball.server.node import advertised, node_name
 
 
 def test_a_node_keeps_its_name_with_its_data_when_the_machine_is_called_otherwise(

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from flyball.broker.node.owner import owner_token
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
 from flyball.client import NotOwner
 from flyball.client.sync import Client
 from flyball.errors import SettingsError
-from flyball.server.owner import owner_token
 from tests.nodes import RunningNode
 from tests.server.peers import TelestoPeer, telesto
 

@@ -13,12 +13,12 @@ import psutil
 import pytest
 
 from flyball.broker.core.broker import Wait
+from flyball.broker.node.node import Node
 from flyball.broker.protocols.telesto.session import TelestoSession
 from flyball.broker.settings import ServeSettings
 from flyball.broker.store.postgres.store import PostgresStore
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
-from flyball.server.node import Node
 from tests.nodes import ANSWER_LIMIT_S, RunningNode, ServeProcess
 from tests.server.chaos import Chaos, drain, frozen, postgres_processes
 from tests.server.peers import TelestoPeer, ThorBangPeer, wide_peer

@@ -11,9 +11,9 @@ import pytest
 
 from flyball.broker.core.broker import Broker
 from flyball.broker.engine.consumer import Consumer
+from flyball.broker.node.node import Node
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode, Outcome, WireDraft, WireMessage, WireSelector
-from flyball.server.node import Node
 from tests.nodes import Gate, RunningNode
 from tests.server.peers import TelestoPeer, telesto, thorbang, wide
 

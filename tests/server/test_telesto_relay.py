@@ -18,6 +18,7 @@ from flyball.broker.core import topics
 from flyball.broker.core.pending import Done
 from flyball.broker.engine.consumer import Consumer
 from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.node.node import Node
 from flyball.broker.protocols.telesto import plain as plain_requests
 from flyball.broker.protocols.telesto import relay
 from flyball.broker.protocols.telesto.extension import MAX_REFUSED
@@ -28,7 +29,6 @@ from flyball.broker.wire.telesto import ErrorCode, WireDraft, WireMessage, WireS
 from flyball.client import CommandRefused, Outcome, sync
 from flyball.errors import QueueNameTaken, QueueNotFound
 from flyball.model import MAX_COPIES, Queue
-from flyball.server.node import Node
 from tests.nodes import RunningNode
 from tests.server.domains import Pair, two_nodes
 from tests.server.peers import TelestoPeer, wide

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from flyball.broker.node.node import Node
 from flyball.broker.wire import telesto as wire
 from flyball.model import Draft
-from flyball.server.node import Node
 from tests.nodes import Gate, RunningNode
 from tests.server.peers import telesto, thorbang, wide
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flyball.server.node import Node
+from flyball.broker.node.node import Node
 from tests.server.domains import Pair, two_nodes
 from tests.server.peers import thorbang, wide
 

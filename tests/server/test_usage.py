@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flyball.server.usage import Usage
+from flyball.broker.node.usage import Usage
 
 
 def test_memory_files_and_disk_of_the_process_are_found(tmp_path: Path) -> None:

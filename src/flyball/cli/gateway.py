@@ -9,9 +9,9 @@ import typer
 import uvloop
 from pydantic import TypeAdapter
 
+from flyball.broker.node.logs import configure_logging
 from flyball.broker.settings import Address, Names
 from flyball.cli.session import WRONG_USE, fail
-from flyball.server.logs import configure_logging
 
 
 class GatewayRole(enum.StrEnum):
@@ -62,8 +62,8 @@ def gateway(
     except ValueError as error:
         fail(str(error), WRONG_USE)
     # Here, not above: the other commands do not need it.
-    from flyball.cluster import gateway as front
-    from flyball.cluster.asking import HttpPlacer
+    from flyball.broker.cluster import gateway as front
+    from flyball.broker.cluster.asking import HttpPlacer
 
     configure_logging("warning", "text")
     local_only: tuple[str, ...] = TypeAdapter(Names).validate_python(loopback_users)

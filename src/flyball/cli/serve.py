@@ -71,8 +71,8 @@ def serve(flags: Mapping[str, object]) -> None:
     """
     try:
         # Here, not above: a node takes long to import, and the other commands do not need it.
-        from flyball.cluster import node
-        from flyball.console.part import console_part
+        from flyball.broker.cluster import node
+        from flyball.broker.management.part import console_part
 
         uvloop.run(node.serve(load_settings(flags, os.environ), [console_part()]))
     except Exception as error:

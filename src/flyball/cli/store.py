@@ -39,9 +39,9 @@ def store(
 
 async def _serve(data: Path, connections: int) -> None:
     # Here, not above: other commands do not need them.
+    from flyball.broker.node.disk import DiskReserve
+    from flyball.broker.node.logs import configure_logging
     from flyball.broker.store.postgres.embedded import EmbeddedPostgres
-    from flyball.server.disk import DiskReserve
-    from flyball.server.logs import configure_logging
 
     configure_logging("warning", "text")
     stop = asyncio.Event()

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from flyball.broker.cluster.asking import HttpPlacer
+from flyball.broker.cluster.gateway import Wish
 from flyball.broker.settings import Address
 from flyball.client import Client
-from flyball.cluster.asking import HttpPlacer
-from flyball.cluster.gateway import Wish
 from flyball.errors import ClusterError, FlyballError, LabError, RequestError
 from flyball.lab.drivers.session import Target
 

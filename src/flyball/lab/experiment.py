@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from flyball.broker.cluster.options import ClusterOptions
 from flyball.broker.settings import ServeSettings, StoreChoice, load_settings
-from flyball.cluster.options import ClusterOptions
 from flyball.errors import ClusterError, LabError, SettingsError
 from flyball.lab.auction.settings import SiteSettings
 from flyball.lab.workloads import WORKLOADS, find_workload

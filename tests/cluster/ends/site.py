@@ -16,10 +16,10 @@ import pika.exceptions
 import psutil
 from typer.testing import CliRunner
 
+from flyball.broker.cluster.facts import ClusterFacts, DomainFacts
 from flyball.broker.settings import ServeSettings
 from flyball.cli.main import app
 from flyball.client.sync import Client
-from flyball.cluster.facts import ClusterFacts, DomainFacts
 from flyball.errors import FlyballError
 from tests.nodes import ServeProcess
 

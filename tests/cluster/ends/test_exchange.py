@@ -12,9 +12,9 @@ import httpx
 import pika
 import pytest
 
+from flyball.broker.cluster.facts import DomainFacts
 from flyball.broker.settings import Address
 from flyball.client import ConnectionFactory
-from flyball.cluster.facts import DomainFacts
 from tests.cluster.ends.site import LIMIT_S, Site, cluster_of, drain, members_of, numbered, publish
 
 

@@ -13,10 +13,10 @@ import pika
 import pika.exceptions
 import pytest
 
+from flyball.broker.cluster.facts import DomainFacts
 from flyball.client import Client, ConnectionFactory, sync
 from flyball.client.consumer import Delivery
 from flyball.client.errors import LeaseLost
-from flyball.cluster.facts import DomainFacts
 from flyball.errors import FlyballError
 from flyball.lab.history import Checker, Kind, Recorder
 from tests.cluster.ends.site import LIMIT_S, Site, cluster_of, drain, members_of, publish, up

@@ -18,8 +18,8 @@ import psutil
 import pytest
 from bench.chaos.proxy import HOST, Proxy
 
+from flyball.broker.cluster.facts import DomainFacts
 from flyball.broker.store.postgres.embedded import SOCKET_NAME
-from flyball.cluster.facts import DomainFacts
 from tests.cluster.ends.site import (
     LIMIT_S,
     MORTAL_LEASE_S,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from flyball.broker.cluster.facts import DomainFacts
 from flyball.client import Client
-from flyball.cluster.facts import DomainFacts
 from tests.cluster.ends.site import LIMIT_S, Site, drain, state_of
 
 

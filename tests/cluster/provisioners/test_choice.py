@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from flyball.cluster.provisioners import (
+from flyball.broker.cluster.provisioners import (
     CommandTemplate,
     LocalProcesses,
     Provisioner,
     Surroundings,
     load_provisioners,
 )
-from flyball.cluster.provisioners.choice import Guarded
+from flyball.broker.cluster.provisioners.choice import Guarded
 from flyball.errors import ClusterError
 from tests.cluster.provisioners.thirdparty import Notebook
 

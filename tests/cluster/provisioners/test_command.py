@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from flyball.cluster.provisioners import CommandTemplate, Surroundings
+from flyball.broker.cluster.provisioners import CommandTemplate, Surroundings
 from flyball.errors import ClusterError
 from tests.cluster.provisioners.clock import leap, run_with_leaps
 

@@ -14,10 +14,10 @@ import asyncpg
 import pytest
 import uvloop
 
+from flyball.broker.cluster.provisioners import LocalProcesses, Surroundings
+from flyball.broker.node.logs import MAX_FILE_BYTES
 from flyball.client.sync import Client
-from flyball.cluster.provisioners import LocalProcesses, Surroundings
 from flyball.errors import ClusterError
-from flyball.server.logs import MAX_FILE_BYTES
 from tests.cluster.provisioners.clock import leap, run_with_leaps
 
 STORE = "postgresql://flyball:secret@db.example/flyball"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flyball.cluster.provisioners import Surroundings
+from flyball.broker.cluster.provisioners import Surroundings
 
 
 class Notebook:

@@ -6,9 +6,9 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from flyball.cluster.decisions import Failure, Mark, Move, Record, TakeOver, Unmark
-from flyball.cluster.manager import Manager
-from flyball.cluster.options import ClusterOptions
+from flyball.broker.cluster.decisions import Failure, Mark, Move, Record, TakeOver, Unmark
+from flyball.broker.cluster.manager import Manager
+from flyball.broker.cluster.options import ClusterOptions
 
 ROUNDING = 1e-6
 

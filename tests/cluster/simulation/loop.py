@@ -18,10 +18,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 from unittest import mock
 
+from flyball.broker.cluster import sessions
 from flyball.broker.core import clock
 from flyball.broker.core.passwords import Passwords
 from flyball.broker.transport.connection import Connection
-from flyball.cluster import sessions
 
 Result = TypeVar("Result")
 

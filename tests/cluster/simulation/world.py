@@ -21,23 +21,23 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from flyball.broker.cluster.agent import Agent
+from flyball.broker.cluster.decisions import Move
+from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.leader import Leader
+from flyball.broker.cluster.manager import Manager
+from flyball.broker.cluster.node import attached
+from flyball.broker.cluster.options import ClusterOptions
+from flyball.broker.node.node import Node, serving
 from flyball.broker.settings import Address, ServeSettings
 from flyball.broker.store.changes import Change, QueueDeleted
 from flyball.broker.store.interface import Transfer
 from flyball.broker.store.memory import MemoryDomain
 from flyball.broker.wire import amqp as wire
-from flyball.cluster.agent import Agent
-from flyball.cluster.decisions import Move
-from flyball.cluster.domain import cluster_key
-from flyball.cluster.leader import Leader
-from flyball.cluster.manager import Manager
-from flyball.cluster.node import attached
-from flyball.cluster.options import ClusterOptions
 from flyball.errors import ClusterError, Fenced, FlyballError
 from flyball.lab.history import Checker, Operation, Recorder, Verdict
 from flyball.lab.history import Kind as Noted
 from flyball.model import Message
-from flyball.server.node import Node, serving
 from tests.cluster.simulation import clients
 from tests.cluster.simulation.faults import HARMLESS, Fault, Kind, plan
 from tests.cluster.simulation.features import features_of

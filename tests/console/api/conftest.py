@@ -13,9 +13,9 @@ import httpx
 import pika
 import pytest
 
+from flyball.broker.management.part import console_part
 from flyball.broker.settings import Address
 from flyball.client.sync import Client
-from flyball.console.part import console_part
 from flyball.lab.rabbitmq import RabbitMq, rabbitmq
 from tests.console import rabbitmqadmin
 from tests.nodes import ANSWER_LIMIT_S, RunningNode

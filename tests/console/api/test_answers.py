@@ -12,8 +12,8 @@ import pytest
 from starlette.responses import StreamingResponse
 
 from flyball import errors
+from flyball.broker.management.api.answers import Refused, json_text, problem, stream, whole
 from flyball.broker.transport.http import STATUS_OF
-from flyball.console.api.answers import Refused, json_text, problem, stream, whole
 
 
 @pytest.mark.parametrize(

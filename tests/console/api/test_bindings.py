@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from flyball.console.api.bindings import properties_key
+from flyball.broker.management.api.bindings import properties_key
 from flyball.model import Binding
 from tests.console.api.conftest import Api
 

@@ -12,9 +12,9 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from flyball.console.api import bodies
-from flyball.console.api.answers import Refused
-from flyball.console.api.bodies import SHORT_BYTES, Bodies, document_in
+from flyball.broker.management.api import bodies
+from flyball.broker.management.api.answers import Refused
+from flyball.broker.management.api.bodies import SHORT_BYTES, Bodies, document_in
 from flyball.errors import InvalidArgument
 
 MOST_BYTES = 32 * 1024 * 1024

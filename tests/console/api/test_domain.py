@@ -9,8 +9,8 @@ from urllib.parse import quote
 import pika.exceptions
 import pytest
 
+from flyball.broker.management.part import console_part
 from flyball.broker.transport.connection import Connection
-from flyball.console.part import console_part
 from tests.console.api.conftest import Api, connected, wait_for_the_end
 from tests.console.api.test_connections import name_of
 from tests.nodes import RunningNode

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from flyball.console.api.gathering import ListedQueue, queue_count
+from flyball.broker.management import inspection
+from flyball.broker.management.api.gathering import ListedQueue, queue_count
+from flyball.broker.node.node import Node
 from flyball.model import Queue
-from flyball.server import inspection
-from flyball.server.node import Node
 from tests.nodes import RunningNode
 
 MEMBER = Queue(1, "clustered", member=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flyball.console.part import console_part
-from flyball.server import inspection
+from flyball.broker.management import inspection
+from flyball.broker.management.part import console_part
 from tests.console.api.conftest import Api
 from tests.nodes import RunningNode
 

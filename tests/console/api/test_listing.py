@@ -11,8 +11,8 @@ import pytest
 from starlette.datastructures import QueryParams
 from starlette.responses import Response, StreamingResponse
 
-from flyball.console.api.answers import SLICE, Refused
-from flyball.console.api.listing import Wish, listing
+from flyball.broker.management.api.answers import SLICE, Refused
+from flyball.broker.management.api.listing import Wish, listing
 
 KEYS = {"name": lambda item: item["name"]}
 

@@ -11,9 +11,9 @@ import httpx
 import pytest
 from starlette.routing import BaseRoute, Route
 
-from flyball.console import openapi
-from flyball.console.context import ConsoleContext
-from flyball.console.part import FACTORIES, console_part
+from flyball.broker.management import openapi
+from flyball.broker.management.context import ConsoleContext
+from flyball.broker.management.part import FACTORIES, console_part
 from tests.console.api.conftest import Api
 from tests.nodes import RunningNode
 

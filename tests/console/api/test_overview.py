@@ -7,14 +7,14 @@ from typing import Any
 import httpx
 import pytest
 
+from flyball.broker.management.api import nodes
+from flyball.broker.management.api.context import ApiContext
+from flyball.broker.management.everywhere import Everywhere
+from flyball.broker.management.login import ConsoleLogin
+from flyball.broker.management.sampling import Sampler
+from flyball.broker.node.node import Node
+from flyball.broker.node.usage import Usage
 from flyball.broker.protocols.amqp.context import server_properties
-from flyball.console.api import nodes
-from flyball.console.api.context import ApiContext
-from flyball.console.everywhere import Everywhere
-from flyball.console.login import ConsoleLogin
-from flyball.console.sampling import Sampler
-from flyball.server.node import Node
-from flyball.server.usage import Usage
 from tests.console.api.conftest import Api
 from tests.nodes import RunningNode
 

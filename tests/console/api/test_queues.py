@@ -7,11 +7,11 @@ from typing import Any
 import pika
 import pytest
 
+from flyball.broker.management import inspection
+from flyball.broker.management.api import queues
+from flyball.broker.management.api.context import ApiContext
+from flyball.broker.node.node import Node
 from flyball.client.sync import Client
-from flyball.console.api import queues
-from flyball.console.api.context import ApiContext
-from flyball.server import inspection
-from flyball.server.node import Node
 from tests.console.api.conftest import Api
 from tests.nodes import RunningNode
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from flyball.broker.management.api.context import Right, has_right
 from flyball.client.sync import Client
-from flyball.console.api.context import Right, has_right
 from flyball.model import User
 from tests.console.api.conftest import Api, connected
 from tests.nodes import RunningNode

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flyball.console import sampling
-from flyball.console.part import console_part
+from flyball.broker.management import sampling
+from flyball.broker.management.part import console_part
 from tests.nodes import RunningNode
 
 

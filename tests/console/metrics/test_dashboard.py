@@ -13,9 +13,9 @@ import httpx
 import pika
 import pytest
 
-from flyball.cluster.node import attached
-from flyball.console.part import console_part
-from flyball.server.node import Node
+from flyball.broker.cluster.node import attached
+from flyball.broker.management.part import console_part
+from flyball.broker.node.node import Node
 from tests.console.metrics.promql import Wrong, metrics_in
 from tests.console.metrics.scrapes import GUEST, Scrape, scrape
 from tests.nodes import RunningNode

@@ -7,7 +7,7 @@ import math
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from flyball.console.metrics.exposition import COUNTER, GAUGE, Family, labels, number
+from flyball.broker.management.metrics.exposition import COUNTER, GAUGE, Family, labels, number
 
 
 def test_what_is_written_is_read_again() -> None:

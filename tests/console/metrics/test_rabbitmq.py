@@ -8,9 +8,9 @@ from typing import Any
 import pika
 import pytest
 
+from flyball.broker.management.metrics import tables
+from flyball.broker.management.part import console_part
 from flyball.broker.settings import Address
-from flyball.console.metrics import tables
-from flyball.console.part import console_part
 from flyball.lab.rabbitmq import free_ports, rabbitmq
 from tests.console.metrics.scrapes import Scrape, scrape
 from tests.nodes import RunningNode

@@ -11,10 +11,10 @@ import httpx
 import pika
 import pytest
 
+from flyball.broker.management.metrics import scraping
+from flyball.broker.management.metrics.exposition import GAUGE, Family, labels
+from flyball.broker.management.metrics.tables import OfEach
 from flyball.client.sync import Client
-from flyball.console.metrics import scraping
-from flyball.console.metrics.exposition import GAUGE, Family, labels
-from flyball.console.metrics.tables import OfEach
 from tests.console.metrics.scrapes import Scrape, scrape
 from tests.console.own.streams import report
 from tests.nodes import RunningNode

@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flyball.console import sampling
-from flyball.console.part import console_part
+from flyball.broker.management import sampling
+from flyball.broker.management.part import console_part
 from tests.console.own.streams import GUEST
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 

@@ -14,8 +14,8 @@ from starlette.routing import Route
 
 from flyball.admission import Admission, AdmissionMiddleware, Meter
 from flyball.admission.state import loop_facts_of
+from flyball.broker.management.own import admission as module
 from flyball.client.reporting import LoopReporter
-from flyball.console.own import admission as module
 from tests.console.metrics.scrapes import scrape
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 

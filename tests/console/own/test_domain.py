@@ -12,9 +12,9 @@ import httpx
 import pika
 import pytest
 
-from flyball.cluster.node import attached
-from flyball.console.part import console_part
-from flyball.server.node import Node
+from flyball.broker.cluster.node import attached
+from flyball.broker.management.part import console_part
+from flyball.broker.node.node import Node
 from tests.console.own.streams import GUEST
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 from tests.server.domains import two_nodes

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from flyball.broker.core.loops import MOST_LOOPS
-from flyball.console.part import console_part
+from flyball.broker.management.part import console_part
 from tests.console.own.streams import GUEST, SHAKY, report
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 from tests.server.domains import two_nodes

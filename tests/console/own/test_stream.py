@@ -16,12 +16,12 @@ import httpx
 import pika
 import pytest
 
-from flyball.console.own import stream as module
-from flyball.console.own.stream import Feed, Listener, queue_of, topics_of
-from flyball.console.part import console_part
+from flyball.broker.management.own import stream as module
+from flyball.broker.management.own.stream import Feed, Listener, queue_of, topics_of
+from flyball.broker.management.part import console_part
+from flyball.broker.node.node import Node
 from flyball.errors import InvalidArgument
 from flyball.model import Permission, User
-from flyball.server.node import Node
 from tests.console.own.streams import Stream, report, streaming
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 from tests.server.domains import two_nodes

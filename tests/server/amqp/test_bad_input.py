@@ -17,8 +17,8 @@ import psutil
 import pytest
 from pika import spec
 
+from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import session
-from flyball.server.node import Node
 from tests.amqp.peer import (
     BODY,
     CAPABILITIES,

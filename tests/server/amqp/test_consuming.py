@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pika import spec
 
+from flyball.broker.node.node import Node
 from flyball.broker.store.postgres.store import PostgresStore
 from flyball.model import Selector
-from flyball.server.node import Node
 from tests.amqp.peer import Peer
 from tests.amqp.queues import Consumer, channel_closed, count, get, publish, take_all
 from tests.nodes import ANSWER_LIMIT_S, RunningNode

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import pytest
 
+from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import direct
 from flyball.broker.protocols.amqp.direct import CHANNEL, DirectChannel, direct_channel
 from flyball.broker.wire import amqp
@@ -21,7 +22,6 @@ from flyball.errors import (
     VhostNotFound,
 )
 from flyball.model import User
-from flyball.server.node import Node
 from tests.nodes import Gate, RunningNode
 
 T = TypeVar("T")

@@ -16,11 +16,11 @@ from pika import spec
 from flyball.broker.core.broker import Broker
 from flyball.broker.core.flow import NO_MEMORY, NO_STORE, Flow
 from flyball.broker.core.memory import Ledger
+from flyball.broker.management.status import status_of
+from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp.session import CREDIT_BYTES, LONG_READ_BYTES, AmqpSession
 from flyball.broker.store.interface import Batch
 from flyball.broker.store.memory import MemoryStore
-from flyball.server.node import Node
-from flyball.server.status import status_of
 from tests.amqp.peer import BODY as BODY_FRAME
 from tests.amqp.peer import HEADER, Peer, frame, method_frame
 from tests.control.clock import run_leaping

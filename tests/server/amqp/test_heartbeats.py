@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pika import spec
 
+from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import AmqpSession
-from flyball.server.node import Node
 from tests.amqp.peer import HEARTBEAT, Peer
 from tests.nodes import RunningNode
 

@@ -11,7 +11,7 @@ import pytest
 
 from flyball.broker.core.attempts import MAX_DELAYED, TRIES
 from flyball.broker.core.passwords import RUNS_AT_ONCE, Passwords
-from flyball.server.node import Node
+from flyball.broker.node.node import Node
 from tests.amqp.peer import ConnectionEnded, Peer
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 from tests.server.peers import thorbang

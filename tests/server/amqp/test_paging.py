@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pika import spec
 
-from flyball.server.node import Node
+from flyball.broker.node.node import Node
 from tests.amqp.peer import Content, Peer
 from tests.nodes import RunningNode
 

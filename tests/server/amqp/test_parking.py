@@ -14,11 +14,11 @@ from flyball.broker.core import topology
 from flyball.broker.core.broker import Burial
 from flyball.broker.core.dead_letters import DeadLetters
 from flyball.broker.engine.queue import WorkingQueue
-from flyball.console.part import console_part
+from flyball.broker.management.part import console_part
+from flyball.broker.node import node as node_module
+from flyball.broker.node.node import Node
 from flyball.errors import InvalidArgument
 from flyball.model import Message
-from flyball.server import node as node_module
-from flyball.server.node import Node
 from tests.amqp.queues import get, publish, take, texts, wait_for_count
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 

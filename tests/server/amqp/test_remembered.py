@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from pika import spec
 
+from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import AmqpSession
 from flyball.broker.protocols.amqp.publishing import REMEMBERED_BYTES
-from flyball.server.node import Node
 from tests.amqp.peer import Peer
 from tests.nodes import RunningNode
 

@@ -20,7 +20,7 @@ from pika import spec
 from pika.credentials import ExternalCredentials
 from pika.exceptions import AMQPConnectionError, ProbableAuthenticationError
 
-from flyball.server import node as node_module
+from flyball.broker.node import node as node_module
 from tests.amqp.peer import PROTOCOL_HEADER, Peer
 from tests.amqp.queues import count
 from tests.nodes import RunningNode, ServeProcess, StartFailed

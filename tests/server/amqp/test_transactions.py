@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from pika import spec
 
+from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import AmqpSession
-from flyball.server.node import Node
 from tests.amqp.peer import Content, Peer
 from tests.nodes import Gate, RunningNode
 

@@ -12,12 +12,12 @@ from pika import spec
 
 from flyball.broker.core import topology as topology_module
 from flyball.broker.core.broker import DROPPED_AT_ONCE
+from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import session as session_module
 from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.broker.transport import connection as connection_module
 from flyball.broker.transport.connection import WRITE_BUFFER_BYTES, Connection
 from flyball.model import Policy
-from flyball.server.node import Node
 from tests.amqp.peer import Peer, method_frame
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 from tests.server.peers import ThorBangPeer

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 from rich.console import Console
 
+from flyball.broker.cluster.wording import titled, valued
 from flyball.cli.domain.showing import counted, show_cluster, show_moves, tree_of
 from flyball.cli.output import Output, shown
 from flyball.cli.session import DONE, fail
 from flyball.client import ConnectionFailed, ConnectionLost, RequestTimeout
 from flyball.client.sync import Client
-from flyball.cluster.wording import titled, valued
 from flyball.errors import ClusterError
 
 if TYPE_CHECKING:
-    from flyball.cluster.facts import ClusterFacts, DomainFacts, MoveFacts
-    from flyball.cluster.plan import Plan, Step
+    from flyball.broker.cluster.facts import ClusterFacts, DomainFacts, MoveFacts
+    from flyball.broker.cluster.plan import Plan, Step
 
 POLL_S = 0.2
 """How often the domain is looked at while something is under way."""
@@ -93,7 +93,7 @@ def _state_of(facts: DomainFacts, name: str) -> str | None:
 
 def fitted_options(reference: str) -> dict[str, object]:
     """Read capacity and weights from FILE or FILE#EXPERIMENT."""
-    from flyball.cluster.capacity import options_of_model, split_reference
+    from flyball.broker.cluster.capacity import options_of_model, split_reference
 
     file, experiment = split_reference(reference)
     return options_of_model(_read(file), file, experiment)
@@ -231,8 +231,8 @@ def list_topics(client: Client, vhost: str | None, out: Output) -> int:
 def apply(client: Client, file: str, yes: bool, prune: bool, dry_run: bool, wait_s: float, out: Output) -> int:
     """Show the plan, ask, and do it step by step. Each step is waited for: the next may need what it has made."""
     # Here, not above: other commands do not need it, and it takes time to import.
-    from flyball.cluster.domain_file import read_domain_file
-    from flyball.cluster.plan import plan_of
+    from flyball.broker.cluster.domain_file import read_domain_file
+    from flyball.broker.cluster.plan import plan_of
 
     # A model that the file names is found from where the file is.
     folder = Path() if file == "-" else Path(file).parent

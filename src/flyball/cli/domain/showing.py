@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from flyball.broker.cluster.wording import titled, valued
 from flyball.cli.output import Branch, Output
-from flyball.cluster.wording import titled, valued
 
 if TYPE_CHECKING:
-    from flyball.cluster.facts import (
+    from flyball.broker.cluster.facts import (
         ClusterFacts,
         DomainFacts,
         FactoryFacts,

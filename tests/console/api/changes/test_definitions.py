@@ -13,7 +13,7 @@ import httpx
 import pytest
 from pika import spec
 
-from flyball.console.api import definitions
+from flyball.broker.management.api import definitions
 from flyball.model import Binding
 from tests.amqp.peer import Peer, method_frame
 from tests.nodes import RunningNode

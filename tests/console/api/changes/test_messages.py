@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
+from flyball.broker.management.api import bodies
+from flyball.broker.management.part import console_part
+from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp.direct import direct_channel
 from flyball.broker.wire.amqp import Properties, write_table
-from flyball.console.api import bodies
-from flyball.console.part import console_part
 from flyball.model import User
-from flyball.server.node import Node
 from tests.nodes import ANSWER_LIMIT_S, Gate, RunningNode
 
 Place = Callable[..., str]

@@ -8,6 +8,8 @@ from functools import partial
 
 import flyball
 from flyball.broker.engine.consumer import Consumer
+from flyball.broker.management import commands as management
+from flyball.broker.management.status import status_of
 from flyball.broker.protocols.telesto import plain
 from flyball.broker.protocols.telesto.putting import put_drafts
 from flyball.broker.protocols.telesto.session import (
@@ -29,8 +31,6 @@ from flyball.errors import (
     RequestError,
 )
 from flyball.model import DEFAULT_VHOST, ClientMode, Message, Order, Selector
-from flyball.server import management
-from flyball.server.status import status_of
 from flyball.trace.schema import Kind, Result
 
 VERSION = 1

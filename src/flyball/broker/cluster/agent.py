@@ -1,0 +1,191 @@
+"""What runs on every node of a domain for its clustered queues: it reports, asks the leader, and obeys.
+
+Decisions come from whoever leads; see `leader`. What one node asks of another is a command in the table below.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+from flyball.broker.cluster.exchange import Exchange
+from flyball.broker.cluster.members import Members
+from flyball.broker.cluster.overview import Overview
+from flyball.broker.cluster.sessions import Sessions
+from flyball.broker.node.node import Node
+from flyball.broker.store.registry import NodeRecord
+from flyball.errors import ClusterError, FlyballError
+
+log = logging.getLogger(__name__)
+
+ADDRESS_S = 3.0
+"""So long somebody who needs another node waits until its address is known."""
+
+LEADERLESS_S = 10.0
+"""So long somebody who needs the leader waits until there is one."""
+
+ANSWER_S = 10.0
+"""So long a node may take to answer, unless more is known to be needed."""
+
+MOST_QUEUES_TOLD = 1000
+"""Of so many ordinary queues a node tells the others."""
+
+Command = Callable[..., Awaitable[Any]]
+
+
+class Agent:
+    """One node's part in the domain."""
+
+    def __init__(self, node: Node, *, capacity: float) -> None:
+        """`capacity` is what the node can bear, compared with others."""
+        self.node = node
+        self.overview = Overview(node)
+        self.members = Members(node, self.ask)
+        self.sessions = Sessions(node)
+        self.exchange = Exchange(node, self.members, self.overview, self.ask)
+        self.leads = False
+        """Whether this node decides for the domain."""
+        self.on_let_go: Callable[[], None] = lambda: None
+        """Called when the domain does not need the node any more."""
+        self._capacity = capacity
+        self._nodes_news = asyncio.Event()
+        self.commands: dict[str, Command] = {
+            "member.add": self.members.add,
+            "member.remove": self.members.remove,
+            "member.delete": self.members.delete,
+            "member.give": self.exchange.give,
+            "queue.release": self.members.release,
+            "queue.adopt": self.members.adopt,
+            "session.move": self.sessions.move,
+            "session.tell": self.sessions.tell,
+            "node.stop": self._let_go,
+        }
+        node.peers.commands.update(self.commands)
+        node.membership.report = self.report
+        node.membership.on_nodes.append(self._note_nodes)
+
+    def report(self) -> Mapping[str, Any]:
+        """Return what this node tells the others with every renewal, as JSON can say it."""
+        queues = (working for working in self.node.hub.broker.engine.queues if not working.queue.member)
+        return {
+            "leads": self.leads,
+            "capacity": self._capacity,
+            "low_on_disk": self.node.disk is not None and self.node.disk.is_low,
+            "members": {
+                str(working.queue.id): {
+                    "ready": len(working),
+                    "unacked": working.unacked,
+                    "idle": working.idle_consumers,
+                    "consumers": len(working.consumers),
+                    "given": working.handed_over,
+                }
+                for working in self.members.local()
+            },
+            "clients": self.sessions.counts(),
+            "queues": {
+                str(working.queue.id): [len(working), working.unacked, len(working.consumers)]
+                for working in itertools.islice(queues, MOST_QUEUES_TOLD)
+            },
+            "handing": list(self.members.handing),
+        }
+
+    def answer_while_leading(self, commands: Mapping[str, Command]) -> None:
+        """Let all nodes ask for these commands; they are carried out only by the node that leads."""
+        for name, command in commands.items():
+            self.node.peers.commands[name] = partial(self._while_leading, command)
+
+    async def _while_leading(self, command: Command, **arguments: Any) -> Any:
+        # Whoever asks knows who leads from a report, which is up to a renewal old.
+        if not self.leads:
+            raise ClusterError("this node does not lead the domain: ask again")
+        return await command(**arguments)
+
+    @property
+    def leader(self) -> NodeRecord | None:
+        """The node that leads, as far as is known."""
+        for node in self.node.membership.nodes:
+            if node.is_live and node.report.get("leads"):
+                return node
+        return None
+
+    async def ask(self, node_id: int, command: str, *, time_limit_s: float = ANSWER_S, **arguments: Any) -> Any:
+        """Let a node, which may be this one, carry out a command of the table. Raises FlyballError.
+
+        A command that has begun is finished even if the caller is cancelled, on this node as on others.
+        """
+        if node_id == self.node.membership.node_id:
+            return await self._carry_out(command, arguments)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ADDRESS_S):
+                # One that has just joined has told its address, but this node may not have heard of it yet.
+                while not self.node.peers.can_reach(node_id):
+                    await self.hear_of_nodes()
+        return await self.node.peers.request(node_id, command, arguments, time_limit_s)
+
+    async def _carry_out(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Carry out a command of this node in a task of its own.
+
+        A leader that stands down cancels what it has asked for. A consumer that was just moving would be left without
+        a queue, and a released queue without its transient messages.
+        """
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def fail(error: Exception) -> None:
+            answer.set_exception(error)
+            # Retrieved, as asyncio sees it: the caller may be cancelled before it is.
+            answer.exception()
+
+        async def work() -> None:
+            try:
+                result = await self.node.peers.commands[name](**arguments)
+            except Exception as error:
+                if not answer.done():
+                    fail(error)
+                elif isinstance(error, FlyballError):
+                    log.info("%s failed after its caller had gone: %s", name, error)
+                else:
+                    raise
+            else:
+                if not answer.done():
+                    answer.set_result(result)
+
+        def ended(_: object) -> None:
+            if not answer.done():
+                fail(ClusterError(f"{name} was given up: the node stops"))
+
+        task = self.node.hub.spawn(work())
+        if task is None:
+            raise ClusterError(f"{name} is not carried out: the node stops")
+        task.add_done_callback(ended)
+        return await answer
+
+    async def ask_leader(self, command: str, *, time_limit_s: float = ANSWER_S, **arguments: Any) -> Any:
+        """Let the leader carry out a command. Raises ClusterError if there is none for a while."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEADERLESS_S):
+                while not self.leads and self.leader is None:
+                    await self.hear_of_nodes()
+        leader_id = self.node.membership.node_id if self.leads else self.leader.id if self.leader else None
+        if leader_id is None:
+            raise ClusterError("the domain has no leader at present: try again in a few seconds")
+        return await self.ask(leader_id, command, time_limit_s=time_limit_s, **arguments)
+
+    async def hear_of_nodes(self) -> None:
+        """Wait until this node has heard of the others again."""
+        await self._nodes_news.wait()
+
+    async def run(self) -> None:
+        """Let members exchange messages until cancelled."""
+        await self.exchange.run()
+
+    def _note_nodes(self, nodes: object) -> None:
+        self._nodes_news.set()
+        self._nodes_news.clear()
+
+    async def _let_go(self) -> None:
+        self.on_let_go()

@@ -1,0 +1,242 @@
+"""What administrators can tell a domain to do: commands for `management.commands`, over what a governor offers.
+
+Checks what comes over the wire, and knows neither registry nor nodes: that is the governor's business. All but a look
+at the domain is carried out by the node that leads, so what is checked is what holds there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Annotated, Any, Literal, Protocol, TypedDict
+
+from pydantic import ConfigDict, SkipValidation, ValidationError, validate_call
+
+from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.facts import DomainFacts, MoveFacts, View, facts_of
+from flyball.broker.cluster.options import ClusterOptions, Role
+from flyball.broker.cluster.provisioners.interface import check_node_name
+from flyball.broker.core.arguments import invalid_argument
+from flyball.broker.transport.connection import Hub
+from flyball.errors import ClusterError
+from flyball.model import DEFAULT_VHOST
+
+_checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True, strict=True))
+
+
+class PlaceFacts(TypedDict):
+    """Where a client should go."""
+
+    node: str
+    addresses: dict[str, str]
+
+
+class Governor(Protocol):
+    """What the node that leads can do with its domain. All raise FlyballError."""
+
+    async def view(self) -> View:
+        """Return the present domain."""
+        ...
+
+    async def add_node(self, name: str, provisioner: str) -> None:
+        """Have a node started. On return it runs; that it has joined shows in the view."""
+        ...
+
+    async def remove_node(self, name: str, *, force: bool) -> None:
+        """Begin to drain a node, which then stops; with `force` forget a dead one, at once."""
+        ...
+
+    async def create_cluster(self, vhost: str, name: str, options: ClusterOptions, nodes: Sequence[str]) -> None:
+        """Create a clustered queue with fixed members on these nodes, or where the manager likes."""
+        ...
+
+    async def change_cluster(self, vhost: str, name: str, changes: Mapping[str, Any]) -> None:
+        """Govern a clustered queue in another way from now on. Options that are not among the changes stay."""
+        ...
+
+    async def delete_cluster(self, vhost: str, name: str) -> None:
+        """Delete a clustered queue with its members and all their messages."""
+        ...
+
+    async def add_member(self, vhost: str, name: str, node: str) -> None:
+        """Add a fixed member, also beyond max_members, which only bounds what the manager adds by itself.
+
+        If there is one already it becomes fixed, and is marked no more.
+        """
+        ...
+
+    async def remove_member(self, vhost: str, name: str, node: str) -> None:
+        """Begin to drain a member, which is then removed. Refuses the last one."""
+        ...
+
+    async def rebalance(self, *, dry_run: bool) -> Sequence[MoveFacts]:
+        """Begin to move ordinary queues so that nodes bear alike; return what moves, or would."""
+        ...
+
+    async def place(self, vhost: str, name: str, role: Role) -> PlaceFacts:
+        """Choose a node for a new client of a clustered queue."""
+        ...
+
+    async def decided(self, since: int, term: str) -> Mapping[str, Any]:
+        """Return who leads, and what it has decided since that number of that term, and why."""
+        ...
+
+
+_Governor = Annotated[Governor, SkipValidation]
+"""Ours, and not from the wire."""
+
+
+@_checked
+async def show(governor: _Governor) -> DomainFacts:
+    return facts_of(await governor.view())
+
+
+@_checked
+async def add_node(governor: _Governor, name: str, provisioner: str = "local") -> None:
+    check_node_name(name)
+    view = await governor.view()
+    _check_provisioner(view, provisioner)
+    for node in view.domain.nodes.values():
+        if node.name == name and node.state != "dead":
+            raise ClusterError(f"there is a node {name!r} already: choose another name")
+    await governor.add_node(name, provisioner)
+
+
+@_checked
+async def remove_node(governor: _Governor, name: str, force: bool = False) -> None:
+    domain = (await governor.view()).domain
+    node = domain.node_named(name)
+    if node.state == "dead" and not force:
+        raise ClusterError(f"node {name!r} is dead and cannot be drained: give --force to forget it")
+    is_last = not any(other.state == "up" for other in domain.nodes.values() if other.id != node.id)
+    if is_last and node.state != "dead":
+        raise ClusterError(f"node {name!r} is the only one: there is nobody to take over its queues. Stop it instead")
+    await governor.remove_node(name, force=force)
+
+
+@_checked
+async def create_cluster(
+    governor: _Governor,
+    name: str,
+    vhost: str = DEFAULT_VHOST,
+    options: dict[str, Any] | None = None,
+    members: list[str] | None = None,
+) -> None:
+    if not name:
+        raise ClusterError("a clustered queue needs a name")
+    view = await governor.view()
+    if cluster_key(vhost, name) in view.domain.clusters:
+        raise ClusterError(f"there is a clustered queue {name!r} already: see `flyball domain cluster show {name}`")
+    checked = ClusterOptions.from_dict(options or {}, f"clustered queue {name}")
+    if checked.provisioner:
+        _check_provisioner(view, checked.provisioner)
+    for node in members or ():
+        view.domain.node_named(node)
+    if len(members or ()) > checked.max_members:
+        raise ClusterError(f"{len(members or ())} members are more than max_members {checked.max_members}")
+    await governor.create_cluster(vhost, name, checked, members or ())
+
+
+@_checked
+async def change_cluster(
+    governor: _Governor, name: str, options: dict[str, Any], vhost: str = DEFAULT_VHOST
+) -> dict[str, object]:
+    """Change these options, and leave the others; return all."""
+    view = await governor.view()
+    present = view.domain.cluster(cluster_key(vhost, name)).options
+    changed = ClusterOptions.from_dict({**present.to_dict(), **options}, f"clustered queue {name}")
+    if changed.provisioner:
+        _check_provisioner(view, changed.provisioner)
+    await governor.change_cluster(vhost, name, options)
+    return changed.to_dict()
+
+
+def _check_provisioner(view: View, name: str) -> None:
+    if name not in view.provisioners:
+        known = ", ".join(sorted(view.provisioners)) or "none"
+        raise ClusterError(f"there is no provisioner {name!r}; there are {known}: see --provisioners of serve")
+
+
+@_checked
+async def delete_cluster(governor: _Governor, name: str, vhost: str = DEFAULT_VHOST) -> None:
+    (await governor.view()).domain.cluster(cluster_key(vhost, name))
+    await governor.delete_cluster(vhost, name)
+
+
+@_checked
+async def add_member(governor: _Governor, name: str, node: str, vhost: str = DEFAULT_VHOST) -> None:
+    domain = (await governor.view()).domain
+    domain.cluster(cluster_key(vhost, name))
+    found = domain.node_named(node)
+    if found.state != "up":
+        raise ClusterError(f"node {node!r} is {found.state}: a member needs a node that is up")
+    await governor.add_member(vhost, name, node)
+
+
+@_checked
+async def remove_member(governor: _Governor, name: str, node: str, vhost: str = DEFAULT_VHOST) -> None:
+    domain = (await governor.view()).domain
+    cluster = domain.cluster(cluster_key(vhost, name))
+    found = domain.node_named(node)
+    members = list(domain.members_of(cluster.key))
+    if not any(member.node == found.id for member in members):
+        raise ClusterError(f"node {node!r} has no member of clustered queue {name!r}")
+    if not any(member.node != found.id and not member.is_marked for member in members):
+        raise ClusterError(
+            f"the member on {node!r} is the last one of {name!r}: add another first, or delete the clustered queue"
+        )
+    await governor.remove_member(vhost, name, node)
+
+
+@_checked
+async def rebalance(governor: _Governor, dry_run: bool = False) -> list[MoveFacts]:
+    return list(await governor.rebalance(dry_run=dry_run))
+
+
+@_checked
+async def place(
+    governor: _Governor, name: str, role: Literal["producer", "consumer"], vhost: str = DEFAULT_VHOST
+) -> PlaceFacts:
+    (await governor.view()).domain.cluster(cluster_key(vhost, name))
+    return await governor.place(vhost, name, Role(role))
+
+
+@_checked
+async def decisions(governor: _Governor, since: int = 0, term: str = "") -> Mapping[str, Any]:
+    return await governor.decided(since, term)
+
+
+COMMANDS: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+    "domain.show": show,
+    "domain.node.add": add_node,
+    "domain.node.remove": remove_node,
+    "domain.cluster.create": create_cluster,
+    "domain.cluster.change": change_cluster,
+    "domain.cluster.delete": delete_cluster,
+    "domain.cluster.add": add_member,
+    "domain.cluster.remove": remove_member,
+    "domain.rebalance": rebalance,
+    "domain.place": place,
+    "domain.decisions": decisions,
+}
+"""Each takes the governor and named arguments, and returns what JSON can say. Topics have commands of their own."""
+
+
+async def carry_out(governor: Governor, command: str, arguments: Mapping[str, Any]) -> Any:
+    """Carry out a command of the table. Raises FlyballError, which is InvalidArgument for what does not fit."""
+    try:
+        return await COMMANDS[command](governor, **arguments)
+    except ValidationError as error:
+        raise invalid_argument(command, error) from None
+
+
+Run = Callable[[str, Mapping[str, Any]], Coroutine[Any, Any, Any]]
+"""Has a command with these arguments carried out."""
+
+
+def install(hub: Hub, run: Run) -> None:
+    """Let administrators of the node use the commands."""
+
+    def running(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        return lambda **arguments: run(name, arguments)
+
+    hub.commands.update({name: running(name) for name in COMMANDS})

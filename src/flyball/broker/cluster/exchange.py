@@ -1,0 +1,180 @@
+"""Members of clustered queues on this node exchange messages with those on others: surplus goes, the hungry ask.
+
+How many go where is decided in `transfer`, from what the members told of themselves; `members` moves them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from flyball.broker.cluster.members import Ask, Members
+from flyball.broker.cluster.overview import Overview, key_of
+from flyball.broker.cluster.transfer import MOST_AT_ONCE, MemberLoad, share, surplus, whom_to_ask
+from flyball.broker.core.supervisor import Supervisor
+from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.node.node import Node
+from flyball.broker.peering.membership import RENEW_S
+from flyball.errors import ClusterError, Fenced, FlyballError, StoreError
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 0.1
+"""How often members look whether they should exchange messages."""
+
+HUNGRY_ROUNDS = 3
+"""So often in a row a member must find itself empty, with consumers that wait, before it asks others."""
+
+PATIENT_ROUNDS = 20
+"""After so many rounds it asks for anything, be it a single message."""
+
+REPORT_AGE_S = 2 * RENEW_S
+"""What a node told of itself may be so old: what it was given since is not in it."""
+
+
+class Exchange:
+    """Lets the members of one node exchange messages."""
+
+    def __init__(self, node: Node, members: Members, overview: Overview, ask: Ask) -> None:
+        self._node = node
+        self._members = members
+        self._overview = overview
+        self._ask = ask
+        self._hungry_rounds: dict[int, int] = {}
+        self._busy: set[int] = set()
+        """The members that are giving, or asking for, messages."""
+        self._on_the_way: dict[int, deque[tuple[float, int]]] = {}
+        """What each member elsewhere was given lately, and when."""
+
+    async def run(self) -> None:
+        """Go on until cancelled."""
+        self._busy.clear()
+        async with asyncio.TaskGroup() as tasks:
+            supervisor = self._node.supervisor.within(tasks)
+            while True:
+                await asyncio.sleep(PERIOD_S)
+                for working in self._members.local():
+                    if working.queue.id not in self._busy:
+                        try:
+                            self._look(working, supervisor)
+                        except Exception as error:
+                            self._node.hub.faults.note("exchange of a member", error)
+                for twin in list(self._node.hub.broker.engine.twins.values()):
+                    if twin.queue.id not in self._busy:
+                        self._busy.add(twin.queue.id)
+                        supervisor.spawn(self._merge(twin))
+
+    async def give(self, source: int, destination: int, most: int) -> int:
+        """Another member asks for messages of one of ours; return how many it gets."""
+        working = self._node.hub.broker.engine.find_working(source)
+        definition = None if working is None else self._members.definition(working.queue)
+        if working is None or definition is None or source in self._busy:
+            return 0
+        try:
+            return await self._hand_over(source, destination, share(self._load_of(working, definition), most))
+        except StoreError as error:
+            raise ClusterError(f"no messages were handed over: {error}") from error
+
+    # Inside
+
+    def _look(self, working: WorkingQueue, supervisor: Supervisor) -> None:
+        """Hand over what a member holds too much of, or ask for messages if its consumers wait in vain."""
+        queue_id = working.queue.id
+        definition = self._members.definition(working.queue)
+        if definition is None:
+            return
+        own = self._load_of(working, definition)
+        others = self._others(working, definition)
+        handovers = surplus(own, others, self._overview.options(key_of(working.queue)).surplus)
+        if handovers:
+            # One at a time: the next round sees what is left.
+            supervisor.spawn(self._give_surplus(queue_id, handovers[0].destination, handovers[0].count))
+            self._busy.add(queue_id)
+            return
+        rounds = self._hungry_rounds.get(queue_id, 0) + 1 if not own.ready and own.idle else 0
+        self._hungry_rounds.pop(queue_id, None)
+        if rounds:
+            self._hungry_rounds[queue_id] = rounds
+        if rounds < HUNGRY_ROUNDS:
+            return
+        asked = whom_to_ask(own, others, has_waited=rounds >= PATIENT_ROUNDS)
+        remote = None if asked is None else self._node.topology.directory.get(asked.queue_id)
+        if remote is not None:
+            self._hungry_rounds[queue_id] = 0
+            supervisor.spawn(self._ask_for_messages(remote.owner, remote.queue.id, queue_id))
+            self._busy.add(queue_id)
+
+    async def _give_surplus(self, source_id: int, destination_id: int, count: int) -> None:
+        try:
+            await self._hand_over(source_id, destination_id, count)
+        except Fenced:
+            # The node finds out by itself, and joins again.
+            return
+        except FlyballError as error:
+            log.warning("messages could not be handed to another member: %s", error)
+
+    async def _merge(self, twin: WorkingQueue) -> None:
+        try:
+            await self._members.merge_twin(twin)
+        except Fenced:
+            # The node finds out by itself, and joins again.
+            return
+        except FlyballError as error:
+            log.warning("two members on this node could not be made one: %s", error)
+        finally:
+            self._busy.discard(twin.queue.id)
+
+    async def _hand_over(self, source_id: int, destination_id: int, count: int) -> int:
+        self._busy.add(source_id)
+        try:
+            given = await self._members.give(source_id, destination_id, count)
+        finally:
+            self._busy.discard(source_id)
+        if given:
+            now_s = asyncio.get_running_loop().time()
+            self._on_the_way.setdefault(destination_id, deque()).append((now_s, given))
+            for queue_id in list(self._on_the_way):
+                self._given_lately(queue_id)
+        return given
+
+    async def _ask_for_messages(self, node_id: int, source_id: int, queue_id: int) -> None:
+        try:
+            await self._ask(node_id, "member.give", source=source_id, destination=queue_id, most=MOST_AT_ONCE)
+        except FlyballError as error:
+            log.info("another member could not be asked for messages: %s", error)
+        finally:
+            self._busy.discard(queue_id)
+
+    def _load_of(self, working: WorkingQueue, definition: Mapping[str, Any]) -> MemberLoad:
+        queue_id = working.queue.id
+        is_marked = queue_id in definition.get("marked", ())
+        return MemberLoad(queue_id, len(working), working.idle_consumers, len(working.consumers), is_marked)
+
+    def _others(self, working: WorkingQueue, definition: Mapping[str, Any]) -> list[MemberLoad]:
+        """Return what the other members of the same clustered queue, on live nodes, are taken to have."""
+        marked = definition.get("marked", ())
+        loads: list[MemberLoad] = []
+        for remote in self._node.topology.directory.members(working.queue.vhost, working.queue.name):
+            owner = self._node.membership.node(remote.owner)
+            told = None if owner is None or not owner.is_live else owner.report.get("members", {})
+            found = None if told is None else told.get(str(remote.queue.id))
+            if found is not None:
+                queue_id = remote.queue.id
+                ready = found["ready"] + self._given_lately(queue_id)
+                loads.append(MemberLoad(queue_id, ready, found["idle"], found["consumers"], queue_id in marked))
+        return loads
+
+    def _given_lately(self, queue_id: int) -> int:
+        """Return how many messages a member was given that its last report may not count yet."""
+        given = self._on_the_way.get(queue_id)
+        if given is None:
+            return 0
+        oldest_s = asyncio.get_running_loop().time() - REPORT_AGE_S
+        while given and given[0][0] < oldest_s:
+            given.popleft()
+        if not given:
+            del self._on_the_way[queue_id]
+        return sum(count for _, count in given)

@@ -1,0 +1,147 @@
+"""Carries out what the manager decides, and tells it what did not come about."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from flyball.broker.cluster.agent import Agent
+from flyball.broker.cluster.clusters import Clusters
+from flyball.broker.cluster.decisions import (
+    AddMember,
+    Decision,
+    HandOver,
+    Mark,
+    Move,
+    Provision,
+    Release,
+    RemoveMember,
+    TakeOver,
+    Unmark,
+)
+from flyball.broker.cluster.domain import split_key
+from flyball.broker.cluster.hearing import Hearing
+from flyball.broker.cluster.manager import Manager
+from flyball.broker.cluster.nodes import Nodes
+from flyball.broker.cluster.overview import Overview
+from flyball.broker.cluster.sessions import MOVE_S
+from flyball.broker.cluster.tasks import Errands
+from flyball.errors import FlyballError
+
+log = logging.getLogger(__name__)
+
+ANSWER_S = 5.0
+"""What a move may take beyond the time that a client has to get to a safe point."""
+
+
+class Executor:
+    """Does what one manager decides."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        overview: Overview,
+        hearing: Hearing,
+        manager: Manager,
+        clusters: Clusters,
+        nodes: Nodes,
+        errands: Errands,
+    ) -> None:
+        self._agent = agent
+        self._overview = overview
+        self._hearing = hearing
+        self._manager = manager
+        self._clusters = clusters
+        self._nodes = nodes
+        self._errands = errands
+        self._membership = agent.node.membership
+
+    async def carry_out(self, decisions: Sequence[Decision]) -> None:
+        """Do what is quick and must be in order; begin what takes long. Raises StoreError."""
+        for decision in decisions:
+            log.info("%s: %s", type(decision).__name__, decision.reason)
+            match decision:
+                case TakeOver():
+                    await self._take_over(decision)
+                case Mark():
+                    await self._clusters.mark(decision.cluster, decision.member)
+                case Unmark():
+                    await self._clusters.unmark(decision.cluster, decision.member)
+                case AddMember():
+                    self._errands.spawn(
+                        ("add a member", decision.cluster, decision.node), partial(self._add, decision)
+                    )
+                case RemoveMember():
+                    self._errands.spawn(("remove member", decision.member), partial(self._remove, decision))
+                case Move():
+                    self._errands.spawn(("move", decision.session), partial(self._move, decision))
+                case Provision():
+                    self._errands.spawn(("provision", decision.request), partial(self._provision, decision))
+                case Release():
+                    await self._release(decision)
+                case HandOver():
+                    log.warning("%s: %s", decision.cluster, decision.reason)
+
+    async def _take_over(self, decision: TakeOver) -> None:
+        for source, destination in decision.merges.items():
+            await self._membership.registry.merge_member(source, destination)
+        await self._membership.registry.take_over(decision.node, decision.assignments)
+        await self._membership.catch_up()
+
+    async def _add(self, decision: AddMember) -> None:
+        await self._clusters.add_member(decision.cluster, decision.node)
+
+    async def _remove(self, decision: RemoveMember) -> None:
+        await self._clusters.remove_member(decision.cluster, decision.member, decision.node)
+
+    async def _move(self, decision: Move) -> None:
+        entry, target = self._hearing.entry_of(decision.session), self._overview.node(decision.to_node)
+        why = "its node or the new one is gone"
+        try:
+            if entry is not None and target is not None:
+                has_begun = await self._agent.ask(
+                    entry,
+                    "session.move",
+                    session_id=decision.session,
+                    queue_id=decision.to_member,
+                    node=target.name,
+                    addresses=dict(target.addresses),
+                    time_limit_s=MOVE_S + ANSWER_S,
+                )
+                if has_begun:
+                    return
+                why = "it cannot at present"
+        except FlyballError as error:
+            why = str(error)
+        self._manager.move_failed(decision.session, time.monotonic(), why)
+
+    async def _provision(self, decision: Provision) -> None:
+        name = self._name_for(decision)
+        try:
+            await self._nodes.start(name, decision.provisioner, decision.cluster, decision.request)
+        except FlyballError as error:
+            self._manager.provision_failed(decision.request, time.monotonic(), str(error))
+            log.warning("node '%s' could not be started: %s", name, error)
+
+    def _name_for(self, decision: Provision) -> str:
+        """Return the name of the node that is replaced, or one that nobody has."""
+        replaced = None if decision.replaces is None else self._overview.node(decision.replaces)
+        if replaced is not None and replaced.name not in self._nodes.being_started:
+            return replaced.name
+        stem = re.sub(r"[^A-Za-z0-9_]+", "-", split_key(decision.cluster)[1]).strip("-")[:40] or "node"
+        taken = {node.name for node in self._overview.nodes} | self._nodes.being_started
+        return next(
+            name
+            for name in (f"{stem}-{number}" for number in itertools.count(1))
+            if name not in taken and not self._overview.origin(name).get("handle")
+        )
+
+    async def _release(self, decision: Release) -> None:
+        """Let the node be one of those that are to leave: these are seen to until they are gone."""
+        node = self._overview.node(decision.node)
+        if node is not None:
+            await self._nodes.begin_removal(node)

@@ -1,0 +1,118 @@
+"""What people can ask of a domain, on any node: the command goes to the node that leads, and is carried out there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from flyball.broker.cluster.agent import Agent
+from flyball.broker.cluster.commands import PlaceFacts, carry_out
+from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.facts import MoveFacts, View
+from flyball.broker.cluster.leader import Leader
+from flyball.broker.cluster.options import ClusterOptions, Role
+from flyball.broker.cluster.placing import DomainPlacement
+from flyball.broker.cluster.viewing import Viewer
+from flyball.broker.core.placement import NoPlaceYet, PlaceRequest
+from flyball.broker.core.placement import Role as WireRole
+from flyball.errors import ClusterError
+
+LONG_S = 120.0
+"""So long may take what starts nodes, or asks several of them for something."""
+
+
+class DomainGovernor:
+    """The Governor of `commands`, which changes the domain on the node that leads."""
+
+    def __init__(
+        self, agent: Agent, leader: Leader, placement: DomainPlacement, provisioners: Collection[str]
+    ) -> None:
+        self._agent = agent
+        self._leader = leader
+        self._placement = placement
+        self._overview = leader.overview
+        self._viewer = Viewer(agent, leader.overview, provisioners)
+        agent.answer_while_leading({"domain.govern": self._govern, "domain.tell": self._tell})
+
+    async def run(self, command: str, arguments: Mapping[str, Any]) -> Any:
+        """Have a command carried out: by the leader, unless it only looks, which must do without one, too."""
+        if command == "domain.show":
+            return await carry_out(self, command, arguments)
+        return await self._agent.ask_leader(
+            "domain.govern", name=command, arguments=dict(arguments), time_limit_s=LONG_S
+        )
+
+    async def _govern(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        return await carry_out(self, name, arguments)
+
+    # Looking
+
+    async def view(self) -> View:
+        leader = self._agent.leader
+        try:
+            told = {} if leader is None else await self._agent.ask_leader("domain.tell")
+        except ClusterError:
+            # It may just have died: what all nodes know is shown nevertheless.
+            told = {}
+        return self._viewer.view(None if leader is None else leader.id, told)
+
+    async def _tell(self) -> dict[str, Any]:
+        """Tell what only the leader knows of clustered queues: what their members bear, and what was decided."""
+        loads: dict[str, float] = {}
+        for cluster in self._overview.clusters:
+            loads |= self._leader.loads_of(cluster)
+        decisions = {cluster: self._leader.decisions_of(cluster) for cluster in self._overview.clusters}
+        return {"loads": loads, "decisions": decisions}
+
+    async def place(self, vhost: str, name: str, role: Role) -> PlaceFacts:
+        place = await self._placement.place(PlaceRequest(vhost, name, WireRole[role.name], arrives=False))
+        if isinstance(place, NoPlaceYet):
+            raise ClusterError(f"no place yet: {place.reason}; try again in {place.retry_s:g} s")
+        return {"node": place.node, "addresses": dict(place.addresses)}
+
+    async def decided(self, since: int, term: str) -> dict[str, Any]:
+        leader = self._overview.name_of(self._overview.own_id)
+        return {"leader": leader, **self._leader.chronicle.since(since, term)}
+
+    # Changing: on the node that leads
+
+    async def add_node(self, name: str, provisioner: str) -> None:
+        await self._leader.nodes.start(name, provisioner, "", None)
+
+    async def remove_node(self, name: str, *, force: bool) -> None:
+        node = self._overview.named(name)
+        if not node.is_live:
+            await self._leader.forget_node(node)
+        elif force:
+            raise ClusterError(f"node '{name}' is alive: remove it without --force, or stop it first")
+        else:
+            await self._leader.nodes.begin_removal(node)
+            await self._leader.clusters.forget_wishes(node)
+            await self._leader.decide()
+
+    async def create_cluster(self, vhost: str, name: str, options: ClusterOptions, nodes: Sequence[str]) -> None:
+        chosen = [self._overview.named(node) for node in nodes]
+        await self._leader.clusters.create(cluster_key(vhost, name), options, chosen)
+
+    async def change_cluster(self, vhost: str, name: str, changes: Mapping[str, Any]) -> None:
+        await self._leader.clusters.change(cluster_key(vhost, name), changes)
+
+    async def delete_cluster(self, vhost: str, name: str) -> None:
+        await self._leader.clusters.delete(cluster_key(vhost, name))
+
+    async def add_member(self, vhost: str, name: str, node: str) -> None:
+        key, found = cluster_key(vhost, name), self._overview.named(node)
+        queue_id = await self._leader.clusters.add_member(key, found.id)
+        await self._leader.clusters.keep_member(key, queue_id, found)
+        await self._leader.decide()
+
+    async def remove_member(self, vhost: str, name: str, node: str) -> None:
+        key, found = cluster_key(vhost, name), self._overview.named(node)
+        queue_id = self._overview.member_on(key, found.id)
+        if queue_id is None:
+            raise ClusterError(f"node '{node}' has no member of that clustered queue")
+        await self._leader.clusters.drain_member(key, queue_id, found)
+        await self._leader.decide()
+
+    async def rebalance(self, *, dry_run: bool) -> Sequence[MoveFacts]:
+        return self._leader.rebalance(dry_run=dry_run)

@@ -1,0 +1,194 @@
+"""Where a client belongs, and what the domain looks like, as JSON over HTTP.
+
+What is answered comes from whoever governs the domain; nothing here decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from flyball import errors
+from flyball.broker.core.authority import Authority
+from flyball.broker.core.placement import NoPlaceYet, PlaceRequest, Role
+from flyball.broker.engine.access import Action
+from flyball.broker.node.node import Node, node_name
+from flyball.broker.settings import Address
+from flyball.broker.transport.http import Login
+from flyball.model import DEFAULT_VHOST, User
+
+ROLES = ("producer", "consumer", "client")
+"""A `client` is taken for whichever of the others helps the queue more."""
+
+SEERS = frozenset({"monitoring", "administrator"})
+"""Users with one of these tags see the domain: it has queues of all virtual hosts, and users, in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceQuery:
+    """Who looks for a place."""
+
+    vhost: str
+    queue_name: str
+    role: str
+    """One of ROLES."""
+    client_name: str = ""
+    session_id: str = ""
+    """That of an earlier answer, if the client could not go there."""
+    avoid: str = ""
+    """The name of a node that the client cannot reach."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceAnswer:
+    """Where it belongs."""
+
+    node: str
+    addresses: Mapping[str, str]
+    """Where the node listens, by protocol."""
+    session_id: str = ""
+
+
+class Places(Protocol):
+    """What a node knows of its domain."""
+
+    async def place(self, query: PlaceQuery) -> PlaceAnswer:
+        """Raises ClusterError if no node can take it at present, RequestError if none ever will."""
+        ...
+
+    async def ended(self, session_id: str) -> None:
+        """A client that was placed is gone again, or never got there."""
+        ...
+
+    async def domain(self) -> Mapping[str, Any]:
+        """Return the tree of the domain."""
+        ...
+
+
+class NodePlaces:
+    """What a node itself knows: its placement, and the commands of its domain once it has some."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def place(self, query: PlaceQuery) -> PlaceAnswer:
+        request = PlaceRequest(
+            query.vhost,
+            query.queue_name,
+            Role[query.role.upper()],
+            query.client_name,
+            query.session_id,
+            query.avoid,
+            arrives=False,
+        )
+        found = await self._node.hub.placement.place(request)
+        if isinstance(found, NoPlaceYet):
+            raise errors.ClusterError(f"no place yet: {found.reason}")
+        # Without a name it is where it was asked.
+        addresses = found.addresses if found.node else self._addresses
+        return PlaceAnswer(found.node or self._name, addresses, found.session_id)
+
+    async def ended(self, session_id: str) -> None:
+        await self._node.hub.placement.ended(session_id)
+
+    async def domain(self) -> Mapping[str, Any]:
+        show = self._node.hub.commands.get("domain.show")
+        if show is not None:
+            facts: Mapping[str, Any] = await show()
+            return facts
+        return {"leader": self._name, "nodes": [{"name": self._name, "state": "up", "addresses": self._addresses}]}
+
+    @property
+    def _name(self) -> str:
+        return node_name(self._node.settings)
+
+    @property
+    def _addresses(self) -> dict[str, str]:
+        return {protocol: str(address) for protocol, address in self._node.addresses.items()}
+
+
+def placement_routes(login: Login, places: Places) -> list[Route]:
+    """Return where clients ask for their place, and users for the domain."""
+    handlers = _Handlers(login.authority, places)
+    return [
+        Route("/api/place", login.required(handlers.place), methods=["GET"]),
+        Route("/api/place", login.required(handlers.end), methods=["DELETE"]),
+        Route("/api/domain", login.required(handlers.domain), methods=["GET"]),
+    ]
+
+
+class _Handlers:
+    def __init__(self, authority: Authority, places: Places) -> None:
+        self._authority = authority
+        self._places = places
+
+    async def place(self, request: Request, user: User) -> Response:
+        """Tell where a client of a queue shall connect."""
+        query = _query_of(request, user)
+        self._check(user, query)
+        found = await self._places.place(query)
+        host, port = _best_address(found.addresses)
+        answer = {
+            "node": found.node,
+            "host": host,
+            "port": port,
+            "amqp": found.addresses.get("amqp"),
+            "telesto": found.addresses.get("telesto"),
+            "session": found.session_id,
+        }
+        return JSONResponse(answer)
+
+    async def end(self, request: Request, user: User) -> Response:
+        """Note that a client which was placed is gone."""
+        await self._places.ended(_needed(request, "session"))
+        return Response(status_code=204)
+
+    async def domain(self, request: Request, user: User) -> Response:
+        """Tell the tree of the domain, to those who may see all of it."""
+        if not SEERS.intersection(user.tags):
+            raise errors.NotPermitted(f"user '{user.name}' has not the tag monitoring and may not see the domain")
+        return JSONResponse(dict(await self._places.domain()))
+
+    def _check(self, user: User, query: PlaceQuery) -> None:
+        access = self._authority.access
+        access.check_vhost(query.vhost)
+        wanted = {"producer": (Action.WRITE,), "consumer": (Action.READ,), "client": (Action.WRITE, Action.READ)}
+        may = [access.may(user.name, query.vhost, action, query.queue_name) for action in wanted[query.role]]
+        if not any(may):
+            raise errors.NotPermitted(
+                f"user '{user.name}' may not be a {query.role} of queue '{query.queue_name}' in vhost '{query.vhost}'"
+            )
+
+
+def _query_of(request: Request, user: User) -> PlaceQuery:
+    role = request.query_params.get("role", "client")
+    if role not in ROLES:
+        raise errors.InvalidArgument(f"role {role!r} is none: give {', '.join(ROLES)}")
+    return PlaceQuery(
+        vhost=request.query_params.get("vhost", DEFAULT_VHOST),
+        queue_name=_needed(request, "queue"),
+        role=role,
+        client_name=user.name,
+        session_id=request.query_params.get("session", ""),
+        avoid=request.query_params.get("avoid", ""),
+    )
+
+
+def _needed(request: Request, name: str) -> str:
+    value = request.query_params.get(name)
+    if not value:
+        raise errors.InvalidArgument(f"the parameter {name!r} is missing")
+    return value
+
+
+def _best_address(addresses: Mapping[str, str]) -> tuple[str | None, int | None]:
+    """Return host and port for a client that does not tell its protocol."""
+    for protocol in ("amqp", "telesto"):
+        if protocol in addresses:
+            return Address.parse(addresses[protocol])
+    return None, None

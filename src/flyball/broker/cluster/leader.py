@@ -1,0 +1,334 @@
+"""The one node that decides for the domain: it tells the manager what the nodes report, and does what that decides.
+
+Any node can lead: all that must outlive a leader is in the registry, and the next one's manager is told anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from flyball.broker.cluster.agent import Agent
+from flyball.broker.cluster.chronicle import Chronicle
+from flyball.broker.cluster.clusters import Clusters
+from flyball.broker.cluster.decisions import Decision, Failure, Provision, Record, TakeOver, Wait
+from flyball.broker.cluster.domain import cluster_key, split_key
+from flyball.broker.cluster.executing import Executor
+from flyball.broker.cluster.facts import MoveFacts
+from flyball.broker.cluster.hearing import Hearing
+from flyball.broker.cluster.manager import Manager
+from flyball.broker.cluster.nodes import Nodes
+from flyball.broker.cluster.options import Role
+from flyball.broker.cluster.overview import is_lasting
+from flyball.broker.cluster.provisioners import Provisioner
+from flyball.broker.cluster.provisioning_loops import ProvisioningLoops
+from flyball.broker.cluster.sessions import new_session_id, read_session_id
+from flyball.broker.cluster.tasks import Errands
+from flyball.broker.cluster.telling import Teller
+from flyball.broker.store.registry import NodeRecord, NodeState
+from flyball.errors import ClusterError, Fenced, FlyballError
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 1.0
+
+ELSEWHERE_S = 0.5
+"""When a client may ask again for which there is no other node than the one that it cannot reach."""
+
+DECISIONS_TOLD = 50
+"""So many of the last decisions are shown to who asks."""
+
+_numbers = itertools.count(1)
+
+
+class Leader:
+    """Leads the domain while the registry lets it."""
+
+    def __init__(self, agent: Agent, provisioners: Mapping[str, Provisioner], tasks: asyncio.TaskGroup) -> None:
+        self._agent = agent
+        self._membership = agent.node.membership
+        self._registry = agent.node.membership.registry
+        self.overview = agent.overview
+        self.clusters = Clusters(agent, self.overview)
+        self.nodes = Nodes(agent, self.overview, provisioners)
+        self._hearing = Hearing(agent)
+        self._errands = Errands(tasks, agent.node.hub.faults)
+        self._carrying_out = asyncio.Lock()
+        self.chronicle = Chronicle(self.overview, f"{self._registry.node_id}.{self._registry.epoch}")
+        self._loops = ProvisioningLoops(agent.node.hub.loops)
+        self._begin()
+        agent.answer_while_leading({"cluster.place": self.place, "cluster.left": self.left})
+
+    async def run(self) -> None:
+        """Try to lead, and do it, until cancelled. Raises Fenced."""
+        try:
+            while True:
+                try:
+                    await self.step()
+                except Fenced:
+                    raise
+                except FlyballError as error:
+                    # The store is away, or a node that was dead has just joined again: look anew.
+                    self._stand_down()
+                    log.info("leading the domain is tried again: %s", error)
+                await asyncio.sleep(PERIOD_S)
+        finally:
+            self._errands.cancel()
+
+    async def step(self) -> None:
+        """Do what a leader does about once a second, if this node is the one."""
+        leads = await self._registry.lead()
+        if leads != self._agent.leads:
+            log.info("this node %s the domain", "leads" if leads else "no longer leads")
+            self._errands.cancel()
+            self._begin()
+            if leads:
+                await self._membership.catch_up()
+                self.clusters.begin()
+                self._hearing.forget()
+                await self._hearing.ask_all()
+                # Before anybody can ask for a place: a manager that knows no members would make some.
+                self._teller.tell_all(time.monotonic())
+                self.chronicle.begin(self.overview.name_of(self.overview.own_id))
+            self._agent.leads = leads
+        if not leads:
+            self._loops.hide_all()
+            return
+        if self._membership.may_judge:
+            await self._bury_the_dead()
+        await self._hearing.ask_all()
+        await self.decide()
+        self._loops.show(self.manager, self._teller.options)
+        if self._agent.leads:
+            self._finish_what_was_begun()
+            await self._trim_changes()
+
+    async def decide(self) -> None:
+        """Tell the manager what is new, and do what it decides. Raises StoreError."""
+        if not self._agent.leads:
+            # It did when this was asked for. What is wished is defined, and whoever leads now goes on with it.
+            return
+        now_s = time.monotonic()
+        self._teller.tell_all(now_s)
+        self.manager.tick(now_s)
+        await self._carry_out()
+
+    # Clients
+
+    async def place(
+        self, vhost: str, name: str, role: str, session_id: str = "", avoid: str = "", arrives: bool = True
+    ) -> dict[str, Any]:
+        """Elect a member for a client; return its node, or how long to wait. Raises ClusterError.
+
+        One who `arrives` will say its session id there; of others the first that comes is taken for this one.
+        """
+        now_s = time.monotonic()
+        cluster = cluster_key(vhost, name)
+        if not self._teller.knows_cluster(cluster):
+            self._teller.tell_all(now_s)
+        wanted = self._role_of(role, cluster)
+        known = read_session_id(session_id)
+        # Nobody looks for a place with a session of another clustered queue, unless it is not his.
+        known_as = session_id if known is not None and known[1] == cluster else new_session_id(wanted, cluster)
+        avoided = next((node.id for node in self.overview.nodes if node.name == avoid), None)
+        # Whoever asks again waits as long as the member has been coming: nobody tells who asks again.
+        waited_s = self.manager.waiting_s(cluster, now_s)
+        decided = self.manager.decided
+        answer = self.manager.join(
+            cluster, wanted, now_s, session=known_as, arrives=arrives, waited_s=waited_s, avoid=avoided
+        )
+        if self.manager.decided != decided:
+            self._errands.spawn(("decided", next(_numbers)), self._carry_out)
+        if isinstance(answer, Wait):
+            return {"retry_s": answer.retry_after_s, "reason": answer.reason}
+        node = self.overview.node(answer.node)
+        if node is None or (avoid and node.name == avoid):
+            self.manager.leave(answer.session, now_s)
+            return {"retry_s": ELSEWHERE_S, "reason": f"there is no other node than '{avoid}' at present"}
+        return {
+            "node": node.name,
+            "addresses": dict(node.addresses),
+            "queue_id": answer.member,
+            "session_id": answer.session,
+        }
+
+    async def left(self, session_id: str) -> None:
+        """A client that was placed has said that it goes. Of others, whose ids can be guessed, their nodes tell."""
+        if read_session_id(session_id) is not None:
+            self.manager.leave(session_id, time.monotonic())
+
+    def _role_of(self, role: str, cluster: str) -> Role:
+        """Return what a client counts as: one that may be both, as what there is less of."""
+        if role != "client":
+            return Role(role)
+        producers, consumers = (self.manager.count(cluster, known) for known in (Role.PRODUCER, Role.CONSUMER))
+        return Role.PRODUCER if producers <= consumers else Role.CONSUMER
+
+    # What people ask for
+
+    async def forget_node(self, node: NodeRecord) -> None:
+        """Remove a dead node from the domain. Raises FlyballError."""
+        if node.state is not NodeState.DEAD and not self._membership.may_judge:
+            raise ClusterError(f"nobody knows yet whether node '{node.name}' is dead: try again in some seconds")
+        if not await self._bury(node):
+            raise ClusterError(f"node '{node.name}' is alive again: remove it without --force")
+        await self.nodes.forget(node)
+
+    def rebalance(self, *, dry_run: bool) -> list[MoveFacts]:
+        """Begin to spread the ordinary queues over the nodes; return what moves, or would."""
+        moves = self.nodes.owner_moves()
+        queues = {queue.id: queue for queue, _ in self.overview.ordinary()}
+        told: list[MoveFacts] = [
+            {
+                "what": "queue",
+                "vhost": queues[move.queue].vhost,
+                "name": queues[move.queue].name,
+                "source": self.overview.name_of(move.from_node),
+                "destination": self.overview.name_of(move.to_node),
+                "reason": self.chronicle.named(move.reason),
+            }
+            for move in moves
+        ]
+        if not dry_run:
+            for move, facts in zip(moves, told, strict=True):
+                self.chronicle.note_queue_move(facts)
+                self._errands.spawn(("move queue", move.queue), partial(self.nodes.move, move))
+        return told
+
+    def decisions_of(self, cluster: str) -> list[dict[str, str]]:
+        """Return what was decided last for a clustered queue, and why; newest last."""
+        return [
+            {
+                "at": datetime.fromtimestamp(told["at"], UTC).isoformat(timespec="seconds"),
+                "what": told["kind"],
+                "reason": told["reason"],
+            }
+            for told in self.chronicle.of(cluster, DECISIONS_TOLD)
+        ]
+
+    def loads_of(self, cluster: str) -> dict[str, float]:
+        """Return what the members of a clustered queue bear, by their ids."""
+        if not self._teller.knows_cluster(cluster):
+            return {}
+        snapshot = self.manager.snapshot(cluster, time.monotonic())
+        return {str(member["member"]): member["load"] * member["capacity"] for member in snapshot["members"]}
+
+    def report(self) -> dict[str, Any]:
+        """Return what this node does as a leader, and what the members of clustered queues bear of their capacity."""
+        now_s = time.monotonic()
+        members: list[dict[str, Any]] = []
+        for key in self._teller.options if self._agent.leads else ():
+            vhost, name = split_key(key)
+            for member in self.manager.snapshot(key, now_s)["members"]:
+                node = self.overview.name_of(member["node"])
+                members.append({"vhost": vhost, "name": name, "node": node, "load": member["load"]})
+        return {"leads": self._agent.leads, "decisions": dict(self.chronicle.counts), "members": members}
+
+    # Inside
+
+    def _begin(self) -> None:
+        """Another term: the manager learns everything anew."""
+        registry = self._registry
+        name = f"{registry.node_id}.{registry.epoch}.{next(_numbers)}-"
+        self.manager = Manager(name=name, on_record=self.chronicle.note)
+        self._loops.hide_all()
+        self._teller = Teller(self.manager, self.overview, self._hearing, self.clusters.unready)
+        self._executor = Executor(
+            self._agent, self.overview, self._hearing, self.manager, self.clusters, self.nodes, self._errands
+        )
+
+    def _stand_down(self) -> None:
+        """Lead no more, nor go on with anything that this term has begun: the next one may decide otherwise."""
+        self._agent.leads = False
+        self._errands.cancel()
+
+    async def _carry_out(self) -> None:
+        """Do what the manager has decided, one after the other. Raises FlyballError."""
+        async with self._carrying_out:
+            if not self._agent.leads:
+                return
+            try:
+                await self._executor.carry_out(self.manager.take_decisions())
+            except FlyballError:
+                # The manager takes for done what it has decided: another one has to learn how things are.
+                self._stand_down()
+                raise
+
+    async def _bury_the_dead(self) -> None:
+        """Take the place of nodes whose leases are over, and finish what an earlier leader has begun."""
+        for node in self.overview.nodes:
+            if node.id != self.overview.own_id and not node.is_live:
+                await self._bury(node)
+        for node_id in self.overview.forgotten_owners():
+            await self._replace(node_id)
+
+    async def _bury(self, node: NodeRecord) -> bool:
+        """Take the place of a node whose lease is over; False if that is not so any more. Raises StoreError."""
+        if node.state is not NodeState.DEAD and not await self._registry.declare_dead(node.id, node.epoch):
+            return False
+        await self._replace(node.id)
+        return True
+
+    async def _replace(self, node_id: int) -> None:
+        """Let others serve what a node has left behind."""
+        left_behind = self.overview.left_behind(node_id)
+        if not left_behind and not self._teller.knows_node(node_id):
+            return
+        name = self.overview.name_of(node_id)
+        log.warning("node '%s' is dead: %d queues have to be served by others", name, len(left_behind))
+        self._agent.node.peers.lost(node_id)
+        self._teller.tell_death(node_id, time.monotonic())
+        await self._carry_out()
+        if left_behind and not any(is_lasting(queue) for queue in left_behind):
+            # Nobody can serve them: there was nothing to decide.
+            reason = f"queues of node {node_id} ended with it"
+            await self._executor.carry_out([TakeOver(cluster="", node=node_id, reason=reason)])
+
+    def _finish_what_was_begun(self) -> None:
+        """Go on with what is defined and not yet so, whoever led when it was wished."""
+        for key, node in self.overview.missing():
+            if key not in self.clusters.unready:
+                self._errands.keep_trying(
+                    ("add a member", key, node.id), partial(self.clusters.add_member, key, node.id)
+                )
+        for node in self.overview.leaving:
+            self._errands.keep_trying(("remove node", node.id), partial(self._finish_removal, node))
+        for name in self.nodes.lost():
+            self._errands.keep_trying(("start node again", name), partial(self._start_again, name))
+        for name in self.nodes.overdue(time.monotonic()):
+            self._errands.keep_trying(("give up node", name), partial(self.nodes.give_up, name))
+        for key, value in self.overview.clusters.items():
+            if value.get("deleted"):
+                self._errands.keep_trying(
+                    ("delete clustered queue", key), partial(self.clusters.finish_deletion, key)
+                )
+
+    async def _finish_removal(self, node: NodeRecord) -> None:
+        is_dead = node.state is NodeState.DEAD
+        if node.is_live or (is_dead and not self.overview.left_behind(node.id)):
+            await self.nodes.finish_removal(node)
+
+    async def _start_again(self, name: str) -> None:
+        """Start a dead node once more that a person had started: the manager knows nothing of such wishes."""
+        node_id, provisioner = self.overview.named(name).id, self.overview.origin(name)["provisioner"]
+        reason = f"node {node_id}, which somebody wants, is dead"
+        self._note(Provision(cluster="", request="", provisioner=provisioner, replaces=node_id, reason=reason))
+        try:
+            await self.nodes.start_again(name)
+        except FlyballError as error:
+            self._note(Failure(cluster="", reason=f"node {node_id} is not there again: {error}"))
+            raise
+
+    def _note(self, decision: Decision) -> None:
+        self.chronicle.note(Record(time.monotonic(), decision))
+
+    async def _trim_changes(self) -> None:
+        """Forget changes that everybody has followed who will not have to join again."""
+        seen = [node.seen_version for node in self.overview.nodes if not node.is_gone]
+        await self._registry.trim_changes(min(seen, default=0))

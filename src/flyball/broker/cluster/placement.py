@@ -1,0 +1,131 @@
+"""Where a new client, or a queue without an owner, goes. Numbers in, a member or node out.
+
+The potential of a clustered queue whose members have capacities C_i, producer loads P_i and consumer loads K_i is
+
+    Φ = Σ C_i [(P_i/C_i - P/C)² + (K_i/C_i - K/C)²]  =  Σ (P_i² + K_i²)/C_i - (P² + K²)/C
+
+It is 0 when every member has its share of both. A producer of load l that joins member i changes it by
+(2 P_i l + l²)/C_i less a number that is the same for all i: so the least (P_i + l/2)/C_i is elected. That divides
+clients as Webster's method divides seats: after joins only, the P_i/C_i of two members differ by at most
+l/2 (1/C_i + 1/C_j).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flyball.broker.cluster.options import Policy, Role
+from flyball.broker.cluster.roster import HAIR, ROW, Floats, Member, Roster
+from flyball.errors import ClusterError
+
+ROUNDING = 1e-9
+"""Share by which sums of loads may differ although they are the same."""
+
+IDLE_QUEUE_LOAD = 0.001
+"""What a queue counts that nobody uses: they are to be spread as well."""
+
+
+def elect(roster: Roster, role: Role, *, avoid: int | None = None) -> Member | None:
+    """Return the member for a new session of that role, None if no member gets clients.
+
+    Members that stay below θ_up come first. `avoid` is a node that is taken only if there is no other.
+    """
+    row = ROW[role]
+    scores = roster.scores[row]
+    place = int(scores.argmin())
+    if scores[place] == math.inf:
+        return None
+    weight = roster.options.weight(role)
+    if roster.at(place).node != avoid and (roster.options.policy == Policy.PLAIN or _has_room(roster, place, weight)):
+        return roster.at(place)
+    if avoid is not None:
+        scores = _without_node(roster, scores, avoid)
+    return _best_with_room(roster, scores, weight)
+
+
+def elect_for_load(roster: Roster, role: Role, load: float, *, other_than: Member | None = None) -> Member | None:
+    """Return the member for a session whose load is known."""
+    totals = roster.loads.sum(axis=0)
+    scores = np.where(
+        roster.is_usable(), (roster.loads[ROW[role]] + load / 2 + HAIR * totals) / roster.capacities, math.inf
+    )
+    if other_than is not None:
+        scores[other_than.place] = math.inf
+    return _best_with_room(roster, scores, load)
+
+
+def potential(roster: Roster) -> float:
+    """Return Φ of the members that get clients."""
+    usable = roster.is_usable()
+    if not usable.any():
+        return 0.0
+    loads, capacities = roster.loads[:, usable], roster.capacities[usable]
+    shares = loads.sum(axis=1, keepdims=True) / capacities.sum()
+    return float((capacities * (loads / capacities - shares) ** 2).sum())
+
+
+def _has_room(roster: Roster, place: int, load: float) -> bool:
+    total = roster.loads[0, place] + roster.loads[1, place] + load
+    return bool(total <= roster.options.theta_up * roster.capacities[place] * (1 + ROUNDING))
+
+
+def _without_node(roster: Roster, scores: Floats, node: int) -> Floats:
+    others = scores.copy()
+    for member in roster.members.values():
+        if member.node == node:
+            others[member.place] = math.inf
+    return others if np.isfinite(others).any() else scores
+
+
+def _best_with_room(roster: Roster, scores: Floats, load: float) -> Member | None:
+    room = roster.options.theta_up * (1 + ROUNDING) * roster.capacities
+    with_room = np.where(roster.loads[0] + roster.loads[1] + load <= room, scores, math.inf)
+    place = int(with_room.argmin())
+    if with_room[place] == math.inf:
+        place = int(scores.argmin())
+    return None if scores[place] == math.inf else roster.at(place)
+
+
+@dataclass(slots=True, frozen=True)
+class QueueLoad:
+    """An ordinary queue: who serves it and what it costs, in a unit of the caller's choice."""
+
+    queue: int
+    owner: int = 0
+    load: float = 0.0
+
+    @property
+    def counted(self) -> float:
+        """Its load, but never nothing."""
+        return max(self.load, IDLE_QUEUE_LOAD)
+
+
+@dataclass(slots=True, frozen=True)
+class NodeLoad:
+    """A node that can take queues, and what it bears already."""
+
+    node: int
+    capacity: float = 1.0
+    load: float = 0.0
+
+
+def assign(queues: Sequence[QueueLoad], nodes: Sequence[NodeLoad]) -> dict[int, int]:
+    """Spread queues over nodes: the heaviest first, each to the node that is then fullest least.
+
+    No node ends more than 4/3 as full as the best possible spread would leave the fullest, if all are equal and empty
+    (Graham's bound for longest processing time first). Raises ClusterError if there is no node.
+    """
+    if not nodes and queues:
+        raise ClusterError("no node is left that could serve the queues: start one")
+    loads = np.array([node.load for node in nodes])
+    capacities = np.array([node.capacity for node in nodes])
+    owners: dict[int, int] = {}
+    for queue in sorted(queues, key=lambda queue: (-queue.counted, queue.queue)):
+        chosen = int(((loads + queue.counted) / capacities).argmin())
+        loads[chosen] += queue.counted
+        owners[queue.queue] = nodes[chosen].node
+    return owners

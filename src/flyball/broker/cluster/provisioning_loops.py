@@ -1,0 +1,80 @@
+"""The loops that let clustered queues grow and shrink, as people see them: one for each, on the node that leads."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from flyball.broker.cluster.domain import split_key, title
+from flyball.broker.cluster.manager import Manager
+from flyball.broker.cluster.options import ClusterOptions
+from flyball.broker.core.loops import Bounds, LoopFacts, Loops, Quantity, Reading
+
+MOST_LOOPS = 100
+"""Of so many clustered queues the loops are shown."""
+
+GOVERNS = "the manager of the domain needs it; give the clustered queue the same min_members and max_members instead"
+
+
+class ProvisioningLoops:
+    """Keeps the registry of loops like the clustered queues that a manager governs."""
+
+    def __init__(self, loops: Loops) -> None:
+        self._loops = loops
+        self._shown: dict[str, Mapping[str, Any]] = {}
+        """The options of those that are shown, by their keys."""
+
+    def show(self, manager: Manager, options: Mapping[str, Mapping[str, Any]]) -> None:
+        """Show the loops of these clustered queues, whose options are given by their keys, and no others."""
+        wanted = dict(itertools.islice(options.items(), MOST_LOOPS))
+        self._hide(key for key in list(self._shown) if self._shown[key] != wanted.get(key))
+        for key in wanted.keys() - self._shown.keys():
+            facts = _facts_of(key, ClusterOptions.from_dict(wanted[key]))
+            self._loops.add(_name_of(key), facts, partial(_read, manager, key), why_fixed=GOVERNS)
+            self._shown[key] = wanted[key]
+
+    def hide_all(self) -> None:
+        """This node does not lead."""
+        self._hide(list(self._shown))
+
+    def _hide(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            del self._shown[key]
+            self._loops.remove(_name_of(key))
+
+
+def _name_of(key: str) -> str:
+    vhost, name = split_key(key)
+    return f"domain.{vhost}/{name}" if vhost != "/" else f"domain.{name}"
+
+
+def _read(manager: Manager, key: str) -> Reading | None:
+    standing = manager.standing(key)
+    if standing is None:
+        return None
+    setpoint, load, members = standing
+    return Reading(setpoint, math.nan if load is None else load, members)
+
+
+def _facts_of(key: str, options: ClusterOptions) -> LoopFacts:
+    return LoopFacts(
+        title=f"provisioning of {title(key)}",
+        about=(
+            f"Adds a member when the load would exceed {options.theta_up:g} of what the members can bear, and removes"
+            f" one when the others would bear at most {options.theta_down:g}, for {options.dwell_s:g} s."
+        ),
+        measures=Quantity(what="load of the members", unit="of their capacity"),
+        acts=Quantity(what="members that take clients", unit="members"),
+        law="hysteresis",
+        gains={
+            "theta_up": options.theta_up,
+            "theta_down": options.theta_down,
+            "theta_hold": options.theta_hold,
+            "dwell_s": options.dwell_s,
+        },
+        limits=Bounds(lowest=float(options.min_members), highest=float(options.max_members)),
+        sample_time_s=1.0,
+    )

@@ -1,0 +1,241 @@
+"""Which sessions move, and which ordinary queues change their owner. Numbers in, moves out; nobody is asked here.
+
+A session of load l and one role that goes from member i to member j changes the potential Φ (placement.py) by
+
+    ΔΦ = l² (1/C_i + 1/C_j) - 2 l (P_i/C_i - P_j/C_j)
+
+**The rebalancer terminates.** A move is made only if -ΔΦ > δ = ε + cost > 0. Φ is a sum of squares, so never below 0,
+and changes by nothing but moves while loads and members stay: at most Φ/δ moves follow. A session that went from i to
+j goes back only if Φ falls again by more than δ, which needs a change of the loads; and not before its cool-down.
+Moves away from marked members come first and do not count in this: each lowers the load on marked members, which no
+move ever raises, so the pair (load on marked members, Φ) falls in lexical order with every move.
+
+If more is produced than consumed altogether, or less, no move helps: `RatioWatch` says so, and others have to act.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flyball.broker.cluster.options import Role
+from flyball.broker.cluster.placement import ROUNDING, NodeLoad, QueueLoad, assign, elect_for_load
+from flyball.broker.cluster.roster import ROW, Floats, Member, Roster, Session
+from flyball.errors import ClusterError
+
+MOST_SOURCES = 16
+"""Members whose sessions are looked at for one move: if none of the fullest can give one away, the next round may."""
+
+
+@dataclass(slots=True, frozen=True)
+class Wish:
+    """A move that would help."""
+
+    session: Session
+    to: Member
+    gain: float
+    """By how much the potential falls."""
+    reason: str
+
+
+def drains(roster: Roster, now: float, most: int) -> Iterator[Wish]:
+    """Yield moves away from marked members, each to be made before the next is asked for."""
+    for member in list(roster.marked.values()):
+        for session in [session for session in member.sessions.values() if _may_move(session, roster, now)]:
+            if most <= 0:
+                return
+            to = elect_for_load(roster, session.role, session.load)
+            if to is None:
+                return
+            most -= 1
+            yield Wish(session, to, 0.0, f"member {member.id} is to be removed")
+
+
+def best_move(roster: Roster, now: float) -> Wish | None:
+    """Return the move with the largest gain, None if no move gains more than it costs and ε."""
+    wishes = [wish for role in Role if (wish := _best_of(roster, role, now)) is not None]
+    return max(wishes, key=lambda wish: wish.gain, default=None)
+
+
+def _best_of(roster: Roster, role: Role, now: float) -> Wish | None:
+    """Look at the fullest members first, until what remains cannot gain more than what was found."""
+    usable = roster.is_usable()
+    if usable.sum() < 2:
+        return None
+    row = ROW[role]
+    ratios = roster.loads[row] / roster.capacities
+    target = roster.at(_emptiest(roster, role, usable))
+    gaps = np.where(usable, ratios - ratios[target.place], 0.0)
+    inverses = 1 / roster.capacities + 1 / target.capacity
+    # The gain 2lg - l²h grows with the load l up to l = g/h: no session gains more than the largest would, or that.
+    loads = np.minimum(np.maximum(gaps / inverses, 0.0), roster.largest[row])
+    bounds = np.where(gaps > 0, loads * (2 * gaps - loads * inverses), 0.0)
+    best: Wish | None = None
+    for place in np.argsort(-bounds)[:MOST_SOURCES]:
+        bound = float(bounds[place])
+        if bound <= _threshold(roster) or (best is not None and bound <= best.gain):
+            break
+        wish = _best_between(roster, role, roster.at(int(place)), target, bound, now)
+        if wish is not None and (best is None or wish.gain > best.gain):
+            best = wish
+    return best
+
+
+def _emptiest(roster: Roster, role: Role, usable: np.typing.NDArray[np.bool_]) -> int:
+    """Prefer members that have room for one more."""
+    weight = roster.options.weight(role)
+    scores = np.where(usable, (roster.loads[ROW[role]] + weight / 2) / roster.capacities, math.inf)
+    room = roster.options.theta_up * (1 + ROUNDING) * roster.capacities
+    with_room: Floats = np.where(roster.loads.sum(axis=0) + weight <= room, scores, math.inf)
+    return int(with_room.argmin()) if np.isfinite(with_room).any() else int(scores.argmin())
+
+
+def _best_between(roster: Roster, role: Role, source: Member, to: Member, bound: float, now: float) -> Wish | None:
+    """Return the best move from one member to another; none can gain more than `bound`."""
+    row = ROW[role]
+    gap = float(roster.loads[row, source.place] / source.capacity - roster.loads[row, to.place] / to.capacity)
+    inverse = 1 / source.capacity + 1 / to.capacity
+    room = roster.options.theta_up * to.capacity * (1 + ROUNDING) - roster.load_of(to)
+    # Where all are overloaded it is enough that the other one is less.
+    room = max(room, roster.load_of(source) / source.capacity * to.capacity - roster.load_of(to))
+    best: Session | None = None
+    best_gain = _threshold(roster)
+    for session in source.sessions.values():
+        if session.role is not role or session.load > room or not _may_move(session, roster, now):
+            continue
+        gain = 2 * session.load * gap - session.load * session.load * inverse
+        if gain > best_gain:
+            best, best_gain = session, gain
+            if best_gain >= bound * (1 - ROUNDING):
+                break
+    if best is None:
+        return None
+    reason = (
+        f"member {source.id} has {roster.load_of(source, role):g} of {role}s for a capacity of {source.capacity:g},"
+        f" member {to.id} only {roster.load_of(to, role):g} for {to.capacity:g}"
+    )
+    return Wish(best, to, best_gain, reason)
+
+
+def _threshold(roster: Roster) -> float:
+    options = roster.options
+    return max(options.epsilon + options.move_cost, ROUNDING) * options.potential_unit
+
+
+def _may_move(session: Session, roster: Roster, now: float) -> bool:
+    """Not before it has arrived, nor again before its cool-down."""
+    return session.due is None and now - session.moved_at >= roster.options.cool_down_s
+
+
+@dataclass(slots=True)
+class RatioWatch:
+    """Sees whether messages pile up, or consumers wait, for a whole dwell time: R1 and R2 for the whole.
+
+    Then the ratio of producers and consumers is wrong, and it is not for the placement to cure that.
+    """
+
+    _since: float | None = None
+    _ready_then: int = 0
+    _most_at_first: int = 0
+    _least_since: int | None = None
+    _is_idle: bool = True
+    _said: str = ""
+
+    def look(self, roster: Roster, now: float) -> tuple[str, str] | None:
+        """Return who has to act, and why, when that is not what it said before."""
+        ready = sum(member.ready for member in roster.members.values())
+        dwell_s = max(roster.options.dwell_s, roster.options.period_s)
+        if self._since is None:
+            self._since, self._ready_then = now, ready
+            self._most_at_first, self._least_since, self._is_idle = ready, None, True
+        passed_s = now - self._since
+        if passed_s < dwell_s / 2:
+            self._most_at_first = max(self._most_at_first, ready)
+        else:
+            self._least_since = ready if self._least_since is None else min(self._least_since, ready)
+        self._is_idle = self._is_idle and ready == 0 and any(member.idle for member in roster.members.values())
+        if passed_s < dwell_s:
+            return None
+        self._since = None
+        to = self._verdict(roster, ready)
+        if to == self._said:
+            return None
+        self._said = to
+        return (to, _RATIO_REASONS[to].format(grown=ready - self._ready_then, passed_s=passed_s)) if to else None
+
+    def _verdict(self, roster: Roster, ready: int) -> str:
+        """What only comes and goes is at some time of the second half below what it was at some time of the first."""
+        has_grown = self._least_since is not None and self._least_since > self._most_at_first
+        if has_grown and ready > self._ready_then + roster.options.surplus:
+            return "admission" if roster.count(Role.CONSUMER) else "consumers"
+        return "nobody" if self._is_idle and roster.count(Role.CONSUMER) else ""
+
+
+_RATIO_REASONS = {
+    "admission": "{grown} messages piled up within {passed_s:.0f} s: more is produced than consumed, which no"
+    " placement can cure; slow the producers down or start more consumers",
+    "consumers": "{grown} messages piled up within {passed_s:.0f} s and nobody consumes: start consumers",
+    "nobody": "no message waited within {passed_s:.0f} s, and consumers did: more could be consumed than is produced;"
+    " fewer consumers would do",
+}
+
+
+@dataclass(slots=True, frozen=True)
+class OwnerMove:
+    """An ordinary queue that another node should serve."""
+
+    queue: int
+    from_node: int
+    to_node: int
+    reason: str
+
+
+def rebalance_owners(
+    queues: Sequence[QueueLoad], nodes: Sequence[NodeLoad], *, most_moves: int = 100, epsilon: float = 0.05
+) -> list[OwnerMove]:
+    """Return which queues should change their owner, the most useful first; in that order each helps.
+
+    Queues whose owner is not among `nodes` go first. Others move from the fullest node to the emptiest, the queue
+    that evens the two out best, as long as the gap between them narrows by more than `epsilon` of the average. `load`
+    of a node is what it bears besides these queues. Raises ClusterError if there is no node.
+    """
+    if not nodes:
+        raise ClusterError("no node is left that could serve the queues: start one")
+    by_id = {node.node: node for node in nodes}
+    loads = {node.node: node.load for node in nodes}
+    owned: dict[int, list[QueueLoad]] = {node.node: [] for node in nodes}
+    homeless = [queue for queue in queues if queue.owner not in by_id]
+    for queue in queues:
+        if queue.owner in by_id:
+            loads[queue.owner] += queue.counted
+            owned[queue.owner].append(queue)
+    placed = assign(homeless, [NodeLoad(node.node, node.capacity, loads[node.node]) for node in nodes])
+    moves = [
+        OwnerMove(queue.queue, queue.owner, placed[queue.queue], "its node does not serve queues any more")
+        for queue in homeless
+    ]
+    for queue in homeless:
+        loads[placed[queue.queue]] += queue.counted
+    average = sum(loads.values()) / sum(node.capacity for node in nodes)
+    while len(moves) < most_moves:
+        ratio = {node: load / by_id[node].capacity for node, load in loads.items()}
+        source, to = (
+            max(ratio, key=lambda node: (ratio[node], -node)),
+            min(ratio, key=lambda node: (ratio[node], node)),
+        )
+        gap = ratio[source] - ratio[to]
+        inverse = 1 / by_id[source].capacity + 1 / by_id[to].capacity
+        # A queue of load l makes the gap |gap - l·inverse|: the best has a load near gap/inverse.
+        best = min(owned[source], key=lambda queue: (abs(gap - queue.counted * inverse), queue.queue), default=None)
+        if best is None or gap - abs(gap - best.counted * inverse) <= epsilon * average:
+            break
+        owned[source].remove(best)
+        loads[source] -= best.counted
+        loads[to] += best.counted
+        fullest, emptiest = 100 * ratio[source] / average, 100 * ratio[to] / average
+        reason = f"node {source} is at {fullest:.0f} % of the average, node {to} at {emptiest:.0f} %"
+        moves.append(OwnerMove(best.queue, source, to, reason))
+    return moves

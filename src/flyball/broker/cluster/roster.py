@@ -1,0 +1,268 @@
+"""The members of one clustered queue, and the sessions on them: who bears how much of what.
+
+Loads stand in arrays with a place for each member, so that an election looks at all of them at once. It only keeps
+the books; who is elected, marked or moved is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flyball.broker.cluster.options import ClusterOptions, Loads, Policy, Role
+
+Floats = NDArray[np.float64]
+
+ROW = {Role.PRODUCER: 0, Role.CONSUMER: 1}
+
+HAIR = 1e-7
+"""How much the whole load of a member counts beside that of one role: only between equals."""
+
+_FIRST_PLACES = 8
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """A client's hold on a member, in one role."""
+
+    id: str
+    role: Role
+    member: Member
+    load: float
+    due: float | None = None
+    """Until when it is only expected here; None once it has been seen."""
+    origin: int | None = None
+    """The member that it is moving away from."""
+    moved_at: float = -math.inf
+    measured_at: float = -math.inf
+    entry: int | None = None
+    """The node that its client is connected to, if not the member's."""
+    is_anonymous: bool = False
+    """Whether it waits for any client of its role, not for one that says who it is."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A queue of a node that takes part in the clustered queue."""
+
+    id: int
+    node: int
+    capacity: float
+    place: int = -1
+    is_fixed: bool = False
+    is_marked: bool = False
+    """Gets no new clients, and is removed when it is empty."""
+    is_leaving: bool = False
+    """Somebody wants it removed: it is not un-marked because the load grows."""
+    is_served: bool = True
+    """Its node is there."""
+    marked_at: float = -math.inf
+    removing_at: float | None = None
+    """Since when its removal is decided."""
+    ready: int = 0
+    unacked: int = 0
+    idle: int = 0
+    is_known_empty: bool = False
+    """Whether it said that it has no message, and nothing has happened to it since."""
+    sessions: dict[str, Session] = field(default_factory=dict)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it gets new clients."""
+        return self.is_served and not self.is_marked
+
+
+class Roster:
+    """Members with their capacities and loads.
+
+    `load` is of all members; `usable_capacity` and `usable_count` are of those that get clients.
+    """
+
+    def __init__(self, options: ClusterOptions) -> None:
+        self.options = options
+        self.members: dict[int, Member] = {}
+        self.marked: dict[int, Member] = {}
+        self.load = 0.0
+        self.usable_capacity = 0.0
+        self.usable_count = 0
+        self.largest = [0.0, 0.0]
+        """No session of the role has ever had a larger load."""
+        self._places: list[Member | None] = []
+        self._make_room(_FIRST_PLACES)
+
+    def _make_room(self, places: int) -> None:
+        more = places - len(self._places)
+        before = len(self._places)
+        self._free = [*range(places - 1, before - 1, -1)]
+        self._places += [None] * more
+        kept = before > 0
+        self.loads: Floats = np.hstack([self.loads, np.zeros((2, more))]) if kept else np.zeros((2, more))
+        self.counts: Floats = np.hstack([self.counts, np.zeros((2, more))]) if kept else np.zeros((2, more))
+        self.capacities: Floats = np.hstack([self.capacities, np.ones(more)]) if kept else np.ones(more)
+        self.scores: Floats = (
+            np.hstack([self.scores, np.full((2, more), math.inf)]) if kept else np.full((2, more), math.inf)
+        )
+
+    def set_options(self, options: ClusterOptions) -> None:
+        """Take other options; sessions that count by their role count what that counts now."""
+        self.options = options
+        for member in self.members.values():
+            if options.loads == Loads.WEIGHTS:
+                for session in member.sessions.values():
+                    self.set_load(session, options.weight(session.role))
+            self._rescore(member.place)
+
+    def add(self, member: Member) -> None:
+        """Take a member in, without sessions."""
+        if not self._free:
+            self._make_room(2 * len(self._places))
+        place = self._free.pop()
+        member.place = place
+        self._places[place] = member
+        self.members[member.id] = member
+        if member.is_marked:
+            self.marked[member.id] = member
+        self.capacities[place] = member.capacity
+        self.loads[:, place] = 0.0
+        self.counts[:, place] = 0.0
+        if member.is_usable:
+            self._count_usable(member, 1)
+        self._rescore(place)
+
+    def remove(self, member: Member) -> list[Session]:
+        """Forget a member, and return the sessions that it had."""
+        sessions = list(member.sessions.values())
+        for session in sessions:
+            self.drop(session)
+        if member.is_usable:
+            self._count_usable(member, -1)
+        place = member.place
+        self._places[place] = None
+        self.scores[:, place] = math.inf
+        self.capacities[place] = 1.0
+        self._free.append(place)
+        del self.members[member.id]
+        self.marked.pop(member.id, None)
+        return sessions
+
+    def set_state(self, member: Member, *, is_marked: bool | None = None, is_served: bool | None = None) -> None:
+        """Change whether a member gets clients."""
+        was_usable = member.is_usable
+        if is_marked is not None:
+            member.is_marked = is_marked
+            self.marked.pop(member.id, None)
+            if is_marked:
+                self.marked[member.id] = member
+        if is_served is not None:
+            member.is_served = is_served
+        if was_usable != member.is_usable:
+            self._count_usable(member, 1 if member.is_usable else -1)
+            self._rescore(member.place)
+
+    def set_capacity(self, member: Member, capacity: float) -> None:
+        """A member can bear more or less than it could."""
+        if member.is_usable:
+            self.usable_capacity += capacity - member.capacity
+        member.capacity = capacity
+        self.capacities[member.place] = capacity
+        self._rescore(member.place)
+
+    def put(self, session: Session) -> None:
+        """Count a session at its member."""
+        member = session.member
+        member.sessions[session.id] = session
+        member.is_known_empty = False
+        self.largest[ROW[session.role]] = max(self.largest[ROW[session.role]], session.load)
+        self._change(member.place, ROW[session.role], session.load, 1)
+
+    def drop(self, session: Session) -> None:
+        """Count a session no more."""
+        member = session.member
+        del member.sessions[session.id]
+        member.is_known_empty = False
+        self._change(member.place, ROW[session.role], -session.load, -1)
+
+    def move(self, session: Session, member: Member) -> None:
+        """Count a session at another member."""
+        self.drop(session)
+        session.member = member
+        self.put(session)
+
+    def set_load(self, session: Session, load: float) -> None:
+        """A session does more or less than it did."""
+        self._change(session.member.place, ROW[session.role], load - session.load, 0)
+        session.load = load
+        self.largest[ROW[session.role]] = max(self.largest[ROW[session.role]], load)
+
+    def at(self, place: int) -> Member:
+        """Return the member with that place in the arrays."""
+        member = self._places[place]
+        assert member is not None
+        return member
+
+    def load_of(self, member: Member, role: Role | None = None) -> float:
+        """Return what a member bears, of one role or of both."""
+        loads = self.loads[:, member.place]
+        return float(loads[0] + loads[1]) if role is None else float(loads[ROW[role]])
+
+    def count(self, role: Role) -> int:
+        """Return how many sessions of the role there are."""
+        return int(self.counts[ROW[role]].sum())
+
+    def count_of(self, member: Member, role: Role) -> int:
+        """Return how many sessions of the role a member has."""
+        return int(self.counts[ROW[role], member.place])
+
+    def usable(self) -> Iterator[Member]:
+        """Yield the members that get new clients."""
+        return (member for member in self.members.values() if member.is_usable)
+
+    def is_usable(self) -> NDArray[np.bool_]:
+        """Return by place which members get new clients."""
+        usable: NDArray[np.bool_] = np.isfinite(self.scores[0])
+        return usable
+
+    @property
+    def usable_load(self) -> float:
+        """The load of all sessions against what the members that get clients can bear."""
+        return math.inf if self.usable_count == 0 else self.load / self.usable_capacity
+
+    def settle(self) -> None:
+        """Add up anew, so that rounding does not pile up over millions of changes."""
+        self.load = float(self.loads.sum())
+        self.usable_capacity = math.fsum(member.capacity for member in self.usable())
+
+    def _count_usable(self, member: Member, sign: int) -> None:
+        self.usable_count += sign
+        self.usable_capacity = self.usable_capacity + sign * member.capacity if self.usable_count else 0.0
+
+    def _change(self, place: int, row: int, load: float, count: int) -> None:
+        counts = self.counts
+        counts[row, place] += count
+        # What remains of sums and differences when everybody has gone is only rounding.
+        before = float(self.loads[row, place])
+        here = before + load if counts[row, place] else 0.0
+        self.load += here - before
+        self.loads[row, place] = here
+        self._rescore(place)
+
+    def _rescore(self, place: int) -> None:
+        """What a further session of each role would cost there, as far as it differs between members."""
+        member = self._places[place]
+        if member is None or not member.is_usable:
+            self.scores[0, place] = self.scores[1, place] = math.inf
+            return
+        options = self.options
+        if options.policy == Policy.PLAIN:
+            self.scores[:, place] = self.counts[:, place]
+            return
+        capacity = member.capacity
+        producers = float(self.loads[0, place])
+        consumers = float(self.loads[1, place])
+        tie = HAIR * (producers + consumers)
+        self.scores[0, place] = (producers + options.producer_weight / 2 + tie) / capacity
+        self.scores[1, place] = (consumers + options.consumer_weight / 2 + tie) / capacity

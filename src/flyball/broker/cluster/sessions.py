@@ -1,0 +1,333 @@
+"""Who uses the members of clustered queues through this node: clients that were placed, and plain ones.
+
+A placed client carries a session id that says what it is and of which clustered queue; a plain one is found by what
+it does. All can be moved: the former is asked to go, the latter is served from elsewhere without noticing; but a
+consumer of Telesto's is ended, as when a queue moves, and its client asks for it again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.options import Role
+from flyball.broker.cluster.overview import key_of
+from flyball.broker.core.placement import Movable
+from flyball.broker.core.placement import Role as WireRole
+from flyball.broker.node.node import Node
+from flyball.broker.protocols.amqp.channel import Channel
+from flyball.broker.protocols.amqp.consuming import AmqpConsumer
+from flyball.broker.protocols.amqp.session import AmqpSession
+from flyball.broker.protocols.telesto.session import TelestoSession
+from flyball.broker.transport.connection import RequestConnection
+from flyball.model import Queue
+
+RATE_S = 0.5
+"""Over so long at least a rate is taken."""
+
+MOVE_S = 10.0
+"""So long a client that is asked to move may take until it is at a safe point."""
+
+
+TOLD_AT_ONCE = 1000
+"""So many sessions are told in one answer."""
+
+COUNTED_S = 1.0
+"""So long the numbers of sessions are told again before they are counted anew."""
+
+ToldSession = tuple[str, str, int, float | None]
+"""A session as other nodes are told of it: id, role, the member that serves it, and its rate."""
+
+
+@dataclass(slots=True)
+class Session:
+    """One producer or consumer of a clustered queue, and the member that serves it."""
+
+    id: str
+    role: Role
+    queue_id: int
+    rate_per_s: float | None = None
+    """Messages that it published or was sent lately, where that is counted."""
+
+
+def new_session_id(role: Role, cluster: str) -> str:
+    """Return an id for a client that is placed, from which every node can tell what it is."""
+    return f"{role}.{uuid.uuid4().hex}.{cluster}"
+
+
+def read_session_id(session_id: str) -> tuple[Role, str] | None:
+    """Return the role and the clustered queue of a session id; None if it is none of ours."""
+    role, _, rest = session_id.partition(".")
+    _, dot, cluster = rest.partition(".")
+    return (Role(role), cluster) if dot and role in tuple(Role) else None
+
+
+class Rates:
+    """How many messages sessions deal with, from counters that only rise."""
+
+    def __init__(self, now: Callable[[], float] = lambda: time.monotonic()) -> None:
+        # Not the function itself: a simulation has another one in its place.
+        self._now = now
+        self._seen: dict[str, tuple[float, int, float]] = {}
+        """By session: when it was looked at last, its counter then, and the rate up to then."""
+
+    def of(self, session_id: str, count: int) -> float | None:
+        """Return messages a second since it was looked at; None before anything can be said."""
+        now_s = self._now()
+        seen_s, seen_count, rate_per_s = self._seen.get(session_id, (now_s, count, -1.0))
+        if now_s - seen_s >= RATE_S:
+            rate_per_s = max(0, count - seen_count) / (now_s - seen_s)
+            seen_s, seen_count = now_s, count
+        self._seen[session_id] = (seen_s, seen_count, rate_per_s)
+        return None if rate_per_s < 0 else rate_per_s
+
+    def keep(self, session_ids: Collection[str]) -> None:
+        """Forget all others."""
+        for session_id in [session_id for session_id in self._seen if session_id not in session_ids]:
+            del self._seen[session_id]
+
+
+class Names:
+    """What the plain consumers of one connection are called: the same when they were moved and have come again."""
+
+    def __init__(self, stem: str) -> None:
+        self._stem = stem
+        self._known: dict[int, str] = {}
+        self._moved: dict[str, list[str]] = {}
+        """Of those who are to come again, by clustered queue."""
+
+    def of(self, consumer_id: int, cluster: str) -> str:
+        """Return the name of a consumer; a new one takes the place of one that was moved."""
+        name = self._known.get(consumer_id)
+        if name is None:
+            moved = self._moved.get(cluster)
+            name = self._known[consumer_id] = moved.pop(0) if moved else f"{self._stem}.{consumer_id}"
+        return name
+
+    def moves(self, consumer_id: int, cluster: str) -> None:
+        """A consumer ends, and its client will ask for it again."""
+        self._moved.setdefault(cluster, []).append(self._known[consumer_id])
+
+    def keep(self, consumer_ids: Collection[int]) -> None:
+        """Forget all others."""
+        self._known = {known: name for known, name in self._known.items() if known in consumer_ids}
+
+
+@dataclass(slots=True)
+class _Plain:
+    """A client that nobody has placed and that names queues by their ids, in one role at one member."""
+
+    id: str
+    connection: RequestConnection
+    role: WireRole
+    queue: Queue
+    count: int
+    """How much it has done."""
+    consumer_id: int | None = None
+    """That of its consumer, if it has one and does not ask for messages one by one."""
+
+
+class Sessions:
+    """All sessions of clustered queues on one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._placed: dict[str, tuple[Movable, Role, str]] = {}
+        """By id, with what they are and of which clustered queue."""
+        self._told: list[ToldSession] = []
+        self._counts: dict[str, dict[str, int]] = {}
+        self._counted_s = -math.inf
+        self._names: dict[TelestoSession, Names] = {}
+        self._rates = Rates()
+
+    def arrived(self, session_id: str, connection: Movable) -> None:
+        known = read_session_id(session_id)
+        if known is not None:
+            self._placed[session_id] = connection, *known
+
+    def left(self, session_id: str, connection: Movable) -> None:
+        placed = self._placed.get(session_id)
+        if placed is not None and placed[0] is connection:
+            del self._placed[session_id]
+
+    def all(self) -> list[Session]:
+        """Return everybody who uses a member through this node now."""
+        found = [*self._placed_sessions(), *self._consumers(), *self._producers()]
+        for plain in self._plain():
+            rate_per_s = self._rates.of(plain.id, plain.count)
+            found.append(Session(plain.id, Role[plain.role.name], plain.queue.id, rate_per_s))
+        self._rates.keep({session.id for session in found})
+        self._counts = {}
+        for session in found:
+            counts = self._counts.setdefault(str(session.queue_id), dict.fromkeys(Role, 0))
+            counts[session.role] += 1
+        self._counted_s = time.monotonic()
+        return found
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return how many sessions use each member through this node, by role, as of a moment ago."""
+        if time.monotonic() - self._counted_s > COUNTED_S:
+            self.all()
+        return self._counts
+
+    async def tell(self, first: int | None = None) -> list[ToldSession]:
+        """Return so many sessions as are told at once: some, or those from the `first` on when one began with 0."""
+        if not first:
+            now = [(session.id, session.role.value, session.queue_id, session.rate_per_s) for session in self.all()]
+            if first is None:
+                return now[:TOLD_AT_ONCE]
+            self._told = now
+        return self._told[first : first + TOLD_AT_ONCE]
+
+    async def move(self, session_id: str, queue_id: int, node: str, addresses: dict[str, str]) -> bool:
+        """Let a session be served by another member, whose node has these addresses; tell whether that has begun."""
+        placed = self._placed.get(session_id)
+        if placed is not None:
+            address = addresses.get("telesto")
+            if address is None:
+                return False
+            placed[0].ask_to_move(session_id, node, address, queue_id, MOVE_S)
+            return True
+        for found_id, consumer in self._consumers_by_id():
+            if found_id == session_id:
+                return await self._re_home(consumer, queue_id)
+        for session, vhost, name in self._producers_by_id():
+            if self._producer_id(session, vhost, name) == session_id:
+                session.set_home(vhost, name, queue_id)
+                return True
+        for plain in self._plain():
+            if plain.id == session_id:
+                return await self._send_home(plain, queue_id)
+        return False
+
+    async def _send_home(self, plain: _Plain, queue_id: int) -> bool:
+        """Let a client that names queues by their ids be served by another member."""
+        connection = plain.connection
+        if self._member(queue_id) is None:
+            return False
+        connection.uses.move(plain.queue.id, plain.role, queue_id)
+        if plain.consumer_id is None:
+            return True
+        assert isinstance(connection, TelestoSession), "others have no consumers"
+        self._names[connection].moves(plain.consumer_id, key_of(plain.queue))
+        return await connection.send_away(plain.consumer_id, MOVE_S)
+
+    # Inside
+
+    def _plain(self) -> Iterator[_Plain]:
+        """Yield who uses members by their ids, each once for each clustered queue and role."""
+        connections = self._node.hub.connections
+        self._names = {connection: names for connection, names in self._names.items() if connection in connections}
+        for connection in list(connections):
+            if not isinstance(connection, RequestConnection):
+                continue
+            found: dict[str, _Plain] = {}
+            stem = f"{connection.PROTOCOL.name.lower()}.{self._node.membership.node_id}.{connection.number}"
+            connection.uses.forget_gone()
+            for (queue_id, role), count in connection.uses.counts.items():
+                queue = self._member(queue_id)
+                if queue is not None:
+                    session_id = f"{stem}.{role.name.lower()}.{key_of(queue)}"
+                    found[session_id] = _Plain(session_id, connection, role, queue, count)
+            if isinstance(connection, TelestoSession) and not connection.is_forwarded:
+                yield from self._plain_consumers(connection, stem)
+            yield from found.values()
+
+    def _plain_consumers(self, connection: TelestoSession, stem: str) -> Iterator[_Plain]:
+        placed = {read_session_id(session_id) for session_id in connection.sessions}
+        consuming = dict(connection.consuming())
+        names = self._names.setdefault(connection, Names(stem))
+        names.keep(consuming)
+        for consumer_id, queue_id in consuming.items():
+            queue = self._member(queue_id)
+            if queue is not None and (Role.CONSUMER, key_of(queue)) not in placed:
+                name = names.of(consumer_id, key_of(queue))
+                yield _Plain(name, connection, WireRole.CONSUMER, queue, connection.requests, consumer_id)
+
+    def _member(self, queue_id: int) -> Queue | None:
+        """Return a member, of this node or another."""
+        working = self._node.hub.broker.engine.find_working(queue_id)
+        found = self._node.topology.directory.get(queue_id) if working is None else working
+        return found.queue if found is not None and found.queue.member else None
+
+    def _placed_sessions(self) -> Iterator[Session]:
+        members = self._members_here()
+        for session_id, (connection, role, cluster) in self._placed.items():
+            # An id is whatever a client sends: it is looked up, and never taken apart any further.
+            queue_id = members.get(cluster)
+            if queue_id is not None:
+                yield Session(session_id, role, queue_id, self._rates.of(session_id, connection.requests))
+
+    def _members_here(self) -> dict[str, int]:
+        """Return the members that this node serves, by clustered queue."""
+        found: dict[str, int] = {}
+        for key, definition in self._node.definitions.of("cluster").items():
+            working = self._node.hub.broker.engine.find_queue(definition["name"], definition["vhost"])
+            if working is not None and working.queue.member:
+                found[key] = working.queue.id
+        return found
+
+    def _consumers(self) -> Iterator[Session]:
+        for session_id, consumer in self._consumers_by_id():
+            deliveries = consumer.channel.deliveries
+            count = deliveries.last_tag // len(deliveries.consumers)
+            yield Session(session_id, Role.CONSUMER, consumer.queue.id, self._rates.of(session_id, count))
+
+    def _consumers_by_id(self) -> Iterator[tuple[str, AmqpConsumer]]:
+        for session, channel in self._channels():
+            for consumer in channel.deliveries.consumers.values():
+                if self._member(consumer.queue.id) is not None:
+                    yield f"{self._plain_id(session)}.{channel.number}.{consumer.tag}", consumer
+
+    def _producers(self) -> Iterator[Session]:
+        if self._node.afar is None:
+            return
+        for session, vhost, name in self._producers_by_id():
+            found = self._node.afar.find(session, name)
+            if found is not None:
+                session_id = self._producer_id(session, vhost, name)
+                rate_per_s = self._publishing_rate(session_id, session)
+                yield Session(session_id, Role.PRODUCER, found.queue.id, rate_per_s)
+
+    def _producers_by_id(self) -> Iterator[tuple[AmqpSession, str, str]]:
+        """Yield who has published to a clustered queue since its routes were found."""
+        for connection in list(self._node.hub.connections):
+            if not isinstance(connection, AmqpSession):
+                continue
+            queues: list[Queue] = []
+            for route in connection.routes.values():
+                queues += [working.queue for working in route.targets]
+                queues += [remote.queue for remote in route.elsewhere]
+            for vhost, name in {(queue.vhost, queue.name) for queue in queues if queue.member}:
+                yield connection, vhost, name
+
+    def _channels(self) -> Iterator[tuple[AmqpSession, Channel]]:
+        for connection in list(self._node.hub.connections):
+            if isinstance(connection, AmqpSession):
+                for channel in connection.channels:
+                    yield connection, channel
+
+    async def _re_home(self, consumer: AmqpConsumer, queue_id: int) -> bool:
+        """Let a consumer go on with another member behind its connection."""
+        target = self._node.hub.broker.engine.find_working(queue_id) or self._node.topology.directory.get(queue_id)
+        if target is None or self._node.afar is None:
+            return False
+        return await self._node.afar.move(consumer, target, MOVE_S)
+
+    def _publishing_rate(self, session_id: str, session: AmqpSession) -> float | None:
+        """Return how much is published over a connection, as far as it is confirmed: others nobody counts."""
+        publishers = [channel.publisher for channel in session.channels]
+        if not any(publisher.is_confirming for publisher in publishers):
+            return None
+        return self._rates.of(session_id, sum(publisher.published for publisher in publishers))
+
+    def _plain_id(self, session: AmqpSession) -> str:
+        """Return what no other connection of the domain is called, as long as it lasts."""
+        return f"amqp.{self._node.membership.node_id}.{id(session):x}"
+
+    def _producer_id(self, session: AmqpSession, vhost: str, name: str) -> str:
+        return f"{self._plain_id(session)}.{cluster_key(vhost, name)}"

@@ -1,0 +1,170 @@
+"""Bindings, as RabbitMQ's API shows them: each has a key made of what tells it from others between the same two."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import quote_plus, unquote_plus
+
+from starlette.responses import Response
+
+from flyball.broker.management.api.answers import json_text, mapped, not_found
+from flyball.broker.management.api.context import ApiContext, ApiRoute, Call
+from flyball.broker.management.inspection import plain
+from flyball.broker.node.node import Node
+from flyball.errors import QueueNotFound
+from flyball.model import Binding, Destination
+
+KEYS: dict[str, Callable[[Binding], Any]] = {
+    "source": lambda binding: binding.source,
+    "vhost": lambda binding: binding.vhost,
+    "destination": lambda binding: binding.destination,
+    "routing_key": lambda binding: binding.routing_key,
+}
+
+TO_QUEUE = "/bindings/{vhost}/e/{source}/q/{queue}"
+TO_EXCHANGE = "/bindings/{vhost}/e/{source}/e/{destination}"
+"""The paths of the bindings between two."""
+
+
+def routes(context: ApiContext) -> list[ApiRoute]:
+    found = [
+        context.get("/bindings", list_all, is_list=True),
+        context.get("/bindings/{vhost}", list_of_vhost, is_list=True),
+        context.get("/exchanges/{vhost}/{exchange}/bindings/source", list_from_exchange, is_list=True),
+        context.get("/exchanges/{vhost}/{exchange}/bindings/destination", list_to_exchange, is_list=True),
+    ]
+    for ends in (TO_QUEUE, TO_EXCHANGE):
+        found.append(context.get(ends, list_between, is_list=True))
+        found.append(context.get(ends + "/{props}", show))
+    return found
+
+
+async def list_all(call: Call) -> Response:
+    """All bindings that the user sees, those of the default exchange to every queue included."""
+    found: list[Binding] = []
+    for vhost in call.visible_vhosts():
+        found += await _of_vhost(call, vhost)
+    return await listed(call, found)
+
+
+async def list_of_vhost(call: Call) -> Response:
+    """The bindings of a virtual host."""
+    return await listed(call, await _of_vhost(call, call.vhost))
+
+
+async def list_from_exchange(call: Call) -> Response:
+    """The bindings that lead away from an exchange."""
+    vhost, name = call.vhost, call.part("exchange")
+    router = call.node.topology.router(vhost)
+    router.get(name)
+    found = router.bindings(source=name) if name else await _default(call.node, vhost)
+    return await listed(call, found)
+
+
+async def list_to_exchange(call: Call) -> Response:
+    """The bindings that lead to an exchange."""
+    router = call.node.topology.router(call.vhost)
+    name = router.get(call.part("exchange")).name
+    return await listed(call, router.bindings(destination=name, kind=Destination.EXCHANGE))
+
+
+async def list_between(call: Call) -> Response:
+    """The bindings between two."""
+    return await listed(call, between(call))
+
+
+async def show(call: Call) -> Response:
+    """A binding, by the two that it binds and its properties_key."""
+    return call.one(document(find(call)))
+
+
+async def listed(call: Call, found: Sequence[Binding]) -> Response:
+    """Answer with a list of bindings."""
+    return await call.many(found, document, KEYS)
+
+
+def find(call: Call) -> Binding:
+    """Return the binding that a path names with source, destination and props. Raises what `between` does."""
+    key = call.part("props")
+    for binding in between(call):
+        own = properties_key(binding)
+        # Some put it into the path as it is, encoded as it is, and it is decoded there.
+        if key in (own, unquote_plus(own)):
+            return binding
+    raise not_found(f"no binding with the properties_key {key!r} between these two; see the list of their bindings")
+
+
+def between(call: Call) -> list[Binding]:
+    """Return the bindings between the two that a path names. Raises QueueNotFound, ExchangeNotFound ..."""
+    vhost, source = call.vhost, call.part("source")
+    router = call.node.topology.router(vhost)
+    router.get(source)
+    name, kind = destination(call)
+    if kind is Destination.EXCHANGE:
+        router.get(name)
+    else:
+        check_queue(call.node, vhost, name)
+        if not source:
+            return [_to_queue(vhost, name)]
+    return router.bindings(source=source, destination=name, kind=kind)
+
+
+def destination(call: Call) -> tuple[str, Destination]:
+    """Return where the bindings lead that a path names."""
+    if "queue" in call.request.path_params:
+        return call.part("queue"), Destination.QUEUE
+    return call.part("destination"), Destination.EXCHANGE
+
+
+def to_queue(call: Call, vhost: str, name: str) -> list[Binding]:
+    """Return the bindings that lead to a queue."""
+    return [_to_queue(vhost, name), *call.node.topology.router(vhost).bindings(destination=name)]
+
+
+def check_queue(node: Node, vhost: str, name: str) -> None:
+    """Raise QueueNotFound if no node has such a queue."""
+    if node.hub.broker.engine.find_queue(name, vhost) is None and node.hub.directory.find(vhost, name) is None:
+        raise QueueNotFound(name, vhost)
+
+
+async def _of_vhost(call: Call, vhost: str) -> list[Binding]:
+    return [*await _default(call.node, vhost), *call.node.topology.router(vhost).bindings()]
+
+
+async def _default(node: Node, vhost: str) -> list[Binding]:
+    """Return what leads from the default exchange to every queue."""
+    queues = [working.queue for working in node.hub.broker.engine.queues] + node.hub.directory.queues
+    names = dict.fromkeys(queue.name for queue in queues if queue.vhost == vhost)
+    return await mapped(list(names), lambda name: _to_queue(vhost, name))
+
+
+def _to_queue(vhost: str, name: str) -> Binding:
+    return Binding("", name, Destination.QUEUE, name, {}, vhost)
+
+
+def document(binding: Binding) -> dict[str, Any]:
+    """Return a binding as RabbitMQ tells it."""
+    return {
+        "source": binding.source,
+        "vhost": binding.vhost,
+        "destination": binding.destination,
+        "destination_type": str(binding.kind),
+        "routing_key": binding.routing_key,
+        "arguments": plain(binding.arguments),
+        "properties_key": properties_key(binding),
+    }
+
+
+def properties_key(binding: Binding) -> str:
+    """Return what names a binding among those between the same two: its routing key, and a hash of its arguments."""
+    key = _quoted(binding.routing_key)
+    if not binding.arguments:
+        return key or "~"
+    digest = hashlib.blake2b(json_text(sorted(plain(binding.arguments).items())).encode(), digest_size=12)
+    return f"{key}~{digest.hexdigest()}"
+
+
+def _quoted(text: str) -> str:
+    return quote_plus(text, safe="").replace("~", "%7E")

@@ -1,0 +1,138 @@
+"""The bodies of requests: read within bounds of size and time, and parsed so that messages go on meanwhile.
+
+Knows nothing of what is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Any
+
+from starlette.requests import Request
+
+from flyball.broker.management.api.answers import Refused
+from flyball.errors import InvalidArgument
+
+SHORT_BYTES = 64 * 1024
+"""A document up to this is parsed in less than a millisecond: a longer one in a thread, while messages go on."""
+
+MOST_UNDER_WAY_BYTES = 64 * 1024 * 1024
+"""So much do all requests hold together that are not answered yet, and the messages of answers that are sent."""
+
+READ_S = 60.0
+"""A client has so long to send a body."""
+
+_IN_TEXT = re.compile(rb'(?:[^"\\]{1,1000}|\\.){0,100}', re.DOTALL)
+_WHOLE_CHARACTERS = re.compile(
+    r"(?:[^\\]{1,1000}"
+    r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    r"|\\(?!u[dD][89a-fA-F]).){0,100}",
+    re.DOTALL,
+)
+"""Both look at a piece at a time: no other thread has its turn while they look."""
+
+
+class Bodies:
+    """The bodies that are under way."""
+
+    def __init__(self) -> None:
+        self.under_way_bytes = 0
+
+    async def read(self, request: Request, most_bytes: int) -> bytearray:
+        """Return the body of a request. It counts until `let_go`, also if this raises Refused."""
+        content = bytearray()
+        try:
+            async with asyncio.timeout(READ_S):
+                async for chunk in request.stream():
+                    content += chunk
+                    request.state.body_bytes = len(content)
+                    self.under_way_bytes += len(chunk)
+                    if len(content) > most_bytes:
+                        raise too_large(f"the request holds more than {most_bytes} bytes")
+                    self.check()
+        except TimeoutError:
+            raise Refused(408, f"the request has not come within {READ_S:g} s") from None
+        return content
+
+    @property
+    def are_too_many(self) -> bool:
+        """Whether requests and answers under way hold too much."""
+        return self.under_way_bytes > MOST_UNDER_WAY_BYTES
+
+    def check(self) -> None:
+        """Raise Refused if there are too many."""
+        if self.are_too_many:
+            raise Refused(503, "too much is being asked at once: ask again in some seconds")
+
+    def forget(self, size_bytes: int) -> None:
+        """So much is not under way any more."""
+        self.under_way_bytes -= size_bytes
+
+    def let_go(self, request: Request) -> None:
+        """The request is answered."""
+        self.under_way_bytes -= getattr(request.state, "body_bytes", 0)
+        request.state.body_bytes = 0
+
+
+def too_large(reason: str) -> Refused:
+    return Refused(413, reason)
+
+
+async def document_in(content: bytearray, most_beside_texts: int) -> dict[str, Any]:
+    """Return the JSON object that a body is, an empty one if there is no body. Raises InvalidArgument."""
+    if not content:
+        return {}
+    try:
+        if len(content) <= SHORT_BYTES:
+            found = _parsed(content, most_beside_texts)
+        else:
+            found = await asyncio.to_thread(_parsed, content, most_beside_texts)
+    except (ValueError, RecursionError):
+        raise InvalidArgument("the request is no JSON in UTF-8") from None
+    if not isinstance(found, dict):
+        raise InvalidArgument("the request is no JSON object")
+    return found
+
+
+def _parsed(content: bytearray, most_beside_texts: int) -> Any:
+    """Parse a document. Raises ValueError or RecursionError if it is none, Refused if it has too many parts."""
+    if len(content) > most_beside_texts and _beside_texts(content) > most_beside_texts:
+        # Of three bytes, as "{},", an object is made that takes thirty times as many.
+        raise too_large(f"the request holds more than {most_beside_texts} bytes beside its texts")
+    text = content.decode("utf-8-sig")
+    if "\\ud" in text or "\\uD" in text:
+        _check_characters(text)
+    # The parser keeps other threads out all the time, but for calls into Python: so there is one with each object.
+    return json.loads(text, object_hook=_same)
+
+
+def _beside_texts(content: bytearray) -> int:
+    """Return how many bytes of a document stand between its texts."""
+    found = at = 0
+    while True:
+        begin = content.find(b'"', at)
+        if begin < 0:
+            return found + len(content) - at
+        found += begin - at
+        at = begin + 1
+        while at < len(content) and content[at] != ord('"'):
+            match = _IN_TEXT.match(content, at)
+            # A single backslash may be all that is left.
+            at = len(content) if match is None or match.end() == at else match.end()
+        at += 1
+
+
+def _check_characters(text: str) -> None:
+    """Raise ValueError if half a character is spelled somewhere, which JSON can and which nobody could keep."""
+    at = 0
+    while at < len(text):
+        match = _WHOLE_CHARACTERS.match(text, at)
+        if match is None or match.end() == at:
+            raise ValueError("half a character")
+        at = match.end()
+
+
+def _same(value: dict[str, Any]) -> dict[str, Any]:
+    return value

@@ -1,0 +1,253 @@
+"""What all resources of the API share: the node, who asks and what that one may see, and how a route is declared.
+
+A handler gets a `Call` and returns a response, or raises an error of Flyball, which is told as RabbitMQ tells it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+from urllib.parse import unquote
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
+from starlette.types import Scope
+
+from flyball.broker.engine.access import DEFAULT_EXCHANGE, Access
+from flyball.broker.management.api.answers import answer, fields_of, only, problem
+from flyball.broker.management.api.bodies import Bodies, document_in
+from flyball.broker.management.api.listing import Keys, Wish, listing
+from flyball.broker.management.everywhere import Everywhere
+from flyball.broker.management.sampling import Sampler
+from flyball.broker.node.node import Node
+from flyball.broker.transport.http import is_from_console
+from flyball.errors import FlyballError, NotPermitted
+from flyball.model import User
+
+T = TypeVar("T")
+
+PREFIX = "/api"
+
+MOST_BODY_BYTES = 1024 * 1024
+"""So long is the document of a request at most, unless the resource allows more."""
+
+EXCHANGE_PARTS = ("exchange", "source", "destination")
+"""The parts of a path where `amq.default` stands for the exchange without a name."""
+
+
+class Right(enum.StrEnum):
+    """What a user needs to ask for a resource: a tag. Those of RabbitMQ, and one for everybody who may log in."""
+
+    ANYBODY = "anybody"
+    MANAGEMENT = "management"
+    POLICYMAKER = "policymaker"
+    MONITORING = "monitoring"
+    ADMINISTRATOR = "administrator"
+
+
+TAGS: Mapping[Right, frozenset[str]] = {
+    Right.MANAGEMENT: frozenset({"management", "policymaker", "monitoring", "administrator"}),
+    Right.POLICYMAKER: frozenset({"policymaker", "administrator"}),
+    Right.MONITORING: frozenset({"monitoring", "administrator"}),
+    Right.ADMINISTRATOR: frozenset({"administrator"}),
+}
+"""The tags that give a right."""
+
+
+def has_right(user: User, right: Right) -> bool:
+    return right is Right.ANYBODY or not TAGS[right].isdisjoint(user.tags)
+
+
+def check_right(user: User, right: Right) -> None:
+    """Raise NotPermitted unless the user has the right."""
+    if not has_right(user, right):
+        raise NotPermitted(f"user '{user.name}' has not the tag {right}")
+
+
+class Login(Protocol):
+    """Lets users in."""
+
+    def required(
+        self, handler: Callable[[Request, User], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Make a handler for users one for all requests."""
+        ...
+
+    def still_knows(self, request: Request, user: User) -> bool:
+        """Whether who was let in with a request would still be."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What the document of a request holds: names of fields, and of each its type in the words of JSON Schema."""
+
+    fields: Mapping[str, str]
+    needed: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What there is to say of a route."""
+
+    right: Right
+    summary: str
+    is_list: bool = False
+    body: Body | None = None
+    query: Mapping[str, str] = field(default_factory=dict)
+    """The parameters after the question mark, and what they mean."""
+    media_type: str = "application/json"
+    """Of the answer."""
+
+
+class ApiRoute(Route):
+    """A route whose parts of the path may hold anything, encoded: `/api/queues/%2F/a%2Fb` has two."""
+
+    def __init__(
+        self,
+        path: str,
+        endpoint: Callable[[Request], Awaitable[Response]],
+        method: str,
+        about: About,
+        *,
+        prefix: str = PREFIX,
+    ) -> None:
+        super().__init__(prefix + path, endpoint, methods=[method])
+        self.about = about
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        # What is decoded already does not tell a slash in a name from one between two. Where a name is left out, it
+        # is that of the default exchange, which some write so.
+        raw = scope.get("raw_path") or scope["path"].encode()
+        path = raw.decode("ascii", "replace").replace("//", f"/{DEFAULT_EXCHANGE}/")
+        match, found = super().matches({**scope, "path": path})
+        if "path_params" in found:
+            found["path_params"] = {name: unquote(part) for name, part in found["path_params"].items()}
+        return match, found
+
+
+class ApiContext:
+    """What the resources of a node have in common."""
+
+    def __init__(self, node: Node, sampler: Sampler, everywhere: Everywhere, login: Login) -> None:
+        self.node = node
+        self.sampler = sampler
+        self.everywhere = everywhere
+        self.login = login
+        self.bodies = Bodies()
+
+    @property
+    def access(self) -> Access:
+        return self.node.hub.authority.access
+
+    def guarded(self, handler: Handler, right: Right) -> Callable[[Request], Awaitable[Response]]:
+        """Make a handler one for all requests: only users with the right get to it, and errors are told."""
+
+        async def checked(request: Request, user: User) -> Response:
+            try:
+                check_right(user, right)
+                return await handler(Call(self, request, user))
+            except FlyballError as error:
+                return problem(error, is_console=is_from_console(request))
+            finally:
+                self.bodies.let_go(request)
+
+        return self.login.required(checked)
+
+    def get(
+        self,
+        path: str,
+        handler: Handler,
+        right: Right = Right.MANAGEMENT,
+        *,
+        is_list: bool = False,
+        query: Mapping[str, str] | None = None,
+    ) -> ApiRoute:
+        """Return the route for GET on a path below /api. What the handler's docstring begins with describes it."""
+        return self._route("GET", path, handler, About(right, _summary(handler), is_list, None, query or {}))
+
+    def put(self, path: str, handler: Handler, right: Right = Right.MANAGEMENT, body: Body | None = None) -> ApiRoute:
+        return self._route("PUT", path, handler, About(right, _summary(handler), body=body))
+
+    def post(
+        self, path: str, handler: Handler, right: Right = Right.MANAGEMENT, body: Body | None = None
+    ) -> ApiRoute:
+        return self._route("POST", path, handler, About(right, _summary(handler), body=body))
+
+    def delete(
+        self, path: str, handler: Handler, right: Right = Right.MANAGEMENT, query: Mapping[str, str] | None = None
+    ) -> ApiRoute:
+        return self._route("DELETE", path, handler, About(right, _summary(handler), query=query or {}))
+
+    def _route(self, method: str, path: str, handler: Handler, about: About) -> ApiRoute:
+        return ApiRoute(path, self.guarded(handler, about.right), method, about)
+
+
+class Call:
+    """One request of a user who has the right to make it."""
+
+    def __init__(self, context: ApiContext, request: Request, user: User) -> None:
+        self.context = context
+        self.request = request
+        self.user = user
+
+    @property
+    def node(self) -> Node:
+        return self.context.node
+
+    # What is asked
+
+    def part(self, name: str) -> str:
+        """Return a part of the path, decoded."""
+        text: str = self.request.path_params[name]
+        return "" if name in EXCHANGE_PARTS and text == DEFAULT_EXCHANGE else text
+
+    @property
+    def vhost(self) -> str:
+        """The virtual host in the path. Raises VhostNotFound, and NotPermitted if the user may not see it."""
+        vhost = self.part("vhost")
+        self.context.access.check_vhost(vhost)
+        if not self.sees(vhost):
+            raise NotPermitted(f"user '{self.user.name}' has no permission in vhost '{vhost}'")
+        return vhost
+
+    async def document(self, most_bytes: int = MOST_BODY_BYTES, *, is_rich: bool = False) -> dict[str, Any]:
+        """Return the JSON object of the request, an empty one if there is none. Raises InvalidArgument, Refused.
+
+        `most_bytes` may be texts; of all else there are at most MOST_BODY_BYTES, unless `is_rich`.
+        """
+        content = await self.context.bodies.read(self.request, most_bytes)
+        return await document_in(content, most_bytes if is_rich else MOST_BODY_BYTES)
+
+    # What the user may do
+
+    def has(self, right: Right) -> bool:
+        return has_right(self.user, right)
+
+    def sees(self, vhost: str) -> bool:
+        """Whether the user may know what is in a virtual host."""
+        return self.has(Right.MONITORING) or self.context.access.may_enter(self.user.name, vhost)
+
+    def visible_vhosts(self) -> list[str]:
+        """Return the virtual hosts that the user sees, sorted."""
+        return sorted(vhost for vhost in self.context.access.vhosts if self.sees(vhost))
+
+    # Answers
+
+    def one(self, document: Mapping[str, Any]) -> Response:
+        """Answer with one document, or what is wanted of it."""
+        return answer(only(document, fields_of(Wish.of(self.request.query_params).columns)))
+
+    async def many(self, items: Sequence[T], document: Callable[[T], Mapping[str, Any]], keys: Keys) -> Response:
+        """Answer with documents of the items, in order, cut down and in pages as the request says: see `listing`."""
+        return await listing(Wish.of(self.request.query_params), items, document, keys)
+
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+
+def _summary(handler: Handler) -> str:
+    return (handler.__doc__ or "").strip().partition("\n")[0]

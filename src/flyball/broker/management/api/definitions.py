@@ -1,0 +1,198 @@
+"""Definitions: all that is declared, as one document in RabbitMQ's form that can be kept and imported again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from starlette.responses import Response
+
+import flyball
+from flyball.broker.management.api import definitions_own as own
+from flyball.broker.management.api import limits, policies, users
+from flyball.broker.management.api.answers import HEADERS, answer, done, in_slices, json_text, whole
+from flyball.broker.management.api.context import ApiContext, ApiRoute, Call, Right
+from flyball.broker.management.api.importing import Import
+from flyball.broker.node.node import Node
+from flyball.broker.protocols.amqp import RABBITMQ_VERSION
+from flyball.model import Binding, Destination, Exchange, Queue
+
+MOST_BYTES = 32 * 1024 * 1024
+"""So long are definitions at most."""
+
+Section = tuple[str, Sequence[Any], Callable[[Any], Mapping[str, Any]]]
+"""The name of a list, what is in it, and how it is told."""
+
+
+def routes(context: ApiContext) -> list[ApiRoute]:
+    query = {"download": "a name of a file, for browsers to keep it under"}
+    return [
+        context.get("/definitions", export_all, Right.ADMINISTRATOR, query=query),
+        context.get("/definitions/{vhost}", export_vhost, Right.ADMINISTRATOR, query=query),
+        context.post("/definitions", import_all, Right.ADMINISTRATOR),
+        context.post("/definitions/{vhost}", import_vhost, Right.ADMINISTRATOR),
+    ]
+
+
+# Out
+
+
+async def export_all(call: Call) -> Response:
+    """Show all definitions, with the hashes of passwords."""
+    hub = call.node.hub
+    vhosts = call.context.access.vhosts
+    sections: list[Section] = [
+        ("users", call.context.access.users, users.documents_of(hub.authority)),
+        ("vhosts", vhosts, lambda vhost: {"name": vhost}),
+        ("permissions", call.context.access.permissions, asdict),
+        ("topic_permissions", (), dict),
+        ("parameters", hub.authority.vhost_limits.all(), limits.parameter_of),
+        ("global_parameters", (), dict),
+        ("policies", hub.authority.policies.all(), policies.document_of),
+        *_declared(call.node, vhosts),
+    ]
+    return await _exported(call, sections)
+
+
+async def export_vhost(call: Call) -> Response:
+    """Show the definitions of a virtual host."""
+    vhost, authority = call.vhost, call.node.hub.authority
+    sections: list[Section] = [
+        # Of parameters and policies RabbitMQ tells the virtual host even here.
+        ("parameters", [each for each in authority.vhost_limits.all() if each[0] == vhost], limits.parameter_of),
+        ("policies", authority.policies.of_vhost(vhost), policies.document_of),
+        *((name, items, _without_vhost(document)) for name, items, document in _declared(call.node, [vhost])),
+    ]
+    return await _exported(call, sections)
+
+
+def _declared(node: Node, vhosts: Sequence[str]) -> list[Section]:
+    """Return the queues, exchanges and bindings that can be declared again: no exclusive ones, none of our own.
+
+    What RabbitMQ does not have comes under names of its own, so that RabbitMQ makes no plain queues of it.
+    """
+    known = [working.queue for working in node.topology.engine.queues] + node.topology.directory.queues
+    wanted = frozenset(vhosts)
+    queues = {
+        (queue.vhost, queue.name): queue
+        for queue in known
+        if queue.vhost in wanted and not queue.exclusive and not queue.member
+    }
+    clusters = own.clusters(node, wanted)
+    routers = [node.topology.router(vhost) for vhost in vhosts]
+    bindings = [binding for router in routers for binding in router.bindings()]
+    others: list[Section] = [
+        (own.CLUSTERS, list(clusters.values()), own.of_cluster),
+        (own.TOPICS, own.topics(node, wanted), own.of_topic),
+        (
+            own.BINDINGS,
+            [found for found in bindings if found.kind is Destination.QUEUE and _destination(found) in clusters],
+            _of_binding,
+        ),
+    ]
+    return [
+        ("queues", list(queues.values()), _of_queue),
+        (
+            "exchanges",
+            [found for router in routers for found in router.exchanges if not _is_built_in(found.name)],
+            _of_exchange,
+        ),
+        (
+            "bindings",
+            [found for found in bindings if found.kind is Destination.EXCHANGE or _destination(found) in queues],
+            _of_binding,
+        ),
+        *[section for section in others if section[1]],
+    ]
+
+
+def _destination(binding: Binding) -> tuple[str, str]:
+    return binding.vhost, binding.destination
+
+
+async def _exported(call: Call, sections: Sequence[Section]) -> Response:
+    head = {
+        "rabbit_version": RABBITMQ_VERSION,
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "product_name": "Flyball",
+        "product_version": flyball.__version__,
+    }
+
+    async def texts() -> AsyncIterator[str]:
+        yield json_text(head)[:-1]
+        for name, items, document in sections:
+            before = f',"{name}":['
+            async for some in in_slices(items):
+                yield before + ",".join(json_text(document(item)) for item in some)
+                before = ","
+            yield "]" if items else before + "]"
+        yield "}"
+
+    headers = dict(HEADERS)
+    file_name = re.sub(r"[^\w.-]", "_", call.request.query_params.get("download", ""), flags=re.ASCII)
+    if file_name:
+        headers["content-disposition"] = f"attachment; filename={file_name}"
+    # A backup that is cut off must not look like one.
+    return await whole(texts(), headers)
+
+
+def _is_built_in(exchange_name: str) -> bool:
+    return not exchange_name or exchange_name.startswith("amq.")
+
+
+def _without_vhost(document: Callable[[Any], Mapping[str, Any]]) -> Callable[[Any], Mapping[str, Any]]:
+    return lambda item: {name: value for name, value in document(item).items() if name != "vhost"}
+
+
+def _of_queue(queue: Queue) -> dict[str, Any]:
+    return {
+        "name": queue.name,
+        "vhost": queue.vhost,
+        "durable": queue.durable,
+        "auto_delete": queue.auto_delete,
+        "arguments": dict(queue.arguments),
+    }
+
+
+def _of_exchange(exchange: Exchange) -> dict[str, Any]:
+    return {
+        "name": exchange.name,
+        "vhost": exchange.vhost,
+        "type": exchange.type,
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": dict(exchange.arguments),
+    }
+
+
+def _of_binding(binding: Binding) -> dict[str, Any]:
+    return {
+        "source": binding.source,
+        "vhost": binding.vhost,
+        "destination": binding.destination,
+        "destination_type": str(binding.kind),
+        "routing_key": binding.routing_key,
+        "arguments": dict(binding.arguments),
+    }
+
+
+# In
+
+
+async def import_all(call: Call) -> Response:
+    """Import definitions: all of them, but for what Flyball does not have, which the answer tells."""
+    return await _imported(call, Import(call.node))
+
+
+async def import_vhost(call: Call) -> Response:
+    """Import the policies, queues, exchanges and bindings of a virtual host; see the import of all definitions."""
+    return await _imported(call, Import(call.node, call.vhost))
+
+
+async def _imported(call: Call, wanted: Import) -> Response:
+    await wanted.read(await call.document(MOST_BYTES, is_rich=True))
+    await wanted.apply(call)
+    return answer({"left_out": wanted.left_out}) if wanted.left_out else done()

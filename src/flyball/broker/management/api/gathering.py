@@ -1,0 +1,288 @@
+"""What the nodes of the domain know of queues and connections, put together: one fact for each, whoever told it.
+
+Nothing here knows RabbitMQ's names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping
+from operator import attrgetter
+from typing import Any
+
+from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.management import inspection
+from flyball.broker.management.api.answers import QUICK_SLICE, in_slices
+from flyball.broker.management.api.context import ApiContext, Call, Right
+from flyball.broker.management.api.statistics import Facts
+from flyball.broker.node.node import Node
+from flyball.broker.store.registry import NodeRecord
+from flyball.errors import ClusterError, QueueNotFound
+from flyball.model import Queue
+
+QUEUE = "queue"
+"""What other nodes are asked for to know one queue of theirs."""
+
+CLOSE = "close_connection"
+
+COUNTS: Mapping[str, Callable[[WorkingQueue], int]] = {
+    "ready": len,
+    "unacked": lambda working: working.unacked,
+    "messages": lambda working: len(working) + working.unacked,
+    "parked": lambda working: len(working.parked),
+    "consumers": lambda working: len(working.consumers),
+    "published": attrgetter("arrived"),
+    "delivered": attrgetter("delivered"),
+    "delivered_no_ack": attrgetter("delivered_no_ack"),
+    "got": attrgetter("got"),
+    "got_no_ack": attrgetter("got_no_ack"),
+    "redelivered": attrgetter("redelivered"),
+    "acknowledged": attrgetter("acknowledged"),
+}
+"""What is counted of a queue, as in its facts, and what the members of a clustered one have together."""
+
+GROWING = tuple(name for name in COUNTS if name not in ("consumers", "parked"))
+"""Those of which it is told how fast they grow."""
+
+_GROWN = attrgetter("arrived", "delivered", "delivered_no_ack", "got", "got_no_ack", "redelivered", "acknowledged")
+"""Those that the queue has counted, in one look: there may be ten thousand to look at."""
+
+
+def install(context: ApiContext) -> None:
+    """Let other nodes ask this one for what the API needs of it."""
+    node = context.node
+
+    async def queue(vhost: str, name: str) -> dict[str, Any] | None:
+        working = node.hub.broker.engine.find_queue(name, vhost)
+        return None if working is None else inspection.queue_facts(node, working)
+
+    async def close(name: str, reason: str) -> bool:
+        return inspection.close_connection(node, name, reason)
+
+    context.everywhere.provide(QUEUE, queue)
+    context.everywhere.provide(CLOSE, close)
+
+
+def nodes(node: Node) -> dict[str, NodeRecord]:
+    """Return the nodes of the domain that may come back by themselves, by name, the oldest first."""
+    here = node.membership.node_id
+    records = sorted(node.membership.nodes, key=lambda record: record.id)
+    # A store in memory does not know how the node is called.
+    return {
+        node.hub.company.name if record.id == here else record.name: record
+        for record in records
+        if not record.is_gone
+    }
+
+
+class ListedQueue:
+    """A queue of a list. All there is to say of it is found only if it comes to that: a page shows few of many."""
+
+    __slots__ = ("_node", "_owner", "_queue", "_told", "_working")
+
+    def __init__(self, node: Node, queue: Queue, working: WorkingQueue | None, owner: int) -> None:
+        """It is served here, or by the node with the id `owner`; or it is a clustered one and both."""
+        self._node = node
+        self._queue = queue
+        self._working = working
+        self._owner = owner
+        self._told: list[Facts] = []
+
+    @property
+    def name(self) -> str:
+        return self._queue.name
+
+    @property
+    def vhost(self) -> str:
+        return self._queue.vhost
+
+    def add(self, facts: Facts) -> None:
+        """Note what another node has told of it."""
+        self._told.append(facts)
+
+    def count(self, name: str) -> int | None:
+        """Return a count of the queue; None if its node does not answer."""
+        if self.is_down:
+            return None
+        here = 0 if self._working is None else COUNTS[name](self._working)
+        elsewhere: int = sum(facts[name] for facts in self._told)
+        return here + elsewhere
+
+    @property
+    def is_down(self) -> bool:
+        """Whether its node does not answer."""
+        return self._working is None and not self._told
+
+    def counts(self) -> dict[str, int] | None:
+        """Return the counts of the queue whose growth is told; None if its node does not answer."""
+        if self.is_down:
+            return None
+        working = self._working
+        if working is None:
+            found = dict.fromkeys(GROWING, 0)
+        else:
+            ready, unacked = len(working), working.unacked
+            found = dict(zip(GROWING, (ready, unacked, ready + unacked, *_GROWN(working)), strict=True))
+        for facts in self._told:
+            found = {name: value + facts[name] for name, value in found.items()}
+        return found
+
+    def facts(self) -> Facts:
+        """Return all that is known of it; if its node does not answer, its declaration, and that it is down."""
+        found = list(self._told)
+        if self._working is not None:
+            found.insert(0, inspection.queue_facts(self._node, self._working))
+        if not found:
+            return _unknown(self._node, self._queue, self._owner)
+        return functools.reduce(_together, found)
+
+
+async def queues(call: Call, vhosts: Collection[str]) -> list[ListedQueue]:
+    """Return the queues of all nodes in some virtual hosts, by virtual host and name. A clustered one is one."""
+    node = call.node
+    found: dict[tuple[str, str], ListedQueue] = {}
+    async for some in in_slices(node.hub.broker.engine.queues, QUICK_SLICE):
+        for working in some:
+            queue = working.queue
+            if queue.vhost in vhosts:
+                found[queue.vhost, queue.name] = ListedQueue(node, queue, working, node.membership.node_id)
+    async for others in in_slices(node.hub.directory.all(), QUICK_SLICE):
+        for remote in others:
+            place = (remote.queue.vhost, remote.queue.name)
+            if place not in found and remote.queue.vhost in vhosts:
+                found[place] = ListedQueue(node, remote.queue, None, remote.owner)
+    for told in (await call.context.everywhere.ask_others("queues")).values():
+        async for facts_of_some in in_slices(told, QUICK_SLICE):
+            for facts in facts_of_some:
+                listed = found.get((facts["vhost"], facts["name"]))
+                if listed is not None:
+                    listed.add(facts)
+    return [found[place] for place in sorted(found)]
+
+
+def queue_count(node: Node) -> int:
+    """Return how many queues there are on all nodes. A clustered one is one."""
+    here, directory = [working.queue for working in node.hub.broker.engine.queues], node.hub.directory
+    members = [queue for queue in here if queue.member]
+    in_both = sum(directory.find(queue.vhost, queue.name) is not None for queue in members)
+    return len(here) + directory.name_count - in_both
+
+
+def exchange_count(node: Node, vhosts: Iterable[str]) -> int:
+    """Return how many exchanges some virtual hosts have: all nodes have the same."""
+    return sum(len(node.topology.router(vhost)) for vhost in vhosts)
+
+
+async def queue(call: Call, vhost: str, name: str) -> Facts:
+    """Return one queue, wherever it is served. Raises QueueNotFound."""
+    node = call.node
+    working = node.hub.broker.engine.find_queue(name, vhost)
+    remotes = node.hub.directory.members(vhost, name)
+    if working is not None:
+        found = ListedQueue(node, working.queue, working, node.membership.node_id)
+    elif remotes:
+        found = ListedQueue(node, remotes[0].queue, None, remotes[0].owner)
+    else:
+        raise QueueNotFound(name, vhost)
+    for remote in remotes:
+        owner = node.hub.company.name_of(remote.owner)
+        with contextlib.suppress(ClusterError):
+            facts = await call.context.everywhere.ask_node(owner, QUEUE, {"vhost": vhost, "name": name})
+            if facts is not None:
+                found.add(facts)
+    return found.facts()
+
+
+def _together(one: Facts, other: Facts) -> Facts:
+    """Return two members of a clustered queue as one queue."""
+    ages = [facts["head_age_s"] for facts in (one, other) if facts["head_age_s"] is not None]
+    return {
+        **one,
+        **{name: one[name] + other[name] for name in (*COUNTS, "in_memory")},
+        **{name: _if_both_known(one[name], other[name]) for name in ("ready_bytes", "unacked_bytes")},
+        "head_age_s": max(ages, default=None),
+        "members": [*one.get("members", [one["node"]]), other["node"]],
+    }
+
+
+def _if_both_known(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+def _unknown(node: Node, queue: Queue, owner: int) -> Facts:
+    return {
+        "id": queue.id,
+        "vhost": queue.vhost,
+        "name": queue.name,
+        "durable": queue.durable,
+        "exclusive": queue.exclusive,
+        "auto_delete": queue.auto_delete,
+        "arguments": inspection.plain(queue.arguments),
+        "type": queue.arguments.get("x-queue-type", "classic"),
+        "member": queue.member,
+        "node": node.hub.company.name_of(owner),
+        "state": "down",
+    }
+
+
+async def connections(call: Call) -> list[Facts]:
+    """Return the connections of all nodes that the user may know of: its own, or all."""
+    return await _own(call, "connections")
+
+
+async def channels(call: Call) -> list[Facts]:
+    """Return the channels of all nodes that the user may know of: its own, or all."""
+    return await _own(call, "channels")
+
+
+async def _own(call: Call, what: str) -> list[Facts]:
+    everything: list[Facts] = list(await call.context.everywhere.list_all(what))
+    if not call.has(Right.MONITORING):
+        everything = [facts for facts in everything if facts["user"] == call.user.name]
+    return sorted(everything, key=lambda facts: str(facts["name"]))
+
+
+async def consumers(call: Call, vhosts: Collection[str]) -> list[Facts]:
+    """Return the consumers of queues in some virtual hosts."""
+    everything = await call.context.everywhere.list_all("consumers")
+    return _sorted_consumers([facts for facts in everything if facts["queue_vhost"] in vhosts])
+
+
+async def consumers_of_queue(call: Call, vhost: str, name: str) -> list[Facts]:
+    """Return the consumers of one queue: the nodes tell of no others."""
+    return _sorted_consumers(await call.context.everywhere.list_all("consumers", {"queue": (vhost, name)}))
+
+
+def _sorted_consumers(found: Iterable[Facts]) -> list[Facts]:
+    return sorted(found, key=lambda facts: (facts["queue_vhost"], facts["queue"], facts["channel"], facts["tag"]))
+
+
+async def published_by_exchange(call: Call) -> dict[tuple[str, str], int]:
+    """Return how many messages were published to each exchange, by virtual host and name."""
+    found: dict[tuple[str, str], int] = {}
+    for facts in await call.context.everywhere.list_all("exchanges"):
+        place = (facts["vhost"], facts["name"])
+        found[place] = found.get(place, 0) + facts["published"]
+    return found
+
+
+async def totals(call: Call) -> tuple[dict[str, float], dict[str, float]]:
+    """Return what all nodes count together, and how fast that grows."""
+    counts = await call.context.everywhere.ask_all("totals")
+    rates = await call.context.everywhere.ask_all("rates")
+    return summed(counts.values()), summed(rates.values())
+
+
+def summed(parts: Collection[Mapping[str, float]]) -> dict[str, float]:
+    """Return the sums of values of the same name."""
+    found: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            found[name] = found.get(name, 0) + value
+    return found
+
+
+async def close_connection(call: Call, facts: Facts, reason: str) -> None:
+    """Close a connection on the node that has it: another node may have one of the same name."""
+    await call.context.everywhere.ask_node(facts["node"], CLOSE, {"name": facts["name"], "reason": reason})

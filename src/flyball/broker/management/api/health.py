@@ -1,0 +1,134 @@
+"""Health checks, as RabbitMQ's API has them: 200 if all is well, else 503 with what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from starlette.responses import Response
+
+from flyball.broker.management import inspection
+from flyball.broker.management.api import nodes
+from flyball.broker.management.api.answers import Refused, answer
+from flyball.broker.management.api.certificates import valid_until
+from flyball.broker.management.api.context import ApiContext, ApiRoute, Call, Right
+from flyball.broker.management.api.inside import CHANNEL, channel
+from flyball.broker.wire import amqp
+
+TEST_QUEUE = "aliveness-test"
+TEST_BODY = b"test_message"
+
+PROTOCOLS = {"amqp091": "amqp", "amqp0.9.1": "amqp", "amqps": "amqp/ssl", "amqp091/ssl": "amqp/ssl"}
+"""How else tools call a listener."""
+
+UNITS_DAYS = {"days": 1, "weeks": 7, "months": 30, "years": 365}
+
+
+def routes(context: ApiContext) -> list[ApiRoute]:
+    checks = {
+        "alarms": check_alarms,
+        "local-alarms": check_local_alarms,
+        "port-listener/{port}": check_port,
+        "protocol-listener/{protocol}": check_protocol,
+        "virtual-hosts": check_vhosts,
+        "node-is-quorum-critical": check_quorum,
+        "node-is-mirror-sync-critical": check_mirrors,
+        "certificate-expiration/{within}/{unit}": check_certificates,
+    }
+    return [
+        context.get("/aliveness-test/{vhost}", test_aliveness),
+        *(context.get(f"/health/checks/{path}", check, Right.MANAGEMENT) for path, check in checks.items()),
+        context.get("/healthchecks/node", check_local_alarms, Right.MANAGEMENT),
+    ]
+
+
+def _fine(**more: Any) -> Response:
+    return answer({"status": "ok", **more})
+
+
+def _failed(reason: str, **more: Any) -> Response:
+    return answer({"status": "failed", "reason": reason, **more}, 503)
+
+
+async def test_aliveness(call: Call) -> Response:
+    """Whether a message can be published to a queue of a virtual host and got from there."""
+    async with channel(call, call.vhost) as inside:
+        declare = amqp.QueueDeclare(CHANNEL, TEST_QUEUE, False, False, False, False, False, {})
+        await inside.call(declare, amqp.QueueDeclareOk)
+        await inside.publish("", TEST_QUEUE, amqp.NO_PROPERTIES, TEST_BODY)
+        found = await inside.get(TEST_QUEUE, no_ack=True)
+    return _fine() if found is not None else _failed(f"nothing came out of queue '{TEST_QUEUE}'")
+
+
+async def check_alarms(call: Call) -> Response:
+    """Whether no node of the domain is short of something."""
+    return _alarms(await call.context.everywhere.ask_all("node"), "There are alarms in effect in the cluster")
+
+
+async def check_local_alarms(call: Call) -> Response:
+    """Whether this node is not short of anything."""
+    here = {call.node.hub.company.name: {"alarms": inspection.alarms(call.node)}}
+    return _alarms(here, "There are alarms in effect on the node")
+
+
+def _alarms(told: Mapping[str, Mapping[str, Any]], reason: str) -> Response:
+    found = [{"node": name, "resource": alarm} for name, facts in told.items() for alarm in facts["alarms"]]
+    return _failed(reason, alarms=found) if found else _fine()
+
+
+async def check_port(call: Call) -> Response:
+    """Whether this node listens on a port."""
+    text = call.part("port")
+    if not text.isdecimal() or len(text) > 5:
+        raise Refused(400, f"{text!r} is no port: give a number")
+    port, ports = int(text), sorted(address.port for address in call.node.addresses.values())
+    return _fine(port=port) if port in ports else _failed("No active listener", missing=port, ports=ports)
+
+
+async def check_protocol(call: Call) -> Response:
+    """Whether this node listens for a protocol: amqp091, amqp091/ssl, http, telesto, thorbang."""
+    protocol = PROTOCOLS.get(call.part("protocol"), call.part("protocol"))
+    known = [nodes.PROTOCOLS.get(name, name) for name in call.node.addresses]
+    if protocol in known:
+        return _fine(protocol=protocol)
+    return _failed("No active listener", missing=protocol, protocols=known)
+
+
+async def check_vhosts(call: Call) -> Response:
+    """Whether all virtual hosts are served: those of Flyball always are."""
+    return _fine()
+
+
+async def check_quorum(call: Call) -> Response:
+    """Whether this node could stop and no queue would be lost: the store, not the node, keeps what is durable."""
+    return _fine()
+
+
+async def check_mirrors(call: Call) -> Response:
+    """Whether this node could stop and no mirror would be lost: there are no mirrors."""
+    return _fine()
+
+
+async def check_certificates(call: Call) -> Response:
+    """Whether the certificate of the TLS listener is still valid after so many days, weeks, months or years."""
+    within, unit = call.part("within"), call.part("unit")
+    if unit not in UNITS_DAYS:
+        raise Refused(400, f"Time unit not recognised: {unit}; give {', '.join(UNITS_DAYS)}")
+    if not within.isdecimal() or len(within) > 4:
+        raise Refused(400, f"Invalid expiration period: {within!r}; give a number up to 9999")
+    settings = call.node.settings
+    if settings.amqps is None or settings.tls_cert is None:
+        return _fine()
+    end = valid_until(settings.tls_cert)
+    if end > datetime.now(UTC) + timedelta(days=int(within) * UNITS_DAYS[unit]):
+        return _fine()
+    address = call.node.addresses["amqps"]
+    expired = {
+        "node": call.node.hub.company.name,
+        "protocol": "amqp/ssl",
+        "interface": address.host,
+        "port": address.port,
+        "cert_expires_on": [f"{end:%Y-%m-%d %H:%M:%S}"],
+    }
+    return _failed("Certificates expiring", expired=[expired])

@@ -1,0 +1,414 @@
+"""An import of definitions: checked as a whole before anything is done, then done as clients and people do it.
+
+What Flyball does not have is left out, and told. What is wrong is refused with all the rest. To import the same again
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from flyball.broker.cluster.domain_file import read_sections
+from flyball.broker.cluster.plan import Step, plan_of
+from flyball.broker.core.passwords import check_hash
+from flyball.broker.engine.access import check_tags
+from flyball.broker.engine.limits import MAX_QUEUES
+from flyball.broker.engine.patterns import check_name, compile_pattern
+from flyball.broker.engine.policies import KEYS, check_policy
+from flyball.broker.engine.routing import Router
+from flyball.broker.engine.traits import check_alike, check_declaration
+from flyball.broker.management.api import definitions_own as own
+from flyball.broker.management.api import fields
+from flyball.broker.management.api.answers import in_slices
+from flyball.broker.management.api.bindings_changes import bind
+from flyball.broker.management.api.context import Call
+from flyball.broker.management.api.exchanges_changes import declaration as exchange_declaration
+from flyball.broker.management.api.inside import DirectChannel, channel
+from flyball.broker.management.api.limits import COMPONENT
+from flyball.broker.management.api.policies import settings_of
+from flyball.broker.management.api.queues_changes import declaration as queue_declaration
+from flyball.broker.management.api.users import HASHING_ALGORITHM, secret_of
+from flyball.broker.management.commands import manage
+from flyball.broker.node.node import Node
+from flyball.broker.wire import amqp
+from flyball.errors import ClusterError, InvalidArgument, QueueNotFound, RequestError
+from flyball.model import Binding, Destination, Exchange, Policy, Queue
+
+AT_ONCE = 32
+"""So many declarations are under way at a time: they share the commits of the store."""
+
+MOST_TOLD = 10
+"""So many problems are told at once."""
+
+EXCHANGE_TYPES = frozenset({"direct", "fanout", "topic", "headers"})
+QUEUE_TYPES = frozenset({"classic", "quorum"})
+APPLY_TO = frozenset({"all", "queues", "exchanges"})
+IGNORED_PARAMETERS = frozenset({"cluster_name", "internal_cluster_id", "cluster_tags"})
+"""What RabbitMQ keeps of its own cluster, and always exports."""
+
+T = TypeVar("T")
+Read = Callable[[fields.Document], None]
+
+
+class Import:
+    """Definitions on their way in: first `read`, then `apply`."""
+
+    def __init__(self, node: Node, vhost: str | None = None) -> None:
+        """With a virtual host only what belongs to one is imported, into that."""
+        self._node = node
+        self._vhost = vhost
+        self._access = node.hub.authority.access
+        self.left_out: list[dict[str, str]] = []
+        """What will not be imported, and why."""
+        self._vhosts: list[str] = []
+        self._users: dict[str, dict[str, Any]] = {}
+        self._permissions: list[dict[str, str]] = []
+        self._vhost_limits: dict[str, dict[str, int]] = {}
+        self._user_limits: dict[str, dict[str, int]] = {}
+        self._policies: list[Policy] = []
+        self._exchanges: list[tuple[str, amqp.ExchangeDeclare]] = []
+        self._queues: dict[tuple[str, str], amqp.QueueDeclare] = {}
+        self._clusters: dict[tuple[str, str], dict[str, Any]] = {}
+        self._topics: list[dict[str, Any]] = []
+        self._steps: Sequence[Step] = ()
+        """What makes the clustered queues and topics as they are wanted."""
+        self._bindings: list[Binding] = []
+        self._routers: dict[str, Router] = {}
+        """The exchanges and bindings as they will be."""
+        self._missing: set[tuple[str, str, str]] = set()
+        """Queues and exchanges that are left out, by kind, virtual host and name."""
+
+    # Reading
+
+    async def read(self, document: fields.Document) -> None:
+        """Find out what is to be done. Raises InvalidArgument, which names what is wrong."""
+        problems: list[str] = []
+        for section, kind, read in (
+            ("vhosts", "vhost", self._read_vhost),
+            ("users", "user", self._read_user),
+            ("permissions", "permission", self._read_permission),
+            ("topic_permissions", "topic permission", self._leave_out_topic_permission),
+            ("parameters", "parameter", self._read_parameter),
+            ("global_parameters", "global parameter", self._leave_out_parameter),
+            ("policies", "policy", self._read_policy),
+            ("exchanges", "exchange", self._read_exchange),
+            ("queues", "queue", self._read_queue),
+            (own.CLUSTERS, "clustered queue", self._read_cluster),
+            (own.TOPICS, "topic", self._read_topic),
+            ("bindings", "binding", self._read_binding),
+            (own.BINDINGS, "binding", self._read_binding),
+        ):
+            async for some in in_slices(_items(document, section)):
+                for item in some:
+                    try:
+                        read(item)
+                    except RequestError as error:
+                        problems.append(f"{kind} {_named(item)}: {error}")
+        try:
+            await self._plan_own()
+        except ClusterError as error:
+            problems.append(str(error))
+        problems += self._check_queue_limits()
+        if problems:
+            more = f"; and {len(problems) - MOST_TOLD} more" if len(problems) > MOST_TOLD else ""
+            raise InvalidArgument(f"nothing was imported. {'; '.join(problems[:MOST_TOLD])}{more}")
+
+    def _leave_out(self, kind: str, item: fields.Document, reason: str) -> None:
+        self.left_out.append({"kind": kind, "name": _named(item), "reason": reason})
+
+    def _is_for_all(self, kind: str, item: fields.Document) -> bool:
+        """Whether what belongs to no virtual host is imported."""
+        if self._vhost is not None:
+            self._leave_out(kind, item, "an import into a virtual host takes only what belongs to one")
+        return self._vhost is None
+
+    def _read_vhost(self, item: fields.Document) -> None:
+        if self._is_for_all("vhost", item):
+            name = fields.text(item, "name")
+            check_name("vhost", name)
+            self._vhosts.append(name)
+
+    def _read_user(self, item: fields.Document) -> None:
+        if not self._is_for_all("user", item):
+            return
+        name, tags = fields.text(item, "name"), fields.names(item, "tags")
+        check_name("user", name)
+        check_tags(tuple(tags))
+        is_foreign = bool(item.get("password_hash")) and item.get("hashing_algorithm") != HASHING_ALGORITHM
+        if item.get("password") is None and is_foreign:
+            self._read_foreign_user(item, name, tags)
+            return
+        secret = secret_of(item)
+        if secret.get("password_hash") is not None:
+            check_hash(str(secret["password_hash"]))
+        self._users[name] = {"name": name, "tags": tags, **secret}
+        self._read_user_limits(item, name)
+
+    def _read_user_limits(self, item: fields.Document, name: str) -> None:
+        if item.get("limits") is not None:
+            limits = fields.table(item, "limits")
+            self._user_limits[name] = dict(self._node.hub.authority.user_limits.check(limits))
+
+    def _read_foreign_user(self, item: fields.Document, name: str, tags: list[str]) -> None:
+        """Take a user in whose password only RabbitMQ can check."""
+        algorithm = item.get("hashing_algorithm") or "RabbitMQ"
+        reason = f"its password_hash of {algorithm} cannot be checked by Flyball; "
+        if self._access.find_user(name) is None:
+            self._users[name] = {"name": name, "tags": tags, "password": None}
+            reason += f"it has no password until you set one: flyball user password {name}"
+        else:
+            reason += "the user of that name stays as it is"
+        self._leave_out("password of user", item, reason)
+
+    def _read_permission(self, item: fields.Document) -> None:
+        if not self._is_for_all("permission", item):
+            return
+        found = {name: fields.text(item, name) for name in ("user", "vhost", "configure", "write", "read")}
+        for name in ("configure", "write", "read"):
+            compile_pattern(found[name])
+        self._check_vhost(found["vhost"])
+        if found["user"] not in self._users:
+            self._access.user(found["user"])
+        self._permissions.append(found)
+
+    def _leave_out_topic_permission(self, item: fields.Document) -> None:
+        self._leave_out("topic permission", item, "Flyball has no permissions by topics")
+
+    def _read_parameter(self, item: fields.Document) -> None:
+        if fields.text(item, "component", "") != COMPONENT:
+            self._leave_out_parameter(item)
+            return
+        vhost, limits = self._vhost_of(item), fields.table(item, "value")
+        self._vhost_limits[vhost] = dict(self._node.hub.authority.vhost_limits.check(limits))
+
+    def _check_queue_limits(self) -> list[str]:
+        """Return what is wrong with the number of queues that there would be, in RabbitMQ's words."""
+        problems: list[str] = []
+        new = Counter(vhost for vhost, name in self._queues if self._existing_queue(vhost, name) is None)
+        for vhost, count in new.items():
+            limits = self._vhost_limits.get(vhost, self._node.hub.authority.vhost_limits.of(vhost))
+            limit = limits.get(MAX_QUEUES, -1)
+            present = self._node.topology.queue_count(vhost)
+            if 0 <= limit < present + count:
+                problems.append(
+                    f'adding {count} queue(s) to virtual host "{vhost}" would exceed the limit of {limit} queue(s):'
+                    f" it has {present}"
+                )
+        return problems
+
+    def _leave_out_parameter(self, item: fields.Document) -> None:
+        if fields.text(item, "name", "") not in IGNORED_PARAMETERS:
+            self._leave_out("parameter", item, "Flyball has no such parameters")
+
+    def _read_policy(self, item: fields.Document) -> None:
+        settings = settings_of(item)
+        if settings["apply_to"] not in APPLY_TO:
+            self._leave_out("policy", item, f"policies for {settings['apply_to']} are not known to Flyball")
+            return
+        unknown = sorted(settings["definition"].keys() - KEYS.keys())
+        settings["definition"] = {name: value for name, value in settings["definition"].items() if name in KEYS}
+        if unknown:
+            what = "policy" if not settings["definition"] else "settings of policy"
+            self._leave_out(what, item, f"Flyball has no {', '.join(unknown)}")
+        if not settings["definition"]:
+            return
+        compile_pattern(settings["pattern"])
+        policy = Policy(fields.text(item, "name"), vhost=self._vhost_of(item), **settings)
+        check_policy(policy)
+        self._policies.append(policy)
+
+    def _read_exchange(self, item: fields.Document) -> None:
+        vhost, name = self._vhost_of(item), fields.text(item, "name")
+        declaration = exchange_declaration(name, item)
+        if declaration.type not in EXCHANGE_TYPES:
+            self._missing.add((Destination.EXCHANGE, vhost, name))
+            self._leave_out("exchange", item, f"Flyball has no exchanges of type {declaration.type}")
+            return
+        exchange = Exchange(
+            name,
+            declaration.type,
+            vhost,
+            declaration.durable,
+            declaration.auto_delete,
+            declaration.internal,
+            declaration.arguments,
+        )
+        self._router(vhost).declare(exchange)
+        self._exchanges.append((vhost, declaration))
+
+    def _read_queue(self, item: fields.Document) -> None:
+        vhost, name = self._vhost_of(item), fields.text(item, "name")
+        declaration = queue_declaration(name, item)
+        kind = fields.text(declaration.arguments, "x-queue-type", "classic")
+        if kind not in QUEUE_TYPES or name.startswith("amq."):
+            is_known = kind in QUEUE_TYPES
+            reason = "its name is one of the broker's own" if is_known else f"Flyball has no queues of type {kind}"
+            self._missing.add((Destination.QUEUE, vhost, name))
+            self._leave_out("queue", item, reason)
+            return
+        queue = Queue(0, name, vhost, declaration.durable, False, declaration.auto_delete, declaration.arguments)
+        check_declaration(queue)
+        existing = self._existing_queue(vhost, name)
+        if existing is not None:
+            check_alike(existing, queue)
+        self._queues[vhost, name] = declaration
+
+    def _read_cluster(self, item: fields.Document) -> None:
+        vhost, name = self._vhost_of(item), fields.text(item, "name")
+        if not own.has_domain(self._node):
+            self._missing.add((Destination.QUEUE, vhost, name))
+            self._leave_out("clustered queue", item, "this node is in no domain")
+            return
+        existing = self._existing_queue(vhost, name)
+        if (vhost, name) in self._queues or (existing is not None and not existing.member):
+            raise InvalidArgument("there is a queue of that name which is not clustered")
+        self._clusters[vhost, name] = {**item, "vhost": vhost}
+
+    def _read_topic(self, item: fields.Document) -> None:
+        vhost, name = self._vhost_of(item), fields.text(item, "name")
+        # A topic is an exchange that has the others bound to it.
+        self._router(vhost).declare(Exchange(name, "topic", vhost))
+        self._topics.append({**item, "vhost": vhost})
+
+    async def _plan_own(self) -> None:
+        """Find out what is to be done about clustered queues and topics. Raises ClusterError."""
+        if self._clusters or self._topics:
+            sections = {"clusters": list(self._clusters.values()), "topics": self._topics}
+            present = await own.present(self._node)
+            wanted = own.possible(read_sections(sections, "definitions"), present, self._leave_out)
+            self._steps = plan_of(wanted, present).steps
+
+    def _read_binding(self, item: fields.Document) -> None:
+        vhost, destination = self._vhost_of(item), fields.text(item, "destination")
+        kinds = {str(kind): kind for kind in Destination}
+        kind = kinds.get(fields.text(item, "destination_type", "queue"))
+        if kind is None:
+            raise InvalidArgument(f"the field 'destination_type' has to be {' or '.join(kinds)}")
+        source = fields.text(item, "source")
+        if not source and kind is Destination.QUEUE:
+            # Every queue is bound to the default exchange by itself.
+            return
+        if {(kind, vhost, destination), (Destination.EXCHANGE, vhost, source)} & self._missing:
+            self._leave_out("binding", item, "what it binds is left out")
+            return
+        if kind is Destination.QUEUE and not self._will_have_queue(vhost, destination):
+            raise QueueNotFound(destination, vhost)
+        key, arguments = fields.text(item, "routing_key", ""), fields.table(item, "arguments")
+        binding = Binding(source, destination, kind, key, arguments, vhost)
+        self._router(vhost).bind(binding)
+        self._bindings.append(binding)
+
+    def _vhost_of(self, item: fields.Document) -> str:
+        if self._vhost is not None:
+            return self._vhost
+        vhost = fields.text(item, "vhost")
+        self._check_vhost(vhost)
+        return vhost
+
+    def _check_vhost(self, vhost: str) -> None:
+        if vhost not in self._vhosts:
+            self._access.check_vhost(vhost)
+
+    def _will_have_queue(self, vhost: str, name: str) -> bool:
+        is_new = (vhost, name) in self._queues or (vhost, name) in self._clusters
+        return is_new or self._existing_queue(vhost, name) is not None
+
+    def _existing_queue(self, vhost: str, name: str) -> Queue | None:
+        working = self._node.topology.engine.find_queue(name, vhost)
+        found = self._node.topology.directory.find(vhost, name) if working is None else working
+        return None if found is None else found.queue
+
+    def _router(self, vhost: str) -> Router:
+        """Return a copy of the exchanges of a virtual host, where it shows whether others can be declared."""
+        router = self._routers.get(vhost)
+        if router is None:
+            router = self._routers[vhost] = Router(vhost)
+            if self._access.has_vhost(vhost):
+                for exchange in self._node.topology.router(vhost).exchanges:
+                    if router.find(exchange.name) is None:
+                        router.declare(exchange)
+        return router
+
+    # Doing it
+
+    async def apply(self, call: Call) -> None:
+        """Do it all. Raises StoreError or ClusterError, after which a part may be done: then import again."""
+        hub = self._node.hub
+        for vhost in self._vhosts:
+            if not self._access.has_vhost(vhost):
+                await manage(hub, "vhost.add", {"name": vhost})
+        for user in self._users.values():
+            await manage(hub, "user.put", user)
+        for user_name, limits in self._user_limits.items():
+            await manage(hub, "user.limits", {"user": user_name, "limits": limits})
+        for vhost, limits in self._vhost_limits.items():
+            await manage(hub, "vhost.limits", {"vhost": vhost, "limits": limits})
+        for permission in self._permissions:
+            await manage(hub, "permission.set", permission)
+        for policy in self._policies:
+            await hub.authority.set_policy(policy)
+        await self._declare(call, [(vhost, _exchange(method)) for vhost, method in self._exchanges])
+        await self._declare(call, [(vhost, _queue(method)) for (vhost, _), method in self._queues.items()])
+        for step in self._steps:
+            await manage(hub, step.command, step.arguments)
+        if self._clusters:
+            # Other nodes may have made their members.
+            await hub.company.catch_up()
+        await self._declare(call, [(binding.vhost, _binding(binding)) for binding in self._bindings])
+        await hub.company.followed()
+
+    async def _declare(self, call: Call, declarations: Sequence[tuple[str, _Declare]]) -> None:
+        by_vhost: dict[str, list[_Declare]] = {}
+        for vhost, declare in declarations:
+            by_vhost.setdefault(vhost, []).append(declare)
+        for vhost, some in by_vhost.items():
+            waiting = iter(some)
+
+            async def work(vhost: str = vhost, waiting: Iterable[_Declare] = waiting) -> None:
+                # Whoever may import may declare anything, as with RabbitMQ.
+                async with channel(call, vhost, is_trusted=True) as inside:
+                    for declare in waiting:
+                        await declare(inside)
+
+            await _all(work, min(AT_ONCE, len(some)))
+
+
+_Declare = Callable[[DirectChannel], Awaitable[object]]
+
+
+async def _all(work: Callable[[], Awaitable[None]], count: int) -> None:
+    """Work several times at once. Raises the first error of one."""
+    outcomes = await asyncio.gather(*[work() for _ in range(count)], return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+def _exchange(method: amqp.ExchangeDeclare) -> _Declare:
+    return lambda inside: inside.call(method, amqp.ExchangeDeclareOk)
+
+
+def _queue(method: amqp.QueueDeclare) -> _Declare:
+    return lambda inside: inside.call(method, amqp.QueueDeclareOk)
+
+
+def _binding(binding: Binding) -> _Declare:
+    return lambda inside: bind(inside, binding)
+
+
+def _items(document: fields.Document, section: str) -> list[Mapping[str, Any]]:
+    found = document.get(section, [])
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise InvalidArgument(f"{section!r} has to be a list of objects")
+    return found
+
+
+def _named(item: fields.Document) -> str:
+    """Return what tells an item from others, for people."""
+    if "source" in item:
+        return f"from '{item.get('source')}' to '{item.get('destination')}'"
+    name = item.get("name", item.get("user", "without a name"))
+    return f"'{name}' in vhost '{item['vhost']}'" if item.get("vhost") else f"'{name}'"

@@ -1,0 +1,38 @@
+"""How a request of the API reaches the broker: as an AMQP client inside the node, with the rights of its user."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+
+from flyball.broker.management.api.context import Call
+from flyball.broker.node.node import Node
+from flyball.broker.protocols.amqp.direct import CHANNEL, DirectChannel, direct_channel
+
+__all__ = ["CHANNEL", "DirectChannel", "channel", "has_exchange", "has_queue"]
+
+
+def channel(call: Call, vhost: str, *, is_trusted: bool = False) -> AbstractAsyncContextManager[DirectChannel]:
+    """Open a channel for whoever asks; see `direct_channel`."""
+    client = call.request.client
+    peer = None if client is None else (client.host, client.port)
+    return direct_channel(call.node.hub, call.node.amqp, call.user, vhost, peer=peer, is_trusted=is_trusted)
+
+
+async def has_queue(node: Node, vhost: str, name: str) -> bool:
+    """Whether there is such a queue, on whichever node; one may just have made it."""
+    if _knows_queue(node, vhost, name):
+        return True
+    await node.hub.company.catch_up()
+    return _knows_queue(node, vhost, name)
+
+
+async def has_exchange(node: Node, vhost: str, name: str) -> bool:
+    """Whether there is such an exchange; another node may just have made it."""
+    if node.topology.router(vhost).find(name) is None:
+        await node.hub.company.catch_up()
+    return node.topology.router(vhost).find(name) is not None
+
+
+def _knows_queue(node: Node, vhost: str, name: str) -> bool:
+    found = node.topology.engine.find_queue(name, vhost)
+    return found is not None or node.topology.directory.find(vhost, name) is not None

@@ -1,0 +1,146 @@
+"""What may be asked of a list: an order, some fields, one page, names that fit. As in RabbitMQ's management API.
+
+Knows nothing of what is listed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from starlette.datastructures import QueryParams
+from starlette.responses import Response
+
+from flyball.broker.engine.patterns import compile_pattern
+from flyball.broker.management.api.answers import QUICK_SLICE, Refused, fields_of, json_text, mapped, only, stream
+from flyball.errors import InvalidPattern
+
+T = TypeVar("T")
+
+DEFAULT_PAGE_SIZE = 100
+MOST_PAGE_SIZE = 500
+MOST_DIGITS = 20
+
+Key = Callable[[T], Any]
+Keys = Mapping[str, Callable[[Any], Any]]
+"""By the names of fields, how to get them from an item without making all of its document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is wanted of a list."""
+
+    columns: tuple[str, ...] = ()
+    sort: str = ""
+    is_reversed: bool = False
+    page: int = 0
+    """From 1; 0 for everything, which is no page then."""
+    page_size: int = DEFAULT_PAGE_SIZE
+    name: str = ""
+    is_regex: bool = False
+
+    @classmethod
+    def of(cls, query: QueryParams) -> Wish:
+        """Read the parameters of a request. Raises Refused."""
+        columns = tuple(name for name in query.get("columns", "").split(",") if name)
+        page, page_size = query.get("page"), query.get("page_size")
+        return cls(
+            columns=columns,
+            sort=query.get("sort", ""),
+            is_reversed=query.get("sort_reverse", "false") == "true",
+            page=0 if page is None else _number("page", page, math.inf),
+            page_size=DEFAULT_PAGE_SIZE if page_size is None else _number("page_size", page_size, MOST_PAGE_SIZE),
+            name=query.get("name", ""),
+            is_regex=query.get("use_regex", "false") == "true",
+        )
+
+
+def _number(name: str, text: str, most: float) -> int:
+    # Python reads no number of thousands of digits.
+    if text.isdecimal() and len(text) <= MOST_DIGITS and 1 <= int(text) <= most:
+        return int(text)
+    limit = "or more" if most == math.inf else f"to {most}"
+    word = "invalid_pagination_parameters" if text.isdecimal() else "bad_request"
+    raise Refused(400, f"{name} is {text[:MOST_DIGITS]!r}: give a number, 1 {limit}", word=word)
+
+
+async def listing(wish: Wish, items: Sequence[T], document: Callable[[T], Mapping[str, Any]], keys: Keys) -> Response:
+    """Answer with the documents of the items, as wished. The items come in the order that holds if none is wished.
+
+    `keys` saves making documents of items that are not on the page. Without a name there, no name fits.
+    """
+    shown = _shown(wish, document, keys)
+    if not wish.page:
+        return stream(await _sorted(wish, items, document, keys), shown)
+    fitting = await _named(wish, items, keys.get("name", lambda item: ""))
+    first = (wish.page - 1) * wish.page_size
+    if first and first >= len(fitting):
+        text = f"Page out of range, page: {wish.page} page size: {wish.page_size}, len: {len(fitting)}"
+        raise Refused(400, text, word="page_out_of_range")
+    ordered = await _sorted(wish, fitting, document, keys)
+    on_page = ordered[first : first + wish.page_size]
+    before = {"filtered_count": len(fitting), "item_count": len(on_page)}
+    after = {
+        "page": wish.page,
+        "page_count": math.ceil(len(fitting) / wish.page_size),
+        "page_size": wish.page_size,
+        "total_count": len(items),
+    }
+    return stream(on_page, shown, (json_text(before)[:-1] + ',"items":', "," + json_text(after)[1:]))
+
+
+def _shown(wish: Wish, document: Callable[[T], Mapping[str, Any]], keys: Keys) -> Callable[[T], Any]:
+    """Return what makes of an item what is told of it."""
+    is_flat = not any("." in name for name in wish.columns)
+    if wish.columns and is_flat and keys.keys() >= set(wish.columns):
+        return lambda item: {name: keys[name](item) for name in wish.columns}
+    fields = fields_of(wish.columns)
+    return lambda item: only(document(item), fields)
+
+
+async def _named(wish: Wish, items: Sequence[T], name_of: Callable[[T], Any]) -> Sequence[T]:
+    """Return the items whose names fit."""
+    if not wish.name:
+        return items
+    names = [str(name_of(item)) for item in items]
+    if not wish.is_regex:
+        text = wish.name.lower()
+        return [item for item, name in zip(items, names, strict=True) if text in name.lower()]
+    try:
+        pattern = compile_pattern(wish.name, ignores_case=True)
+    except InvalidPattern as error:
+        raise Refused(400, str(error)) from error
+    fits = await mapped(names, pattern.fits, QUICK_SLICE)
+    return [item for item, does_fit in zip(items, fits, strict=True) if does_fit]
+
+
+async def _sorted(
+    wish: Wish, items: Sequence[T], document: Callable[[T], Mapping[str, Any]], keys: Keys
+) -> Sequence[T]:
+    if not wish.sort:
+        return items[::-1] if wish.is_reversed else items
+    get = keys.get(wish.sort)
+    if get is None:
+        path = wish.sort.split(".")
+        values = await mapped(items, lambda item: _rank(_at(document(item), path)))
+    else:
+        values = await mapped(items, lambda item: _rank(get(item)), QUICK_SLICE)
+    order = sorted(range(len(items)), key=values.__getitem__, reverse=wish.is_reversed)
+    return [items[place] for place in order]
+
+
+def _at(value: Any, path: Sequence[str]) -> Any:
+    for part in path:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _rank(value: Any) -> tuple[int, Any]:
+    """Return what puts values of all kinds in one order: nothing, numbers, texts, all else."""
+    if value is None:
+        return 0, 0
+    if isinstance(value, int | float):
+        return 1, value
+    return (2, value) if isinstance(value, str) else (3, json_text(value))

@@ -1,0 +1,238 @@
+"""Messages published to an exchange and got from a queue, by single requests: for people and tests, not programs."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import weakref
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+
+from flyball.broker.management.api import fields
+from flyball.broker.management.api.answers import answer, stream
+from flyball.broker.management.api.bodies import Bodies
+from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call
+from flyball.broker.management.api.inside import DirectChannel, channel
+from flyball.broker.management.inspection import plain
+from flyball.broker.wire.amqp import BasicGetOk, Properties, read_table, write_table
+from flyball.errors import InvalidArgument
+
+T = TypeVar("T")
+
+MOST_PUBLISH_BYTES = 32 * 1024 * 1024
+"""So long is the document with a message at most."""
+
+MOST_GOT_BYTES = 16 * 1024 * 1024
+"""When the messages of an answer have so many bytes no more are added."""
+
+MESSAGE_COST_BYTES = 2048
+"""What a message counts beside its body."""
+
+_TEXTS = (
+    "content_type",
+    "content_encoding",
+    "correlation_id",
+    "reply_to",
+    "expiration",
+    "message_id",
+    "type",
+    "user_id",
+    "app_id",
+    "cluster_id",
+)
+_OCTETS = ("delivery_mode", "priority")
+
+ACK_MODES = {
+    "ack_requeue_true": None,
+    "ack_requeue_false": None,
+    "reject_requeue_true": True,
+    "reject_requeue_false": False,
+}
+"""How messages are got; and of those that are rejected then, whether they go back to their queue."""
+
+_REMOVED = "ack_requeue_false"
+
+_PUBLISH = Body(
+    {"properties": "object", "routing_key": "string", "payload": "string", "payload_encoding": "string"},
+    ("properties", "routing_key", "payload", "payload_encoding"),
+)
+_GET = Body(
+    {"count": "integer", "ackmode": "string", "encoding": "string", "truncate": "integer"},
+    ("count", "ackmode", "encoding"),
+)
+
+
+def routes(context: ApiContext) -> list[ApiRoute]:
+    return [
+        context.post("/exchanges/{vhost}/{exchange}/publish", publish, body=_PUBLISH),
+        context.post("/queues/{vhost}/{name}/get", get, body=_GET),
+    ]
+
+
+async def publish(call: Call) -> Response:
+    """Publish a message; the answer tells whether a queue has taken it, and comes when that is stored."""
+    vhost, exchange = call.vhost, call.part("exchange")
+    document = await call.document(MOST_PUBLISH_BYTES)
+    body = _body_of(document)
+    most = call.node.amqp.settings.max_message_bytes
+    if len(body) > most:
+        raise InvalidArgument(f"message size {len(body)} is larger than configured max size {most}")
+    properties = encoded_properties(fields.table(document, "properties"))
+    routing_key = fields.text(document, "routing_key")
+    async with channel(call, vhost) as inside:
+        return answer({"routed": await inside.publish(exchange, routing_key, properties, body)})
+
+
+async def get(call: Call) -> Response:
+    """Get messages from the head of a queue; `ackmode` says what becomes of them then."""
+    vhost, name = call.vhost, call.part("name")
+    document = await call.document()
+    mode, encoding = _mode_of(document), fields.text(document, "encoding")
+    if encoding not in ("auto", "base64"):
+        raise InvalidArgument(f"there is no encoding {encoding!r}: give auto or base64")
+    count = fields.number(document, "count", least=0)
+    truncate = None if document.get("truncate") is None else fields.number(document, "truncate", least=0)
+    bodies = call.context.bodies
+    async with channel(call, vhost) as inside:
+        found = await _taken(inside, name, count, bodies, is_removed=mode == _REMOVED)
+        response = stream(found, lambda message: _shown(message, encoding, truncate))
+        # They are in memory until the answer is sent, or is gone without that.
+        release = weakref.finalize(response, bodies.forget, sum(map(_cost_bytes, found)))
+        response.body_iterator = _followed_by(response.body_iterator, release)
+        requeue = ACK_MODES[mode]
+        if requeue is not None:
+            # Only now: one that goes back would be the next that is got.
+            for message in found:
+                inside.reject(message.delivery_tag, requeue=requeue)
+    return response
+
+
+async def _taken(
+    inside: DirectChannel, queue_name: str, count: int, bodies: Bodies, *, is_removed: bool
+) -> list[BasicGetOk]:
+    """Take messages, up to what an answer, and all that are under way, may hold. They count until they are sent.
+
+    Raises Refused if there is no room for any.
+    """
+    bodies.check()
+    found: list[BasicGetOk] = []
+    got_bytes = 0
+    try:
+        while len(found) < count and got_bytes < MOST_GOT_BYTES and not bodies.are_too_many:
+            message = await inside.get(queue_name, no_ack=is_removed)
+            if message is None:
+                break
+            found.append(message)
+            got_bytes += _cost_bytes(message)
+            bodies.under_way_bytes += _cost_bytes(message)
+    except BaseException:
+        bodies.under_way_bytes -= got_bytes
+        raise
+    return found
+
+
+async def _followed_by(texts: AsyncIterable[T], done: Callable[[], object]) -> AsyncIterator[T]:
+    try:
+        async for text in texts:
+            yield text
+    finally:
+        done()
+
+
+def _cost_bytes(message: BasicGetOk) -> int:
+    return len(message.body) + MESSAGE_COST_BYTES
+
+
+def _mode_of(document: fields.Document) -> str:
+    if document.get("ackmode") is None and document.get("requeue") is not None:
+        # Older tools say it like that.
+        return "ack_requeue_true" if fields.flag(document, "requeue", True) else _REMOVED
+    mode = fields.text(document, "ackmode")
+    if mode not in ACK_MODES:
+        raise InvalidArgument(f"there is no ackmode {mode!r}: give {', '.join(ACK_MODES)}")
+    return mode
+
+
+def _body_of(document: fields.Document) -> bytes:
+    payload, encoding = fields.text(document, "payload"), fields.text(document, "payload_encoding")
+    if encoding == "string":
+        return payload.encode()
+    if encoding != "base64":
+        raise InvalidArgument(f"there is no payload_encoding {encoding!r}: give string or base64")
+    try:
+        return base64.b64decode(payload, validate=True)
+    except ValueError:
+        raise InvalidArgument("the field 'payload' is not encoded in base64") from None
+
+
+# What is shown of a message
+
+
+def _shown(message: BasicGetOk, encoding: str, truncate: int | None) -> dict[str, Any]:
+    content = message.body if truncate is None else message.body[:truncate]
+    text = None if encoding == "base64" else _text_of(content, is_whole=len(content) == len(message.body))
+    return {
+        "payload_bytes": len(message.body),
+        "redelivered": message.redelivered,
+        "exchange": message.exchange,
+        "routing_key": message.routing_key,
+        "message_count": message.message_count,
+        "properties": shown_properties(message.properties),
+        "payload": base64.b64encode(content).decode() if text is None else text,
+        "payload_encoding": "base64" if text is None else "string",
+    }
+
+
+def _text_of(content: bytes, *, is_whole: bool) -> str | None:
+    """Return the content as a text if it is one; what was cut off may have been the end of a character."""
+    try:
+        return codecs.getincrementaldecoder("utf-8")().decode(content, final=is_whole)
+    except UnicodeDecodeError:
+        return None
+
+
+# Properties
+
+
+def encoded_properties(document: fields.Document) -> bytes:
+    """Return the properties of a message as AMQP writes them. Raises InvalidArgument."""
+    known = {*_TEXTS, *_OCTETS, "timestamp", "headers"}
+    for name in document:
+        if name not in known:
+            raise InvalidArgument(f"messages have no property {name!r}: there are {', '.join(sorted(known))}")
+    properties = Properties()
+    for name in _TEXTS:
+        if document.get(name) is not None:
+            setattr(properties, name, fields.text(document, name))
+    for name in _OCTETS:
+        if document.get(name) is not None:
+            setattr(properties, name, _below(fields.number(document, name, least=0), 2**8, name))
+    if document.get("timestamp") is not None:
+        properties.timestamp = _below(fields.number(document, "timestamp", least=0), 2**64, "timestamp")
+    headers = fields.table(document, "headers")
+    try:
+        properties.headers = write_table(headers) if headers else None
+        return properties.encode()
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"AMQP cannot say these properties: {error}") from error
+
+
+def shown_properties(encoded: bytes) -> dict[str, Any]:
+    """Return the properties of a message by name, without those that it does not have."""
+    properties = Properties.decode(encoded)
+    found: dict[str, Any] = {
+        name: getattr(properties, name)
+        for name in (*_TEXTS, *_OCTETS, "timestamp")
+        if getattr(properties, name) is not None
+    }
+    if properties.headers is not None:
+        found["headers"] = read_table(properties.headers, 0, len(properties.headers))[0]
+    return {name: plain(value) for name, value in found.items()}
+
+
+def _below(value: int, end: int, name: str) -> int:
+    if value >= end:
+        raise InvalidArgument(f"the property {name!r} has to be below {end}")
+    return value

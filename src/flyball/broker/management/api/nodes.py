@@ -1,0 +1,211 @@
+"""The nodes of the domain, as RabbitMQ's API shows those of a cluster. Each node writes its own document."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+import flyball
+from flyball.broker.core.flow import NO_DISK, NO_MEMORY
+from flyball.broker.management import inspection
+from flyball.broker.management.api import gathering
+from flyball.broker.management.api.answers import not_found
+from flyball.broker.management.api.context import ApiContext, ApiRoute, Call, Right
+from flyball.broker.management.api.statistics import OF_CHURN, detailed
+from flyball.broker.node.node import Node
+from flyball.broker.settings import Address
+from flyball.broker.store.registry import NodeState
+
+DOCUMENT = "node_document"
+MEMORY = "node_memory"
+"""What other nodes are asked for."""
+
+EXCHANGE_TYPES = [
+    {"name": "direct", "description": "AMQP direct exchange, as per the AMQP specification", "enabled": True},
+    {"name": "fanout", "description": "AMQP fanout exchange, as per the AMQP specification", "enabled": True},
+    {"name": "headers", "description": "AMQP headers exchange, as per the AMQP specification", "enabled": True},
+    {"name": "topic", "description": "AMQP topic exchange, as per the AMQP specification", "enabled": True},
+]
+
+AUTH_MECHANISMS = [
+    {"name": "PLAIN", "description": "SASL PLAIN authentication mechanism", "enabled": True},
+    {"name": "AMQPLAIN", "description": "QPid AMQPLAIN mechanism", "enabled": True},
+]
+
+PROTOCOLS = {"amqps": "amqp/ssl", "link": "clustering"}
+"""Where RabbitMQ calls a listener otherwise."""
+
+OF_MEMORY = {"mem_used": "memory_bytes"}
+OF_USE = {
+    "fd_used": "open_files",
+    "sockets_used": "connections",
+    "disk_free": "disk_free_bytes",
+    "gc_num": "collections",
+    "context_switches": "context_switches",
+    "msg_store_write_count": "store_appended",
+}
+
+KEYS: dict[str, Callable[[Mapping[str, Any]], Any]] = {"name": lambda document: document["name"]}
+
+
+def routes(context: ApiContext) -> list[ApiRoute]:
+    return [
+        context.get("/nodes", list_all, Right.MONITORING, is_list=True),
+        context.get("/nodes/{name}", show, Right.MONITORING),
+        context.get("/nodes/{name}/memory", show_memory, Right.MONITORING),
+    ]
+
+
+def install(context: ApiContext) -> None:
+    """Let other nodes ask for this one's document."""
+
+    async def document_of_this() -> dict[str, Any]:
+        return await document(context)
+
+    async def memory_of_this() -> dict[str, Any]:
+        return memory(context.node)
+
+    context.everywhere.provide(DOCUMENT, document_of_this)
+    context.everywhere.provide(MEMORY, memory_of_this)
+
+
+async def list_all(call: Call) -> Response:
+    """The nodes of the domain."""
+    return await call.many(await _all(call), dict, KEYS)
+
+
+async def show(call: Call) -> Response:
+    """A node of the domain."""
+    name = call.part("name")
+    for found in await _all(call):
+        if found["name"] == name:
+            return call.one(found)
+    raise not_found(f"no node {name!r}")
+
+
+async def show_memory(call: Call) -> Response:
+    """What takes the memory of a node."""
+    name = call.part("name")
+    told = await call.context.everywhere.ask_all(MEMORY)
+    if name not in told:
+        raise not_found(f"no node {name!r}")
+    return call.one(told[name])
+
+
+def memory(node: Node) -> dict[str, Any]:
+    """Return what takes the memory of this node, under RabbitMQ's names where it has any; `ledger` is our own."""
+    broker = node.hub.broker
+    ledger = broker.ledger
+    node.usage.look_at_memory()
+    rss_bytes = node.usage.memory_bytes
+    known = ledger.total_bytes + broker.journal.pending_bytes
+    return {
+        "memory": {
+            "connection_other": ledger.connections_bytes + ledger.links_bytes,
+            "queue_procs": broker.engine.resident_bytes,
+            "msg_index": broker.engine.absent_bytes,
+            "mnesia": ledger.definitions_bytes,
+            "other_proc": broker.journal.pending_bytes,
+            "other_system": max(0, rss_bytes - known),
+            "strategy": "rss",
+            "total": {"rss": rss_bytes, "allocated": rss_bytes, "erlang": known},
+            "ledger": {**ledger.report(), "vhosts": inspection.memory_by_vhost(node)},
+        }
+    }
+
+
+async def _all(call: Call) -> list[dict[str, Any]]:
+    """Return the documents of all nodes; who does not answer is not running."""
+    told = await call.context.everywhere.ask_all(DOCUMENT)
+    silent = [_silent(name) for name in gathering.nodes(call.node) if name not in told]
+    return sorted([*told.values(), *silent], key=lambda found: str(found["name"]))
+
+
+def _silent(name: str) -> dict[str, Any]:
+    return {"name": name, "type": "disc", "running": False, "being_drained": False, "partitions": []}
+
+
+async def document(context: ApiContext) -> dict[str, Any]:
+    """Return this node as RabbitMQ would tell it."""
+    node, sampler = context.node, context.sampler
+    facts = inspection.node_facts(node)
+    totals = await inspection.totals(node)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    counts: dict[str, Any] = {
+        **{name: getattr(totals, name) for name in (*OF_CHURN.values(), "connections", "store_appended")},
+        **{name: facts[name] for name in ("memory_bytes", "open_files", "disk_free_bytes")},
+        "collections": sum(generation["collections"] for generation in gc.get_stats()),
+        "context_switches": usage.ru_nvcsw + usage.ru_nivcsw,
+    }
+    known = {name: count for name, count in counts.items() if count is not None}
+    rates = sampler.rates_of("node", facts["name"], known)
+    return {
+        "name": facts["name"],
+        "type": "disc",
+        "running": True,
+        "being_drained": node.membership.state is NodeState.LEAVING,
+        "os_pid": str(facts["pid"]),
+        "uptime": int(facts["uptime_s"] * 1000),
+        "processors": os.cpu_count(),
+        "rates_mode": "basic",
+        "mem_limit": facts["memory_limit_bytes"],
+        "mem_alarm": NO_MEMORY in facts["alarms"],
+        "mem_calculation_strategy": "rss",
+        "fd_total": facts["open_files_limit"],
+        "sockets_total": node.settings.max_connections,
+        "disk_free_limit": facts["disk_free_limit_bytes"],
+        "disk_free_alarm": NO_DISK in facts["alarms"],
+        "db_dir": str(node.settings.data),
+        "log_files": [],
+        "config_files": [],
+        "enabled_plugins": ["rabbitmq_management"],
+        "applications": [{"name": "flyball", "description": "Flyball", "version": flyball.__version__}],
+        "exchange_types": EXCHANGE_TYPES,
+        "auth_mechanisms": AUTH_MECHANISMS,
+        "contexts": contexts(facts),
+        "partitions": [],
+        "cluster_links": [],
+        **detailed(OF_MEMORY, counts, rates),
+        **detailed(OF_USE, counts, rates),
+        **detailed(OF_CHURN, counts, rates),
+    }
+
+
+def contexts(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return where a node serves HTTP."""
+    found = facts["addresses"].get("http")
+    if found is None:
+        return []
+    address = Address.parse(found)
+    return [
+        {
+            "node": facts["name"],
+            "description": "Flyball Management",
+            "path": "/",
+            "ip": address.host,
+            "port": str(address.port),
+            "ssl_opts": [],
+        }
+    ]
+
+
+def listeners(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return where a node listens, and for what."""
+    found = []
+    for protocol, text in facts["addresses"].items():
+        address = Address.parse(text)
+        found.append(
+            {
+                "node": facts["name"],
+                "protocol": PROTOCOLS.get(protocol, protocol),
+                "ip_address": address.host,
+                "port": address.port,
+                "socket_opts": {},
+            }
+        )
+    return found

@@ -1,0 +1,107 @@
+"""Messages that could not be dead-lettered: what there are, and what an operator does with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from flyball.broker.core.pending import outcome
+from flyball.broker.engine.access import Action
+from flyball.broker.management import inspection
+from flyball.broker.management.api import fields, gathering
+from flyball.broker.management.api.answers import answer, moment
+from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call
+from flyball.broker.node.node import Node
+from flyball.errors import ClusterError, InvalidArgument, NotPermitted
+
+# Messages of one queue that a list shows; `messages_parked` of the queue tells how many there are.
+MAX_LISTED = 1000
+
+REQUEUE, DROP = "requeue", "drop"
+
+LIST = "parked"
+ACT = "act_on_parked"
+
+_BODY = Body({"action": "string", "ids": "array"}, ("action",))
+
+
+def routes(context: ApiContext) -> list[ApiRoute]:
+    install(context)
+    return [
+        context.get("/queues/{vhost}/{name}/parked", list_parked),
+        context.post("/queues/{vhost}/{name}/parked", act_on_parked, body=_BODY),
+    ]
+
+
+def install(context: ApiContext) -> None:
+    """Let other nodes ask this one for the parked messages of its queues."""
+    node = context.node
+
+    async def parked(vhost: str, name: str) -> list[dict[str, Any]]:
+        working = node.hub.broker.engine.find_queue(name, vhost)
+        return [] if working is None else inspection.parked_list(working, MAX_LISTED)
+
+    async def act(vhost: str, name: str, action: str, ids: list[int] | None) -> int:
+        return await _act_here(node, vhost, name, action, ids)
+
+    context.everywhere.provide(LIST, parked)
+    context.everywhere.provide(ACT, act)
+
+
+async def list_parked(call: Call) -> Response:
+    """Messages of a queue that could not be dead-lettered, and why. They are kept, and nobody gets them."""
+    vhost, name = await _existing(call)
+    told = await call.context.everywhere.ask_all(LIST, {"vhost": vhost, "name": name})
+    return answer(
+        [
+            {
+                "id": facts["id"],
+                "node": node,
+                "reason": facts["reason"],
+                "problem": facts["problem"],
+                "parked_at": moment(facts["parked_at_s"]),
+                "payload_bytes": facts["body_bytes"],
+            }
+            for node, parked in told.items()
+            for facts in parked
+        ]
+    )
+
+
+async def act_on_parked(call: Call) -> Response:
+    """Requeue or drop parked messages of a queue: those with the given ids, or all."""
+    vhost, name = await _existing(call)
+    if not call.context.access.may(call.user.name, vhost, Action.READ, name):
+        raise NotPermitted(f"access to queue '{name}' in vhost '{vhost}' refused for user '{call.user.name}'")
+    document = await call.document()
+    action = fields.text(document, "action")
+    if action not in (REQUEUE, DROP):
+        raise InvalidArgument(f"there is no action {action!r} on parked messages: give {REQUEUE} or {DROP}")
+    ids = document.get("ids")
+    if ids is not None and not (isinstance(ids, list) and all(type(number) is int for number in ids)):
+        raise InvalidArgument("the field 'ids' is a list of numbers, as they are listed")
+    arguments = {"vhost": vhost, "name": name, "action": action, "ids": ids}
+    answers = await call.context.everywhere.ask_all(ACT, arguments)
+    return answer({"count": sum(answers.values())})
+
+
+async def _act_here(node: Node, vhost: str, name: str, action: str, ids: list[int] | None) -> int:
+    broker = node.hub.broker
+    working = broker.engine.find_queue(name, vhost)
+    if working is None:
+        return 0
+    if action == REQUEUE:
+        return broker.requeue_parked(working, ids)
+    if action != DROP:
+        raise ClusterError(f"there is no action {action!r} on parked messages")
+    counted: list[int] = []
+    await outcome(lambda done: counted.append(broker.drop_parked(working, ids, done)))
+    return counted[0]
+
+
+async def _existing(call: Call) -> tuple[str, str]:
+    """Return vhost and name of a queue that exists somewhere. Raises QueueNotFound."""
+    vhost, name = call.vhost, call.part("name")
+    await gathering.queue(call, vhost, name)
+    return vhost, name

@@ -1,0 +1,185 @@
+"""Queues, as RabbitMQ's API shows them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+from starlette.responses import Response
+
+from flyball.broker.management.api import bindings, consumers, gathering
+from flyball.broker.management.api.answers import moment
+from flyball.broker.management.api.context import ApiContext, ApiRoute, Call
+from flyball.broker.management.api.gathering import ListedQueue
+from flyball.broker.management.api.statistics import (
+    DELIVERIES,
+    OF_LENGTH,
+    OF_QUEUE,
+    Facts,
+    detailed,
+    message_stats,
+    rates_of,
+)
+from flyball.broker.management.sampling import Sampler
+from flyball.model import MESSAGE_OVERHEAD_BYTES
+
+Key = Callable[[ListedQueue], Any]
+
+
+def _count(own: str) -> Key:
+    return lambda queue: queue.count(own)
+
+
+KEYS: dict[str, Key] = {
+    "name": lambda queue: queue.name,
+    "vhost": lambda queue: queue.vhost,
+    "state": lambda queue: "down" if queue.is_down else "running",
+    "consumers": _count("consumers"),
+    "messages_parked": _count("parked"),
+    **{name: _count(own) for name, own in OF_LENGTH.items()},
+    **{f"message_stats.{name}": _count(own) for name, own in OF_QUEUE.items()},
+}
+"""What a list of queues is sorted by mostly: got without making a document of each. See also `RATES`."""
+
+RATES: dict[str, tuple[str, ...]] = {
+    **{f"{name}_details.rate": (own,) for name, own in OF_LENGTH.items()},
+    **{f"message_stats.{name}_details.rate": (own,) for name, own in OF_QUEUE.items()},
+    "message_stats.deliver_get_details.rate": DELIVERIES,
+}
+"""By the names of fields, the counts whose rates they tell together."""
+
+
+def routes(context: ApiContext) -> list[ApiRoute]:
+    return [
+        context.get("/queues", list_all, is_list=True),
+        context.get("/queues/{vhost}", list_of_vhost, is_list=True),
+        context.get("/queues/{vhost}/{name}", show),
+        context.get("/queues/{vhost}/{name}/bindings", list_bindings, is_list=True),
+    ]
+
+
+async def list_all(call: Call) -> Response:
+    """All queues that the user sees."""
+    return await _listed(call, call.visible_vhosts())
+
+
+async def list_of_vhost(call: Call) -> Response:
+    """The queues of a virtual host."""
+    return await _listed(call, [call.vhost])
+
+
+async def _listed(call: Call, vhosts: list[str]) -> Response:
+    found = await gathering.queues(call, frozenset(vhosts))
+    rates = {name: _rate(call.context.sampler, counts) for name, counts in RATES.items()}
+    return await call.many(found, lambda queue: document(call.context, queue.facts()), KEYS | rates)
+
+
+def _rate(sampler: Sampler, names: Collection[str]) -> Key:
+    """Return what tells how fast these counts of a queue grow together."""
+
+    def rate(queue: ListedQueue) -> float | None:
+        counts = queue.counts()
+        if counts is None:
+            return None
+        # As `rates_of`, but quicker: the counts are those that it would choose.
+        rates = sampler.rates_of("queue", (queue.vhost, queue.name), counts)
+        return sum([rates[name] for name in names])
+
+    return rate
+
+
+async def show(call: Call) -> Response:
+    """A queue, with its consumers."""
+    facts = await gathering.queue(call, call.vhost, call.part("name"))
+    shown = document(call.context, facts)
+    shown["consumer_details"] = await consumers.of_queue(call, facts)
+    return call.one(shown)
+
+
+async def list_bindings(call: Call) -> Response:
+    """The bindings that lead to a queue, that of the default exchange included."""
+    vhost, name = call.vhost, call.part("name")
+    await gathering.queue(call, vhost, name)
+    return await bindings.listed(call, bindings.to_queue(call, vhost, name))
+
+
+def document(context: ApiContext, facts: Facts) -> dict[str, Any]:
+    """Return a queue as RabbitMQ tells it."""
+    policy = context.node.hub.authority.policies.for_queue(facts["vhost"], facts["name"])
+    found: dict[str, Any] = {
+        "name": facts["name"],
+        "vhost": facts["vhost"],
+        "type": facts["type"],
+        "durable": facts["durable"],
+        "auto_delete": facts["auto_delete"],
+        "exclusive": facts["exclusive"],
+        "arguments": facts["arguments"],
+        "node": facts["node"],
+        "policy": None if policy is None else policy.name,
+        "operator_policy": None,
+        "effective_policy_definition": {} if policy is None else dict(policy.definition),
+        "state": "running",
+    }
+    if facts["type"] == "quorum" or facts["member"]:
+        members = facts.get("members", [facts["node"]])
+        found |= {"leader": facts["node"], "members": members, "online": members}
+    if facts["state"] == "down":
+        return {**found, "state": "down"}
+    rates = rates_of(context.sampler, "queue", (facts["vhost"], facts["name"]), facts, OF_QUEUE, OF_LENGTH)
+    found |= detailed(OF_LENGTH, facts, rates)
+    found |= _contents(facts)
+    found["message_stats"] = message_stats(OF_QUEUE, facts, rates)
+    return found
+
+
+def _contents(facts: Facts) -> dict[str, Any]:
+    """Return what a queue holds, and who uses it."""
+    found: dict[str, Any] = {
+        "consumers": facts["consumers"],
+        "exclusive_consumer_tag": facts["exclusive_consumer"],
+        "recoverable_slaves": None,
+        "single_active_consumer_tag": facts["active_consumer"],
+        "head_message_timestamp": _head_arrived(facts["head_age_s"]),
+        "messages_ram": facts["in_memory"] + facts["unacked"],
+        "messages_ready_ram": facts["in_memory"],
+        "messages_unacknowledged_ram": facts["unacked"],
+        "messages_parked": facts["parked"],
+        "messages_paged_out": facts["ready"] - facts["in_memory"],
+        "memory": facts["in_memory"] * MESSAGE_OVERHEAD_BYTES + (facts["ready_bytes"] or 0),
+    }
+    found |= _sizes(facts)
+    if facts["idle_since_s"] is not None:
+        found["idle_since"] = moment(facts["idle_since_s"])
+    if facts["exclusive"] and facts["owner"] is not None:
+        found["owner_pid_details"] = {"name": facts["owner"], **_peer_of(facts["owner"])}
+    return found
+
+
+def _sizes(facts: Facts) -> dict[str, int]:
+    """Return what the bodies of the messages hold, as far as it is known."""
+    ready, unacked = facts["ready_bytes"], facts["unacked_bytes"]
+    found = {}
+    if ready is not None:
+        found["message_bytes_ready"] = ready
+    if unacked is not None:
+        found["message_bytes_unacknowledged"] = unacked
+    if ready is not None and unacked is not None:
+        found["message_bytes"] = ready + unacked
+    # How large those are that are not in memory nobody knows: only if there are none.
+    if facts["in_memory"] == facts["ready"]:
+        found["message_bytes_paged_out"] = 0
+        if "message_bytes" in found:
+            found["message_bytes_ram"] = found["message_bytes"]
+    return found
+
+
+def _head_arrived(age_s: float | None) -> int | None:
+    """Return when the oldest message arrived. RabbitMQ would need its publisher to have said so."""
+    return None if age_s is None else int(time.time() - age_s)
+
+
+def _peer_of(connection: str) -> dict[str, Any]:
+    """Return where the peer of a connection is, by the connection's name."""
+    host, _, port = connection.partition(" -> ")[0].rpartition(":")
+    return {"peer_host": host, "peer_port": int(port) if port.isdecimal() else None}

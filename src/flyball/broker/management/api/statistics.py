@@ -1,0 +1,83 @@
+"""Flyball's counts under RabbitMQ's names, each with how fast it grows. Knows no node."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from flyball.broker.management.sampling import Sampler
+
+Facts = Mapping[str, Any]
+"""What is known of a queue, a connection ...: plain values under Flyball's names, see `management.inspection`."""
+
+DELIVERIES = ("delivered", "delivered_no_ack", "got", "got_no_ack")
+"""All of them together are what RabbitMQ calls deliver_get."""
+
+OF_QUEUE = {
+    "publish": "published",
+    "deliver": "delivered",
+    "deliver_no_ack": "delivered_no_ack",
+    "get": "got",
+    "get_no_ack": "got_no_ack",
+    "ack": "acknowledged",
+    "redeliver": "redelivered",
+}
+"""RabbitMQ's name of each count of a queue."""
+
+OF_NODE = {
+    **OF_QUEUE,
+    "confirm": "confirmed",
+    "return_unroutable": "unroutable_returned",
+    "drop_unroutable": "unroutable_dropped",
+    "get_empty": "get_empty",
+    "disk_writes": "store_appended",
+}
+
+OF_CHANNEL = {
+    "publish": "published",
+    "confirm": "confirmed",
+    "return_unroutable": "returned",
+    "deliver_get": "delivered",
+    "ack": "acknowledged",
+    "redeliver": "redelivered",
+}
+
+OF_LENGTH = {"messages": "messages", "messages_ready": "ready", "messages_unacknowledged": "unacked"}
+
+OF_BYTES = {"recv_oct": "read_bytes", "send_oct": "written_bytes"}
+
+OF_CHURN = {
+    "connection_created": "connections_opened",
+    "connection_closed": "connections_closed",
+    "channel_created": "channels_opened",
+    "channel_closed": "channels_closed",
+    "queue_declared": "queues_declared",
+    "queue_created": "queues_created",
+    "queue_deleted": "queues_deleted",
+}
+
+
+def detailed(names: Mapping[str, str], counts: Facts, rates: Mapping[str, float]) -> dict[str, Any]:
+    """Return the counts under RabbitMQ's names, each followed by its rate."""
+    found: dict[str, Any] = {}
+    for name, own in names.items():
+        found[name] = counts[own]
+        found[f"{name}_details"] = {"rate": rates.get(own, 0.0)}
+    return found
+
+
+def message_stats(names: Mapping[str, str], counts: Facts, rates: Mapping[str, float]) -> dict[str, Any]:
+    """Return what RabbitMQ calls so: like `detailed`, with the sum of the deliveries where they are told apart."""
+    found = detailed(names, counts, rates)
+    if names.keys() >= OF_QUEUE.keys():
+        found["deliver_get"] = sum(counts[own] for own in DELIVERIES)
+        found["deliver_get_details"] = {"rate": sum(rates.get(own, 0.0) for own in DELIVERIES)}
+    return found
+
+
+def rates_of(
+    sampler: Sampler, kind: str, key: Hashable, facts: Facts, *tables: Mapping[str, str]
+) -> dict[str, float]:
+    """Return how fast the counts of a thing grow, as far as somebody has looked at it shortly before."""
+    counts = {own: facts[own] for table in tables for own in table.values()}
+    return sampler.rates_of(kind, key, counts)

@@ -1,0 +1,90 @@
+"""Virtual hosts with what happens in them, as RabbitMQ's API shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from starlette.responses import Response
+
+from flyball.broker.management.api import gathering
+from flyball.broker.management.api.answers import in_slices
+from flyball.broker.management.api.context import ApiContext, ApiRoute, Call
+from flyball.broker.management.api.statistics import (
+    OF_BYTES,
+    OF_LENGTH,
+    OF_QUEUE,
+    Facts,
+    detailed,
+    message_stats,
+    rates_of,
+)
+from flyball.model import DEFAULT_VHOST
+
+COUNTED = (*OF_LENGTH.values(), *OF_QUEUE.values(), *OF_BYTES.values())
+
+OF_QUEUES = tuple(name for name in COUNTED if name in gathering.COUNTS and name != "published")
+"""What is summed over queues. A message that goes to two of them was published once."""
+
+KEYS: dict[str, Callable[[Facts], Any]] = {"name": lambda facts: facts["name"]}
+
+
+def routes(context: ApiContext) -> list[ApiRoute]:
+    return [
+        context.get("/vhosts", list_all, is_list=True),
+        context.get("/vhosts/{vhost}", show),
+    ]
+
+
+async def list_all(call: Call) -> Response:
+    """All virtual hosts that the user sees."""
+    found = await sums(call, call.visible_vhosts())
+    return await call.many(found, lambda facts: document(call.context, facts), KEYS)
+
+
+async def show(call: Call) -> Response:
+    """A virtual host."""
+    (facts,) = await sums(call, [call.vhost])
+    return call.one(document(call.context, facts))
+
+
+async def sums(call: Call, vhosts: Sequence[str]) -> list[Facts]:
+    """Return what happens in each of some virtual hosts, on all nodes together."""
+    found: dict[str, dict[str, Any]] = {vhost: {"name": vhost, **dict.fromkeys(COUNTED, 0)} for vhost in vhosts}
+
+    async for some in in_slices(await gathering.queues(call, found.keys())):
+        for queue in some:
+            total = found[queue.vhost]
+            for name in OF_QUEUES:
+                total[name] += queue.count(name) or 0
+    async for others in in_slices(await call.context.everywhere.list_all("connections")):
+        for facts in others:
+            place = facts["vhost"] or DEFAULT_VHOST
+            if place in found:
+                for name in OF_BYTES.values():
+                    found[place][name] += facts[name]
+    for (vhost, _), published in (await gathering.published_by_exchange(call)).items():
+        if vhost in found:
+            found[vhost]["published"] += published
+    return list(found.values())
+
+
+def document(context: ApiContext, facts: Facts) -> dict[str, Any]:
+    """Return a virtual host as RabbitMQ tells it."""
+    name = facts["name"]
+    description = "Default virtual host" if name == DEFAULT_VHOST else ""
+    rates = rates_of(context.sampler, "vhost", name, facts, OF_LENGTH, OF_QUEUE, OF_BYTES)
+    return {
+        "name": name,
+        "description": description,
+        "tags": [],
+        "default_queue_type": "classic",
+        "metadata": {"description": description, "tags": []},
+        "tracing": False,
+        "cluster_state": {
+            node: "running" for node, record in gathering.nodes(context.node).items() if record.is_live
+        },
+        **detailed(OF_LENGTH, facts, rates),
+        **detailed(OF_BYTES, facts, rates),
+        "message_stats": message_stats(OF_QUEUE, facts, rates),
+    }

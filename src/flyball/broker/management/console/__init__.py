@@ -1,0 +1,1 @@
+"""The web console: its pages, served from the installed package."""

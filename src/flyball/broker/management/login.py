@@ -1,0 +1,233 @@
+"""Logging in to the API and the console: by name and password in each request, or once for a session with a cookie.
+
+Requests that another site makes a browser send are refused. What is allowed to whom is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from flyball.broker.core.attempts import TooManyAttempts
+from flyball.broker.core.authority import Authority
+from flyball.broker.management.sessions import Sessions
+from flyball.broker.transport.connection import is_loopback
+from flyball.broker.transport.http import (
+    CONSOLE,
+    CONSOLE_HEADER,
+    Endpoint,
+    Handler,
+    Login,
+    basic_of,
+    is_from_console,
+    not_logged_in,
+    problem,
+)
+from flyball.errors import NotAdmitted
+from flyball.model import User
+
+log = logging.getLogger(__name__)
+
+COOKIE = "flyball_session"
+"""What the name of the cookie begins with: see `cookie_of`."""
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+OTHER_SITES = frozenset({"cross-site", "same-site"})
+"""What browsers say of requests that come from pages of another origin."""
+
+MOST_LOGIN_BYTES = 16 * 1024
+READ_S = 10.0
+"""A client has so long to send its name and password."""
+
+
+class _Refused(Exception):
+    """A request that is not let in, and what it is answered."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(response.status_code)
+        self.response = response
+
+
+class ConsoleLogin(Login):
+    """Lets users in who say a name and password, or have a session."""
+
+    def __init__(self, authority: Authority, *, sessions: Sessions | None = None) -> None:
+        super().__init__(authority)
+        self._sessions = Sessions(authority.access) if sessions is None else sessions
+
+    def required(self, handler: Handler) -> Endpoint:
+        """Make a handler for users one for all requests: others are asked to log in."""
+
+        @functools.wraps(handler)
+        async def checked(request: Request) -> Response:
+            try:
+                user = await self.user_of(request)
+            except _Refused as refused:
+                return refused.response
+            if user is None:
+                return not_logged_in(request)
+            return await handler(request, user)
+
+        return checked
+
+    async def user_of(self, request: Request) -> User | None:
+        """Return who asks. Raises _Refused."""
+        _check_origin(request)
+        if "authorization" in request.headers:
+            said = basic_of(request)
+            return None if said is None else await self._authenticated(request, *said)
+        token = request.cookies.get(cookie_of(request))
+        if token is None:
+            return None
+        if request.method not in SAFE_METHODS and not is_from_console(request):
+            # No form of another site can set a header.
+            reason = f"a request with a session needs the header {CONSOLE_HEADER}: {CONSOLE}"
+            raise _forbidden(reason, "Give a name and password instead, or that header.")
+        user = self._sessions.user_of(token)
+        if user is None or not (_peer_is_loopback(request) or user.name not in self.authority.loopback_users):
+            return None
+        return user
+
+    def still_knows(self, request: Request, user: User) -> bool:
+        """Whether a user who was let in with a request has neither logged out nor been given another password."""
+        if "authorization" not in request.headers:
+            return self._sessions.user_of(request.cookies.get(cookie_of(request), "")) is not None
+        now = self.authority.access.find_user(user.name)
+        return now is not None and now.password_hash == user.password_hash
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """Return the routes by which a console logs in and out, and learns who it is."""
+        return [
+            Route("/api/login", self._log_in, methods=["POST"]),
+            Route("/api/login", self._log_out, methods=["DELETE"]),
+            Route("/api/whoami", self.required(self._who_am_i), methods=["GET"]),
+        ]
+
+    async def _log_in(self, request: Request) -> Response:
+        """Begin a session."""
+        try:
+            _check_origin(request)
+            said = await _credentials_in(request)
+            user = None if said is None else await self._authenticated(request, *said)
+        except _Refused as refused:
+            return refused.response
+        if said is None:
+            advice = 'Send {"name": ..., "password": ...} as JSON.'
+            return problem(400, "a log-in is a JSON object with name and password", advice)
+        if user is None:
+            return not_logged_in(request)
+        response = Response(status_code=204)
+        response.set_cookie(
+            cookie_of(request),
+            self._sessions.begin(user),
+            httponly=True,
+            samesite="strict",
+            path="/",
+            secure=request.url.scheme == "https",
+        )
+        return response
+
+    async def _log_out(self, request: Request) -> Response:
+        """End the session, if there is one."""
+        try:
+            _check_origin(request)
+        except _Refused as refused:
+            return refused.response
+        self._sessions.end(request.cookies.get(cookie_of(request), ""))
+        response = Response(status_code=204)
+        response.delete_cookie(cookie_of(request), path="/", httponly=True, samesite="strict")
+        return response
+
+    async def _who_am_i(self, request: Request, user: User) -> Response:
+        """Tell who has logged in and what it may do where."""
+        permissions = [
+            {
+                "vhost": permission.vhost,
+                "configure": permission.configure,
+                "write": permission.write,
+                "read": permission.read,
+            }
+            for permission in self.authority.access.permissions
+            if permission.user == user.name
+        ]
+        return JSONResponse({"name": user.name, "tags": list(user.tags), "permissions": permissions})
+
+    async def _authenticated(self, request: Request, name: str, password: str) -> User | None:
+        address = "" if request.client is None else request.client.host
+        is_local = _peer_is_loopback(request)
+        try:
+            user = await self.authority.log_in(name, password, address, is_local)
+        except (TooManyAttempts, NotAdmitted) as error:
+            wait_s = math.ceil(error.retry_after_s)
+            raise _Refused(
+                problem(429, str(error), "Wait, then give the right password.", {"Retry-After": str(wait_s)})
+            ) from None
+        if user is None:
+            # Without the name: people type passwords there, too.
+            log.warning("refused a log-in of %s: name or password are not right", address)
+        return user
+
+
+def cookie_of(request: Request) -> str:
+    """Return the name of the session's cookie at the address that is asked.
+
+    Browsers send the cookies of a host to all of its ports: with one name for all, who logs in at one node would be
+    logged out at another on the same host.
+    """
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return f"{COOKIE}_{port}" if port.isdecimal() else COOKIE
+
+
+def _check_origin(request: Request) -> None:
+    """Refuse to change something because a page of another site says so."""
+    if request.method in SAFE_METHODS:
+        return
+    if _is_foreign(request) or request.headers.get("sec-fetch-site") in OTHER_SITES:
+        raise _forbidden("the request comes from another site", "Use the console at its own address.")
+
+
+def _forbidden(reason: str, advice: str) -> _Refused:
+    return _Refused(problem(403, reason, advice, error="forbidden"))
+
+
+def _is_foreign(request: Request) -> bool:
+    """Whether a browser says that the page which asks comes from another place."""
+    origin = request.headers.get("origin")
+    if origin is None:
+        return False
+    try:
+        return urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower()
+    except ValueError:
+        return True
+
+
+def _peer_is_loopback(request: Request) -> bool:
+    return request.client is not None and is_loopback(request.client.host)
+
+
+async def _credentials_in(request: Request) -> tuple[str, str] | None:
+    """Return the name and password in the JSON of a request, None if there are none."""
+    content = bytearray()
+    try:
+        async with asyncio.timeout(READ_S):
+            async for chunk in request.stream():
+                content += chunk
+                if len(content) > MOST_LOGIN_BYTES:
+                    return None
+        found: Any = json.loads(content)
+    except (TimeoutError, ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    name, password = found.get("name"), found.get("password")
+    return (name, password) if isinstance(name, str) and isinstance(password, str) else None

@@ -1,0 +1,62 @@
+"""Metrics for Prometheus: of the node as a whole, and of each of its queues, channels and connections.
+
+They are of this node only: Prometheus scrapes every node of a domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from starlette.responses import Response, StreamingResponse
+
+from flyball.broker.management.api.context import About, ApiContext, ApiRoute, Call, Handler, Right
+from flyball.broker.management.context import ConsoleContext
+from flyball.broker.management.metrics import scraping
+from flyball.broker.management.metrics.exposition import CONTENT_TYPE
+
+__all__ = ["routes"]
+
+HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+
+def routes(context: ConsoleContext) -> list[ApiRoute]:
+    """Return the routes that Prometheus asks."""
+    api = ApiContext(context.node, context.sampler, context.everywhere, context.login)
+
+    async def aggregated(call: Call) -> Response:
+        """Metrics of the node, for Prometheus."""
+        text = "".join([part async for part in scraping.aggregated(context)])
+        return Response(text, 200, HEADERS, CONTENT_TYPE)
+
+    async def per_object(call: Call) -> Response:
+        """Metrics of the node and of each queue, channel and connection, for Prometheus."""
+        return _streamed(scraping.per_object(context))
+
+    async def detailed(call: Call) -> Response:
+        """Some families of metrics of each queue, channel and connection, for Prometheus."""
+        query = call.request.query_params
+        return _streamed(scraping.detailed(context, query.getlist("family"), query.getlist("vhost")))
+
+    about = {
+        "family": "A family of metrics, as queue_coarse_metrics; may be given several times.",
+        "vhost": "Only queues of this virtual host; may be given several times.",
+    }
+    return [
+        _route(api, "/metrics", aggregated),
+        _route(api, "/metrics/per-object", per_object),
+        _route(api, "/metrics/detailed", detailed, about),
+    ]
+
+
+def _route(api: ApiContext, path: str, handler: Handler, query: dict[str, str] | None = None) -> ApiRoute:
+    about = About(Right.MONITORING, handler.__doc__ or "", query=query or {}, media_type="text/plain")
+    return ApiRoute(path, api.guarded(handler, about.right), "GET", about, prefix="")
+
+
+def _streamed(texts: AsyncIterator[str]) -> Response:
+    async def encoded() -> AsyncIterator[bytes]:
+        async for text in texts:
+            # Names may hold octets that are no text: one of them must not cut off all that follows.
+            yield text.encode("utf-8", "replace")
+
+    return StreamingResponse(encoded(), 200, HEADERS, CONTENT_TYPE)

@@ -1,0 +1,150 @@
+"""Writes what Prometheus scrapes of a node: all in slices, so that messages do not wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from importlib.metadata import version
+from itertools import chain
+from platform import python_version
+from typing import Any, TypeVar
+
+import flyball
+from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.management.api import gathering
+from flyball.broker.management.context import ConsoleContext
+from flyball.broker.management.metrics import own, tables
+from flyball.broker.management.metrics.exposition import UNTYPED, Family, labels
+from flyball.broker.management.metrics.reading import Numbers, numbers_of
+from flyball.broker.management.metrics.tables import OfEach, OfNode, of_each, of_node
+from flyball.broker.protocols.amqp import RABBITMQ_VERSION
+from flyball.broker.protocols.amqp.channel import Channel
+from flyball.broker.protocols.amqp.session import AmqpSession
+from flyball.broker.transport.connection import Connection
+
+T = TypeVar("T")
+
+SLICE = 400
+"""So many samples are written in one turn of the loop: well below a millisecond."""
+
+RABBITMQ = "rabbitmq_"
+DETAILED = "rabbitmq_detailed_"
+
+BUILD = Family("rabbitmq_build_info", UNTYPED, "Whose metrics these are like, and what the node runs on")
+IDENTITY = Family("rabbitmq_identity_info", UNTYPED, "The node and its domain")
+
+_BUILD_LABELS = labels(
+    rabbitmq_version=RABBITMQ_VERSION,
+    prometheus_plugin_version=flyball.__version__,
+    prometheus_client_version=version("prometheus-client"),
+    erlang_version=python_version(),
+)
+
+
+def _all(table: Mapping[str, Sequence[T]]) -> list[T]:
+    return list(chain.from_iterable(table.values()))
+
+
+_OF_NODE = [*of_node(RABBITMQ, _all(tables.RABBITMQ_NODE)), *tables.RABBITMQ_COUNTS, *tables.RABBITMQ_GLOBAL]
+_OF_QUEUES = [*of_each(RABBITMQ, _all(tables.RABBITMQ_QUEUES)), *tables.OWN_QUEUES]
+_OF_CHANNELS = [*of_each(RABBITMQ, _all(tables.RABBITMQ_CHANNELS)), *tables.OWN_CHANNELS]
+_OF_CONNECTIONS = of_each(RABBITMQ, _all(tables.RABBITMQ_CONNECTIONS))
+
+
+async def aggregated(context: ConsoleContext) -> AsyncIterator[str]:
+    """Write what there is to say of the node as a whole: as much with 10,000 queues as with one."""
+    numbers = await numbers_of(context.node)
+    yield _of_node(numbers, [*_OF_NODE, *tables.RABBITMQ_SUMS, *tables.OWN, *tables.PROCESS])
+    async for text in own.texts(context):
+        yield text
+    yield _identity(context)
+
+
+async def per_object(context: ConsoleContext) -> AsyncIterator[str]:
+    """Write what there is to say of the node, and of each of its queues, channels and connections."""
+    numbers = await numbers_of(context.node)
+    yield _of_node(numbers, [*_OF_NODE, *tables.OWN])
+    async for text in own.texts(context):
+        yield text
+    async for text in samples_of(_queues(context), tables.queue_labels, _OF_QUEUES):
+        yield text
+    async for text in samples_of(_channels(context), tables.channel_labels, _OF_CHANNELS):
+        yield text
+    async for text in samples_of(_connections(context), tables.connection_labels, _OF_CONNECTIONS):
+        yield text
+    yield _identity(context)
+
+
+async def detailed(context: ConsoleContext, families: Collection[str], vhosts: Collection[str]) -> AsyncIterator[str]:
+    """Write the wanted families of RabbitMQ's metrics; if virtual hosts are named, only their queues.
+
+    Families that there are not are passed over, as RabbitMQ does.
+    """
+
+    def wanted(table: Mapping[str, Sequence[T]]) -> list[T]:
+        return [row for family, rows in table.items() if family in families for row in rows]
+
+    if of_this := wanted(tables.RABBITMQ_NODE):
+        yield _of_node(await numbers_of(context.node), of_node(DETAILED, of_this))
+    queues = [working for working in _queues(context) if not vhosts or working.queue.vhost in vhosts]
+    of_queues = of_each(DETAILED, wanted(tables.RABBITMQ_QUEUES))
+    of_channels = of_each(DETAILED, wanted(tables.RABBITMQ_CHANNELS))
+    of_connections = of_each(DETAILED, wanted(tables.RABBITMQ_CONNECTIONS))
+    async for text in samples_of(queues, tables.queue_labels, of_queues):
+        yield text
+    async for text in samples_of(_channels(context), tables.channel_labels, of_channels):
+        yield text
+    async for text in samples_of(_connections(context), tables.connection_labels, of_connections):
+        yield text
+    yield _identity(context)
+
+
+# Of what
+
+
+def _queues(context: ConsoleContext) -> Sequence[WorkingQueue]:
+    return context.node.hub.broker.engine.queues
+
+
+def _connections(context: ConsoleContext) -> list[Connection]:
+    return [connection for connection in context.node.hub.connections if not connection.is_link]
+
+
+def _channels(context: ConsoleContext) -> list[Channel]:
+    sessions = [each for each in context.node.hub.connections if isinstance(each, AmqpSession)]
+    return [channel for session in sessions for channel in session.channels]
+
+
+# Text
+
+
+def _of_node(numbers: Numbers, metrics: Iterable[OfNode]) -> str:
+    return "".join([metric.family.text([(metric.labels, numbers[metric.number])]) for metric in metrics])
+
+
+async def samples_of(things: Sequence[T], label: Callable[[T], str], metrics: Sequence[OfEach]) -> AsyncIterator[str]:
+    """Write metrics of many things: all samples of a metric stand together."""
+    if not things or not metrics:
+        return
+    named: list[tuple[str, Any]] = []
+    for part in _slices(things):
+        named += [(label(thing), thing) for thing in part]
+        await asyncio.sleep(0)
+    for metric in metrics:
+        family, read = metric.family, metric.read
+        head = family.head
+        for some in _slices(named):
+            yield head + family.lines([(which, read(thing)) for which, thing in some])
+            head = ""
+            await asyncio.sleep(0)
+
+
+def _slices(items: Sequence[T]) -> Iterable[Sequence[T]]:
+    return (items[begin : begin + SLICE] for begin in range(0, len(items), SLICE))
+
+
+def _identity(context: ConsoleContext) -> str:
+    """Return by which names dashboards know the node: they join them with all that they show."""
+    domain = next(iter(gathering.nodes(context.node)), context.name)
+    who = labels(rabbitmq_node=context.name, rabbitmq_cluster=domain, rabbitmq_cluster_permanent_id=domain)
+    return BUILD.text([(_BUILD_LABELS, 1)]) + IDENTITY.text([(who, 1)])

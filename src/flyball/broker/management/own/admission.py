@@ -1,0 +1,232 @@
+"""Admission control: how that of each node's listings stands, and of the applications that report theirs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from flyball.broker.core.loops import (
+    FORGOTTEN_AFTER_S,
+    LEAST_GONE_S,
+    LoopFacts,
+    LoopReport,
+    LoopSample,
+    Name,
+    Number,
+    Ring,
+)
+from flyball.broker.management.api.answers import answer, not_found
+from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call, Right
+from flyball.broker.management.own.loops import name_in, told
+from flyball.broker.node.node import Node
+from flyball.errors import NotPermitted, TooManyLoops
+
+MOST_ADMISSIONS = 100
+MOST_REPORT_BYTES = 128 * 1024
+HISTORY_FIELDS = ("at", "reference", "load", "budget", "in_flight", "waiting")
+
+Count = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class _Told(BaseModel):
+    """Something that an application tells: what is not known is refused, nothing changes later."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ReferenceTold(_Told):
+    """The load that is held, and what it is doing."""
+
+    value: Number
+    state: Name
+
+
+class PoolTold(_Told):
+    """What is behind the requests; None is no bound."""
+
+    size: Count | None
+    busy: Count
+    waiting: Count
+    connections: Count
+    busy_s: Number
+    waiting_s: Number
+
+
+class ClassTold(_Told):
+    """Requests of about the same cost; what is None is not known, or farther than any number."""
+
+    number: Count = Field(alias="class")
+    cost: Number
+    deadline_s: Number | None
+    below: Number | None
+    waiting: Count
+    arrivals_per_s: Number
+    arrived: Count
+    admitted: Count
+    refused: Count
+    left: Count
+    served: Count
+    failed: Count
+    probability: Number
+    odds: Number | None
+
+
+class KeyTold(_Told):
+    """One kind of requests."""
+
+    number: Count = Field(alias="class")
+    cost: Number
+    base_cost: Number | None
+    requests: Count
+
+
+def _numbers_differ(classes: list[ClassTold]) -> list[ClassTold]:
+    if len({each.number for each in classes}) < len(classes):
+        raise ValueError("two classes have the same number")
+    return classes
+
+
+class AdmissionReport(_Told):
+    """What an application tells, about once a second: `state_of` of `flyball.admission`, and what its loop is."""
+
+    facts: LoopFacts
+    name: Name
+    unit: Name
+    reference: ReferenceTold
+    load: Number
+    budget: Number
+    period_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    deadline_s: Number
+    in_flight: Count
+    streams: Count
+    is_held: bool
+    is_shadow: bool
+    pool: PoolTold
+    classes: Annotated[list[ClassTold], Field(max_length=100), AfterValidator(_numbers_differ)]
+    keys: Annotated[dict[Annotated[str, Field(max_length=500)], KeyTold], Field(max_length=200)]
+
+
+class KnownAdmission:
+    """How admission control stood when it was heard of last, and before."""
+
+    def __init__(self, name: str, user: str | None, state: Callable[[], dict[str, Any]]) -> None:
+        self.name = name
+        self.user = user
+        self.client: str | None = None
+        self.reported_at = 0.0
+        self.state = state
+        self.history = Ring(HISTORY_FIELDS)
+
+    def note(self, now: float) -> None:
+        """Remember how it stands now."""
+        state = self.state()
+        waiting = sum(each["waiting"] for each in state["classes"])
+        row = (state["reference"]["value"], state["load"], state["budget"], state["in_flight"], waiting)
+        self.history.append(now, *row)
+        self.reported_at = now
+
+    def is_gone(self, now: float) -> bool:
+        return now - self.reported_at > LEAST_GONE_S
+
+    def document(self, node: str, now: float, *, is_whole: bool = False) -> dict[str, Any]:
+        """Return the state; if it is to be whole with the kinds of requests, and what was before."""
+        found = {
+            **self.state(),
+            "name": self.name,
+            "node": node,
+            "place": "node" if self.user is None else "client",
+            "client": self.client,
+            "user": self.user,
+            "reported_at": self.reported_at,
+            "state": "gone" if self.is_gone(now) else "running",
+        }
+        if is_whole:
+            return {**found, "history": self.history.all()}
+        del found["keys"]
+        return found
+
+
+class Admissions:
+    """All admission control that a node knows, by name."""
+
+    def __init__(self, node: Node) -> None:
+        self._node_name = node.hub.company.name
+        self._loops = node.hub.loops
+        own = KnownAdmission(f"{self._node_name}.listings", None, node.hub.broker.listings.admission.state)
+        self._known: dict[str, KnownAdmission] = {own.name: own}
+        self._own = own
+
+    def tick(self) -> None:
+        """Remember how the node's own stands; forget who has not reported for long. About once a second."""
+        now = time.time()
+        self._own.note(now)
+        for name in [name for name, known in self._known.items() if now - known.reported_at > FORGOTTEN_AFTER_S]:
+            del self._known[name]
+
+    def report(self, name: str, report: AdmissionReport, user: str, *, is_trusted: bool) -> str | None:
+        """Take what an application tells; return in which mode somebody wants it.
+
+        Raises NotPermitted, TooManyLoops.
+        """
+        now = time.time()
+        known = self._known.get(name)
+        if known is not None and (known is self._own or (known.user != user and not is_trusted)):
+            raise NotPermitted(f"the admission control {name!r} is reported by somebody else: choose another name")
+        if known is None and len(self._known) >= MOST_ADMISSIONS:
+            raise TooManyLoops(MOST_ADMISSIONS)
+        sample = LoopSample(at=now, setpoint=report.reference.value, measurement=report.load, action=report.budget)
+        told_loop = LoopReport(facts=report.facts, is_shadow=report.is_shadow, samples=[sample])
+        loop = self._loops.report(f"admission.{name}", told_loop, user, now, is_trusted=is_trusted)
+        state = report.model_dump(exclude={"facts"}, by_alias=True)
+        if known is None:
+            known = self._known[name] = KnownAdmission(name, user, lambda: state)
+        known.state = lambda: state
+        known.client = report.facts.client
+        known.note(now)
+        return None if loop is None else loop.wanted_mode
+
+    async def list(self) -> list[dict[str, Any]]:
+        now = time.time()
+        return [self._known[name].document(self._node_name, now) for name in sorted(self._known)]
+
+    async def show(self, name: str) -> dict[str, Any] | None:
+        known = self._known.get(name)
+        return None if known is None else known.document(self._node_name, time.time(), is_whole=True)
+
+
+def routes(context: ApiContext, admissions: Admissions) -> list[ApiRoute]:
+    context.everywhere.provide("admissions", admissions.list)
+    context.everywhere.provide("admission", admissions.show)
+
+    async def list_admissions(call: Call) -> Response:
+        """How admission control stands, of all nodes and of the applications that report to them."""
+        found = await call.context.everywhere.list_all("admissions")
+        return answer(sorted(found, key=lambda each: str(each["name"])))
+
+    async def show_admission(call: Call) -> Response:
+        """One admission control, with the kinds of requests that it knows and its last minutes."""
+        name = call.part("name")
+        found = await admissions.show(name)
+        if found is None:
+            answers = await call.context.everywhere.ask_all("admission", {"name": name})
+            found = next((each for each in answers.values() if each is not None), None)
+        if found is None:
+            raise not_found(f"no admission control {name!r}")
+        return answer(found)
+
+    async def report_admission(call: Call) -> Response:
+        """Tell how admission control of an application stands; the answer says in which mode somebody wants it."""
+        name = name_in(call)
+        report = told(AdmissionReport, await call.document(MOST_REPORT_BYTES))
+        mode = admissions.report(name, report, call.user.name, is_trusted=call.has(Right.ADMINISTRATOR))
+        return answer({"mode": mode})
+
+    return [
+        context.get("/flyball/admission", list_admissions, Right.MONITORING),
+        context.get("/flyball/admission/{name}", show_admission, Right.MONITORING),
+        context.post("/flyball/admission/{name}", report_admission, Right.MANAGEMENT, Body({"facts": "object"})),
+    ]

@@ -1,0 +1,110 @@
+"""The domain: its tree, what its manager has decided and why, and what an administrator can have done in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from starlette.responses import Response
+
+from flyball.broker.cluster.http import NodePlaces
+from flyball.broker.management.api.answers import Refused, answer, not_found, stream
+from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call, Right
+from flyball.broker.management.commands import manage
+from flyball.broker.node.node import Node
+from flyball.errors import ClusterError, InvalidArgument, PeerLost
+
+PREFIX = "domain."
+MOST_SESSIONS = 1000
+"""So many sessions are listed: a domain may have any number of them."""
+TELL = "session.tell"
+ANSWER_S = 3.0
+"""A node that has not told by then is left out."""
+NOT_HERE = "this node is in no domain: start it with a store that others can share, as --store postgresql://..."
+
+
+def routes(context: ApiContext) -> list[ApiRoute]:
+    since = {"since": "Only decisions after this number", "term": "of this term"}
+    return [
+        context.get("/flyball/domain", show_domain, Right.MONITORING),
+        context.get("/flyball/domain/decisions", list_decisions, Right.MONITORING, query=since),
+        context.get("/flyball/domain/sessions", list_sessions, Right.MONITORING),
+        context.post("/flyball/domain/commands/{command}", command, Right.ADMINISTRATOR, Body({})),
+    ]
+
+
+async def tree_of(node: Node) -> Mapping[str, Any]:
+    """Return the tree of the domain, with the node alone if it has none."""
+    return await NodePlaces(node).domain()
+
+
+async def show_domain(call: Call) -> Response:
+    """The tree of the domain: nodes, clustered queues with their members, topics, users and factories."""
+    return answer(await tree_of(call.node))
+
+
+async def list_decisions(call: Call) -> Response:
+    """What the manager of the domain has decided lately, and why."""
+    query = call.request.query_params
+    try:
+        since = int(query.get("since", "0"))
+    except ValueError:
+        raise InvalidArgument("since is the number of a decision") from None
+    ask = call.node.hub.commands.get("domain.decisions")
+    if ask is None:
+        return answer({"leader": None, "term": None, "last": 0, "decisions": []})
+    return answer(await ask(since=since, term=query.get("term", "")))
+
+
+async def list_sessions(call: Call) -> Response:
+    """The producers and consumers of clustered queues, and which member serves each, as the nodes have told."""
+    nodes = [node for node in call.node.membership.nodes if node.is_live]
+    told = await asyncio.gather(*(_sessions_of(call.node, node.id) for node in nodes))
+    sessions = [(node.name, *session) for node, some in zip(nodes, told, strict=True) for session in some]
+    return stream(sessions[:MOST_SESSIONS], lambda session: _session(call.node, *session))
+
+
+async def _sessions_of(node: Node, node_id: int) -> Sequence[Sequence[Any]]:
+    """Ask a node for its sessions; none if it does not answer, or is in no domain."""
+    tell = node.peers.commands.get(TELL)
+    if tell is None:
+        return ()
+    try:
+        if node_id == node.membership.node_id:
+            return cast("Sequence[Sequence[Any]]", await tell())
+        return cast("Sequence[Sequence[Any]]", await node.peers.request(node_id, TELL, {}, ANSWER_S))
+    except PeerLost:
+        return ()
+
+
+def _session(
+    node: Node, node_name: str, session_id: str, role: str, queue_id: int, rate_per_s: float | None
+) -> dict[str, Any]:
+    hub = node.hub
+    here, there = hub.broker.engine.find_working(queue_id), hub.directory.get(queue_id)
+    # A member may have been removed since the node told of the session.
+    queue = here.queue if here is not None else None if there is None else there.queue
+    return {
+        "id": session_id,
+        "role": role,
+        "vhost": None if queue is None else queue.vhost,
+        "queue": None if queue is None else queue.name,
+        "node": node_name,
+        "rate_per_s": rate_per_s,
+    }
+
+
+async def command(call: Call) -> Response:
+    """Have something done in the domain; the document holds the arguments of the command."""
+    name = PREFIX + call.part("command").removeprefix(PREFIX)
+    arguments = await call.document()
+    if name not in call.node.hub.commands:
+        known = ", ".join(sorted(each for each in call.node.hub.commands if each.startswith(PREFIX)))
+        raise not_found(f"there is no command {name!r}; there are {known}" if known else NOT_HERE)
+    try:
+        return answer({"result": await manage(call.node.hub, name, arguments)})
+    except PeerLost:
+        raise
+    except ClusterError as error:
+        raise Refused(409, str(error)) from error

@@ -1,0 +1,122 @@
+"""The control loops of all nodes and of those who report to them: seen, switched, and told of."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.responses import Response
+
+from flyball.broker.core.loops import ACTIVE, SHADOW, LoopReport, Mode
+from flyball.broker.management.api.answers import answer, mapped, stream
+from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call, Right
+from flyball.broker.node.node import Node
+from flyball.errors import InvalidArgument, LoopNotFound
+
+MOST_NAME = 500
+MOST_REPORT_BYTES = 128 * 1024
+
+Told = TypeVar("Told", bound=BaseModel)
+
+
+def routes(context: ApiContext) -> list[ApiRoute]:
+    here = _Here(context.node)
+    context.everywhere.provide("loops", here.list)
+    context.everywhere.provide("loop", here.show)
+    context.everywhere.provide("switch_loop", here.switch)
+    return [
+        context.get("/flyball/loops", list_loops, Right.MONITORING),
+        context.get("/flyball/loops/{name}", show_loop, Right.MONITORING),
+        context.put(
+            "/flyball/loops/{name}/mode", switch_loop, Right.ADMINISTRATOR, Body({"mode": "string"}, ("mode",))
+        ),
+        context.post(
+            "/flyball/loops/{name}/samples",
+            report_loop,
+            Right.MANAGEMENT,
+            Body({"facts": "object", "is_shadow": "boolean", "refusal": "string", "samples": "array"}),
+        ),
+    ]
+
+
+class _Here:
+    """What this node tells of the loops that it knows."""
+
+    def __init__(self, node: Node) -> None:
+        self._loops = node.hub.loops
+        self._name = node.hub.company.name
+
+    async def list(self) -> list[dict[str, Any]]:
+        now = time.time()
+        return await mapped(self._loops.all(), lambda loop: loop.document(self._name, now))
+
+    async def show(self, name: str) -> dict[str, Any] | None:
+        loop = self._loops.find(name)
+        return None if loop is None else loop.document(self._name, time.time(), with_samples=True)
+
+    async def switch(self, name: str, mode: Mode) -> dict[str, Any]:
+        """Raises LoopNotFound, NotSwitchable."""
+        loop = self._loops.get(name)
+        loop.switch(mode)
+        return loop.document(self._name, time.time())
+
+
+async def list_loops(call: Call) -> Response:
+    """The control loops of all nodes and of those who report to them."""
+    found = await call.context.everywhere.list_all("loops")
+    return stream(sorted(found, key=lambda loop: str(loop["name"])), lambda loop: loop)
+
+
+async def show_loop(call: Call) -> Response:
+    """A control loop with its last samples."""
+    return answer(await _find(call))
+
+
+async def switch_loop(call: Call) -> Response:
+    """Let a loop act, or only compute."""
+    mode = (await call.document()).get("mode")
+    if mode not in (SHADOW, ACTIVE):
+        raise InvalidArgument(f"the mode of a loop is {SHADOW!r} or {ACTIVE!r}, not {mode!r}")
+    found = await _find(call)
+    wanted = {"name": found["name"], "mode": mode}
+    return answer(await call.context.everywhere.ask_node(found["node"], "switch_loop", wanted))
+
+
+async def report_loop(call: Call) -> Response:
+    """Tell of a loop that runs elsewhere; the answer says in which mode somebody wants it."""
+    name = name_in(call)
+    report = told(LoopReport, await call.document(MOST_REPORT_BYTES))
+    is_trusted = call.has(Right.ADMINISTRATOR)
+    loops = call.node.hub.loops
+    loop = loops.report(name, report, call.user.name, time.time(), is_trusted=is_trusted)
+    return answer({"mode": None if loop is None else loop.wanted_mode, "needs_facts": loop is None})
+
+
+async def _find(call: Call) -> dict[str, Any]:
+    """Return the loop that is asked for with its samples, wherever it is known. Raises LoopNotFound."""
+    name = call.part("name")
+    answers = await call.context.everywhere.ask_all("loop", {"name": name})
+    found: list[dict[str, Any]] = [loop for loop in answers.values() if loop is not None]
+    if not found:
+        raise LoopNotFound(name)
+    # Somebody may have reported to one node first and then to another.
+    return max(found, key=lambda loop: loop["reported_at"] or 0.0)
+
+
+def name_in(call: Call) -> str:
+    """Return the name in the path of what somebody tells about. Raises InvalidArgument."""
+    name = call.part("name")
+    if not (1 <= len(name) <= MOST_NAME and name.isprintable()):
+        raise InvalidArgument(f"a name has 1 to {MOST_NAME} characters that can be printed")
+    return name
+
+
+def told(kind: type[Told], document: dict[str, Any]) -> Told:
+    """Return what somebody tells. Raises InvalidArgument, which names the first thing that is wrong."""
+    try:
+        return kind.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InvalidArgument(f"{place or 'the document'}: {first['msg']}") from None

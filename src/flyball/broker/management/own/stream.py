@@ -1,0 +1,493 @@
+"""What happens on a node, live: server-sent events, one sample a second, made once for all who listen.
+
+A listener has room for one event. Who reads too slowly misses some; who reads nothing is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from flyball.broker.engine.access import Access
+from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.management.api.answers import Refused, mapped
+from flyball.broker.management.api.context import ApiContext, ApiRoute, Call, Right, has_right
+from flyball.broker.management.cutting import cut
+from flyball.broker.management.everywhere import Everywhere
+from flyball.broker.management.inspection import GAUGES, Totals, alarms, queue_facts
+from flyball.broker.management.onlooking import onlooking
+from flyball.broker.management.own.admission import Admissions
+from flyball.broker.management.own.domain import tree_of
+from flyball.broker.management.sampling import Sampler
+from flyball.broker.node.node import Node
+from flyball.errors import FlyballError, InvalidArgument, NotPermitted
+from flyball.model import User
+from flyball.trace.schema import Kind
+
+log = logging.getLogger(__name__)
+
+STALL_S = 10.0
+"""Who reads nothing for so long is cut off."""
+MOST_STREAMS = 100
+MOST_OF_A_USER = 20
+"""So many streams has a user at a time: one cannot shut out the others."""
+MOST_TOPICS = 64
+DOMAIN_S = 2.0
+"""The tree of the domain is told no more often."""
+ASK_S = 0.9
+"""Other nodes are asked no more often."""
+
+OVERVIEW, LOOPS, ADMISSION, DOMAIN, QUEUE = "overview", "loops", "admission", "domain", "queue:"
+FOR_MONITORS = (LOOPS, ADMISSION, DOMAIN)
+FOR_ALL = ("at", "node")
+"""What a sample tells those who may not know how the node does as a whole."""
+TOPICS = "overview, loops, admission, domain, queue:VHOST/NAME"
+
+RATES: Mapping[str, Sequence[str]] = {
+    "publish": ("published",),
+    "confirm": ("confirmed",),
+    "deliver": ("delivered", "delivered_no_ack"),
+    "ack": ("acknowledged",),
+    "get": ("got", "got_no_ack"),
+    "redeliver": ("redelivered",),
+    "return": ("unroutable_returned",),
+    "commits": ("store_commits",),
+    "read_bytes": ("read_bytes",),
+    "written_bytes": ("written_bytes",),
+}
+"""How many a second, by the counters of the totals that they are made from."""
+
+QUEUE_RATES: Mapping[str, Sequence[str]] = {
+    "publish": ("published",),
+    "deliver": ("delivered", "delivered_no_ack", "got", "got_no_ack"),
+    "ack": ("acknowledged",),
+}
+
+LATENCIES = {"publish": Kind.PUT, "get": Kind.TAKE}
+
+
+def routes(context: ApiContext, admissions: Admissions, on_stop: list[Callable[[], None]]) -> list[ApiRoute]:
+    """Return the route of the stream. Listeners are told after each sample, until the node stops."""
+    feed = Feed(context.node, context.sampler, context.everywhere, admissions)
+    context.sampler.on_sample.append(feed.wake)
+    on_stop.append(feed.close)
+
+    async def stream(call: Call) -> Response:
+        """What happens on the node, live: server-sent events, one sample a second."""
+        topics = topics_of(call.request.query_params.get("topics", OVERVIEW))
+        check_topics(call.context.access, call.user, topics)
+        wants_history = call.request.query_params.get("history") == "1"
+        is_known = functools.partial(call.context.login.still_knows, call.request, call.user)
+        listener = feed.listen(call.user, topics, wants_history, is_known)
+        return EventStream(feed, listener)
+
+    about = {"topics": f"separated by commas: {TOPICS}", "history": "1: the first sample has those before it"}
+    return [context.get("/flyball/stream", stream, Right.MANAGEMENT, query=about)]
+
+
+# What somebody wants to hear of
+
+
+def topics_of(text: str) -> tuple[str, ...]:
+    """Return the topics of a request. Raises InvalidArgument."""
+    topics = tuple(dict.fromkeys(topic for topic in text.split(",") if topic))
+    if len(topics) > MOST_TOPICS:
+        raise InvalidArgument(f"a stream has at most {MOST_TOPICS} topics")
+    for topic in topics:
+        if topic not in (OVERVIEW, *FOR_MONITORS) and not (topic.startswith(QUEUE) and "/" in topic):
+            raise InvalidArgument(f"there is no topic {topic!r}: give {TOPICS}")
+    return topics
+
+
+def queue_of(topic: str) -> tuple[str, str]:
+    """Return the virtual host and the name of the queue that a topic is about; both are percent-encoded there."""
+    text = topic.removeprefix(QUEUE)
+    # Who has not encoded the virtual host "/" writes two of them.
+    vhost, _, name = ("/", "", text[2:]) if text.startswith("//") else text.partition("/")
+    return unquote(vhost), unquote(name)
+
+
+def check_topics(access: Access, user: User, topics: Iterable[str]) -> None:
+    """Raise NotPermitted if the user may not hear of one of them."""
+    if has_right(user, Right.MONITORING):
+        return
+    if not has_right(user, Right.MANAGEMENT):
+        raise NotPermitted(f"user '{user.name}' has not the tag {Right.MANAGEMENT}")
+    for topic in topics:
+        if topic in FOR_MONITORS:
+            raise NotPermitted(f"user '{user.name}' has not the tag {Right.MONITORING}, which {topic} needs")
+        if topic.startswith(QUEUE) and not access.may_enter(user.name, queue_of(topic)[0]):
+            raise NotPermitted(f"user '{user.name}' has no permission in vhost '{queue_of(topic)[0]}'")
+
+
+class Listener:
+    """One who listens: room for one event, the newest."""
+
+    def __init__(
+        self,
+        user: User,
+        topics: tuple[str, ...],
+        wants_history: bool = False,
+        is_known: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`is_known` says whether the user is still logged in."""
+        self.user = user
+        """As it was when last looked at."""
+        self.is_known = is_known
+        self.topics = topics
+        self.wants_history = wants_history
+        self.is_new = True
+        self._event: bytes | None = None
+        self._is_over = False
+        self._news = asyncio.Event()
+
+    @property
+    def sees_node(self) -> bool:
+        """Whether it may know how the node does as a whole: others hear of their queues only."""
+        return has_right(self.user, Right.MONITORING)
+
+    def offer(self, event: bytes) -> None:
+        """Put an event in the place of one that was not taken in time."""
+        self._event = event
+        self._news.set()
+
+    def end(self) -> None:
+        """There is nothing more to hear."""
+        self._is_over = True
+        self._news.set()
+
+    async def take(self) -> bytes | None:
+        """Return the next event; None if there is none any more."""
+        await self._news.wait()
+        self._news.clear()
+        if self._is_over:
+            self._news.set()
+            return None
+        event, self._event = self._event, None
+        return event
+
+
+class Latest:
+    """The last answer to a question that may take long. It is asked again only while somebody wants to know."""
+
+    def __init__(self, node: Node, ask: Callable[[], Awaitable[Any]], least_s: float) -> None:
+        self._node = node
+        self._ask = ask
+        self._least_s = least_s
+        self._asked_s = -least_s
+        self._is_asking = False
+        self.answer: Any = None
+        self.number = 0
+        """How many answers there have been."""
+
+    def get(self) -> Any:
+        """Return what is known, and see to it that more is known soon."""
+        now_s = time.monotonic()
+        if not self._is_asking and now_s - self._asked_s >= self._least_s:
+            self._is_asking = True
+            self._asked_s = now_s
+            self._node.hub.spawn(self._refresh())
+        return self.answer
+
+    async def _refresh(self) -> None:
+        with onlooking("asking for what streams tell"):
+            try:
+                self.answer = await self._ask()
+                self.number += 1
+            except FlyballError as error:
+                log.debug("what other nodes would say is not known: %s", error)
+            finally:
+                self._is_asking = False
+
+
+class Feed:
+    """Makes the samples, and hands them to all who listen."""
+
+    def __init__(self, node: Node, sampler: Sampler, everywhere: Everywhere, admissions: Admissions) -> None:
+        self._node = node
+        self._sampler = sampler
+        self._everywhere = everywhere
+        self._admissions = admissions
+        self._listeners: set[Listener] = set()
+        self._is_making = False
+        self._elsewhere: dict[str, Latest] = {}
+        """What other nodes have told, by topic."""
+        self._domain = Latest(node, self._tree, DOMAIN_S)
+        self._domain_told = 0
+        everywhere.provide("queue_brief", self._queue_here)
+        everywhere.provide("loops_brief", self._loops_here)
+
+    # Listeners
+
+    def listen(
+        self,
+        user: User,
+        topics: tuple[str, ...],
+        wants_history: bool = False,
+        is_known: Callable[[], bool] = lambda: True,
+    ) -> Listener:
+        """Let somebody listen. Raises Refused if too many do."""
+        if len(self._listeners) >= MOST_STREAMS:
+            raise Refused(503, f"{MOST_STREAMS} streams are open already: close one")
+        if sum(listener.user.name == user.name for listener in self._listeners) >= MOST_OF_A_USER:
+            raise Refused(429, f"user '{user.name}' has {MOST_OF_A_USER} streams open already: close one")
+        listener = Listener(user, topics, wants_history, is_known)
+        self._listeners.add(listener)
+        return listener
+
+    def leave(self, listener: Listener) -> None:
+        self._listeners.discard(listener)
+        if not self._listeners:
+            self._elsewhere.clear()
+
+    @property
+    def count(self) -> int:
+        """How many listen."""
+        return len(self._listeners)
+
+    def close(self) -> None:
+        """The node stops: nobody hears more."""
+        for listener in self._listeners:
+            listener.end()
+
+    # Making
+
+    def wake(self) -> None:
+        """There is a new sample."""
+        if self._listeners and not self._is_making:
+            self._is_making = True
+            self._node.hub.spawn(self._tell_all())
+
+    async def _tell_all(self) -> None:
+        try:
+            with onlooking("making a sample for streams"):
+                await self.tell_all()
+        finally:
+            self._is_making = False
+
+    async def tell_all(self) -> None:
+        """Make a sample, each topic of it once, and hand it out."""
+        access = self._node.hub.authority.access
+        self._dismiss_those_without_right(access)
+        # Who comes while the sample is made hears the next: this one has not what it wants to hear of.
+        listeners = list(self._listeners)
+        wanted = {topic for listener in listeners for topic in listener.topics}
+        self._forget_elsewhere(wanted)
+        # What is known now is what is told below: an answer that comes meanwhile is for the next sample.
+        is_domain_new, self._domain_told = self._domain_told != self._domain.number, self._domain.number
+        parts = {DOMAIN: _json(self._domain.get())} if DOMAIN in wanted else {}
+        for topic in wanted - {OVERVIEW, DOMAIN}:
+            parts[topic] = _json(await self._about(topic))
+            await asyncio.sleep(0)
+        whole = self._overview()
+        heads = {True: _json(whole)[:-1], False: _json({name: whole[name] for name in FOR_ALL})[:-1]}
+        for listener in listeners:
+            body = _body(heads[listener.sees_node], listener, parts, with_domain=is_domain_new or listener.is_new)
+            if listener.is_new and listener.wants_history and listener.sees_node:
+                body += f',"history":{await self._history()}'
+            listener.is_new = False
+            listener.offer(f"event: sample\ndata: {body}}}\n\n".encode())
+
+    def _dismiss_those_without_right(self, access: Access) -> None:
+        """End the streams of users who are gone, have logged out, or have lost a right."""
+        for listener in list(self._listeners):
+            user = access.find_user(listener.user.name)
+            try:
+                if user is None or not listener.is_known():
+                    raise NotPermitted(f"user '{listener.user.name}' is not logged in any more")
+                check_topics(access, user, listener.topics)
+                listener.user = user
+            except NotPermitted as error:
+                log.info("a stream ends: %s", error)
+                listener.end()
+                self.leave(listener)
+
+    def _overview(self) -> dict[str, Any]:
+        sampler, latest = self._sampler, self._sampler.latest
+        gauges = {name: getattr(latest, name) for name in GAUGES}
+        return {
+            "at": latest.at_s,
+            "node": self._node.hub.company.name,
+            "rates": {name: round(sum(map(sampler.rate, counters)), 3) for name, counters in RATES.items()},
+            "gauges": {
+                **gauges,
+                "memory_bytes": self._node.usage.memory_bytes,
+                "cpu_ratio": round(sampler.cpu_ratio, 4),
+            },
+            "latency_ms": {name: _rounded(sampler.latency_ms(kind)) for name, kind in LATENCIES.items()},
+            "alarms": alarms(self._node),
+        }
+
+    async def _about(self, topic: str) -> Any:
+        if topic == LOOPS:
+            return [*await self._loops_here(), *self._told_elsewhere(topic, "loops_brief", {})]
+        if topic == ADMISSION:
+            return [*await self._admissions.list(), *self._told_elsewhere(topic, "admissions", {})]
+        vhost, name = queue_of(topic)
+        here = await self._queue_here(vhost, name)
+        there: list[dict[str, Any]] = []
+        if self._node.hub.directory.find(vhost, name) is not None:
+            there = self._told_elsewhere(topic, "queue_brief", {"vhost": vhost, "name": name})
+        return together([*here, *there])
+
+    def _told_elsewhere(self, topic: str, what: str, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return what the other nodes have told of a topic, as far as is known by now."""
+        if not self._node.membership.others:
+            return []
+
+        async def ask() -> list[dict[str, Any]]:
+            answers = await self._everywhere.ask_others(what, arguments)
+            return [each for answer in answers.values() for each in answer]
+
+        latest = self._elsewhere.get(topic)
+        if latest is None:
+            latest = self._elsewhere[topic] = Latest(self._node, ask, ASK_S)
+        found: list[dict[str, Any]] = latest.get() or []
+        return found
+
+    def _forget_elsewhere(self, wanted: set[str]) -> None:
+        for topic in self._elsewhere.keys() - wanted:
+            del self._elsewhere[topic]
+
+    async def _tree(self) -> Any:
+        return await tree_of(self._node)
+
+    # What this node tells others, too
+
+    async def _loops_here(self) -> list[dict[str, Any]]:
+        now = time.time()
+        return await mapped(self._node.hub.loops.all(), lambda loop: loop.brief(now))
+
+    async def _queue_here(self, vhost: str, name: str) -> list[dict[str, Any]]:
+        """Return how a queue stands; nothing if it is not served here."""
+        working: WorkingQueue | None = self._node.hub.broker.engine.find_queue(name, vhost)
+        if working is None:
+            return []
+        facts = queue_facts(self._node, working)
+        counters = {rate: sum(facts[counter] for counter in names) for rate, names in QUEUE_RATES.items()}
+        rates = self._sampler.rates_of("stream", working.queue.id, counters)
+        return [
+            {
+                "vhost": vhost,
+                "name": name,
+                "ready": facts["ready"],
+                "unacked": facts["unacked"],
+                "consumers": facts["consumers"],
+                "rates": {rate: round(value, 3) for rate, value in rates.items()},
+            }
+        ]
+
+    async def _history(self) -> str:
+        """Return the samples of the last minutes, without topics, as JSON."""
+        history = list(self._sampler.history)
+        texts = await mapped(range(1, len(history)), lambda place: _json(past_sample(history, place)))
+        return f"[{','.join(texts)}]"
+
+
+def past_sample(history: Sequence[Totals], place: int) -> dict[str, Any]:
+    """Return the sample at a place of the history, but what was not kept; rates are over five seconds."""
+    now, before = history[place], history[max(0, place - 5)]
+    passed_s = max(now.at_s - before.at_s, 1e-9)
+
+    def rate(counters: Sequence[str]) -> float:
+        grown: int = sum(getattr(now, name) - getattr(before, name) for name in counters)
+        return round(grown / passed_s, 3)
+
+    return {
+        "at": now.at_s,
+        "rates": {name: rate(counters) for name, counters in RATES.items()},
+        "gauges": {name: getattr(now, name) for name in GAUGES},
+    }
+
+
+def together(members: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return how a queue stands of which these are the members; None if there is none."""
+    if not members:
+        return None
+    first = members[0]
+    return {
+        **first,
+        **{name: sum(member[name] for member in members) for name in ("ready", "unacked", "consumers")},
+        "rates": {name: round(sum(member["rates"][name] for member in members), 3) for name in first["rates"]},
+    }
+
+
+def _body(head: str, listener: Listener, parts: Mapping[str, str], *, with_domain: bool) -> str:
+    """Return the document for one who listens, without the brace at its end."""
+    texts = [head]
+    for topic in (LOOPS, ADMISSION, DOMAIN):
+        if topic in listener.topics and (topic != DOMAIN or (with_domain and parts[topic] != "null")):
+            texts.append(f'"{topic}":{parts[topic]}')
+    queues = [
+        f"{_json(topic.removeprefix(QUEUE))}:{parts[topic]}" for topic in listener.topics if topic.startswith(QUEUE)
+    ]
+    if queues:
+        texts.append(f'"queue":{{{",".join(queues)}}}')
+    return ",".join(texts)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _rounded(numbers: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in numbers.items()}
+
+
+class EventStream(Response):
+    """Sends a listener's events until it goes, is told that it is over, or does not read."""
+
+    def __init__(self, feed: Feed, listener: Listener) -> None:
+        super().__init__(
+            None,
+            200,
+            {"cache-control": "no-store", "x-accel-buffering": "no"},
+            media_type="text/event-stream; charset=utf-8",
+        )
+        del self.headers["content-length"]
+        self._feed = feed
+        self._listener = listener
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        listener = self._listener
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async with asyncio.TaskGroup() as tasks:
+                watching = tasks.create_task(_end_with(receive, listener))
+                if await self._send_all(send) or not cut(scope):
+                    watching.cancel()
+        finally:
+            self._feed.leave(listener)
+
+    async def _send_all(self, send: Send) -> bool:
+        """Send events while there are some; return False if nobody reads them."""
+        listener = self._listener
+        # Browsers show that they are connected with the first byte.
+        event: bytes | None = b": flyball\n\n"
+        try:
+            while event is not None:
+                async with asyncio.timeout(STALL_S):
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+                event = await listener.take()
+            async with asyncio.timeout(STALL_S):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except TimeoutError:
+            log.warning("a stream of user '%s' is cut off: nobody has read it for %g s", listener.user.name, STALL_S)
+            return False
+        return True
+
+
+async def _end_with(receive: Receive, listener: Listener) -> None:
+    """Wait until the client has gone, then end its stream."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    listener.end()

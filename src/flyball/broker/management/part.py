@@ -1,0 +1,74 @@
+"""Serves HTTP beside a node: one application with the routes of all that people and tools may ask.
+
+What the routes do is in the modules that make them; nothing here knows a path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+from starlette.routing import BaseRoute
+
+from flyball.broker.cluster.http import NodePlaces, placement_routes
+from flyball.broker.management import metrics, openapi, own
+from flyball.broker.management.api import resources
+from flyball.broker.management.console import assets
+from flyball.broker.management.context import ConsoleContext, RouteFactory
+from flyball.broker.management.cutting import cuttable
+from flyball.broker.management.everywhere import Everywhere
+from flyball.broker.management.login import ConsoleLogin
+from flyball.broker.management.sampling import Sampler
+from flyball.broker.management.trailing_slash import without_trailing_slash
+from flyball.broker.node.node import HTTP_CONNECTIONS, Node, Part
+from flyball.broker.transport.http import make_app, serving
+from flyball.broker.transport.http_peers import behind, own_names
+
+
+def _login(context: ConsoleContext) -> Sequence[BaseRoute]:
+    return context.login.routes()
+
+
+def _placement(context: ConsoleContext) -> list[BaseRoute]:
+    return [*placement_routes(context.login, NodePlaces(context.node))]
+
+
+FACTORIES: tuple[RouteFactory, ...] = (_login, _placement, resources.routes, own.routes, metrics.routes)
+"""Who has routes. The first that fits a path answers."""
+
+
+def console_part(factories: Sequence[RouteFactory] = FACTORIES) -> Part:
+    """Return what serves HTTP beside a node, unless its settings switch it off.
+
+    Other nodes can ask this one about itself in any case.
+    """
+
+    @contextlib.asynccontextmanager
+    async def part(node: Node) -> AsyncIterator[None]:
+        sampler = Sampler(node)
+        everywhere = Everywhere(node, sampler)
+        everywhere.install()
+        async with asyncio.TaskGroup() as tasks:
+            sampling = node.supervisor.within(tasks).keep("console sampling", sampler.run)
+            try:
+                context = ConsoleContext(node, sampler, everywhere, ConsoleLogin(node.hub.authority))
+                # Some let other nodes ask for what they need, also of a node that serves no HTTP itself.
+                routes = [route for factory in factories for route in factory(context)]
+                if node.settings.http is None:
+                    yield
+                    return
+                served = make_app([*routes, *openapi.routes(routes), *assets.routes()])
+                app = cuttable(without_trailing_slash(served))
+                app = behind(app, node.settings.http_proxies, own_names(node.settings))
+                async with serving(app, node.settings.http, HTTP_CONNECTIONS, node.supervisor) as address:
+                    node.addresses["http"] = address
+                    try:
+                        yield
+                    finally:
+                        for stop in context.on_stop:
+                            stop()
+            finally:
+                sampling.cancel()
+
+    return part
