@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -67,7 +68,9 @@ async def kill_backend(site: Site, chance: random.Random, name: str) -> Healing:
     """PostgreSQL takes the death of one of its processes for a crash, ends all sessions and recovers."""
     backends = site.backends()
     if backends:
-        os.kill(chance.choice(backends), signal.SIGKILL)
+        # Another fault may have ended all sessions since they were listed.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(chance.choice(backends), signal.SIGKILL)
     return nothing
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -207,4 +208,5 @@ def _serves_client(process: psutil.Process) -> bool:
 def postmaster_signal(site: Site, number: int) -> None:
     """Send PostgreSQL a signal; it is brought back when it has ended."""
     if site.postgres.pid is not None:
-        os.kill(site.postgres.pid, number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(site.postgres.pid, number)
