@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import quote_plus, unquote_plus
+from urllib.parse import quote, quote_plus, unquote_plus
 
 from starlette.responses import Response
 
-from flyball.broker.management.api.answers import json_text, mapped, not_found
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Call
+from flyball.broker.management.api import fields
+from flyball.broker.management.api.answers import done, json_text, mapped, not_found
+from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call
+from flyball.broker.management.api.inside import CHANNEL, DirectChannel, channel
 from flyball.broker.management.inspection import plain
 from flyball.broker.node.node import Node
+from flyball.broker.wire import amqp
 from flyball.errors import QueueNotFound
 from flyball.model import Binding, Destination
 
@@ -28,6 +31,9 @@ TO_EXCHANGE = "/bindings/{vhost}/e/{source}/e/{destination}"
 """The paths of the bindings between two."""
 
 
+_BODY = Body({"routing_key": "string", "arguments": "object"})
+
+
 def routes(context: ApiContext) -> list[ApiRoute]:
     found = [
         context.get("/bindings", list_all, is_list=True),
@@ -38,6 +44,8 @@ def routes(context: ApiContext) -> list[ApiRoute]:
     for ends in (TO_QUEUE, TO_EXCHANGE):
         found.append(context.get(ends, list_between, is_list=True))
         found.append(context.get(ends + "/{props}", show))
+        found.append(context.post(ends, make_binding, body=_BODY))
+        found.append(context.delete(ends + "/{props}", remove_binding))
     return found
 
 
@@ -168,3 +176,50 @@ def properties_key(binding: Binding) -> str:
 
 def _quoted(text: str) -> str:
     return quote_plus(text, safe="").replace("~", "%7E")
+
+
+# Changes
+
+
+async def make_binding(call: Call) -> Response:
+    """Bind a queue or an exchange to an exchange."""
+    vhost = call.vhost
+    document = await call.document()
+    name, kind = destination(call)
+    key, arguments = fields.text(document, "routing_key", ""), fields.table(document, "arguments")
+    binding = Binding(call.part("source"), name, kind, key, arguments, vhost)
+    async with channel(call, vhost) as inside:
+        await bind(inside, binding)
+    response = done(201)
+    # The place relative to where it was posted, as RabbitMQ tells it.
+    response.headers["location"] = f"{quote(name, safe='')}/{quote(properties_key(binding), safe='')}"
+    return response
+
+
+async def remove_binding(call: Call) -> Response:
+    """Remove a binding."""
+    await call.node.hub.company.catch_up()
+    binding = find(call)
+    async with channel(call, binding.vhost) as inside:
+        await unbind(inside, binding)
+    return done()
+
+
+async def bind(inside: DirectChannel, binding: Binding) -> None:
+    """Make a binding. Raises what AMQP refuses it with, and InvalidArgument for what AMQP cannot say."""
+    ends = binding.destination, binding.source, binding.routing_key
+    arguments = dict(binding.arguments)
+    if binding.kind is Destination.QUEUE:
+        await inside.call(amqp.QueueBind(CHANNEL, *ends, False, arguments), amqp.QueueBindOk)
+    else:
+        await inside.call(amqp.ExchangeBind(CHANNEL, *ends, False, arguments), amqp.ExchangeBindOk)
+
+
+async def unbind(inside: DirectChannel, binding: Binding) -> None:
+    """Remove a binding."""
+    ends = binding.destination, binding.source, binding.routing_key
+    arguments = dict(binding.arguments)
+    if binding.kind is Destination.QUEUE:
+        await inside.call(amqp.QueueUnbind(CHANNEL, *ends, arguments), amqp.QueueUnbindOk)
+    else:
+        await inside.call(amqp.ExchangeUnbind(CHANNEL, *ends, False, arguments), amqp.ExchangeUnbindOk)

@@ -7,10 +7,14 @@ from typing import Any
 
 from starlette.responses import Response
 
-from flyball.broker.management.api import gathering
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Call
+from flyball.broker.management.api import fields, gathering
+from flyball.broker.management.api.answers import done
+from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call
+from flyball.broker.management.api.inside import CHANNEL, channel, has_exchange
 from flyball.broker.management.api.statistics import detailed, rates_of
 from flyball.broker.management.inspection import plain
+from flyball.broker.wire import amqp
+from flyball.errors import ExchangeNotFound
 from flyball.model import Exchange
 
 KEYS: dict[str, Callable[[Exchange], Any]] = {
@@ -25,11 +29,28 @@ Published = Mapping[tuple[str, str], int]
 """How many messages came to each exchange, by virtual host and name."""
 
 
+_BODY = Body(
+    {
+        "type": "string",
+        "durable": "boolean",
+        "auto_delete": "boolean",
+        "internal": "boolean",
+        "arguments": "object",
+    },
+)
+
+
 def routes(context: ApiContext) -> list[ApiRoute]:
     return [
         context.get("/exchanges", list_all, is_list=True),
         context.get("/exchanges/{vhost}", list_of_vhost, is_list=True),
         context.get("/exchanges/{vhost}/{exchange}", show),
+        context.put("/exchanges/{vhost}/{exchange}", declare_exchange, body=_BODY),
+        context.delete(
+            "/exchanges/{vhost}/{exchange}",
+            delete_exchange,
+            query={"if-unused": "true: only if nothing is bound to it"},
+        ),
     ]
 
 
@@ -78,3 +99,43 @@ def document(context: ApiContext, exchange: Exchange, published: Published) -> d
     rates = rates_of(context.sampler, "exchange", (exchange.vhost, exchange.name), counts, OF_EXCHANGE)
     found["message_stats"] = detailed(OF_EXCHANGE, counts, rates)
     return found
+
+
+# Changes
+
+
+async def declare_exchange(call: Call) -> Response:
+    """Declare an exchange, or see that it is as declared."""
+    vhost, name = call.vhost, call.part("exchange")
+    document = await call.document()
+    method = declaration(name, document)
+    is_new = not await has_exchange(call.node, vhost, name)
+    async with channel(call, vhost) as inside:
+        await inside.call(method, amqp.ExchangeDeclareOk)
+    return done(201 if is_new else 204)
+
+
+async def delete_exchange(call: Call) -> Response:
+    """Delete an exchange and its bindings."""
+    vhost, name = call.vhost, call.part("exchange")
+    if not await has_exchange(call.node, vhost, name):
+        raise ExchangeNotFound(name, vhost)
+    if_unused = fields.flag(call.request.query_params, "if-unused", False)
+    async with channel(call, vhost) as inside:
+        await inside.call(amqp.ExchangeDelete(CHANNEL, name, if_unused, False), amqp.ExchangeDeleteOk)
+    return done()
+
+
+def declaration(name: str, document: fields.Document) -> amqp.ExchangeDeclare:
+    """Return the declaration that a document makes; what it does not say is as in AMQP. Raises InvalidArgument."""
+    return amqp.ExchangeDeclare(
+        CHANNEL,
+        name,
+        fields.text(document, "type", "direct"),
+        False,
+        fields.flag(document, "durable", False),
+        fields.flag(document, "auto_delete", False),
+        fields.flag(document, "internal", False),
+        False,
+        fields.table(document, "arguments"),
+    )

@@ -23,13 +23,13 @@ from flyball.broker.engine.traits import check_alike, check_declaration
 from flyball.broker.management.api import definitions_own as own
 from flyball.broker.management.api import fields
 from flyball.broker.management.api.answers import in_slices
-from flyball.broker.management.api.bindings_changes import bind
+from flyball.broker.management.api.bindings import bind
 from flyball.broker.management.api.context import Call
-from flyball.broker.management.api.exchanges_changes import declaration as exchange_declaration
+from flyball.broker.management.api.exchanges import declaration as exchange_declaration
 from flyball.broker.management.api.inside import DirectChannel, channel
 from flyball.broker.management.api.limits import COMPONENT
 from flyball.broker.management.api.policies import settings_of
-from flyball.broker.management.api.queues_changes import declaration as queue_declaration
+from flyball.broker.management.api.queues import declaration as queue_declaration
 from flyball.broker.management.api.users import HASHING_ALGORITHM, secret_of
 from flyball.broker.management.commands import manage
 from flyball.broker.node.node import Node

@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 
 from flyball.broker.management.api import (
     bindings,
-    bindings_changes,
     channels,
     connections,
     consumers,
     definitions,
     exchanges,
-    exchanges_changes,
     fixed,
     gathering,
     health,
@@ -24,10 +22,8 @@ from flyball.broker.management.api import (
     permissions,
     policies,
     queues,
-    queues_changes,
     users,
     vhosts,
-    vhosts_changes,
 )
 from flyball.broker.management.api.context import ApiContext, ApiRoute
 from flyball.broker.management.context import ConsoleContext
@@ -51,10 +47,6 @@ RESOURCES: Sequence[Callable[[ApiContext], list[ApiRoute]]] = (
     policies.routes,
     definitions.routes,
     messages.routes,
-    exchanges_changes.routes,
-    queues_changes.routes,
-    bindings_changes.routes,
-    vhosts_changes.routes,
 )
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from starlette.responses import Response
 
 from flyball.broker.management.api import gathering
-from flyball.broker.management.api.answers import in_slices
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Call
+from flyball.broker.management.api.answers import done, in_slices
+from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call, Right
 from flyball.broker.management.api.statistics import (
     OF_BYTES,
     OF_LENGTH,
@@ -19,6 +19,7 @@ from flyball.broker.management.api.statistics import (
     message_stats,
     rates_of,
 )
+from flyball.broker.management.commands import manage
 from flyball.model import DEFAULT_VHOST
 
 COUNTED = (*OF_LENGTH.values(), *OF_QUEUE.values(), *OF_BYTES.values())
@@ -29,10 +30,17 @@ OF_QUEUES = tuple(name for name in COUNTED if name in gathering.COUNTS and name 
 KEYS: dict[str, Callable[[Facts], Any]] = {"name": lambda facts: facts["name"]}
 
 
+_BODY = Body({"description": "string", "tags": "string"})
+
+
 def routes(context: ApiContext) -> list[ApiRoute]:
     return [
         context.get("/vhosts", list_all, is_list=True),
         context.get("/vhosts/{vhost}", show),
+        context.put(
+            "/vhosts/{name}", add_vhost, Right.ADMINISTRATOR, Body({"description": "string", "tags": "string"})
+        ),
+        context.delete("/vhosts/{name}", delete_vhost, Right.ADMINISTRATOR),
     ]
 
 
@@ -88,3 +96,24 @@ def document(context: ApiContext, facts: Facts) -> dict[str, Any]:
         **detailed(OF_BYTES, facts, rates),
         "message_stats": message_stats(OF_QUEUE, facts, rates),
     }
+
+
+# Changes
+
+
+async def add_vhost(call: Call) -> Response:
+    """Add a virtual host, where the user may do everything then; one that exists stays as it is."""
+    name, hub = call.part("name"), call.node.hub
+    await call.document()
+    if call.context.access.has_vhost(name):
+        return done()
+    await manage(hub, "vhost.add", {"name": name})
+    everything = dict.fromkeys(("configure", "write", "read"), ".*")
+    await manage(hub, "permission.set", {"user": call.user.name, "vhost": name, **everything})
+    return done(201)
+
+
+async def delete_vhost(call: Call) -> Response:
+    """Delete a virtual host and all that is in it."""
+    await manage(call.node.hub, "vhost.delete", {"name": call.part("name")})
+    return done()
