@@ -217,7 +217,7 @@ def test_soft_errors_end_the_channel_only() -> None:
 def test_the_generated_modules_are_what_the_description_says(tmp_path: Path) -> None:
     script = ROOT / "scripts" / "generate-amqp-methods"
     subprocess.run([sys.executable, str(script), str(tmp_path)], check=True)
-    package = ROOT / "src" / "flyball" / "broker" / "wire" / "amqp"
+    package = ROOT / "src" / "flyball" / "broker" / "wire" / "amqp" / "_generated"
     for name in ("methods.py", "reply_codes.py"):
         assert (tmp_path / name).read_text(encoding="utf-8") == (package / name).read_text(encoding="utf-8")
 

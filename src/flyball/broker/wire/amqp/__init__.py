@@ -1,28 +1,6 @@
 """AMQP 0-9-1 and RabbitMQ's extensions of it, without I/O."""
 
-from flyball.broker.wire.amqp.codec import (
-    FRAME_MIN_SIZE,
-    HANDSHAKE_FRAME_MAX,
-    HEARTBEAT,
-    PROTOCOL_HEADER,
-    Command,
-    Decoder,
-    Heartbeat,
-    Oversized,
-    ProtocolHeader,
-    Publish,
-    delivery_prefix,
-    encode_ack,
-    encode_content,
-    encode_delivery,
-    encode_get_ok,
-    encode_nack,
-    encode_return,
-    read_origin,
-    write_origin,
-)
-from flyball.broker.wire.amqp.fields import AmqpError, reply_text, write_longstr
-from flyball.broker.wire.amqp.methods import (
+from flyball.broker.wire.amqp._generated.methods import (
     METHODS,
     AccessRequest,
     AccessRequestOk,
@@ -92,8 +70,30 @@ from flyball.broker.wire.amqp.methods import (
     TxSelect,
     TxSelectOk,
 )
+from flyball.broker.wire.amqp._generated.reply_codes import CHANNEL_ERRORS, ReplyCode
+from flyball.broker.wire.amqp.codec import (
+    FRAME_MIN_SIZE,
+    HANDSHAKE_FRAME_MAX,
+    HEARTBEAT,
+    PROTOCOL_HEADER,
+    Command,
+    Decoder,
+    Heartbeat,
+    Oversized,
+    ProtocolHeader,
+    Publish,
+    delivery_prefix,
+    encode_ack,
+    encode_content,
+    encode_delivery,
+    encode_get_ok,
+    encode_nack,
+    encode_return,
+    read_origin,
+    write_origin,
+)
+from flyball.broker.wire.amqp.fields import AmqpError, reply_text, write_longstr
 from flyball.broker.wire.amqp.properties import NO_PROPERTIES, Essentials, Properties, essentials
-from flyball.broker.wire.amqp.reply_codes import CHANNEL_ERRORS, ReplyCode
 from flyball.broker.wire.amqp.tables import (
     EMPTY_TABLE,
     Timestamp,

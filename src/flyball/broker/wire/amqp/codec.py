@@ -10,6 +10,19 @@ import struct
 from collections.abc import Callable, Container, Mapping
 from typing import Final, TypeAlias
 
+from flyball.broker.wire.amqp._generated.methods import (
+    CLIENT_METHODS,
+    METHODS,
+    SERVER_METHODS,
+    BasicAck,
+    BasicDeliver,
+    BasicGetOk,
+    BasicNack,
+    BasicPublish,
+    BasicReturn,
+    Method,
+)
+from flyball.broker.wire.amqp._generated.reply_codes import ReplyCode
 from flyball.broker.wire.amqp.fields import (
     FRAME_BODY,
     FRAME_END,
@@ -24,19 +37,6 @@ from flyball.broker.wire.amqp.fields import (
     skip_shortstr,
     write_shortstr,
 )
-from flyball.broker.wire.amqp.methods import (
-    CLIENT_METHODS,
-    METHODS,
-    SERVER_METHODS,
-    BasicAck,
-    BasicDeliver,
-    BasicGetOk,
-    BasicNack,
-    BasicPublish,
-    BasicReturn,
-    Method,
-)
-from flyball.broker.wire.amqp.reply_codes import ReplyCode
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from flyball.broker.wire.amqp.reply_codes import ReplyCode
+from flyball.broker.wire.amqp._generated.reply_codes import ReplyCode
 from flyball.errors import ProtocolError
 
 FRAME_METHOD: Final = 1

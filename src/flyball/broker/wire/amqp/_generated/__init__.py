@@ -1,0 +1,1 @@
+"""Made by scripts/generate-amqp-methods: not to be changed by hand."""
