@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
+from flyball.pipeline.report.figures import Figure
+from flyball.pipeline.report.markup import Html, element, markup
+from flyball.pipeline.report.page import Part, plots, write_page
 from tests.console.browser.visitor import Visitor
 
-EXAMPLE = Path(__file__).parents[3] / "docs" / "report-example.html"
+FIGURE = Figure(
+    "Response time",
+    [{"type": "scatter", "x": [1, 10, 50], "y": [0.4, 0.8, 1.5]}],
+    {"xaxis": {"title": "clients"}, "yaxis": {"title": "ms"}},
+    "Response time by number of clients, 0.4 to 1.5 ms",
+)
 
 
 @pytest.fixture(scope="module")
 def report(data: Path) -> str:
-    """A report as the pipeline has written it, where the node looks for reports."""
+    """A report as the pipeline writes it, where the node looks for reports."""
     folder = data / "reports" / "march" / "clients"
     (folder / "tables").mkdir(parents=True)
-    shutil.copy(EXAMPLE, folder / "report.html")
+    body = markup([element("h1", "March"), plots([FIGURE], "clients")])
+    write_page(folder / "report.html", "March", [Part("clients", "Clients", body)], Html(""))
     (folder / "tables" / "latency.csv").write_text("clients,latency_ms\n1,0.5\n")
     return "march/clients"
 
