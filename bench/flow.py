@@ -22,6 +22,7 @@ import uvloop
 
 from flyball.broker.core.governor import SAMPLE_S
 from flyball.broker.node import node as node_module
+from flyball.broker.node import stores
 from flyball.broker.settings import load_settings
 from flyball.broker.store.group_commit import OPERATION_BYTES
 from flyball.broker.store.interface import Batch
@@ -94,7 +95,7 @@ async def run(options: argparse.Namespace, folder: Path) -> list[Reading]:
     SlowStore.bytes_per_s = options.store_mib_per_s * MIB
     SlowStore.runs = asyncio.Event()
     SlowStore.runs.set()
-    node_module.MemoryStore = SlowStore  # type: ignore[attr-defined]
+    stores.MemoryStore = SlowStore  # type: ignore[attr-defined]
     settings = load_settings(
         {"data": str(folder), "store": "memory", "amqp": "127.0.0.1:0", "telesto": "off", "thorbang": "off"}, {}
     )

@@ -20,7 +20,7 @@ class Lives:
         monkeypatch.setattr(node, "_serve_until", self._serve)
         monkeypatch.setattr(node, "REJOIN_S", 0.0)
         # It changes the whole process: this one has other tests to run.
-        monkeypatch.setattr("flyball.broker.node.node.prepare_process", lambda settings: None)
+        monkeypatch.setattr("flyball.broker.cluster.node.prepare_process", lambda settings: None)
 
     async def _serve(self, settings: ServeSettings, stop: asyncio.Event, parts: Sequence[Part]) -> None:
         fate = self.left.pop(0)

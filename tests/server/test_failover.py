@@ -10,7 +10,8 @@ import pytest
 import uvloop
 from pika import spec
 
-from flyball.broker.node.node import Node, in_memory
+from flyball.broker.node.node import Node
+from flyball.broker.node.rewound import in_memory
 from tests.amqp.peer import ConnectionEnded, Peer
 from tests.nodes import ANSWER_LIMIT_S, RunningNode, ServeProcess
 from tests.ports import kept_port

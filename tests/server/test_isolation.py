@@ -12,6 +12,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPConnectionError, ConnectionClosedByBroker
 
+from flyball.broker.node import housekeeping
 from flyball.broker.node import node as node_module
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import channel
@@ -109,7 +110,7 @@ def test_a_connection_that_cannot_be_flushed_does_not_keep_others_from_it(
 
 
 def test_housekeeping_goes_on_after_a_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_module, "HOUSEKEEPING_S", 0.01)
+    monkeypatch.setattr(housekeeping, "HOUSEKEEPING_S", 0.01)
     ticks: list[float] = []
 
     def tick(hub: Hub, now_s: float) -> None:
@@ -134,7 +135,7 @@ def test_a_failing_task_of_the_node_is_restarted_and_clients_are_served(
         attempts.append(len(attempts))
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr(node_module, "_keep_house", keep_house)
+    monkeypatch.setattr(node_module, "keep_house", keep_house)
     with RunningNode(tmp_path, store="memory") as node, channel_of(node) as channel:
         while len(attempts) < 2:
             channel.queue_declare("orders")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flyball.broker.node.node import advertised, node_name
+from flyball.broker.node.listeners import advertised
+from flyball.broker.node.name import node_name
 from flyball.broker.settings import Address, load_settings
 
 

@@ -15,7 +15,7 @@ from flyball.broker.core.broker import Burial
 from flyball.broker.core.dead_letters import DeadLetters
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.management.part import console_part
-from flyball.broker.node import node as node_module
+from flyball.broker.node import housekeeping
 from flyball.broker.node.node import Node
 from flyball.errors import InvalidArgument
 from flyball.model import Message
@@ -174,7 +174,7 @@ def test_a_node_starts_with_poisoned_messages_and_tries_each_once(
     attempts: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(node_module, "HOUSEKEEPING_S", 0.01)
+    monkeypatch.setattr(housekeeping, "HOUSEKEEPING_S", 0.01)
     database = new_database()
     node = start_node(store=database)
     channel = open_channel(node)

@@ -20,7 +20,7 @@ from pika import spec
 from pika.credentials import ExternalCredentials
 from pika.exceptions import AMQPConnectionError, ProbableAuthenticationError
 
-from flyball.broker.node import node as node_module
+from flyball.broker.node import listeners
 from tests.amqp.peer import PROTOCOL_HEADER, Peer
 from tests.amqp.queues import count
 from tests.nodes import RunningNode, ServeProcess, StartFailed
@@ -215,8 +215,8 @@ def test_a_client_with_tls_is_disconnected_from_the_plain_port(node: RunningNode
 def test_a_client_that_never_begins_tls_is_disconnected(
     start_memory_node: Callable[..., RunningNode], server: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert node_module.TLS_HANDSHAKE_S == 10.0
-    monkeypatch.setattr(node_module, "TLS_HANDSHAKE_S", 0.2)
+    assert listeners.TLS_HANDSHAKE_S == 10.0
+    monkeypatch.setattr(listeners, "TLS_HANDSHAKE_S", 0.2)
     node = start_memory_node(amqps="127.0.0.1:0", tls_cert=server.cert, tls_key=server.key)
     with socket.create_connection(node.address("amqps"), timeout=20) as connection:
         assert RawPeer(connection).is_closed_by_node()

@@ -17,7 +17,8 @@ from flyball import errors
 from flyball.broker.core.authority import Authority
 from flyball.broker.core.placement import NoPlaceYet, PlaceRequest, Role
 from flyball.broker.engine.access import Action
-from flyball.broker.node.node import Node, node_name
+from flyball.broker.node.name import node_name
+from flyball.broker.node.node import Node
 from flyball.broker.settings import Address
 from flyball.broker.transport.http import Login
 from flyball.model import DEFAULT_VHOST, User

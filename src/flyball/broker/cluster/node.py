@@ -1,4 +1,4 @@
-"""A node of a domain: the server's node, and what governs it together with others."""
+"""A node of a domain: the node itself, and what governs it together with others."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from flyball.broker.cluster.governor import DomainGovernor
 from flyball.broker.cluster.leader import Leader
 from flyball.broker.cluster.placing import DomainPlacement
 from flyball.broker.cluster.provisioners import Provisioner, Surroundings, load_provisioners
-from flyball.broker.node import node as server
 from flyball.broker.node.node import Node, Part
+from flyball.broker.node.node import running as running_alone
+from flyball.broker.node.process import prepare_process
 from flyball.broker.settings import ServeSettings
 from flyball.errors import Fenced, StoreError, StoreInUse, StoreRewound, StoreUnavailable
 
@@ -36,7 +37,7 @@ async def serve(settings: ServeSettings, parts: Sequence[Part] = ()) -> None:
     A node whose place others have taken, because it did not show for too long, drops its clients and joins again, as
     soon as the store lets it.
     """
-    server.prepare_process(settings)
+    prepare_process(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
@@ -129,7 +130,7 @@ async def running(
         async with attached(node, provisioners, asyncio.Event() if stop is None else stop):
             yield
 
-    async with server.running(settings, [governed, *parts]) as node:
+    async with running_alone(settings, [governed, *parts]) as node:
         yield node
 
 

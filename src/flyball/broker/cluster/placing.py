@@ -7,7 +7,8 @@ import uuid
 from flyball.broker.cluster.agent import Agent
 from flyball.broker.cluster.domain import cluster_key
 from flyball.broker.core.placement import Movable, NoPlaceYet, Place, PlaceRequest
-from flyball.broker.node.node import advertised, node_name
+from flyball.broker.node.listeners import advertised
+from flyball.broker.node.name import node_name
 from flyball.errors import ClusterError, FlyballError, QueueNotFound
 
 RETRY_S = 0.5

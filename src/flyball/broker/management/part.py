@@ -21,7 +21,8 @@ from flyball.broker.management.everywhere import Everywhere
 from flyball.broker.management.login import ConsoleLogin
 from flyball.broker.management.sampling import Sampler
 from flyball.broker.management.trailing_slash import without_trailing_slash
-from flyball.broker.node.node import HTTP_CONNECTIONS, Node, Part
+from flyball.broker.node.node import Node, Part
+from flyball.broker.node.process import HTTP_CONNECTIONS
 from flyball.broker.transport.http import make_app, serving
 from flyball.broker.transport.http_peers import behind, own_names
 

@@ -1,0 +1,106 @@
+"""Where clients connect to a node, and what serves them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from flyball.broker.protocols import telesto
+from flyball.broker.protocols.amqp import AmqpContext, AmqpSession
+from flyball.broker.protocols.thorbang import ThorBangSession
+from flyball.broker.settings import Address, ServeSettings
+from flyball.broker.transport.connection import Connection, Hub, is_loopback
+from flyball.broker.transport.tls import LinkTls, client_tls
+from flyball.model import Order
+
+log = logging.getLogger(__name__)
+
+LISTEN_BACKLOG = 1024
+
+EVERYWHERE = ("0.0.0.0", "::")
+"""Who listens there is reached under any of the machine's addresses, but not under these."""
+
+TLS_HANDSHAKE_S = 10.0
+"""A client that has not agreed on TLS by then is disconnected."""
+
+
+@dataclass(slots=True, frozen=True)
+class Listener:
+    """A place where clients connect, and what serves them."""
+
+    name: str
+    address: Address
+    factory: Callable[[], Connection]
+    tls: ssl.SSLContext | None = None
+    knows_passwords: bool = False
+
+
+def client_listeners(settings: ServeSettings, hub: Hub, amqp_context: AmqpContext) -> list[Listener]:
+    time_order = Order.NEWEST if settings.telesto_time_order == "newest" else Order.OLDEST
+    found: list[Listener] = []
+    if settings.amqp is not None:
+        found.append(Listener("amqp", settings.amqp, lambda: AmqpSession(hub, amqp_context), knows_passwords=True))
+    if settings.amqps is not None:
+        tls = client_tls(settings)
+        found.append(Listener("amqps", settings.amqps, lambda: AmqpSession(hub, amqp_context), tls, True))
+    if settings.telesto is not None:
+        found.append(
+            Listener(
+                "telesto",
+                settings.telesto,
+                lambda: telesto.new_session(hub, time_order, settings.telesto_frame_max_bytes),
+            )
+        )
+    if settings.thorbang is not None:
+        found.append(
+            Listener("thorbang", settings.thorbang, lambda: ThorBangSession(hub, settings.thorbang_max_request_bytes))
+        )
+    return found
+
+
+def link_listener(address: Address, new_link: Callable[[], Connection], secured: LinkTls | None) -> Listener:
+    """Return the listener for other nodes of the domain."""
+    if secured is None and not is_loopback(address.host):
+        log.warning(
+            "link listens on %s without TLS: what goes between nodes can be read and changed on its way;"
+            " give --link-tls-cert and --link-tls-ca",
+            address,
+        )
+    return Listener("link", address, new_link, None if secured is None else secured.listener, knows_passwords=True)
+
+
+async def listen(listener: Listener) -> asyncio.Server:
+    if not listener.knows_passwords and not is_loopback(listener.address.host):
+        log.warning(
+            "%s listens on %s and knows no passwords: everybody who reaches it may use it",
+            listener.name,
+            listener.address,
+        )
+    loop = asyncio.get_running_loop()
+    host, port = listener.address
+    return await loop.create_server(
+        listener.factory,
+        host,
+        port,
+        backlog=LISTEN_BACKLOG,
+        ssl=listener.tls,
+        ssl_handshake_timeout=TLS_HANDSHAKE_S if listener.tls is not None else None,
+    )
+
+
+def address_of(listening: socket.socket) -> Address:
+    host, port = listening.getsockname()[:2]
+    return Address(host, port)
+
+
+def advertised(addresses: Mapping[str, Address], settings: ServeSettings) -> dict[str, str]:
+    """Return where others reach the listeners of a node, by protocol."""
+    host = settings.advertise or socket.gethostname()
+    return {
+        name: str(Address(host, address.port) if address.host in EVERYWHERE else address)
+        for name, address in addresses.items()
+    }
