@@ -336,7 +336,7 @@ async def test_messages_whose_dead_letters_the_store_refuses_are_parked() -> Non
             raise StoreError("relation does not exist")
 
         broker.obtain_ids = refuse  # type: ignore[method-assign]
-        broker._burying[working.queue.id] = waiting
-        await broker._bury_in_order(working, waiting)
+        broker.dead_lettering._burying[working.queue.id] = waiting
+        await broker.dead_lettering._bury_in_order(working, waiting)
         assert [parked.problem for parked in working.parked.values()] == ["relation does not exist"] * 2
         assert len(working.out) == 2

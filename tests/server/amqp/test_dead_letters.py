@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from flyball.broker.core import broker as broker_module
+from flyball.broker.core import dead_lettering
 from flyball.broker.core.authority import Authority
 from flyball.broker.core.broker import Broker
 from flyball.broker.core.pending import outcome
@@ -113,7 +113,7 @@ async def give_up(broker: Broker, working: WorkingQueue, reason: str) -> None:
     taken: list[Message | None] = []
     broker.take_out(working.queue.id, working.traits.selector, lambda message, error: taken.append(message))
     assert taken[0] is not None
-    broker.bury(working, taken[0], reason)
+    broker.dead_lettering.bury(working, taken[0], reason)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -160,9 +160,9 @@ def test_whatever_a_queue_has_been_stored_with_every_message_stays_or_is_dropped
                 await give_up(broker, working, reason)
             assert working.out.keys() == working.parked.keys()
             broker.expire()
-            broker.requeue_parked(working)
+            broker.dead_lettering.requeue_parked(working)
             broker.expire()
-            await outcome(lambda done: broker.drop_parked(working, None, done))
+            await outcome(lambda done: broker.dead_lettering.drop_parked(working, None, done))
             assert not working.parked
 
     asyncio.run(main())
@@ -184,7 +184,7 @@ def test_a_dead_letter_that_fails_is_parked_with_its_problem() -> None:
     async def main() -> None:
         async with running() as (broker, topology, context):
             working = await declare(topology, "orders", {})
-            broker.on_dead = _fail
+            broker.dead_lettering.on_dead = _fail
             for _ in range(3):
                 put(context, working, {})
                 await give_up(broker, working, "rejected")
@@ -205,7 +205,7 @@ def test_a_refused_message_whose_dead_letter_fails_is_refused_all_the_same() -> 
         async with running() as (broker, topology, context):
             full = {"x-max-length": 0, "x-overflow": "reject-publish-dlx"}
             working = await declare(topology, "orders", full)
-            broker.on_dead = _fail
+            broker.dead_lettering.on_dead = _fail
             refused = context.intake.put([working], b"body", b"\0\0", write_origin("", "orders"), True, 0, None)
             assert refused == [working]
             assert not working.out
@@ -238,7 +238,7 @@ def test_dead_letters_pass_through_a_chain_of_any_length(limits: dict[str, Any])
 
 
 def test_others_have_their_turn_while_many_messages_expire(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_module, "BURIALS_S", 0.0)
+    monkeypatch.setattr(dead_lettering, "BURIALS_S", 0.0)
 
     async def main() -> None:
         async with running() as (broker, topology, context):
@@ -279,7 +279,7 @@ async def turns(count: int = 1) -> None:
 
 
 def test_refused_dead_letters_are_in_the_batch_that_removes_their_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_module, "BURIALS_S", 0.0)
+    monkeypatch.setattr(dead_lettering, "BURIALS_S", 0.0)
     count = 100
 
     async def main() -> None:
@@ -306,7 +306,7 @@ def test_refused_dead_letters_are_in_the_batch_that_removes_their_message(monkey
 def test_reject_in_a_transaction_does_not_wait_for_messages_that_expired_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(broker_module, "BURIALS_S", 0.0)
+    monkeypatch.setattr(dead_lettering, "BURIALS_S", 0.0)
 
     async def main() -> None:
         async with running() as (broker, topology, context):
@@ -323,7 +323,7 @@ def test_reject_in_a_transaction_does_not_wait_for_messages_that_expired_before(
             rejected = taken[0]
             assert rejected is not None
             with broker.journal.together() as group:
-                broker.bury(orders, rejected, "rejected")
+                broker.dead_lettering.bury(orders, rejected, "rejected")
             assert group.removed_ids == {rejected.id}
             while len(dead) < 10:
                 await turns()
@@ -345,14 +345,14 @@ def test_full_queues_that_dead_letter_to_each_other_hold_little(overflow: str) -
             put(context, first, {})
             for _ in range(50):
                 await turns()
-                assert len(broker._dying) <= count * count
+                assert len(broker.dead_lettering._dying) <= count * count
             assert broker.engine.resident_bytes < 4 * count * count * 1000
 
     asyncio.run(main())
 
 
 def test_message_whose_dead_letters_are_refused_too_often_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_module, "MAX_REFUSED", 10)
+    monkeypatch.setattr(dead_lettering, "MAX_REFUSED", 10)
 
     async def main() -> None:
         async with running() as (broker, topology, context):
@@ -412,7 +412,7 @@ def test_messages_without_dead_letters_expire_while_the_store_hangs() -> None:
 def test_what_waits_to_be_dead_lettered_waits_for_the_next_start_when_the_node_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(broker_module, "BURIALS_S", 0.0)
+    monkeypatch.setattr(dead_lettering, "BURIALS_S", 0.0)
 
     async def main() -> None:
         async with running() as (broker, topology, context):
@@ -445,18 +445,18 @@ def test_message_of_a_queue_that_has_come_back_is_not_taken_for_one_that_was_dyi
             broker.take_out(orders.queue.id, orders.traits.selector, lambda message, error: taken.append(message))
             message = taken[0]
             assert message is not None
-            broker._bury_later(orders, message, "expired")
+            broker.dead_lettering.bury_later(orders, message, "expired")
             # The queue is served by this node again, and one of its consumers has the message.
             orders.out[message.id] = replace(message)
-            broker._see_to_dying()
+            broker.dead_lettering.go_on()
             assert (len(dead), len(orders.out)) == (0, 1)
 
     asyncio.run(main())
 
 
 def test_many_rejected_messages_are_dead_lettered_in_turns_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_module, "BURIALS_S", 0.0)
-    count = broker_module.BURIED_AT_ONCE + 1
+    monkeypatch.setattr(dead_lettering, "BURIALS_S", 0.0)
+    count = dead_lettering.BURIED_AT_ONCE + 1
 
     async def main() -> None:
         async with running() as (broker, topology, context):
@@ -467,9 +467,9 @@ def test_many_rejected_messages_are_dead_lettered_in_turns_and_in_order(monkeypa
             taken = list(orders.oldest(0, count + 1))
             for _ in taken:
                 broker.engine.take(orders.queue.id, orders.traits.selector, broker.now_us())
-            broker.bury_all(taken[:count], "rejected")
+            broker.dead_lettering.bury_all(taken[:count], "rejected")
             assert len(dead) == 1
-            broker.bury(orders, taken[count], "rejected")
+            broker.dead_lettering.bury(orders, taken[count], "rejected")
             while len(dead) <= count:
                 await turns()
             assert [message.body for message in dead.oldest(0, count + 1)] == [

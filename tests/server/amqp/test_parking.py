@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from flyball.broker.core import topology
-from flyball.broker.core.broker import Burial
+from flyball.broker.core.dead_lettering import Burial
 from flyball.broker.core.dead_letters import DeadLetters
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.management.part import console_part

@@ -11,6 +11,7 @@ import pytest
 from aio_pika.abc import AbstractQueue
 
 from flyball.broker.core.broker import Broker
+from flyball.broker.core.dead_lettering import DeadLettering
 from flyball.broker.core.topology import Topology
 from flyball.broker.peering.link.session import LinkSession
 from flyball.broker.peering.shadows import Attachment
@@ -199,13 +200,13 @@ async def test_message_that_cannot_be_requeued_keeps_no_other_from_it(
     await queue.consume(inbox)
     await two.publish(b"1", b"poison", b"3")
     messages = await inbox.take(3)
-    original = Broker.bury
+    original = DeadLettering.bury
 
-    def bury(self: Broker, working: Any, message: Message, reason: str) -> None:
-        is_poison = self is two.second.broker and message.body == b"poison"
+    def bury(self: DeadLettering, working: Any, message: Message, reason: str) -> None:
+        is_poison = self is two.second.broker.dead_lettering and message.body == b"poison"
         (fails if is_poison else original)(self, working, message, reason)
 
-    monkeypatch.setattr(Broker, "bury", bury)
+    monkeypatch.setattr(DeadLettering, "bury", bury)
     link = two.first.peers.link(2)
     for message in messages:
         await message.reject(requeue=False)

@@ -7,38 +7,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any, Protocol
 
 from flyball.broker.core import clock
+from flyball.broker.core.dead_lettering import CONGESTED_S, DeadLettering
 from flyball.broker.core.listings import CHEAP_MESSAGES, Listings
 from flyball.broker.core.memory import Ledger
 from flyball.broker.core.pending import Changing, Done, PutDone, Putting, TakeDone, Taking, Together, has_refused
 from flyball.broker.core.reading import StoreReader
 from flyball.broker.core.supervisor import Supervisor
-from flyball.broker.engine.backlog import LOAD_AT_ONCE, Build, Load
+from flyball.broker.engine.backlog import Build, Load
 from flyball.broker.engine.consumer import SLOW_PEER, Consumer, SharedWindow
 from flyball.broker.engine.counts import Meters
 from flyball.broker.engine.credit import SLOT_US
 from flyball.broker.engine.engine import Engine
-from flyball.broker.engine.queue import Delivery, Parked, WorkingQueue
+from flyball.broker.engine.queue import Delivery, WorkingQueue
 from flyball.broker.store.changes import Change, ClientCreated, ClientDeleted, QueueCreated, QueueDeleted, QueueMoved
 from flyball.broker.store.group_commit import GroupCommit, OperationsRefused
 from flyball.broker.store.interface import Arrived, Store
 from flyball.errors import (
-    Fenced,
     FlyballError,
     InvalidBody,
     LeaseNotFound,
     QueueFull,
     QueueNotFound,
-    RequestError,
     StoreError,
     StoreUnavailable,
 )
@@ -62,9 +58,6 @@ FEED_AT_ONCE = 1000
 FEED_BYTES = 256 * 1024
 """With so many bytes of a backlog others have their turn as well, and the consumer may turn out not to read."""
 
-# While so much waits for the store, what would add to it and can wait is tried again after so long.
-CONGESTED_S = 0.05
-
 RETRY_S = 1.0
 """After so long what a store that was away could not tell is asked again."""
 
@@ -72,34 +65,10 @@ RETRY_S = 1.0
 DROPPED_AT_ONCE = 1000
 EXPIRED_AT_ONCE = 1000
 
-# More messages than these that one request rejects are dead-lettered in further turns.
-BURIED_AT_ONCE = 100
-
-# Dead letters of one message that full queues may refuse and dead-letter in turn: queues that lead to each other
-# could multiply it endlessly.
-MAX_REFUSED = 1000
-
-# So long messages are dead-lettered at a time, before others have their turn of the loop: a hundred thousand may
-# expire at once, and one may die in a chain of a hundred queues.
-BURIALS_S = 0.02
-
-# Why messages die that a consumer gives up: it may do so in a transaction.
-_ASKED_FOR = ("rejected", "delivery_limit")
-
 _EVERYTHING = Selector()
 """Oldest first, whoever it is addressed to."""
 
 Accepts = Callable[[Message], bool]
-
-
-class Burial(enum.Enum):
-    """What becomes of a message that nobody will get any more."""
-
-    NO_SUCCESSOR = 0
-    SUCCEEDED = 1
-    """Another message takes its place."""
-    LATER = 2
-    """Another one will take its place; `settle` follows when that is safe."""
 
 
 class Receiver(Protocol):
@@ -175,10 +144,6 @@ class Wait:
             self.idle_ns = time.perf_counter_ns() - self._began_ns
 
 
-# An unacked message that its queue has given up, and why: expired, maxlen, rejected or delivery_limit.
-_Dying = tuple[WorkingQueue, Message, str]
-
-
 class Broker:
     """Puts, reads, consumers, queues and clients: each carried out by the engine and made durable."""
 
@@ -226,8 +191,6 @@ class Broker:
         self.on_queue_deleted: Callable[[Queue], None] = lambda queue: None
         self.on_queue_released: Callable[[Queue, int], None] = lambda queue, owner: None
         """Called when another node serves a queue that was this node's."""
-        self.on_dead: Callable[[WorkingQueue, Message, str], Burial] = lambda *_: Burial.NO_SUCCESSOR
-        """Called with a message that nobody will get any more, and why, before it is removed."""
         self.journal = GroupCommit(
             store,
             time_limit_s=time_limit_s,
@@ -247,20 +210,10 @@ class Broker:
         self._arrived: list[Arrived] = []
         """What was handed over by other nodes and taken in, while the store has not forgotten that."""
         self._taking_in = asyncio.Lock()
-        self._burying: dict[int, deque[tuple[Message, str]]] = {}
-        """By queue, the messages that wait to be buried, and why: the first of them is being read from the store."""
-        self._dying: deque[_Dying] = deque()
-        """What is to be buried when its turn comes: what has expired, and what dead letters have displaced."""
-        self._dying_counts: dict[int, int] = {}
-        """How many of them each queue has."""
-        self._is_burying = False
-        """Whether a dead letter is being published. What that displaces, and what is refused, is in these two."""
-        self._displaced: list[_Dying] = []
-        self._refused: list[tuple[WorkingQueue, Message]] = []
+        self.dead_lettering = DeadLettering(self, self._reader, self._spawn)
         self._shrinking: dict[int, asyncio.TimerHandle] = {}
         """The queues that hold more than they may, and go on to drop messages in the next turn."""
         self._is_quiescent = False
-        self._burial_timer: asyncio.TimerHandle | None = None
         self._ticking: asyncio.TimerHandle | None = None
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._expiry_due_us: int | None = None
@@ -291,7 +244,7 @@ class Broker:
         """Do what makes so many new messages, now or when there are numbers for them."""
         if self.has_ids_for(count):
             work()
-        elif self._is_burying:
+        elif self.dead_lettering.is_publishing:
             # The message whose dead letter needs them would be removed before them: it is parked instead.
             raise StoreUnavailable(NO_IDS)
         else:
@@ -301,7 +254,7 @@ class Broker:
         with contextlib.suppress(StoreError):
             await self.obtain_ids(count)
             work()
-            self._see_to_dying()
+            self.dead_lettering.go_on()
 
     async def obtain_ids(self, count: int) -> None:
         """Wait for numbers for so many new messages; they are there when this returns. Raises StoreError."""
@@ -316,7 +269,8 @@ class Broker:
     def quiesce(self) -> None:
         """Begin nothing more: what expires or waits to be dead-lettered does so after the next start."""
         self._is_quiescent = True
-        for timer in (self._expiry_timer, self._burial_timer, *self._shrinking.values()):
+        self.dead_lettering.quiesce()
+        for timer in (self._expiry_timer, *self._shrinking.values()):
             if timer is not None:
                 timer.cancel()
 
@@ -636,7 +590,7 @@ class Broker:
                 continue
             limit = working.traits.delivery_limit
             if limit is not None and message.delivery_count >= limit:
-                self.bury(working, message, "delivery_limit")
+                self.dead_lettering.bury(working, message, "delivery_limit")
             else:
                 back.append(message)
         self._dispatch(self.engine.requeue(back, self.now_us()))
@@ -648,223 +602,6 @@ class Broker:
                 if not working.traits.is_plain and not working.traits.rejects:
                     self._look_after(working)
                 self._reader.serve(queue_id)
-
-    def bury(self, working: WorkingQueue, message: Message, reason: str) -> None:
-        """Drop an unacked message for good; its queue may have it dead-lettered."""
-        if working.original is not None:
-            self.engine.settle(message)
-            working.original.bury(message)
-            return
-        if self._is_burying:
-            self._displaced.append((working, message, reason))
-            return
-        if working.queue.id in self._dying_counts and not self.journal.is_grouping:
-            self._bury_later(working, message, reason)
-        else:
-            # In a transaction it must be in the same batch as the rest, and may overtake others for that.
-            self._bury_or_load(working, message, reason)
-        self._see_to_dying()
-
-    def bury_all(self, messages: Sequence[Message], reason: str) -> None:
-        """Drop unacked messages for good: many of them in several turns of the loop, unless in a transaction."""
-        is_later = len(messages) > BURIED_AT_ONCE and not self.journal.is_grouping
-        for message in messages:
-            working = self.engine.find_working(message.queue_id)
-            if working is None:
-                continue
-            if is_later and working.original is None:
-                self._bury_later(working, message, reason)
-            else:
-                self.bury(working, message, reason)
-        self._see_to_dying()
-
-    def bury_refused(self, working: WorkingQueue, message: Message) -> None:
-        """Dead-letter a message that a full queue has refused: it is in no queue."""
-        if self._is_burying:
-            self._refused.append((working, message))
-            return
-        try:
-            self._dead_letter(working, message, "maxlen")
-        except Exception as error:
-            # Its publisher hears that it was refused.
-            self.faults.note("dead letters", error, quiet=True)
-        self._see_to_dying()
-
-    def _bury_later(self, working: WorkingQueue, message: Message, reason: str) -> None:
-        self._dying.append((working, message, reason))
-        self._count_dying(working)
-
-    def _count_dying(self, working: WorkingQueue) -> None:
-        queue_id = working.queue.id
-        self._dying_counts[queue_id] = self._dying_counts.get(queue_id, 0) + 1
-
-    def _see_to_dying(self) -> None:
-        if self._dying and self._burial_timer is None and not (self._is_burying or self._is_quiescent):
-            self._bury_dying()
-
-    def _bury_dying(self, *, is_urged: bool = True) -> None:
-        """Bury what waits for that, as much as a turn of the loop has time for, and the rest in further turns.
-
-        All of it is unacked and, if it is persistent, in the store: whenever the node ends it is found again there.
-        """
-        self._burial_timer = None
-        ends_s = time.monotonic() + BURIALS_S
-        again = partial(self._bury_dying, is_urged=False)
-        loop = asyncio.get_running_loop()
-        while self._dying:
-            if not is_urged and self.is_congested and self._dying[0][0].traits.dead_letter_exchange is not None:
-                # Dead letters wait for the store in memory, and no publisher is there to be slowed.
-                self._burial_timer = loop.call_later(CONGESTED_S, again)
-                return
-            self._bury_first_of_dying()
-            if time.monotonic() > ends_s:
-                self._burial_timer = loop.call_later(0, again)
-                return
-
-    def _bury_first_of_dying(self) -> None:
-        working, message, reason = self._dying.popleft()
-        queue_id = working.queue.id
-        left = self._dying_counts.pop(queue_id) - 1
-        if left:
-            self._dying_counts[queue_id] = left
-        if self._is_unacked(working, message):
-            try:
-                self._bury_or_load(working, message, reason)
-            except Exception as error:
-                self.park(working, message, reason, error)
-
-    def _is_unacked(self, working: WorkingQueue, message: Message) -> bool:
-        """Whether it still is, though its queue may have moved away meanwhile, and come back with the same ids."""
-        return self.engine.find_working(working.queue.id) is working and working.out.get(message.id) is message
-
-    def _bury_or_load(self, working: WorkingQueue, message: Message, reason: str) -> None:
-        queue_id = working.queue.id
-        if working.traits.dead_letter_exchange is not None and (
-            message.is_paged or queue_id in self._burying or self.engine.message_ids_left < self.engine.most_copies
-        ):
-            # Its dead letter needs its body and an id for each copy, and those behind it must not overtake it.
-            line = self._burying.get(queue_id)
-            if line is None:
-                self._burying[queue_id] = line = deque()
-                self._spawn(self._bury_in_order(working, line))
-            line.append((message, reason))
-            return
-        self._bury(working, message, reason)
-
-    def _bury(self, working: WorkingQueue, message: Message, reason: str) -> None:
-        try:
-            burial = self._dead_letter(working, message, reason)
-        except Exception as error:
-            self.park(working, message, reason, error)
-            return
-        working.dropped += 1
-        if burial is Burial.LATER:
-            return
-        if burial is Burial.SUCCEEDED or reason in _ASKED_FOR:
-            # Its publisher must not be told that it is safe before its successor is, or before the transaction is
-            # durable that rejects it.
-            self.settle_written(message)
-        else:
-            self.settle(message)
-
-    def _dead_letter(self, working: WorkingQueue, message: Message, reason: str) -> Burial:
-        """Publish the dead letter of a message, and those of all that full queues refuse on its way.
-
-        What is refused is in no queue, so all of it has to be in the batch in which the message itself is removed: a
-        crash would lose it otherwise. What a dead letter displaces from a full queue is unacked there and can wait.
-        It goes before what waits already, so that few wait however often that happens. Both are loops, since a chain
-        of queues may have any length.
-        """
-        self._is_burying = True
-        try:
-            burial = self.on_dead(working, message, reason)
-            refused = deque(self._refused)
-            count = 0
-            while refused:
-                count += 1
-                if count > MAX_REFUSED:
-                    raise RequestError(f"full queues refused more than {MAX_REFUSED} dead letters of this message")
-                self._refused.clear()
-                self.on_dead(*refused.popleft(), "maxlen")
-                refused.extendleft(reversed(self._refused))
-            return burial
-        finally:
-            self._is_burying = False
-            self._refused.clear()
-            for displaced in reversed(self._displaced):
-                self._dying.appendleft(displaced)
-                self._count_dying(displaced[0])
-            self._displaced.clear()
-
-    def park(self, working: WorkingQueue, message: Message, reason: str, error: Exception) -> None:
-        """Keep a message, which is out and could not be dead-lettered, for an operator: nobody gets it meanwhile.
-
-        It stays in the store, where it is found again, and tried once more, after a restart.
-        """
-        if message.id not in working.out:
-            return
-        problem = str(error) if isinstance(error, FlyballError) else f"{type(error).__name__}: {error}"
-        if not isinstance(error, FlyballError):
-            self.faults.note("dead letters", error, quiet=True)
-        if not any(parked.problem == problem for parked in working.parked.values()):
-            queue = working.queue
-            log.error(
-                "message cannot be dead-lettered; parked queue=%r vhost=%r id=%d reason=%s problem=%r",
-                *(queue.name, queue.vhost, message.id, reason, problem),
-            )
-        working.parked[message.id] = Parked(message, reason, problem, self.now_us())
-
-    async def _bury_in_order(self, working: WorkingQueue, line: deque[tuple[Message, str]]) -> None:
-        """Bury messages of which some have to be read from the store first, or for which there were no ids."""
-        engine = self.engine
-        try:
-            while line and not self._is_quiescent:
-                while self.is_congested:  # noqa: ASYNC110
-                    # Dead letters wait for the store in memory, and no publisher is there to be slowed.
-                    await asyncio.sleep(CONGESTED_S)
-                await self._reader.page_in([message for message, _ in islice(line, LOAD_AT_ONCE) if message.is_paged])
-                await self.obtain_ids(engine.most_copies)
-                ends_s = time.monotonic() + BURIALS_S
-                while line and not line[0][0].is_paged and engine.message_ids_left >= engine.most_copies:
-                    message, reason = line.popleft()
-                    if self._is_unacked(working, message):
-                        self._bury(working, message, reason)
-                    if time.monotonic() > ends_s:
-                        break
-                self._see_to_dying()
-                await asyncio.sleep(0)
-        except Fenced:
-            # The node has lost its queues: whoever serves them now has the messages.
-            return
-        except Exception as error:
-            for message, reason in line:
-                self.park(working, message, reason, error)
-        finally:
-            del self._burying[working.queue.id]
-
-    def requeue_parked(self, working: WorkingQueue, message_ids: Iterable[int] | None = None) -> int:
-        """Let parked messages, or all, go back to their places; return how many did.
-
-        One whose time is up, or that came back too often, is given up again at once: that is another attempt.
-        """
-        messages = self._unpark(working, message_ids)
-        self.give_back(messages)
-        return len(messages)
-
-    def drop_parked(self, working: WorkingQueue, message_ids: Iterable[int] | None, done: Done) -> int:
-        """Remove parked messages, or all, for good; return how many that are. Done when it is durable."""
-        messages = self._unpark(working, message_ids)
-        working.dropped += len(messages)
-        for message in messages:
-            # Not `remove`: a message whose body is only in the store could not be written again.
-            self.settle(message)
-        self.when_durable(done)
-        return len(messages)
-
-    def _unpark(self, working: WorkingQueue, message_ids: Iterable[int] | None) -> list[Message]:
-        wanted = list(working.parked) if message_ids is None else message_ids
-        found = [working.parked.pop(message_id, None) for message_id in wanted]
-        return [parked.message for parked in found if parked is not None]
 
     def feed(self, consumer: Consumer) -> None:
         """Let the consumer have more, if it wants and there is something. In the line it is served anyway."""
@@ -886,7 +623,7 @@ class Broker:
             dropped += 1
             found = self.engine.take(queue_id, working.traits.selector, self.now_us())
             if isinstance(found, Message):
-                self.bury(working, found, "maxlen")
+                self.dead_lettering.bury(working, found, "maxlen")
             elif found is None:
                 break
             else:
@@ -1147,12 +884,12 @@ class Broker:
             if working is None:
                 continue
             if working.original is None and working.traits.dead_letter_exchange is not None:
-                self._bury_later(working, message, "expired")
+                self.dead_lettering.bury_later(working, message, "expired")
             else:
                 # It needs no store, and does not wait for one that is slow or away. The others have left their queues
                 # already: one that fails must not keep them from their end.
-                self.faults.guard("expiry", self.bury, working, message, "expired")
-        self._see_to_dying()
+                self.faults.guard("expiry", self.dead_lettering.bury, working, message, "expired")
+        self.dead_lettering.go_on()
         for queue_id in self.engine.overdue_queue_ids():
             self.faults.guard("expiry in the store", self._expire_absent, queue_id)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from flyball.broker.core.broker import Burial
+from flyball.broker.core.dead_lettering import Burial
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.intake import Intake
 from flyball.broker.core.presentation import PERSISTENT, present

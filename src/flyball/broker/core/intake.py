@@ -116,4 +116,4 @@ class Intake:
             persistent=persistent,
             origin=origin,
         )
-        self._broker.bury_refused(working, message)
+        self._broker.dead_lettering.bury_refused(working, message)

@@ -92,11 +92,11 @@ async def _act_here(node: Node, vhost: str, name: str, action: str, ids: list[in
     if working is None:
         return 0
     if action == REQUEUE:
-        return broker.requeue_parked(working, ids)
+        return broker.dead_lettering.requeue_parked(working, ids)
     if action != DROP:
         raise ClusterError(f"there is no action {action!r} on parked messages")
     counted: list[int] = []
-    await outcome(lambda done: counted.append(broker.drop_parked(working, ids, done)))
+    await outcome(lambda done: counted.append(broker.dead_lettering.drop_parked(working, ids, done)))
     return counted[0]
 
 

@@ -492,7 +492,7 @@ class LinkSession(Connection):
     def _reject(self, message: Message) -> None:
         working = self._engine.find_working(message.queue_id)
         if working is not None:
-            self.broker.bury(working, message, "rejected")
+            self.broker.dead_lettering.bury(working, message, "rejected")
 
     def _return(self, message: Message) -> None:
         self.broker.bring_back(message)

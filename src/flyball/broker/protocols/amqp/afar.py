@@ -611,7 +611,7 @@ class Afar:
             try:
                 self.remotes.put(remotes, content, answered, 0)
             except Exception as error:
-                self._broker.park(working, message, reason, error)
+                self._broker.dead_lettering.park(working, message, reason, error)
 
         self.remotes.put(remotes, content, answered, 0)
 

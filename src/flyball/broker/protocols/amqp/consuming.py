@@ -427,7 +427,7 @@ class Deliveries:
         if requeue:
             broker.give_back(messages)
         else:
-            broker.bury_all(messages, "rejected")
+            broker.dead_lettering.bury_all(messages, "rejected")
         self._feed(leases)
 
     # Transactions

@@ -61,7 +61,7 @@ class AmqpContext:
         self.dropped_replies = 0
         """Direct replies to clients that did not read."""
         self.dead_letters = DeadLetters(topology, self.intake)
-        topology.broker.on_dead = self.dead_letters.publish
+        topology.broker.dead_lettering.on_dead = self.dead_letters.publish
         self.server_properties = server_properties()
 
     def new_reply_name(self, channel: Channel) -> str:

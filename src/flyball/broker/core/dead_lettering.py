@@ -1,0 +1,341 @@
+"""What becomes of messages that their queues give up: dead-lettered in turns of the loop, dropped, or parked.
+
+Whether there is a dead letter and where it goes is decided by `on_dead`: see `dead_letters`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, Protocol
+
+from flyball.broker.core.pending import Done
+from flyball.broker.core.reading import StoreReader
+from flyball.broker.engine.backlog import LOAD_AT_ONCE
+from flyball.broker.engine.engine import Engine
+from flyball.broker.engine.queue import Parked, WorkingQueue
+from flyball.broker.store.group_commit import GroupCommit
+from flyball.errors import Fenced, FlyballError, RequestError
+from flyball.faults import Faults
+from flyball.model import Message
+
+log = logging.getLogger(__name__)
+
+# While so much waits for the store, what would add to it and can wait is tried again after so long.
+CONGESTED_S = 0.05
+
+# More messages than these that one request rejects are dead-lettered in further turns.
+BURIED_AT_ONCE = 100
+
+# Dead letters of one message that full queues may refuse and dead-letter in turn: queues that lead to each other
+# could multiply it endlessly.
+MAX_REFUSED = 1000
+
+# So long messages are dead-lettered at a time, before others have their turn of the loop: a hundred thousand may
+# expire at once, and one may die in a chain of a hundred queues.
+BURIALS_S = 0.02
+
+# Why messages die that a consumer gives up: it may do so in a transaction.
+_ASKED_FOR = ("rejected", "delivery_limit")
+
+
+class Burial(enum.Enum):
+    """What becomes of a message that nobody will get any more."""
+
+    NO_SUCCESSOR = 0
+    SUCCEEDED = 1
+    """Another message takes its place."""
+    LATER = 2
+    """Another one will take its place; `settle` follows when that is safe."""
+
+
+# An unacked message that its queue has given up, and why: expired, maxlen, rejected or delivery_limit.
+_Dying = tuple[WorkingQueue, Message, str]
+
+
+class Keeper(Protocol):
+    """The broker, as far as messages that are given up need it."""
+
+    engine: Engine
+    journal: GroupCommit
+    faults: Faults
+    now_us: Callable[[], int]
+
+    @property
+    def is_congested(self) -> bool: ...
+
+    async def obtain_ids(self, count: int) -> None: ...
+
+    def settle(self, message: Message, is_acknowledged: bool = False) -> bool: ...
+
+    def settle_written(self, message: Message, is_acknowledged: bool = False) -> bool: ...
+
+    def give_back(self, messages: Sequence[Message]) -> None: ...
+
+    def when_durable(self, done: Done) -> None: ...
+
+
+class DeadLettering:
+    """Removes what queues have given up, after its dead letters were put into their queues."""
+
+    def __init__(
+        self, broker: Keeper, reader: StoreReader, spawn: Callable[[Coroutine[Any, Any, None]], object]
+    ) -> None:
+        self._broker = broker
+        self._engine = broker.engine
+        self._reader = reader
+        self._spawn = spawn
+        self.on_dead: Callable[[WorkingQueue, Message, str], Burial] = lambda *_: Burial.NO_SUCCESSOR
+        """Called with a message that nobody will get any more, and why, before it is removed."""
+        self._burying: dict[int, deque[tuple[Message, str]]] = {}
+        """By queue, the messages that wait to be buried, and why: the first of them is being read from the store."""
+        self._dying: deque[_Dying] = deque()
+        """What is to be buried when its turn comes: what has expired, and what dead letters have displaced."""
+        self._dying_counts: dict[int, int] = {}
+        """How many of them each queue has."""
+        self._is_burying = False
+        """Whether a dead letter is being published. What that displaces, and what is refused, is in these two."""
+        self._displaced: list[_Dying] = []
+        self._refused: list[tuple[WorkingQueue, Message]] = []
+        self._burial_timer: asyncio.TimerHandle | None = None
+        self._is_quiescent = False
+
+    @property
+    def is_publishing(self) -> bool:
+        """Whether a dead letter is being put into queues."""
+        return self._is_burying
+
+    def quiesce(self) -> None:
+        """Begin nothing more: what waits is found again after the next start."""
+        self._is_quiescent = True
+        if self._burial_timer is not None:
+            self._burial_timer.cancel()
+
+    def bury(self, working: WorkingQueue, message: Message, reason: str) -> None:
+        """Drop an unacked message for good; its queue may have it dead-lettered."""
+        if working.original is not None:
+            self._engine.settle(message)
+            working.original.bury(message)
+            return
+        if self._is_burying:
+            self._displaced.append((working, message, reason))
+            return
+        if working.queue.id in self._dying_counts and not self._broker.journal.is_grouping:
+            self.bury_later(working, message, reason)
+        else:
+            # In a transaction it must be in the same batch as the rest, and may overtake others for that.
+            self._bury_or_load(working, message, reason)
+        self.go_on()
+
+    def bury_all(self, messages: Sequence[Message], reason: str) -> None:
+        """Drop unacked messages for good: many of them in several turns of the loop, unless in a transaction."""
+        is_later = len(messages) > BURIED_AT_ONCE and not self._broker.journal.is_grouping
+        for message in messages:
+            working = self._engine.find_working(message.queue_id)
+            if working is None:
+                continue
+            if is_later and working.original is None:
+                self.bury_later(working, message, reason)
+            else:
+                self.bury(working, message, reason)
+        self.go_on()
+
+    def bury_refused(self, working: WorkingQueue, message: Message) -> None:
+        """Dead-letter a message that a full queue has refused: it is in no queue."""
+        if self._is_burying:
+            self._refused.append((working, message))
+            return
+        try:
+            self._dead_letter(working, message, "maxlen")
+        except Exception as error:
+            # Its publisher hears that it was refused.
+            self._broker.faults.note("dead letters", error, quiet=True)
+        self.go_on()
+
+    def bury_later(self, working: WorkingQueue, message: Message, reason: str) -> None:
+        """Drop an unacked message when its turn comes; `go_on` follows."""
+        self._dying.append((working, message, reason))
+        self._count_dying(working)
+
+    def _count_dying(self, working: WorkingQueue) -> None:
+        queue_id = working.queue.id
+        self._dying_counts[queue_id] = self._dying_counts.get(queue_id, 0) + 1
+
+    def go_on(self) -> None:
+        """Bury what waits for that, unless it is being done."""
+        if self._dying and self._burial_timer is None and not (self._is_burying or self._is_quiescent):
+            self._bury_dying()
+
+    def _bury_dying(self, *, is_urged: bool = True) -> None:
+        """Bury what waits for that, as much as a turn of the loop has time for, and the rest in further turns.
+
+        All of it is unacked and, if it is persistent, in the store: whenever the node ends it is found again there.
+        """
+        self._burial_timer = None
+        ends_s = time.monotonic() + BURIALS_S
+        again = partial(self._bury_dying, is_urged=False)
+        loop = asyncio.get_running_loop()
+        while self._dying:
+            if (
+                not is_urged
+                and self._broker.is_congested
+                and self._dying[0][0].traits.dead_letter_exchange is not None
+            ):
+                # Dead letters wait for the store in memory, and no publisher is there to be slowed.
+                self._burial_timer = loop.call_later(CONGESTED_S, again)
+                return
+            self._bury_first_of_dying()
+            if time.monotonic() > ends_s:
+                self._burial_timer = loop.call_later(0, again)
+                return
+
+    def _bury_first_of_dying(self) -> None:
+        working, message, reason = self._dying.popleft()
+        queue_id = working.queue.id
+        left = self._dying_counts.pop(queue_id) - 1
+        if left:
+            self._dying_counts[queue_id] = left
+        if self._is_unacked(working, message):
+            try:
+                self._bury_or_load(working, message, reason)
+            except Exception as error:
+                self.park(working, message, reason, error)
+
+    def _is_unacked(self, working: WorkingQueue, message: Message) -> bool:
+        """Whether it still is, though its queue may have moved away meanwhile, and come back with the same ids."""
+        return self._engine.find_working(working.queue.id) is working and working.out.get(message.id) is message
+
+    def _bury_or_load(self, working: WorkingQueue, message: Message, reason: str) -> None:
+        queue_id = working.queue.id
+        if working.traits.dead_letter_exchange is not None and (
+            message.is_paged or queue_id in self._burying or self._engine.message_ids_left < self._engine.most_copies
+        ):
+            # Its dead letter needs its body and an id for each copy, and those behind it must not overtake it.
+            line = self._burying.get(queue_id)
+            if line is None:
+                self._burying[queue_id] = line = deque()
+                self._spawn(self._bury_in_order(working, line))
+            line.append((message, reason))
+            return
+        self._bury(working, message, reason)
+
+    def _bury(self, working: WorkingQueue, message: Message, reason: str) -> None:
+        try:
+            burial = self._dead_letter(working, message, reason)
+        except Exception as error:
+            self.park(working, message, reason, error)
+            return
+        working.dropped += 1
+        if burial is Burial.LATER:
+            return
+        if burial is Burial.SUCCEEDED or reason in _ASKED_FOR:
+            # Its publisher must not be told that it is safe before its successor is, or before the transaction is
+            # durable that rejects it.
+            self._broker.settle_written(message)
+        else:
+            self._broker.settle(message)
+
+    def _dead_letter(self, working: WorkingQueue, message: Message, reason: str) -> Burial:
+        """Publish the dead letter of a message, and those of all that full queues refuse on its way.
+
+        What is refused is in no queue, so all of it has to be in the batch in which the message itself is removed: a
+        crash would lose it otherwise. What a dead letter displaces from a full queue is unacked there and can wait.
+        It goes before what waits already, so that few wait however often that happens. Both are loops, since a chain
+        of queues may have any length.
+        """
+        self._is_burying = True
+        try:
+            burial = self.on_dead(working, message, reason)
+            refused = deque(self._refused)
+            count = 0
+            while refused:
+                count += 1
+                if count > MAX_REFUSED:
+                    raise RequestError(f"full queues refused more than {MAX_REFUSED} dead letters of this message")
+                self._refused.clear()
+                self.on_dead(*refused.popleft(), "maxlen")
+                refused.extendleft(reversed(self._refused))
+            return burial
+        finally:
+            self._is_burying = False
+            self._refused.clear()
+            for displaced in reversed(self._displaced):
+                self._dying.appendleft(displaced)
+                self._count_dying(displaced[0])
+            self._displaced.clear()
+
+    def park(self, working: WorkingQueue, message: Message, reason: str, error: Exception) -> None:
+        """Keep a message, which is out and could not be dead-lettered, for an operator: nobody gets it meanwhile.
+
+        It stays in the store, where it is found again, and tried once more, after a restart.
+        """
+        if message.id not in working.out:
+            return
+        problem = str(error) if isinstance(error, FlyballError) else f"{type(error).__name__}: {error}"
+        if not isinstance(error, FlyballError):
+            self._broker.faults.note("dead letters", error, quiet=True)
+        if not any(parked.problem == problem for parked in working.parked.values()):
+            queue = working.queue
+            log.error(
+                "message cannot be dead-lettered; parked queue=%r vhost=%r id=%d reason=%s problem=%r",
+                *(queue.name, queue.vhost, message.id, reason, problem),
+            )
+        working.parked[message.id] = Parked(message, reason, problem, self._broker.now_us())
+
+    async def _bury_in_order(self, working: WorkingQueue, line: deque[tuple[Message, str]]) -> None:
+        """Bury messages of which some have to be read from the store first, or for which there were no ids."""
+        engine = self._engine
+        try:
+            while line and not self._is_quiescent:
+                while self._broker.is_congested:  # noqa: ASYNC110
+                    # Dead letters wait for the store in memory, and no publisher is there to be slowed.
+                    await asyncio.sleep(CONGESTED_S)
+                await self._reader.page_in([message for message, _ in islice(line, LOAD_AT_ONCE) if message.is_paged])
+                await self._broker.obtain_ids(engine.most_copies)
+                ends_s = time.monotonic() + BURIALS_S
+                while line and not line[0][0].is_paged and engine.message_ids_left >= engine.most_copies:
+                    message, reason = line.popleft()
+                    if self._is_unacked(working, message):
+                        self._bury(working, message, reason)
+                    if time.monotonic() > ends_s:
+                        break
+                self.go_on()
+                await asyncio.sleep(0)
+        except Fenced:
+            # The node has lost its queues: whoever serves them now has the messages.
+            return
+        except Exception as error:
+            for message, reason in line:
+                self.park(working, message, reason, error)
+        finally:
+            del self._burying[working.queue.id]
+
+    def requeue_parked(self, working: WorkingQueue, message_ids: Iterable[int] | None = None) -> int:
+        """Let parked messages, or all, go back to their places; return how many did.
+
+        One whose time is up, or that came back too often, is given up again at once: that is another attempt.
+        """
+        messages = self._unpark(working, message_ids)
+        self._broker.give_back(messages)
+        return len(messages)
+
+    def drop_parked(self, working: WorkingQueue, message_ids: Iterable[int] | None, done: Done) -> int:
+        """Remove parked messages, or all, for good; return how many that are. Done when it is durable."""
+        messages = self._unpark(working, message_ids)
+        working.dropped += len(messages)
+        for message in messages:
+            # Not `remove`: a message whose body is only in the store could not be written again.
+            self._broker.settle(message)
+        self._broker.when_durable(done)
+        return len(messages)
+
+    def _unpark(self, working: WorkingQueue, message_ids: Iterable[int] | None) -> list[Message]:
+        wanted = list(working.parked) if message_ids is None else message_ids
+        found = [working.parked.pop(message_id, None) for message_id in wanted]
+        return [parked.message for parked in found if parked is not None]
