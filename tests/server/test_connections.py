@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from flyball.broker.node.node import Node
-from flyball.broker.store.group_commit import OPERATION_BYTES
+from flyball.broker.store.gathering import OPERATION_BYTES
 from flyball.broker.transport import connection
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import WireDraft, WireSelector

@@ -19,7 +19,8 @@ from flyball.broker.engine.limits import USER_LIMITS, VHOST_LIMITS, Limits
 from flyball.broker.engine.patterns import check_name
 from flyball.broker.engine.policies import Policies
 from flyball.broker.store.changes import Change, DefinitionDeleted, DefinitionPut
-from flyball.broker.store.group_commit import GroupCommit, OperationsRefused
+from flyball.broker.store.gathering import OperationsRefused
+from flyball.broker.store.group_commit import GroupCommit
 from flyball.errors import RequestError, UserNameTaken
 from flyball.model import DEFAULT_VHOST, Definition, Permission, Policy, User
 

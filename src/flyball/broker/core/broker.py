@@ -27,7 +27,8 @@ from flyball.broker.engine.credit import SLOT_US
 from flyball.broker.engine.engine import Engine
 from flyball.broker.engine.queue import Delivery, WorkingQueue
 from flyball.broker.store.changes import Change, ClientCreated, ClientDeleted, QueueCreated, QueueDeleted, QueueMoved
-from flyball.broker.store.group_commit import GroupCommit, OperationsRefused
+from flyball.broker.store.gathering import OperationsRefused
+from flyball.broker.store.group_commit import GroupCommit
 from flyball.broker.store.interface import Arrived, Store
 from flyball.errors import (
     FlyballError,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from flyball.broker.engine.engine import Engine
 from flyball.broker.store.changes import Change
-from flyball.broker.store.group_commit import Group, OperationsRefused, OutcomeUnknown
+from flyball.broker.store.gathering import Group, OperationsRefused, OutcomeUnknown
 from flyball.errors import FlyballError
 from flyball.model import Message
 

@@ -27,7 +27,7 @@ from flyball.broker.store.changes import (
     QueueDeleted,
     QueueMoved,
 )
-from flyball.broker.store.group_commit import OperationsRefused
+from flyball.broker.store.gathering import OperationsRefused
 from flyball.broker.store.registry import NodeRecord, NodeState, Registry, VersionedChange
 from flyball.broker.transport.connection import Hub
 from flyball.errors import Fenced, StoreError

@@ -31,15 +31,21 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from flyball.broker.store.changes import Change, QueueCreated, QueueDeleted, QueueMoved
+from flyball.broker.store.gathering import (
+    OPERATION_BYTES,
+    Gathering,
+    Group,
+    OperationsRefused,
+    OutcomeUnknown,
+    Split,
+    Waiter,
+)
 from flyball.broker.store.interface import Batch, Transfer
 from flyball.errors import Fenced, FlyballError, InvalidArgument, StoreError, StoreUnavailable
 from flyball.faults import Faults
 from flyball.model import MESSAGE_OVERHEAD_BYTES, Message
 
 log = logging.getLogger(__name__)
-
-OPERATION_BYTES = 200
-"""What an operation counts beside its content: a guess at its memory, and a bound to the rows of a batch."""
 
 # What a message takes in memory beyond its content is counted there, and is not written.
 _SPARED_BYTES = MESSAGE_OVERHEAD_BYTES - OPERATION_BYTES
@@ -65,72 +71,10 @@ MAX_BACKOFF_S = 1.0
 MAX_CULPRITS = 100
 
 
-class OutcomeUnknown(StoreUnavailable):
-    """The change was on its way when the time limit passed, and may yet be done."""
-
-
-class Group:
-    """Appends and removes that are committed together or not at all: see `GroupCommit.together`."""
-
-    __slots__ = ("appended_ids", "removed_ids")
-
-    def __init__(self) -> None:
-        self.appended_ids: set[int] = set()
-        self.removed_ids: set[int] = set()
-
-
-class OperationsRefused(StoreError):
-    """The store has refused operations of a batch for good, and has committed the others.
-
-    A mark or a flush fails with it if one of them has neither a waiter nor a receipt: what it waits for may be among
-    these, or not.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.changes: list[Change] = []
-        self.appended_ids: set[int] = set()
-        self.removed_ids: set[int] = set()
-        self.groups: list[Group] = []
-
-    def concerns(self, first_id: int, end_id: int) -> bool:
-        """Whether the append of a message with an id from `first_id` to below `end_id` was refused."""
-        return any(first_id <= message_id < end_id for message_id in self.appended_ids)
-
-
 class Journal(Protocol):
     """The part of a store that the writer needs."""
 
     async def commit(self, batch: Batch, *, again: bool = False) -> None: ...
-
-
-class Waiter(Protocol):
-    """Somebody who wants to know. Called once for each operation submitted with it.
-
-    Only after OutcomeUnknown it may hear once more that the change was refused after all.
-    """
-
-    def committed(self) -> None: ...
-
-    def failed(self, error: FlyballError) -> None:
-        """It is not done: a StoreError, or InvalidArgument for a change that the store cannot hold."""
-        ...
-
-
-class _Doubtful:
-    """Stands in for the waiter of a change that was told OutcomeUnknown: it hears only of a refusal."""
-
-    __slots__ = ("_waiter",)
-
-    def __init__(self, waiter: Waiter) -> None:
-        self._waiter = waiter
-
-    def committed(self) -> None:
-        pass
-
-    def failed(self, error: FlyballError) -> None:
-        if not isinstance(error, StoreUnavailable | Fenced):
-            self._waiter.failed(error)
 
 
 class Undo(Protocol):
@@ -163,226 +107,6 @@ class MonotonicClock:
         await asyncio.sleep(seconds)
 
 
-class _Split:
-    """What the parts of a bisected batch know of each other."""
-
-    __slots__ = ("commits", "culprits", "deleted_queue_ids", "refused")
-
-    def __init__(self) -> None:
-        self.refused: OperationsRefused | None = None
-        """What was refused and has nobody else to be told."""
-        self.culprits = 0
-        self.commits = 0
-        self.deleted_queue_ids: set[int] = set()
-
-
-_Unit = tuple[list[int], list[int], list[int], list[int]]
-"""The places of changes, the ids of appends, the places of removes and of transfers that are not cut apart."""
-
-
-class _Gathering:
-    """What one commit will carry. It is on the path of every message: what nobody waits for costs one entry."""
-
-    __slots__ = (
-        "again",
-        "append_waiters",
-        "appends",
-        "change_waiters",
-        "changes",
-        "cost_bytes",
-        "expired",
-        "flushes",
-        "groups",
-        "marks",
-        "opened_at",
-        "remove_waiters",
-        "removes",
-        "sealed_at",
-        "settled",
-        "split",
-        "transfer_waiters",
-        "transfers",
-        "undone_appends",
-        "undone_removes",
-    )
-
-    def __init__(self, opened_at: float) -> None:
-        self.opened_at = opened_at
-        self.sealed_at: float | None = None
-        self.changes: list[Change] = []
-        self.change_waiters: list[Waiter | None] = []
-        self.appends: dict[int, Message] = {}
-        """By id, in the order of submission."""
-        self.append_waiters: dict[int, Waiter] = {}
-        """By the message's id."""
-        self.removes: list[Message] = []
-        self.remove_waiters: dict[int, Waiter] = {}
-        """By the place in `removes`."""
-        self.transfers: list[Transfer] = []
-        self.transfer_waiters: list[Waiter | None] = []
-        self.settled: list[Waiter] = []
-        """Who waits for an append and a remove that cancelled out."""
-        self.groups: list[Group] = []
-        self.marks: list[Waiter] = []
-        self.flushes: list[asyncio.Future[None]] = []
-        self.cost_bytes = 0
-        self.expired = False
-        self.again = False
-        """Whether an attempt to commit it may have gone through."""
-        self.split: _Split | None = None
-        """Set once something was refused: shared with the other parts of the batch."""
-        self.undone_appends: list[Message] = []
-        self.undone_removes: list[Message] = []
-
-    @property
-    def count(self) -> int:
-        return len(self.changes) + len(self.appends) + len(self.removes) + len(self.transfers)
-
-    def settle(self, message_id: int, waiter: Waiter | None) -> None:
-        """Keep who waits for an append that was taken out before it was sent, and for the remove that did it."""
-        for answered in (self.append_waiters.pop(message_id, None), waiter):
-            if answered is not None:
-                self.settled.append(answered)
-                self.cost_bytes += OPERATION_BYTES
-
-    def batch(self) -> Batch:
-        removed = [message.id for message in self.removes]
-        appended = list(self.appends.values())
-        if self.split is not None and self.split.deleted_queue_ids:
-            gone = self.split.deleted_queue_ids
-            appended = [message for message in appended if message.queue_id not in gone]
-        return Batch(self.changes, appended, removed, self.transfers)
-
-    def halves(self) -> tuple[_Gathering, _Gathering]:
-        """Cut it in two, in the order in which the store takes its operations: the second comes after the first."""
-        if self.undone_appends or self.undone_removes:
-            self.turn_undone()
-            # What is written again is stored already.
-            self.again = True
-        if self.split is None:
-            self.split = _Split()
-        parts = self._part(), self._part()
-        units = self._units()
-        for number, (changes, appends, removes, transfers) in enumerate(units):
-            part = parts[0 if number < len(units) // 2 else 1]
-            for place in changes:
-                part.changes.append(self.changes[place])
-                part.change_waiters.append(self.change_waiters[place])
-            for message_id in appends:
-                part.appends[message_id] = self.appends[message_id]
-                if message_id in self.append_waiters:
-                    part.append_waiters[message_id] = self.append_waiters[message_id]
-            for place in removes:
-                if place in self.remove_waiters:
-                    part.remove_waiters[len(part.removes)] = self.remove_waiters[place]
-                part.removes.append(self.removes[place])
-            for place in transfers:
-                part.transfers.append(self.transfers[place])
-                part.transfer_waiters.append(self.transfer_waiters[place])
-        first, second = parts
-        for group in self.groups:
-            is_first = not group.appended_ids.isdisjoint(first.appends) or any(
-                message.id in group.removed_ids for message in first.removes
-            )
-            (first if is_first else second).groups.append(group)
-        second.settled, second.marks, second.flushes = self.settled, self.marks, self.flushes
-        first.count_cost()
-        second.count_cost()
-        return first, second
-
-    @property
-    def is_indivisible(self) -> bool:
-        return len(self._units()) < 2
-
-    def _units(self) -> list[_Unit]:
-        """Return what can be committed by itself, in the order in which the store takes it.
-
-        What a group removes goes with what it appends: it was appended before the group, if in this batch at all.
-        """
-        units: list[_Unit] = [([place], [], [], []) for place in range(len(self.changes))]
-        of_group: dict[Group, _Unit] = {group: ([], [], [], []) for group in self.groups}
-        appending = {message_id: group for group in self.groups for message_id in group.appended_ids}
-        removing = {message_id: group for group in self.groups for message_id in group.removed_ids}
-        for message_id in self.appends:
-            group = appending.get(message_id)
-            unit: _Unit = ([], [], [], []) if group is None else of_group[group]
-            unit[1].append(message_id)
-            if group is None or len(unit[1]) == 1:
-                units.append(unit)
-        for place, message in enumerate(self.removes):
-            group = removing.get(message.id)
-            unit = ([], [], [], []) if group is None else of_group[group]
-            unit[2].append(place)
-            if group is None or (not unit[1] and len(unit[2]) == 1):
-                units.append(unit)
-        places = list(range(len(self.transfers)))
-        if self.again and places:
-            # A transfer that may have been done is recognised by those that were sent with it.
-            units.append(([], [], [], places))
-        else:
-            units += [([], [], [], [place]) for place in places]
-        return units
-
-    def _part(self) -> _Gathering:
-        part = _Gathering(self.opened_at)
-        part.sealed_at, part.expired, part.again, part.split = self.sealed_at, self.expired, self.again, self.split
-        return part
-
-    def turn_undone(self) -> None:
-        """Before the next attempt: put the opposite in the place of what has failed meanwhile.
-
-        Nobody waits for a message any more: where one failed, all have.
-        """
-        if not (self.undone_appends or self.undone_removes):
-            return
-        appends, removes = self.undone_appends, self.undone_removes
-        self.undone_appends, self.undone_removes = [], []
-        for message in appends:
-            del self.appends[message.id]
-        restored = {message.id: message for message in removes}
-        self.removes = [*(message for message in self.removes if message.id not in restored), *appends]
-        self.appends.update(restored)
-
-    def withdraw(self) -> list[Waiter]:
-        """Before it is sent: take out every operation that somebody waits for, and return those waiters."""
-        failing = self.waiters()
-        changes = zip(self.changes, self.change_waiters, strict=True)
-        self.changes = [change for change, waiter in changes if waiter is None]
-        self.change_waiters = [None] * len(self.changes)
-        for message_id in self.append_waiters:
-            del self.appends[message_id]
-        self.removes = [message for place, message in enumerate(self.removes) if place not in self.remove_waiters]
-        self.append_waiters = {}
-        self.remove_waiters = {}
-        self.count_cost()
-        return failing
-
-    def count_cost(self) -> None:
-        contents_bytes = sum([message.footprint_bytes - MESSAGE_OVERHEAD_BYTES for message in self.appends.values()])
-        self.cost_bytes = contents_bytes + OPERATION_BYTES * (self.count + len(self.settled))
-
-    def undo(self) -> tuple[list[Waiter], list[Waiter]]:
-        """While it is in flight: mark as undone what somebody waits for; return waiters and those of changes.
-
-        A message whose remove is undone is not known to be stored until the next commit.
-        """
-        failing = [*self.append_waiters.values(), *self.remove_waiters.values()]
-        self.undone_appends += [self.appends[message_id] for message_id in self.append_waiters]
-        for place in self.remove_waiters:
-            self.removes[place].stored = False
-            self.undone_removes.append(self.removes[place])
-        unknown = [waiter for waiter in self.change_waiters if waiter is not None]
-        self.append_waiters = {}
-        self.remove_waiters = {}
-        self.change_waiters = [None if waiter is None else _Doubtful(waiter) for waiter in self.change_waiters]
-        return failing, unknown
-
-    def waiters(self) -> list[Waiter]:
-        """Everybody who waits for an operation that is still here, but for transfers."""
-        changing = [waiter for waiter in self.change_waiters if waiter is not None]
-        return [*changing, *self.append_waiters.values(), *self.remove_waiters.values()]
-
-
 class GroupCommit:
     """Writes to a store in batches, one at a time, in the order of submission.
 
@@ -413,10 +137,10 @@ class GroupCommit:
         self.on_change: Callable[[Change], None] = lambda change: None
         """Called with every change that is submitted."""
         self._fenced: Fenced | None = None
-        self._open: _Gathering | None = None
-        self._waiting: deque[_Gathering] = deque()
+        self._open: Gathering | None = None
+        self._waiting: deque[Gathering] = deque()
         """Everything that was not sent yet, oldest first; the last one may be `_open`."""
-        self._flight: _Gathering | None = None
+        self._flight: Gathering | None = None
         self._sent_at: float | None = None
         self._work = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
@@ -644,8 +368,8 @@ class GroupCommit:
         self._work.set()
         await self._ended.wait()
 
-    def _gather(self) -> _Gathering:
-        self._open = _Gathering(self._clock.now())
+    def _gather(self) -> Gathering:
+        self._open = Gathering(self._clock.now())
         self.batch_number += 1
         self._waiting.append(self._open)
         self._work.set()
@@ -689,7 +413,7 @@ class GroupCommit:
         if spared or written:
             self._spared_ratio += SPARED_WEIGHT * (spared / (spared + written) - self._spared_ratio)
 
-    async def _commit(self, flight: _Gathering) -> None:
+    async def _commit(self, flight: Gathering) -> None:
         """Commit until it succeeds, or until the store says that it never will."""
         backoff_s = FIRST_BACKOFF_S
         while True:
@@ -739,7 +463,7 @@ class GroupCommit:
             await self._clock.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
 
-    def _succeed(self, flight: _Gathering, batch: Batch, began: float) -> None:
+    def _succeed(self, flight: Gathering, batch: Batch, began: float) -> None:
         now = self._clock.now()
         if batch:
             self.commits += 1
@@ -792,7 +516,7 @@ class GroupCommit:
         except Exception as error:
             self._faults.note("on_flushed", error)
 
-    def _answer_marks(self, gathering: _Gathering) -> None:
+    def _answer_marks(self, gathering: Gathering) -> None:
         """All operations up to the end of the gathering are answered: those who wait for that hear how they went."""
         refused = None if gathering.split is None else gathering.split.refused
         if refused is not None:
@@ -805,7 +529,7 @@ class GroupCommit:
             if not flushed.done():
                 flushed.set_result(None)
 
-    def _answer_transfers(self, flight: _Gathering, batch: Batch) -> None:
+    def _answer_transfers(self, flight: Gathering, batch: Batch) -> None:
         gone = StoreError("the queue that messages were to go to is gone: they are where they were")
         for transfer, waiter in zip(flight.transfers, flight.transfer_waiters, strict=True):
             if waiter is None:
@@ -815,9 +539,9 @@ class GroupCommit:
             else:
                 self._confirm(waiter)
 
-    def _take_back(self, flight: _Gathering, now: float) -> None:
+    def _take_back(self, flight: Gathering, now: float) -> None:
         """It worked though somebody has been told otherwise: the very next batch carries the opposite."""
-        gathering = _Gathering(now)
+        gathering = Gathering(now)
         gathering.sealed_at = now
         gathering.appends = {message.id: message for message in flight.undone_removes}
         gathering.removes = [*flight.undone_appends]
@@ -825,7 +549,7 @@ class GroupCommit:
         # In front: what was submitted meanwhile may remove these messages again.
         self._waiting.appendleft(gathering)
 
-    def _refuse(self, flight: _Gathering, error: StoreError) -> None:
+    def _refuse(self, flight: Gathering, error: StoreError) -> None:
         """The store has not committed the batch and never will: find out which of its operations it refuses."""
         self.failures += 1
         self._flight = None
@@ -839,7 +563,7 @@ class GroupCommit:
             return
         log.error("the store refuses %s: %s", _described(flight), error)
         if split is None:
-            split = flight.split = _Split()
+            split = flight.split = Split()
         split.culprits += 1
         self.bytes_committed += flight.cost_bytes
         for change, waiter in zip(flight.changes, flight.change_waiters, strict=True):
@@ -860,7 +584,7 @@ class GroupCommit:
         self._answer_marks(flight)
         self._tell_flushed()
 
-    def _fail_change(self, flight: _Gathering, change: Change, waiter: Waiter | None, error: StoreError) -> None:
+    def _fail_change(self, flight: Gathering, change: Change, waiter: Waiter | None, error: StoreError) -> None:
         if waiter is None:
             self._note_refused(flight, error).changes.append(change)
         else:
@@ -872,7 +596,7 @@ class GroupCommit:
                     if message.queue_id == change.queue.id and message.id in gathering.appends:
                         self._fail_with_group(gathering, message, error)
 
-    def _fail_with_group(self, gathering: _Gathering, message: Message, error: StoreError) -> None:
+    def _fail_with_group(self, gathering: Gathering, message: Message, error: StoreError) -> None:
         """Take out an append that was not sent, and what is to be committed only together with it."""
         group = next((group for group in gathering.groups if message.id in group.appended_ids), None)
         if group is None:
@@ -897,7 +621,7 @@ class GroupCommit:
         for one, waiter in failing:
             self._fail_remove(gathering, one, waiter, error)
 
-    def _fail_append(self, gathering: _Gathering, message: Message, error: StoreError) -> None:
+    def _fail_append(self, gathering: Gathering, message: Message, error: StoreError) -> None:
         """Take an append out that is refused, and answer its waiter."""
         del gathering.appends[message.id]
         gathering.cost_bytes -= message.footprint_bytes - _SPARED_BYTES
@@ -913,7 +637,7 @@ class GroupCommit:
             except Exception as fault:
                 self._faults.note("undo of a refused append", fault)
 
-    def _fail_remove(self, flight: _Gathering, message: Message, waiter: Waiter | None, error: StoreError) -> None:
+    def _fail_remove(self, flight: Gathering, message: Message, waiter: Waiter | None, error: StoreError) -> None:
         if waiter is not None:
             self._fail(waiter, error)
             return
@@ -924,15 +648,15 @@ class GroupCommit:
             except Exception as fault:
                 self._faults.note("undo of a refused remove", fault)
 
-    def _note_refused(self, gathering: _Gathering, error: StoreError) -> OperationsRefused:
+    def _note_refused(self, gathering: Gathering, error: StoreError) -> OperationsRefused:
         """Return where to note an operation that was refused and has no waiter, for marks and flushes to see."""
         if gathering.split is None:
-            gathering.split = _Split()
+            gathering.split = Split()
         if gathering.split.refused is None:
             gathering.split.refused = OperationsRefused(str(error))
         return gathering.split.refused
 
-    def _fail_fenced(self, flight: _Gathering, error: Fenced) -> None:
+    def _fail_fenced(self, flight: Gathering, error: Fenced) -> None:
         """Nothing of the batch will be committed, nor of any other: everything that waits hears that."""
         self.failures += 1
         self._flight = None
@@ -982,7 +706,7 @@ class GroupCommit:
             self._sent_at = None
             self._writer.cancel()
 
-    def _expire_flight(self, flight: _Gathering) -> None:
+    def _expire_flight(self, flight: Gathering) -> None:
         flight.expired = True
         failing, unknown = flight.undo()
         error = StoreUnavailable(f"the store did not answer within {self._time_limit_s:g} s")
@@ -994,7 +718,7 @@ class GroupCommit:
         self._answer_settled(flight)
         self._fail_flushes(flight, error)
 
-    def _expire_waiting(self, gathering: _Gathering) -> None:
+    def _expire_waiting(self, gathering: Gathering) -> None:
         if gathering.again:
             # Part of a batch of which an attempt may have gone through.
             self._expire_flight(gathering)
@@ -1009,24 +733,24 @@ class GroupCommit:
         self._answer_settled(gathering)
         self._fail_flushes(gathering, error)
 
-    def _answer_settled(self, gathering: _Gathering) -> None:
+    def _answer_settled(self, gathering: Gathering) -> None:
         """An append and a remove that cancelled out need no store."""
         settled, gathering.settled = gathering.settled, []
         for waiter in settled:
             self._confirm(waiter)
 
-    def _fail_transfers(self, gathering: _Gathering, error: StoreError) -> None:
+    def _fail_transfers(self, gathering: Gathering, error: StoreError) -> None:
         waiters, gathering.transfer_waiters = gathering.transfer_waiters, [None] * len(gathering.transfers)
         for waiter in waiters:
             if waiter is not None:
                 self._fail(waiter, error)
 
-    def _fail_marks(self, gathering: _Gathering, error: StoreError) -> None:
+    def _fail_marks(self, gathering: Gathering, error: StoreError) -> None:
         marks, gathering.marks = gathering.marks, []
         for waiter in marks:
             self._fail(waiter, error)
 
-    def _fail_flushes(self, gathering: _Gathering, error: StoreError) -> None:
+    def _fail_flushes(self, gathering: Gathering, error: StoreError) -> None:
         for flushed in gathering.flushes:
             if not flushed.done():
                 flushed.set_exception(error)
@@ -1057,7 +781,7 @@ class GroupCommit:
             log.error("%d operations were still pending when the writer ended", lost)
 
 
-def _described(flight: _Gathering) -> str:
+def _described(flight: Gathering) -> str:
     """Say for the log what was refused; values may hold secrets."""
     for change in flight.changes:
         return type(change).__name__ if flight.count == 1 else f"{flight.count} operations"

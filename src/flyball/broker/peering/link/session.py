@@ -23,7 +23,7 @@ from flyball.broker.engine.consumer import SLOW_PEER, Consumer
 from flyball.broker.peering.link.contents import is_draft, message_of, put_draft
 from flyball.broker.peering.link.failures import told
 from flyball.broker.peering.link.peers import FRAME_ROOM_BYTES, HANDSHAKE_S, Peers
-from flyball.broker.store.group_commit import OperationsRefused
+from flyball.broker.store.gathering import OperationsRefused
 from flyball.broker.transport.connection import WRITE_BUFFER_BYTES, Connection, Hub
 from flyball.broker.wire import link as wire
 from flyball.broker.wire.link import Ending, Outcome, Settlement

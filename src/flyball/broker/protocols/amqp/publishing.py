@@ -19,7 +19,7 @@ from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.engine.traits import MAX_MS
 from flyball.broker.protocols.amqp.context import REPLY_TO
 from flyball.broker.protocols.amqp.replies import refusal
-from flyball.broker.store.group_commit import OperationsRefused
+from flyball.broker.store.gathering import OperationsRefused
 from flyball.broker.wire import link
 from flyball.broker.wire.amqp import (
     EMPTY_TABLE,

@@ -13,7 +13,7 @@ from flyball.broker.core.pending import Done, Marking, outcome
 from flyball.broker.protocols.amqp.consuming import Lease, is_void
 from flyball.broker.protocols.amqp.publishing import Content
 from flyball.broker.protocols.amqp.replies import refusal
-from flyball.broker.store.group_commit import Group
+from flyball.broker.store.gathering import Group
 from flyball.broker.wire.amqp import ReplyCode
 from flyball.broker.wire.link import Outcome, Settlement
 from flyball.errors import ClusterError, FlyballError
