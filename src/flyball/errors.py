@@ -116,6 +116,17 @@ class QueueLimitReached(RequestError):
         self.limit = limit
 
 
+class RoutingTooCostly(RequestError):
+    """To find the queues of one message would keep all other clients waiting."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"the routing keys of this message meet more than {limit} places in the patterns of topic exchanges:"
+            " send it with fewer keys"
+        )
+        self.limit = limit
+
+
 class ConnectionLimitReached(RequestError):
     """A virtual host or a user has as many connections as it may have."""
 

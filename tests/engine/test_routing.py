@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flyball.broker.engine.routing import Removal, Router
+from flyball.broker.engine.routing.values import frozen
 from flyball.errors import (
     ExchangeInUse,
     ExchangeNotFound,
@@ -585,3 +586,8 @@ def test_words_of_topic_bindings_count_in_the_size_while_they_are_there(way: str
     else:
         router.delete("logs")
         assert router.size_bytes == empty_bytes
+
+
+def test_binding_with_an_argument_that_is_not_a_number_is_made_once() -> None:
+    assert frozen({"a": [float("nan")]}) == frozen({"a": [float("nan")]})
+    assert frozen(float("nan")) != frozen("nan")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flyball.broker.engine.routing.tables import Headers, Targets
 from flyball.broker.engine.routing.topic import TopicTable
+from flyball.errors import RoutingTooCostly
 from flyball.model import Binding
-
-NO_HEADERS = Headers(dict)
 
 
 def fits(pattern: list[str], words: list[str]) -> bool:
@@ -33,7 +34,7 @@ def a_table(patterns: list[str]) -> TopicTable:
 
 
 def found(table: TopicTable, key: str) -> list[str]:
-    return [name for targets in table.match(key, NO_HEADERS) for name in targets.queues]
+    return [name for targets in table.match(key, Headers(dict)) for name in targets.queues]
 
 
 @pytest.mark.parametrize(
@@ -91,5 +92,19 @@ def test_a_pattern_that_was_removed_leaves_nothing_behind(
 
 def test_targets_that_are_found_are_never_empty() -> None:
     table = a_table(["a.b.c"])
-    assert table.match("a.b", NO_HEADERS) == []
-    assert all(isinstance(targets, Targets) and not targets.empty for targets in table.match("a.b.c", NO_HEADERS))
+    assert table.match("a.b", Headers(dict)) == []
+    assert all(isinstance(targets, Targets) and not targets.empty for targets in table.match("a.b.c", Headers(dict)))
+
+
+def test_message_whose_keys_meet_too_many_places_is_refused() -> None:
+    patterns = [".".join(words) for words in itertools.product("#*a", repeat=6)]
+    table = a_table([pattern + ".z" for pattern in patterns])
+    key = ".".join(["a"] * 100)
+    headers = Headers(dict)
+
+    def route_all() -> None:
+        for _ in range(600):
+            table.match(key, headers)
+
+    with pytest.raises(RoutingTooCostly):
+        route_all()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from flyball.errors import RoutingTooCostly
 from flyball.model import Binding, Destination
 
 
@@ -37,14 +38,26 @@ class Targets:
         return not self.queues and not self.exchanges
 
 
-class Headers:
-    """The headers of a message, decoded when the first table asks for them."""
+# Places in tries that one message may meet, with all its routing keys: about 30 ms. A message with hundreds of long
+# keys would keep the loop for seconds where there are hundreds of patterns with `#`.
+MAX_PLACES = 200_000
 
-    __slots__ = ("_decode", "_table")
+
+class Headers:
+    """The headers of a message, decoded when the first table asks for them, and what its routing has cost so far."""
+
+    __slots__ = ("_decode", "_places", "_table")
 
     def __init__(self, decode: Callable[[], Mapping[str, Any]]) -> None:
         self._decode = decode
         self._table: Mapping[str, Any] | None = None
+        self._places = 0
+
+    def count_places(self, count: int) -> None:
+        """Note places of a trie that the message has met. Raises RoutingTooCostly if there are too many."""
+        self._places += count
+        if self._places > MAX_PLACES:
+            raise RoutingTooCostly(MAX_PLACES)
 
     def table(self) -> Mapping[str, Any]:
         if self._table is None:

@@ -114,6 +114,7 @@ class TopicTable(Table):
                     self._reach(place.star, places)
             if not places:
                 return []
+            headers.count_places(len(places))
         return [place.targets for place in places if not place.targets.empty]
 
     def _reach(self, place: _Place, places: list[_Place]) -> None:

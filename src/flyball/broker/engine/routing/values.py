@@ -17,6 +17,9 @@ def frozen(value: Any) -> tuple[str, Any]:
         return ("table", tuple(sorted((name, frozen(item)) for name, item in value.items())))
     if isinstance(value, (list, tuple)):
         return ("array", tuple([frozen(item) for item in value]))
+    if isinstance(value, float) and value != value:
+        # One that is not a number equals nothing: the same binding would be made again and again.
+        return ("float", "nan")
     return (type(value).__name__, value)
 
 

@@ -14,6 +14,7 @@ CODES: Mapping[type[errors.FlyballError], ReplyCode] = {
     errors.QueueLocked: ReplyCode.RESOURCE_LOCKED,
     errors.UnlikeDeclared: ReplyCode.PRECONDITION_FAILED,
     errors.InvalidArgument: ReplyCode.PRECONDITION_FAILED,
+    errors.RoutingTooCostly: ReplyCode.PRECONDITION_FAILED,
     errors.QueueLimitReached: ReplyCode.PRECONDITION_FAILED,
     errors.ConnectionLimitReached: ReplyCode.NOT_ALLOWED,
     errors.InvalidBody: ReplyCode.PRECONDITION_FAILED,
