@@ -428,3 +428,11 @@ def test_entries_without_a_queue_or_reason_stay(channel: Any) -> None:
         {"queue": "a", "count": 1},
         {"reason": "rejected", "count": 3},
     ]
+
+
+def test_first_death_is_told_by_the_broker_and_not_by_the_publisher(channel: Any) -> None:
+    exchange, dead = declare_dead_letters(channel)
+    queue = declare(channel, {"x-dead-letter-exchange": exchange})
+    publish(channel, queue, "m", headers={"x-first-death-queue": "zz"})
+    channel.basic_reject(take(channel, queue).tag, requeue=False)
+    assert take(channel, dead).headers["x-first-death-queue"] == queue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
@@ -475,5 +476,53 @@ def test_many_rejected_messages_are_dead_lettered_in_turns_and_in_order(monkeypa
             assert [message.body for message in dead.oldest(0, count + 1)] == [
                 str(number).encode() for number in range(count + 1)
             ]
+
+    asyncio.run(main())
+
+
+def test_burials_leave_half_of_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_lettering, "BURIALS_S", 0.05)
+
+    def slow(working: WorkingQueue, message: Message, reason: str) -> dead_lettering.Burial:
+        """Take longer than the burials of a turn may."""
+        ends_s = time.monotonic() + 0.06
+        while time.monotonic() < ends_s:
+            pass
+        return dead_lettering.Burial.NO_SUCCESSOR
+
+    async def main() -> None:
+        async with running() as (broker, topology, context):
+            now_us = broker.now_us()
+            broker.now_us = lambda: now_us
+            await declare(topology, "dead", {})
+            working = await declare(topology, "orders", towards("dead", {"x-message-ttl": 1000}))
+            for _ in range(3):
+                put(context, working, {})
+            broker.dead_lettering.on_dead = slow
+            now_us += 2_000_000
+            broker.expire()
+            timer = broker.dead_lettering._burial_timer
+            assert timer is not None
+            assert timer.when() - asyncio.get_running_loop().time() > 0.025
+
+    asyncio.run(main())
+
+
+def test_bodies_of_parked_messages_leave_memory_when_they_are_stored() -> None:
+    async def main() -> None:
+        async with running() as (broker, topology, context):
+            broker.dead_lettering.on_dead = _fail
+            working = await declare(topology, "orders", towards("dead", {}))
+            put(context, working, {}, body=b"x" * 10_000)
+            await give_up(broker, working, "rejected")
+            (message,) = working.out.values()
+            assert list(working.parked) == [message.id]
+            message.stored = True
+            before = broker.engine.resident_bytes
+            broker.dead_lettering.page_out_parked()
+            assert message.is_paged
+            assert broker.engine.resident_bytes <= before - 10_000
+            broker.dead_lettering.page_out_parked()
+            assert broker.dead_lettering._parked_whole == {}
 
     asyncio.run(main())

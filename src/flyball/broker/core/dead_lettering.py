@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from flyball.broker.core.pending import Done
 from flyball.broker.core.reading import StoreReader
 from flyball.broker.engine.backlog import LOAD_AT_ONCE
-from flyball.broker.engine.engine import Engine
+from flyball.broker.engine.engine import WORTH_PAGING_BYTES, Engine
 from flyball.broker.engine.queue import Parked, WorkingQueue
 from flyball.broker.store.group_commit import GroupCommit
 from flyball.errors import Fenced, FlyballError, RequestError
@@ -38,8 +38,9 @@ BURIED_AT_ONCE = 100
 MAX_REFUSED = 1000
 
 # So long messages are dead-lettered at a time, before others have their turn of the loop: a hundred thousand may
-# expire at once, and one may die in a chain of a hundred queues.
-BURIALS_S = 0.02
+# expire at once, and one may die in a chain of a hundred queues. Then as long is left to others, so that burials
+# take half of the loop at most.
+BURIALS_S = 0.01
 
 # Why messages die that a consumer gives up: it may do so in a transaction.
 _ASKED_FOR = ("rejected", "delivery_limit")
@@ -105,6 +106,8 @@ class DeadLettering:
         self._refused: list[tuple[WorkingQueue, Message]] = []
         self._burial_timer: asyncio.TimerHandle | None = None
         self._is_quiescent = False
+        # Parked messages whose bodies are still in memory: not stored yet, or never.
+        self._parked_whole: dict[int, tuple[WorkingQueue, Message]] = {}
 
     @property
     def is_publishing(self) -> bool:
@@ -192,7 +195,8 @@ class DeadLettering:
                 return
             self._bury_first_of_dying()
             if time.monotonic() > ends_s:
-                self._burial_timer = loop.call_later(0, again)
+                # As long again for others: messages that go round in a cycle come back as fast as they are buried.
+                self._burial_timer = loop.call_later(BURIALS_S, again)
                 return
 
     def _bury_first_of_dying(self) -> None:
@@ -287,6 +291,19 @@ class DeadLettering:
                 *(queue.name, queue.vhost, message.id, reason, problem),
             )
         working.parked[message.id] = Parked(message, reason, problem, self._broker.now_us())
+        can_be_paged = message.persistent and working.is_stored and len(message.body) >= WORTH_PAGING_BYTES
+        if can_be_paged and not message.is_paged and not self._engine.page_out(message):
+            self._parked_whole[message.id] = (working, message)
+
+    def page_out_parked(self) -> None:
+        """Leave the bodies of parked messages to the store that was not ready for that when they were parked.
+
+        They may stay for days, and what they hold is taken from what publishers may fill.
+        """
+        for message_id, (working, message) in list(self._parked_whole.items()):
+            is_here = self._engine.find_working(working.queue.id) is working and message_id in working.parked
+            if not is_here or message.is_paged or self._engine.page_out(message):
+                del self._parked_whole[message_id]
 
     async def _bury_in_order(self, working: WorkingQueue, line: deque[tuple[Message, str]]) -> None:
         """Bury messages of which some have to be read from the store first, or for which there were no ids."""
@@ -306,7 +323,7 @@ class DeadLettering:
                     if time.monotonic() > ends_s:
                         break
                 self.go_on()
-                await asyncio.sleep(0)
+                await asyncio.sleep(BURIALS_S)
         except Fenced:
             # The node has lost its queues: whoever serves them now has the messages.
             return

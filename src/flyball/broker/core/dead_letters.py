@@ -176,7 +176,7 @@ def _with_death(
     entries.insert(0, known)
     if raw is None:
         for name, value in (("exchange", exchange), ("queue", queue_name), ("reason", reason)):
-            headers.setdefault(f"x-first-death-{name}", write_value(value))
+            headers[f"x-first-death-{name}"] = write_value(value)
     headers[X_DEATH] = join_array([*(b"F" + join_table(entry) for entry in entries), *others])
     return entries
 

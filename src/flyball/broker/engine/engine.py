@@ -49,7 +49,7 @@ Expiry = tuple[int, int, int]
 _LOOK_AGAIN_US = 1_000_000
 
 # Less than this is not worth leaving to the store: reading it back would cost more than it takes.
-_WORTH_PAGING_BYTES = 256
+WORTH_PAGING_BYTES = 256
 
 _BODY_SHARE = 8
 """However large the indexes are, this fraction of the budget remains for messages in memory."""
@@ -562,7 +562,7 @@ class Engine:
         freed = len(message.body) + len(message.properties)
         # What was purged is kept in memory only: see `IndexedBacklog`.
         is_stored = message.stored and working.is_stored and not working.is_void(message)
-        if freed < _WORTH_PAGING_BYTES or (working.original is None and not is_stored):
+        if freed < WORTH_PAGING_BYTES or (working.original is None and not is_stored):
             return 0
         message.paged_bytes = len(message.body)
         message.body = message.properties = b""

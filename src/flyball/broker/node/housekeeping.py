@@ -42,6 +42,7 @@ async def keep_house(hub: Hub) -> None:
             ("loops", lambda: hub.loops.tick(time.time())),
             # Messages that were not stored when they came could not leave memory; if publishers wait, none follows.
             ("eviction", hub.broker.engine.evict),
+            ("parked messages", hub.broker.dead_lettering.page_out_parked),
             ("memory", hub.broker.ledger.tick),
             ("connections", lambda: hub.tick(time.monotonic())),
         ):
