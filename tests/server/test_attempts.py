@@ -306,3 +306,16 @@ def test_names_that_are_made_up_push_out_nobody_who_is_guessed(monkeypatch: pyte
 )
 def test_a_network_of_ipv6_counts_as_one_place(address: str, place: str) -> None:
     assert place_of(address) == place
+
+
+def test_long_names_are_remembered_as_digests() -> None:
+    async def main() -> None:
+        tried = Attempts(now=Clock())
+        long = "n" * 45_000
+        for _ in range(TRIES):
+            await fail(tried, long)
+        with pytest.raises(TooManyAttempts):
+            await fail(tried, long)
+        assert all(len(part) <= 64 for key in tried._buckets for part in key)
+
+    asyncio.run(main())

@@ -198,3 +198,34 @@ def test_a_connection_cannot_pile_up_requests() -> None:
         return await said(reader)
 
     assert b" 400 " in with_server(test)
+
+
+def test_more_headers_than_anybody_needs_are_refused() -> None:
+    async def test(connect: Callable[[], Awaitable[Streams]]) -> bytes:
+        reader, writer = await connect()
+        await sent(writer, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * (http_protocol.MAX_HEADERS + 1) + b"\r\n")
+        return await said(reader)
+
+    assert with_server(test).startswith(b"HTTP/1.1 400 ")
+
+
+def test_heads_that_are_not_finished_take_a_bounded_amount_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads = http_protocol.UnfinishedHeads(20_000)
+    monkeypatch.setattr(http_protocol, "_heads", heads)
+
+    async def test(connect: Callable[[], Awaitable[Streams]]) -> bytes:
+        first, first_writer = await connect()
+        await sent(first_writer, b"GET / HTTP/1.1\r\nlong: " + b"x" * 12_000)
+        while not heads.total_bytes:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        _, second_writer = await connect()
+        await sent(second_writer, b"GET / HTTP/1.1\r\nlong: " + b"x" * 12_000)
+        # The one that has been unfinished for longest goes; others are served.
+        assert await said(first) == b""
+        assert 12_000 < heads.total_bytes <= 20_000
+        reader, writer = await connect()
+        await sent(writer, GET.replace(b"host", b"connection: close\r\nhost"))
+        return await said(reader)
+
+    assert with_server(test).startswith(b"HTTP/1.1 200 ")
+    assert heads.total_bytes == 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import ipaddress
 import time
 from collections import OrderedDict, deque
@@ -38,6 +39,10 @@ GLANCE_S = 0.2
 
 MOST = 10_000
 """So many names and addresses are remembered; then those are forgotten that were not used for longest."""
+
+
+# Characters of a name that is remembered as it is; of a longer one it is a digest.
+MAX_REMEMBERED_NAME = 64
 
 
 T = TypeVar("T")
@@ -115,7 +120,7 @@ class Attempts:
         With `can_wait` a few are delayed until there is another try, instead of refused. One that is cancelled while
         it waits has not tried; one that is cancelled later has failed.
         """
-        place = place_of(address)
+        name, place = _key_of(name), place_of(address)
         is_known = (name, place) in self._known
         # The place comes first: who is refused there may have made up the name, and for each that is remembered
         # another is forgotten.
@@ -173,7 +178,7 @@ class Attempts:
 
     def glance(self, name: str, address: str, look: Callable[[], T | None]) -> T | None:
         """Return what `look` finds, where the name has logged in before and not too many have looked in vain."""
-        place = place_of(address)
+        name, place = _key_of(name), place_of(address)
         if (name, place) not in self._known:
             return None
         bucket = self._bucket(("glance", name, place), GLANCES, GLANCE_S)
@@ -199,6 +204,13 @@ class Attempts:
         self._known.move_to_end((name, place))
         if len(self._known) > MOST:
             self._known.popitem(last=False)
+
+
+def _key_of(name: str) -> str:
+    """Return what a name is remembered by: peers that have not logged in choose it, and may choose long ones."""
+    if len(name) <= MAX_REMEMBERED_NAME:
+        return name
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def place_of(address: str) -> str:

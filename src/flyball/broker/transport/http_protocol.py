@@ -13,7 +13,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 HEAD_S = 10.0
 """A client has so long for the line and the headers of a request."""
 
-MOST_HEAD_BYTES = 64 * 1024
+MOST_HEAD_BYTES = 16 * 1024
+
+# As RabbitMQ's HTTP server has it. Each header is objects of its own, many times as large as a short one.
+MAX_HEADERS = 100
+
+# What a header of an unfinished head takes beside its octets.
+HEADER_BYTES = 250
+
+# What the unfinished heads of all connections may take together: nobody has logged in before a head is complete.
+MAX_UNFINISHED_BYTES = 32 * 1024 * 1024
 
 MOST_WAITING = 16
 """So many requests of a connection may wait for the one before them."""
@@ -24,6 +33,31 @@ SPARE_CONNECTIONS = 100
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
+class UnfinishedHeads:
+    """What the heads that are not complete take. Beyond the limit those go that have been unfinished for longest."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.total_bytes = 0
+        self._bytes_of: dict[BoundedProtocol, int] = {}
+
+    def note(self, connection: BoundedProtocol, size_bytes: int) -> None:
+        """A connection has sent so much of a head that is not complete."""
+        self.total_bytes += size_bytes - self._bytes_of.get(connection, 0)
+        self._bytes_of[connection] = size_bytes
+        while self.total_bytes > self.limit_bytes:
+            oldest = next(iter(self._bytes_of))
+            self.forget(oldest)
+            oldest.transport.abort()
+
+    def forget(self, connection: BoundedProtocol) -> None:
+        """The head of a connection is complete, or the connection gone."""
+        self.total_bytes -= self._bytes_of.pop(connection, 0)
+
+
+_heads = UnfinishedHeads(MAX_UNFINISHED_BYTES)
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """Closes a connection that takes too long for the head of a request, sends too long a one, or is one too many."""
 
@@ -32,6 +66,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _answered: RequestResponseCycle | None = None
     _bytes_without_end = 0
     """Sent since the end of a head, of a message, or since a part of a body."""
+    _header_count = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -42,6 +77,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        _heads.forget(self)
         self._give_up()
         super().connection_lost(exc)
 
@@ -77,10 +113,20 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
         elif is_idle:
             self._wait_for_head()
+            if self._bytes_without_end:
+                _heads.note(self, self._bytes_without_end + HEADER_BYTES * self._header_count)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_count += 1
+        if self._header_count > MAX_HEADERS:
+            raise ValueError("too many headers")
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._bytes_without_end = 0
+        self._header_count = 0
         self._stop_waiting()
+        _heads.forget(self)
         if len(self.pipeline) >= MOST_WAITING:
             raise ValueError("too many requests wait for the one before them")
         super().on_headers_complete()
