@@ -638,9 +638,20 @@ def _nobody_asks(error: FlyballError | None) -> None:
 def _key(*parts: object) -> str:
     """Return a text for several, whatever characters are in them."""
     try:
-        return json.dumps(parts, ensure_ascii=False, default=repr, sort_keys=True)
+        return json.dumps([_keyed(part) for part in parts], ensure_ascii=False, sort_keys=True)
     except (RecursionError, TypeError, ValueError) as error:
         raise InvalidArgument(f"an argument cannot be stored: {error}") from error
+
+
+def _keyed(value: object) -> object:
+    """Return what JSON can say, different for different values: bytes must not be a string that looks like them."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_keyed(item) for item in value]
+    if isinstance(value, Mapping):
+        return {f"$${name[1:]}" if name.startswith("$") else name: _keyed(item) for name, item in value.items()}
+    return {"$": f"{type(value).__name__} {value!r}"}
 
 
 def _of_exchange(exchange: Exchange) -> Definition:
