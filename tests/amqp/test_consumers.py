@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pika import spec
+from pika.exceptions import ChannelClosedByBroker
 
 from tests.amqp.peer import CAPABILITIES, Peer
 from tests.amqp.queues import Consumer, channel_closed, declare, exists, get, publish, take_all, wait_until
@@ -286,3 +287,11 @@ def test_what_was_delivered_without_acknowledgement_never_comes_back(connect: Co
     other.connection.close()
     publish(channel, queue, "3")
     assert take_all(channel, queue) == ["3"]
+
+
+@pytest.mark.parametrize("value", ["a", [1], {"a": 1}, None, 2**40, -5])
+def test_cancel_on_failover_is_a_truth_value(channel: Any, value: object) -> None:
+    queue = declare(channel)
+    with pytest.raises(ChannelClosedByBroker) as closed:
+        channel.basic_consume(queue, lambda *_: None, arguments={"x-cancel-on-ha-failover": value})
+    assert closed.value.reply_code == 406

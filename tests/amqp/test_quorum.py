@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from pika.exceptions import ChannelClosedByBroker
 
 from tests.amqp.brokers import Broker
 from tests.amqp.queues import (
@@ -243,3 +244,33 @@ def test_classic_is_what_a_queue_is_if_nothing_is_said(channel: Any) -> None:
     channel.queue_declare(said)
     unsaid = declare(channel)
     channel.queue_declare(unsaid, arguments={"x-queue-type": "classic"})
+
+
+QUORUM = {"x-queue-type": "quorum"}
+
+KINDS = [
+    ("x-dead-letter-strategy", "at-most-once", "at-least-once", 5),
+    ("x-quorum-initial-group-size", 1, 2, "x"),
+    ("x-max-in-memory-length", 1, 2, "a"),
+    ("x-max-in-memory-bytes", 1, 2, "a"),
+    ("x-queue-leader-locator", "client-local", "balanced", 5),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "other", "wrong"), KINDS)
+def test_arguments_of_quorum_queues_are_checked_and_compared(
+    channel: Any,
+    connect: Connect,
+    new_name: Callable[[], str],
+    name: str,
+    value: object,
+    other: object,
+    wrong: object,
+) -> None:
+    queue = new_name()
+    channel.queue_declare(queue, durable=True, arguments={**QUORUM, name: value})
+    for named, given in ((queue, {name: other}), (queue, {}), (new_name(), {name: wrong})):
+        with pytest.raises(ChannelClosedByBroker) as closed:
+            connect().channel().queue_declare(named, durable=True, arguments={**QUORUM, **given})
+        assert closed.value.reply_code == 406
+    channel.queue_delete(queue)

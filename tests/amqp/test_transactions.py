@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pika import BasicProperties
 
 from tests.amqp.queues import (
     Consumer,
@@ -231,3 +232,16 @@ def test_got_message_that_is_acked_and_rolled_back_is_still_unacked(channel: Any
     tx.tx_commit()
     wait_for_count(channel, queue, 5)
     assert texts([take(channel, queue)]) == ["0*"]
+
+
+@pytest.mark.parametrize("headers", [{}, {"CC": ["late"]}, {"BCC": ["late"]}])
+def test_queue_that_is_declared_before_the_commit_gets_what_is_for_its_name(
+    channel: Any, tx: Any, new_name: Callable[[], str], headers: dict[str, list[str]]
+) -> None:
+    late = new_name()
+    for keys in headers.values():
+        keys[:] = [late]
+    tx.basic_publish("", new_name() if headers else late, b"m", BasicProperties(headers=headers))
+    channel.queue_declare(late)
+    tx.tx_commit()
+    wait_for_count(channel, late, 1)

@@ -291,3 +291,10 @@ def exists_without_use(channel: Any, queue: str) -> bool:
         return False
     other.close()
     return True
+
+
+def test_expiration_may_have_a_plus_sign(channel: Any) -> None:
+    exchange, dead = declare_dead_letters(channel)
+    queue = declare(channel, {"x-dead-letter-exchange": exchange})
+    publish(channel, queue, "m", expiration="+5")
+    assert take(channel, dead).text == "m"

@@ -148,6 +148,10 @@ def _queue_type(value: Any) -> str | None:
     return _text(value) or (None if value in _TYPES else f"\"unsupported queue type '{value}'\"")
 
 
+def _dead_letter_strategy(value: Any) -> str | None:
+    return _text(value) or (None if value in ("at-most-once", "at-least-once") else "invalid_dlx_strategy")
+
+
 _CHECKS: dict[str, _Check] = {
     "x-queue-type": _queue_type,
     "x-expires": _time(least=1),
@@ -162,6 +166,11 @@ _CHECKS: dict[str, _Check] = {
     "x-queue-version": _queue_version,
     "x-single-active-consumer": _flag,
     "x-delivery-limit": _delivery_limit,
+    "x-dead-letter-strategy": _dead_letter_strategy,
+    "x-quorum-initial-group-size": _integer(),
+    "x-max-in-memory-length": _integer(),
+    "x-max-in-memory-bytes": _integer(),
+    "x-queue-leader-locator": _text,
 }
 _OF_STREAMS = ("x-initial-cluster-size", "x-max-age", "x-stream-max-segment-size-bytes")
 _NOT_FOR = {

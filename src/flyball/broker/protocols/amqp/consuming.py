@@ -585,6 +585,10 @@ def consumer_arguments(arguments: Mapping[str, Any], what: str) -> tuple[int, fl
     priority = arguments.get("x-priority", 0)
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise InvalidArgument(f"invalid arg 'x-priority' for {what}: \"expected integer, got {type_name(priority)}\"")
+    cancels = arguments.get("x-cancel-on-ha-failover", False)
+    if not isinstance(cancels, bool):
+        problem = f"{{unacceptable_type,{type_name(cancels)}}}"
+        raise InvalidArgument(f"invalid arg 'x-cancel-on-ha-failover' for {what}: {problem}")
     prefetch = arguments.get("x-prefetch")
     if prefetch is None:
         return priority, None

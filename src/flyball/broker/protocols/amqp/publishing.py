@@ -91,6 +91,7 @@ class Content:
         "body",
         "elsewhere",
         "mandatory",
+        "names",
         "origin",
         "persistent",
         "priority",
@@ -110,6 +111,8 @@ class Content:
     ) -> None:
         self.targets = targets
         self.elsewhere = elsewhere
+        # In a transaction: the queues that the default exchange is asked for. They may be declared before the commit.
+        self.names: Sequence[str] = ()
         self.body = publish.body
         self.properties = properties
         self.origin = publish.origin
@@ -250,11 +253,14 @@ class Publisher:
             return
         self.taken += 1
         route.meter.published += 1
+        if self.transaction is not None:
+            content = Content(targets, publish, found, properties, ttl_us, elsewhere)
+            if not route.exchange:
+                content.names = _keys_of(route, found)
+            self._add_to_transaction(content)
+            return
         if elsewhere:
             self._publish_afar(Content(targets, publish, found, properties, ttl_us, elsewhere))
-            return
-        if self.transaction is not None:
-            self._add_to_transaction(Content(targets, publish, found, properties, ttl_us))
             return
         if not targets:
             self._miss(publish.mandatory, publish.origin, properties, publish.body)
@@ -293,10 +299,7 @@ class Publisher:
     def _publish_afar(self, content: Content) -> None:
         context = self._channel.session.context
         assert context.afar is not None, "only what is afar leads there"
-        if self.transaction is not None:
-            self._add_to_transaction(content)
-        else:
-            context.afar.publish(self._channel, content)
+        context.afar.publish(self._channel, content)
 
     def begin_afar(self) -> int:
         """Return the number of a message that other nodes have to confirm: `confirm_afar` must follow."""
@@ -402,11 +405,9 @@ class Publisher:
         if not route.exchange and route.routing_key.startswith(REPLY_TO):
             self._channel.session.context.reply(route.routing_key, publish.origin, properties, publish.body)
             return (), (), properties, ttl_us
-        routing_keys = [route.routing_key]
+        routing_keys = _keys_of(route, found)
         if found.headers is not None:
             headers = split_table(found.headers)
-            for name in ("CC", "BCC"):
-                routing_keys += _keys_in(headers, name)
             if "BCC" in headers:
                 properties = _without_header(properties, headers, "BCC")
         if route.is_fixed and len(routing_keys) == 1:
@@ -529,6 +530,7 @@ class Publisher:
         # Each of its queues gets a copy with the commit, and all copies of a transaction at once.
         copies = max(1, len(content.targets))
         size = len(content.body) + len(content.properties) + len(content.origin) + copies * MESSAGE_OVERHEAD_BYTES
+        size += sum([len(name) for name in content.names])
         session = self._channel.session
         self.transaction_bytes += size
         session.transaction_bytes += size
@@ -554,17 +556,20 @@ class Publisher:
     def find_again(self, content: Content) -> None:
         """Let a message that was routed before go to the queues that have the names of its targets now.
 
-        Since then they may have been deleted, declared anew or moved to another node.
+        Since then they may have been deleted, declared anew or moved to another node. Those that the default exchange
+        is asked for by name may have been declared for the first time, as in RabbitMQ.
         """
         engine = self._topology.engine
-        if all(engine.find_working(working.queue.id) is working for working in content.targets):
+        known = {working.queue.name for working in content.targets}
+        known |= {remote.queue.name for remote in content.elsewhere}
+        missing = [name for name in dict.fromkeys(content.names) if name not in known]
+        if not missing and all(engine.find_working(working.queue.id) is working for working in content.targets):
             return
         session = self._channel.session
         afar = session.context.afar
         here: list[WorkingQueue] = []
         elsewhere = list(content.elsewhere)
-        for working in content.targets:
-            name = working.queue.name
+        for name in (*(working.queue.name for working in content.targets), *missing):
             found = engine.find_queue(name, self._vhost) if afar is None else afar.find(session, name)
             if isinstance(found, WorkingQueue):
                 here.append(found)
@@ -588,6 +593,9 @@ def _any_stored(targets: Sequence[WorkingQueue]) -> bool:
 def _time_to_live_us(expiration: str | None) -> int | None:
     if expiration is None:
         return None
+    # RabbitMQ reads the number as Erlang does.
+    if expiration[:1] == "+" and expiration[1:2].isdecimal():
+        expiration = expiration[1:]
     digits = len(expiration) - len(expiration.lstrip("0123456789"))
     if expiration[:1] == "-" and expiration[1:].isdecimal():
         problem = f"{{value_negative,{expiration}}}"
@@ -600,6 +608,16 @@ def _time_to_live_us(expiration: str | None) -> int | None:
     else:
         return int(expiration) * 1000
     raise refusal(ReplyCode.PRECONDITION_FAILED, f"invalid expiration '{expiration}': {problem}")
+
+
+def _keys_of(route: Route, found: Essentials) -> list[str]:
+    """Return all routing keys of a message: its own, and those that its headers list."""
+    routing_keys = [route.routing_key]
+    if found.headers is not None:
+        headers = split_table(found.headers)
+        for name in ("CC", "BCC"):
+            routing_keys += _keys_in(headers, name)
+    return routing_keys
 
 
 def _keys_in(headers: Mapping[str, bytes], name: str) -> list[str]:
