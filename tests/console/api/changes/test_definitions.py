@@ -330,3 +330,12 @@ def test_a_node_without_a_domain_leaves_clustered_queues_out(api: httpx.Client, 
         {"kind": "clustered queue", "name": f"'c' in vhost '{vhost}'", "reason": "this node is in no domain"},
         {"kind": "binding", "name": "from 'amq.fanout' to 'c'", "reason": "what it binds is left out"},
     ]
+
+
+@pytest.mark.parametrize("name", ["", "é" * 255])
+def test_queue_whose_name_amqp_cannot_say_is_left_out(api: httpx.Client, place: Place, name: str) -> None:
+    definitions = {"queues": [{"name": name, "durable": True, "arguments": {}}, {"name": "after", "durable": True}]}
+    answer = api.post(place("definitions"), json=definitions)
+    assert answer.status_code == 200, answer.text
+    assert [(item["kind"], item["name"]) for item in answer.json()["left_out"]] == [("queue", repr(name))]
+    assert api.get(place("queues", "after")).status_code == 200

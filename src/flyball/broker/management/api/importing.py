@@ -19,7 +19,7 @@ from flyball.broker.engine.limits import MAX_QUEUES
 from flyball.broker.engine.patterns import check_name, compile_pattern
 from flyball.broker.engine.policies import KEYS, check_policy
 from flyball.broker.engine.routing import Router
-from flyball.broker.engine.traits import check_alike, check_declaration
+from flyball.broker.engine.traits import MAX_SHORTSTR_BYTES, check_alike, check_declaration
 from flyball.broker.management.api import definitions_own as own
 from flyball.broker.management.api import fields
 from flyball.broker.management.api.answers import in_slices
@@ -241,6 +241,11 @@ class Import:
 
     def _read_queue(self, item: fields.Document) -> None:
         vhost, name = self._vhost_of(item), fields.text(item, "name")
+        if not 0 < len(name.encode("utf-8", "surrogateescape")) <= MAX_SHORTSTR_BYTES:
+            # Telesto and ThorBangMQ have such queues: a node's own export must not keep the rest from being imported.
+            self._missing.add((Destination.QUEUE, vhost, name))
+            self._leave_out("queue", item, f"AMQP has no names of 0 or more than {MAX_SHORTSTR_BYTES} bytes")
+            return
         declaration = queue_declaration(name, item)
         kind = fields.text(declaration.arguments, "x-queue-type", "classic")
         if kind not in QUEUE_TYPES or name.startswith("amq."):
