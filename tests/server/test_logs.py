@@ -102,3 +102,12 @@ def test_log_file_and_its_copy_are_private(is_there: bool, tmp_path: Path, monke
     finally:
         os.umask(before)
     assert [stat.S_IMODE(file.stat().st_mode) for file in (path, copy)] == [0o600, 0o600]
+
+
+def test_log_that_was_rotated_earlier_is_closed_to_others(tmp_path: Path) -> None:
+    previous = tmp_path / "node.log.1"
+    previous.write_text("old")
+    previous.chmod(0o644)
+    logs.configure_logging("warning", "text", tmp_path / "node.log")
+    assert stat.S_IMODE(previous.stat().st_mode) == 0o600
+    assert previous.read_text() == "old"

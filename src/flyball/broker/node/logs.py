@@ -80,6 +80,9 @@ def configure_logging(level: str, form: Literal["text", "json"], file: Path | No
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if file is not None:
         make_private_file(file)
+        previous = file.with_name(file.name + ".1")
+        if previous.exists():
+            make_private_file(previous)
         handler = RotatingFileHandler(file, maxBytes=MAX_FILE_BYTES, backupCount=1, encoding="utf-8")
         handler.rotator = _copy_and_empty
     if form == "json":
