@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -214,6 +215,17 @@ def test_a_whole_number_is_not_redeclared_as_a_fraction(peer: Peer, name: str) -
     assert peer.expect_channel_close(406, text, spec.Queue.Declare) == text + "received '10.0' but current is '10'"
     peer.open_channel()
     delete(peer, name)
+
+
+def test_time_is_the_number_of_its_seconds_when_a_queue_is_declared_again(peer: Peer, name: str) -> None:
+    declare(peer, name, exclusive=True, arguments={"x-message-ttl": 10})
+
+    declare(peer, name, exclusive=True, arguments={"x-message-ttl": datetime.fromtimestamp(10, UTC)})
+    text = f"PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue '{name}' in vhost '/': "
+    arguments = {"x-message-ttl": datetime.fromtimestamp(1577836800, UTC)}
+    peer.send(spec.Queue.Declare(queue=name, exclusive=True, arguments=arguments))
+    found = peer.expect_channel_close(406, text, spec.Queue.Declare)
+    assert found == text + "received '1577836800' but current is '10'"
 
 
 def test_a_queue_can_be_declared_again_the_same_way(peer: Peer, name: str) -> None:

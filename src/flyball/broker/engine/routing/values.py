@@ -6,7 +6,10 @@ Python takes True for 1 and 1 for 1.0; a broker whose clients write in many lang
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
+
+from flyball.model import Timestamp
 
 _INT32_MAX = (1 << 31) - 1
 
@@ -60,6 +63,8 @@ def type_name(value: Any) -> str:
         return "table"
     if isinstance(value, (list, tuple)):
         return "array"
+    if isinstance(value, (datetime, Timestamp)):
+        return "timestamp"
     return type(value).__name__.lower()
 
 
@@ -73,7 +78,7 @@ def shown(value: Any) -> str:
         return f"[{','.join([_field_shown(name, item) for name, item in value.items()])}]"
     if isinstance(value, (list, tuple)):
         return f"[{','.join([f'{{{type_name(item)},{_term(item)}}}' for item in value])}]"
-    return "undefined" if value is None else str(value)
+    return "undefined" if value is None else str(_seconds(value))
 
 
 def _field_shown(name: str, value: Any) -> str:
@@ -85,6 +90,17 @@ def _term(value: Any) -> str:
     return f'<<"{shown(value)}">>' if isinstance(value, (str, bytes)) else shown(value)
 
 
+def _seconds(value: Any) -> Any:
+    """Return the seconds of a time, and any other value as it is."""
+    if isinstance(value, Timestamp):
+        return value.seconds
+    return int(value.timestamp()) if isinstance(value, datetime) else value
+
+
 def alike(known: Any, declared: Any) -> bool:
-    """Tell whether an argument is declared again with the same value: unlike in headers, 10.0 is not 10."""
+    """Tell whether an argument is declared again with the same value: unlike in headers, 10.0 is not 10.
+
+    A time is the number of its seconds, as in RabbitMQ.
+    """
+    known, declared = _seconds(known), _seconds(declared)
     return isinstance(known, float) == isinstance(declared, float) and equal(known, declared)
