@@ -3,7 +3,7 @@
     python -m bench.crashes --rounds 100
     python -m bench.crashes --rounds 20 --victims postgres --seed 7
 
-The rounds are those of tests/server/test_recovery.py. Ends with exit code 1 at the first answer that was not true.
+The rounds are those of tests/broker/node/test_recovery.py. The exit code is 1 at the first answer that was not true.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.server.chaos import VICTIMS, Chaos
+from tests.broker.chaos import VICTIMS, Chaos
 
 
 def main() -> int:

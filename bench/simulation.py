@@ -21,7 +21,7 @@ from itertools import count, islice
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from tests.cluster.simulation.world import DENSE, Course, Outcome, simulate
+from tests.broker.cluster.simulation.world import DENSE, Course, Outcome, simulate
 
 TOLD = 100
 """Where nobody watches, progress is told whenever so many seeds are done."""

@@ -69,7 +69,7 @@ forbid_services() {
 
 # Make sure that the tests with Node find their client library.
 prepare_node() {
-    local folder="$root/tests/amqp/clients" stamp
+    local folder="$root/tests/broker/protocols/amqp/compatibility/clients" stamp
     stamp="$folder/node_modules/flyball-stamp"
     if cmp --silent "$folder/package.json" "$stamp"; then
         return

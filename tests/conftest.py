@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from pika.connection import Parameters
 
 from flyball.broker.store.postgres.embedded import EmbeddedPostgres
-from tests.amqp.brokers import Broker, rabbitmq_broker
+from tests.broker.protocols.amqp.compatibility.brokers import Broker, rabbitmq_broker
 from tests.nodes import ANSWER_LIMIT_S, Gate, RunningNode
 
 if TYPE_CHECKING:

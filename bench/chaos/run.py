@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import aio_pika
-from tests.cluster.simulation import clients as features
-from tests.cluster.simulation.clients import Producer as FeatureProducer
-from tests.cluster.simulation.features import GROUPS
+from tests.broker.cluster.simulation import clients as features
+from tests.broker.cluster.simulation.clients import Producer as FeatureProducer
+from tests.broker.cluster.simulation.features import GROUPS
 
 from bench.chaos.clients import (
     ANSWER_LIMIT_S,

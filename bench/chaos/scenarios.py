@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.simulation.clients import PERSISTENT, AmqpConnection, Broken, Troubles
-from tests.cluster.simulation.features import LARGEST_COUNT, dead_letters_to
+from tests.broker.cluster.simulation.clients import PERSISTENT, AmqpConnection, Broken, Troubles
+from tests.broker.cluster.simulation.features import LARGEST_COUNT, dead_letters_to
 
 from bench.chaos.nodes import Site
 from flyball.broker.wire import amqp as wire

@@ -19,7 +19,7 @@ from typing import Any
 
 import pika
 import pytest
-from tests.amqp.brokers import Broker
+from tests.broker.protocols.amqp.compatibility.brokers import Broker
 from tests.nodes import RunningNode
 from tests.pipeline.traces import write_samples
 from typer.testing import CliRunner, Result

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.models import ModelGovernor
+from tests.broker.cluster.models import ModelGovernor
 from tests.nodes import RunningNode
 from typer.testing import CliRunner, Result
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.server.domains import Pair, two_nodes
+from tests.broker.domains import Pair, two_nodes
 from typer.testing import CliRunner, Result
 
 from flyball.broker.management import status

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import flyball
-from tests.amqp.conftest import broker, channel, connect, flyball_node, name, new_name
+from tests.broker.protocols.amqp.compatibility.conftest import broker, channel, connect, flyball_node, name, new_name
 from tests.client.conftest import TEST_LIMIT_S
 
 __all__ = ["broker", "channel", "connect", "flyball_node", "name", "new_name"]

@@ -36,7 +36,7 @@ from flyball.control.model_free import certify_model_free
 from flyball.control.plant import Plant
 from flyball.control.verification import certify
 from flyball.errors import ControlError
-from tests.amqp.brokers import Broker
+from tests.broker.protocols.amqp.compatibility.brokers import Broker
 from tests.client.adaptive.work import Samples, Work, drain, fill, until
 
 SAMPLE_S = 0.1

@@ -16,7 +16,7 @@ from flyball.client import adaptive
 from flyball.client.adaptive import AdaptiveConsumer, Fast, FractionalWindow, Latency, Pacer, Rate, Window
 from flyball.client.adaptive.goals import FAST_GAIN, default_law
 from flyball.control.laws import Multiplicative
-from tests.amqp.brokers import Broker
+from tests.broker.protocols.amqp.compatibility.brokers import Broker
 from tests.client.adaptive.work import drain, fill
 
 ROOT = Path(__file__).parents[3]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.amqp.brokers import Broker
+from tests.broker.protocols.amqp.compatibility.brokers import Broker
 from tests.client.adaptive.work import drain, fill
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "adaptive_consumer.py"

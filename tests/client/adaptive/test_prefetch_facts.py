@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.amqp.brokers import Broker
-from tests.amqp.queues import Consumer, connection_closed, declare, publish
+from tests.broker.protocols.amqp.compatibility.brokers import Broker
+from tests.broker.protocols.amqp.compatibility.queues import Consumer, connection_closed, declare, publish
 
 Connect = Callable[..., Any]
 

@@ -19,7 +19,7 @@ from flyball.client.adaptive.session import Session
 from flyball.client.backoff import Backoff
 from flyball.control.limits import Limits
 from flyball.errors import ControlError
-from tests.amqp.brokers import Broker
+from tests.broker.protocols.amqp.compatibility.brokers import Broker
 from tests.client.adaptive.relay import Relay
 from tests.client.adaptive.work import Samples, Work, drain, fill, until
 from tests.nodes import RunningNode

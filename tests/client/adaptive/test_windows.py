@@ -16,7 +16,7 @@ from flyball.client.adaptive.delivery import Delivery
 from flyball.client.adaptive.session import Session, SessionLost
 from flyball.client.adaptive.subscription import Subscription
 from flyball.client.adaptive.windows import NewSubscription
-from tests.amqp.brokers import Broker
+from tests.broker.protocols.amqp.compatibility.brokers import Broker
 from tests.client.adaptive.work import drain, fill, until
 
 MESSAGES = 60

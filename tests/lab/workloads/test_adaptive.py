@@ -19,7 +19,7 @@ from flyball.lab.workloads import make_workload
 from flyball.lab.workloads.adaptive import Adaptive
 from flyball.trace.samples import SampleWriter
 from flyball.trace.schema import SAMPLE_SCHEMA
-from tests.amqp.brokers import Broker
+from tests.broker.protocols.amqp.compatibility.brokers import Broker
 from tests.lab.runs import Outcome, run, target_of
 from tests.nodes import RunningNode
 

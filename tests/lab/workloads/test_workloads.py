@@ -14,7 +14,7 @@ from flyball.errors import LabError
 from flyball.lab.drivers import Target
 from flyball.lab.workloads import WORKLOADS, make_workload
 from flyball.trace.schema import CALL_SCHEMA
-from tests.amqp.brokers import Broker
+from tests.broker.protocols.amqp.compatibility.brokers import Broker
 from tests.lab.runs import run, target_of
 from tests.nodes import RunningNode
 

@@ -47,7 +47,7 @@ log = logging.getLogger("flyball.server")
 
 # What a process takes beside what is charged: the interpreter and its libraries (about 90 MB), the commit queue with
 # its copies on the way to PostgreSQL (four times 16 MiB), a read from the store of 16 MiB twice, one message of the
-# largest size on its way in or out, and what the allocator keeps. `tests/server/test_memory.py` measures it.
+# largest size on its way in or out, and what the allocator keeps. `tests/broker/node/test_memory.py` measures it.
 BASE_BYTES = 256 * 1024 * 1024
 
 # A connection is charged again when what it holds has changed by so much, and about once a second. It is looked at

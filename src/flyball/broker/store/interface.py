@@ -1,7 +1,7 @@
 """What a store promises, in the words of the domain.
 
 A store is the journal of the engine: it is written on every durable change and read at recovery and when a
-long backlog is paged back in. One conformance suite (tests/store/) runs over every store that keeps messages.
+long backlog is paged back in. One conformance suite (tests/broker/store/) runs over every store that keeps messages.
 """
 
 from __future__ import annotations

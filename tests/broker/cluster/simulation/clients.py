@@ -1,0 +1,463 @@
+"""Clients of a simulated domain. They note all that they ask and are told, and go elsewhere when anything breaks.
+
+AMQP ones speak through Flyball's own codec; the others are the Python client and its connection factory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, cast
+
+from flyball.broker.wire import amqp as wire
+from flyball.client import Client, ConnectionFactory, ConnectionLost, Delivery, LeaseLost, Outcome
+from flyball.client.backoff import Backoff
+from flyball.client.errors import NotSent
+from flyball.errors import FlyballError
+from flyball.lab.history import Kind, Recorder
+from tests.broker.cluster.simulation.network import HOST
+
+ANSWER_LIMIT_S = 4.0
+PAUSE_S = 0.3
+PREFETCH = 10
+MOST_ACKS = 6
+LEAVING_S = 1.0
+LATE_S = 0.6
+"""An answer is noted so much later than it came: what was sent before it has arrived by then, on every connection."""
+
+CAPABILITIES: dict[str, Any] = {
+    "capabilities": {"publisher_confirms": True, "basic.nack": True, "consumer_cancel_notify": True}
+}
+PERSISTENT = wire.Properties(delivery_mode=2).encode()
+FRAME_MAX = 131_072
+
+
+class Broken(Exception):
+    """The connection, the channel or the consumer has ended."""
+
+
+Troubles = (Broken, FlyballError, OSError, TimeoutError)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What all clients share."""
+
+    recorder: Recorder
+    addresses: Callable[[str], Sequence[str]]
+    """Where nodes are, by protocol."""
+    source: Callable[[str, bytes], str | None]
+    """What has just delivered a message of a queue: of a clustered one the member, None if nobody knows any more."""
+
+    def leaves(self, who: str) -> None:
+        """A consumer goes: what is on its way to it may come to another one unmarked, and later than it should."""
+        self.recorder.upheaval(Kind.DISTURBED, who)
+        asyncio.get_running_loop().call_later(LEAVING_S, self.recorder.upheaval, Kind.CALM, who)
+
+    def acked(self, producer: str, number: int, who: str) -> None:
+        note = self.recorder.note
+        asyncio.get_running_loop().call_later(LATE_S, lambda: note(Kind.ACKED, producer, number, who=who))
+
+
+def key_of(body: bytes) -> tuple[str, int]:
+    """Return who has published a message, and its number."""
+    producer, number = body.decode().split(" ")
+    return producer, int(number)
+
+
+class Worker(ABC):
+    """A client that works in sessions, each on a node of its choice, until it is told to stop."""
+
+    protocol = "amqp"
+
+    def __init__(self, ground: Ground, name: str, queue: str, seed: int) -> None:
+        self.ground = ground
+        self.name = name
+        self.queue = queue
+        self.chance = Random(seed)
+        self.is_over = asyncio.Event()
+        self.sessions = 0
+        self.last_error = ""
+
+    @property
+    def session(self) -> str:
+        """The name of what it does on this connection: order holds within it."""
+        return f"{self.name}.{self.sessions}"
+
+    async def run(self) -> None:
+        while not self.is_over.is_set():
+            self.sessions += 1
+            addresses = self.ground.addresses(self.protocol)
+            try:
+                if addresses:
+                    await self.work(self.chance.choice(addresses))
+            except Troubles as error:
+                self.last_error = f"{type(error).__name__}: {error}"
+            if isinstance(self, Consumer):
+                self.ground.leaves(self.session)
+            if not self.is_over.is_set():
+                await asyncio.sleep(self.chance.uniform(0, PAUSE_S))
+
+    async def rest(self, most_s: float) -> None:
+        """Do nothing for a while, unless it is time to stop."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.chance.uniform(0, most_s)):
+                await self.is_over.wait()
+
+    @abstractmethod
+    async def work(self, address: str) -> None:
+        """Connect there and work until something breaks or all is over."""
+
+
+class AmqpConnection(asyncio.Protocol):
+    """One connection with one channel."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.on_delivery: Callable[[wire.BasicDeliver], None] = lambda delivery: None
+        self.confirms: dict[int, asyncio.Future[bool]] = {}
+        self._published = 0
+        self._decoder = wire.Decoder(FRAME_MAX, 1 << 20, from_server=True)
+        self._awaited: deque[tuple[type[Any], asyncio.Future[Any]]] = deque()
+        self._ended = ""
+        self.is_ended = asyncio.Event()
+
+    async def open(self, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(ANSWER_LIMIT_S):
+            await loop.create_connection(lambda: self, HOST, int(address.rpartition(":")[2]))
+            self._write(wire.PROTOCOL_HEADER)
+            await self._expect(wire.ConnectionStart)
+            start = wire.ConnectionStartOk(0, CAPABILITIES, "PLAIN", b"\0guest\0guest", "en_US")
+            await self.ask(start, wire.ConnectionTune)
+            self.send(wire.ConnectionTuneOk(0, 10, FRAME_MAX, 0))
+            await self.ask(wire.ConnectionOpen(0, "/"), wire.ConnectionOpenOk)
+            await self.ask(wire.ChannelOpen(1), wire.ChannelOpenOk)
+
+    def close(self) -> None:
+        self.end("it was closed")
+
+    def send(self, method: wire.Method) -> None:
+        self._write(method.encode())
+
+    async def ask(self, method: wire.Method, kind: type[Any]) -> Any:
+        self.send(method)
+        async with asyncio.timeout(ANSWER_LIMIT_S):
+            return await self._expect(kind)
+
+    def publish(self, queue: str, body: bytes, properties: bytes = PERSISTENT) -> asyncio.Future[bool]:
+        """Publish a message; the future tells whether it is confirmed."""
+        if self._ended:
+            raise Broken(self._ended)
+        self.send_message(queue, body, properties)
+        self._published += 1
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.confirms[self._published] = answer
+        return answer
+
+    def send_message(self, queue: str, body: bytes, properties: bytes = PERSISTENT) -> None:
+        """Publish a message that nobody confirms, as in a transaction."""
+        method = wire.BasicPublish(1, "", queue, False, False)
+        self._write(method.encode() + wire.encode_content(1, properties, body, FRAME_MAX))
+
+    def end(self, why: str) -> None:
+        if self._ended:
+            return
+        self._ended = why
+        self.is_ended.set()
+        if self.transport is not None:
+            self.transport.abort()
+        confirms, self.confirms = self.confirms, {}
+        for answer in [*confirms.values(), *(answer for _, answer in self._awaited)]:
+            if not answer.done():
+                answer.set_exception(Broken(why))
+                # Who asked may have gone.
+                answer.exception()
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not derive from asyncio's.
+        self.transport = cast(asyncio.Transport, transport)
+        if self._ended:
+            self.transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.end(f"the connection was lost: {error}")
+
+    def data_received(self, data: bytes) -> None:
+        self._decoder.feed(data)
+        while not self._ended and (command := self._decoder.next_command()) is not None:
+            self._take(command)
+
+    def _take(self, command: Any) -> None:
+        if isinstance(command, wire.BasicDeliver):
+            self.on_delivery(command)
+        elif isinstance(command, wire.BasicAck | wire.BasicNack):
+            self._confirm(command.delivery_tag, command.multiple, isinstance(command, wire.BasicAck))
+        elif isinstance(command, wire.ConnectionClose | wire.ChannelClose):
+            self.end(f"{command.reply_code} {command.reply_text}")
+        elif isinstance(command, wire.BasicCancel):
+            self.end("the consumer was cancelled")
+        elif self._awaited and isinstance(command, self._awaited[0][0]):
+            _, answer = self._awaited.popleft()
+            if not answer.done():
+                answer.set_result(command)
+
+    def _confirm(self, tag: int, multiple: bool, is_good: bool) -> None:
+        tags = [one for one in self.confirms if one <= tag] if multiple else [tag]
+        for one in tags:
+            answer = self.confirms.pop(one, None)
+            if answer is not None and not answer.done():
+                answer.set_result(is_good)
+
+    async def _expect(self, kind: type[Any]) -> Any:
+        if self._ended:
+            raise Broken(self._ended)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._awaited.append((kind, answer))
+        return await answer
+
+    def _write(self, data: bytes) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(data)
+
+
+class Producer(Worker):
+    """Publishes some messages at a time and waits for all their answers."""
+
+    pause_s = 0.8
+
+    async def publish_some(self, publish: Callable[[bytes], asyncio.Future[Any]]) -> None:
+        """Publish, note what is answered, and rest. Raises what broke, when all outcomes are noted."""
+        recorder, session = self.ground.recorder, self.session
+        answers: dict[int, asyncio.Future[Any]] = {}
+        broken: BaseException | None = None
+        # Now and then so many that a member has more than it may hold, and hands them to others.
+        most = 60 if self.chance.random() < 0.1 else 6
+        for _ in range(self.chance.randrange(1, most)):
+            number = recorder.publish(session, self.queue)
+            try:
+                answers[number] = publish(f"{session} {number}".encode())
+            except Broken as error:
+                recorder.note(Kind.UNKNOWN, session, number)
+                broken = error
+                break
+        if answers:
+            await asyncio.wait(answers.values(), timeout=ANSWER_LIMIT_S)
+        for number, answer in answers.items():
+            broken = self._note(number, answer) or broken
+        if broken is not None:
+            raise broken
+        await self.rest(2 * self.pause_s)
+
+    def _note(self, number: int, answer: asyncio.Future[Any]) -> BaseException | None:
+        recorder, session = self.ground.recorder, self.session
+        if not answer.done():
+            answer.cancel()
+            recorder.note(Kind.UNKNOWN, session, number)
+            return TimeoutError("no confirm")
+        error = answer.exception()
+        if error is None and answer.result() is not False:
+            recorder.note(Kind.CONFIRMED, session, number)
+            return None
+        is_refusal = error is None or isinstance(error, NotSent)
+        recorder.note(Kind.REFUSED if is_refusal else Kind.UNKNOWN, session, number)
+        return error or Broken("it was refused")
+
+
+class Consumer(Worker):
+    """Acknowledges some messages at a time and waits for the answer."""
+
+    def delivered(self, body: bytes, is_redelivered: bool) -> tuple[str, int]:
+        """Note a delivery; return the message."""
+        producer, number = key_of(body)
+        source = self.ground.source(self.queue, body)
+        self.ground.recorder.note(
+            Kind.DELIVERED,
+            producer,
+            number,
+            who=self.session,
+            queue=source or self.queue,
+            is_redelivered=None if source is None else is_redelivered,
+        )
+        return producer, number
+
+
+class AmqpProducer(Producer):
+    """Publishes with confirms."""
+
+    async def work(self, address: str) -> None:
+        connection = AmqpConnection()
+        try:
+            await connection.open(address)
+            await connection.ask(wire.ConfirmSelect(1, False), wire.ConfirmSelectOk)
+            while not self.is_over.is_set():
+                await self.publish_some(lambda body: connection.publish(self.queue, body, self.properties()))
+                if self.chance.random() < 0.03:
+                    return
+        finally:
+            connection.close()
+
+    def properties(self) -> bytes:
+        """Return the properties of the next message."""
+        return PERSISTENT
+
+
+class AmqpConsumer(Consumer):
+    """Acknowledges in transactions: AMQP answers nothing else. Sometimes it leaves with messages in its hands."""
+
+    has_transactions = True
+
+    async def work(self, address: str) -> None:
+        connection = AmqpConnection()
+        held: dict[int, tuple[str, int]] = {}
+        arrived = asyncio.Event()
+
+        def take(delivery: wire.BasicDeliver) -> None:
+            held[delivery.delivery_tag] = self.delivered(delivery.body, delivery.redelivered)
+            arrived.set()
+
+        connection.on_delivery = take
+        try:
+            await connection.open(address)
+            await connection.ask(wire.BasicQos(1, 0, PREFETCH, False), wire.BasicQosOk)
+            if self.has_transactions:
+                await connection.ask(wire.TxSelect(1), wire.TxSelectOk)
+            consume = wire.BasicConsume(1, self.queue, "", False, False, False, False, {})
+            await connection.ask(consume, wire.BasicConsumeOk)
+            while not self.is_over.is_set():
+                await self.await_some(connection, held, arrived)
+                if self.chance.random() < 0.05:
+                    await self.rest(1.0)
+                if self.chance.random() < 0.02:
+                    return
+                if held:
+                    await self.deal_with(connection, held)
+        finally:
+            connection.close()
+
+    async def await_some(
+        self, connection: AmqpConnection, held: dict[int, tuple[str, int]], arrived: asyncio.Event
+    ) -> None:
+        while not held and not self.is_over.is_set():
+            arrived.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await arrived.wait()
+            if connection.is_ended.is_set():
+                raise Broken("the connection ended")
+
+    def take_some(self, held: dict[int, tuple[str, int]]) -> tuple[list[int], list[tuple[str, int]]]:
+        """Return tags and messages to deal with next; there may be others in their place before the answer comes."""
+        tags = list(held)[:MOST_ACKS]
+        return tags, [held.pop(tag) for tag in tags]
+
+    async def deal_with(self, connection: AmqpConnection, held: dict[int, tuple[str, int]]) -> None:
+        """Acknowledge some of the messages and note the answer."""
+        tags, keys = self.take_some(held)
+        for key in keys:
+            self.ground.recorder.note(Kind.ACK, *key, who=self.session)
+        for tag in tags:
+            connection.send(wire.BasicAck(1, tag, False))
+        await connection.ask(wire.TxCommit(1), wire.TxCommitOk)
+        for key in keys:
+            self.ground.acked(*key, self.session)
+
+
+class PythonProducer(Producer):
+    """The Python client, which stays on the node that it knows."""
+
+    protocol = "telesto"
+
+    async def work(self, address: str) -> None:
+        async with Client.connect(address, name=self.name, time_limit_s=ANSWER_LIMIT_S) as client:
+            loop = asyncio.get_running_loop()
+            lost_at_s = loop.time() + self.chance.uniform(5, 30)
+            # Looked up once: puts that look it up each for itself need not be sent in their order.
+            queue = await client.get_queue_by_name(self.queue)
+            while not self.is_over.is_set() and loop.time() < lost_at_s:
+                await self.publish_some(lambda body: loop.create_task(client.put(queue, body)))
+
+
+class PythonConsumer(Consumer):
+    protocol = "telesto"
+
+    async def work(self, address: str) -> None:
+        async with (
+            Client.connect(address, name=self.name, time_limit_s=ANSWER_LIMIT_S) as client,
+            client.consume(self.queue, prefetch=PREFETCH) as consumer,
+        ):
+            while not self.is_over.is_set():
+                delivery = await consumer.next(1.0)
+                if delivery is None:
+                    # Whoever is cut off in silence would wait for ever.
+                    await client.ping()
+                    continue
+                await settle(self, consumer, delivery)
+
+
+class PlacedProducer(Producer):
+    """A producer of a connection factory: it is sent to a node, and moves when it is asked to."""
+
+    protocol = "telesto"
+
+    async def work(self, address: str) -> None:
+        factory = new_factory(self, address)
+        producer = await factory.connect("producer", self.queue)
+        try:
+            loop = asyncio.get_running_loop()
+            while not self.is_over.is_set():
+                await self.publish_some(lambda body: loop.create_task(producer.send(body)))
+        finally:
+            await producer.close()
+
+
+class PlacedConsumer(Consumer):
+    """A consumer of a connection factory."""
+
+    protocol = "telesto"
+
+    async def work(self, address: str) -> None:
+        factory = new_factory(self, address)
+        consumer = await factory.connect("consumer", self.queue, prefetch=PREFETCH)
+        try:
+            while not self.is_over.is_set():
+                delivery = await consumer.receive(1.0)
+                if delivery is not None:
+                    await settle(self, consumer, delivery)
+        finally:
+            await consumer.close()
+
+
+def new_factory(worker: Worker, address: str) -> ConnectionFactory:
+    others = [other for other in worker.ground.addresses("telesto") if other != address]
+    return ConnectionFactory(
+        address,
+        *others,
+        name=worker.name,
+        resend=False,
+        time_limit_s=ANSWER_LIMIT_S,
+        silence_limit_s=3.0,
+        backoff=Backoff(0.1, 1.0),
+    )
+
+
+async def settle(worker: Consumer, consumer: Any, delivery: Delivery) -> None:
+    """Acknowledge a delivery and note what becomes of that."""
+    recorder = worker.ground.recorder
+    key = worker.delivered(delivery.message.body, delivery.message.redelivered)
+    recorder.note(Kind.ACK, *key, who=worker.session)
+    try:
+        await consumer.settle([delivery], Outcome.ACKNOWLEDGE)
+    except LeaseLost:
+        recorder.note(Kind.ACK_REFUSED, *key, who=worker.session)
+    except ConnectionLost:
+        raise
+    else:
+        worker.ground.acked(*key, worker.session)

@@ -1,0 +1,318 @@
+"""The declarative file: what it may say, and how a domain becomes as it says."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.domain_file import DomainFile, WantedCluster, WantedNode, WantedTopic, read_domain_file
+from flyball.broker.cluster.facts import DomainFacts
+from flyball.broker.cluster.options import ClusterOptions
+from flyball.broker.cluster.plan import Plan, plan_of
+from flyball.errors import ClusterError
+from tests.broker.cluster.models import ModelGovernor
+
+EXAMPLE = """
+[[nodes]]
+name = "n1"
+provisioner = "none"
+
+[[nodes]]
+name = "n2"
+
+[[clusters]]
+name = "orders"
+members = ["n1", "n2"]
+max_members = 4
+capacity = 50
+
+[[clusters]]
+name = "jobs"
+vhost = "shop"
+provisioner = "cloud"
+
+[[topics]]
+name = "news.sport"
+parent = "news"
+
+[[topics]]
+name = "news"
+"""
+
+
+def do(governor: ModelGovernor, plan: Plan) -> None:
+    """Do what a plan says: each step is done when it says so."""
+    for step in plan.steps:
+        governor.execute(step.command, step.arguments)
+        assert step.is_done(governor.facts())
+
+
+def words(plan: Plan) -> list[str]:
+    return [str(step) for step in plan.steps]
+
+
+@pytest.fixture
+def governor() -> ModelGovernor:
+    """A domain of one node, n1."""
+    governor = ModelGovernor()
+    governor.node("n1")
+    return governor
+
+
+def test_a_plan_is_in_words_and_in_an_order_that_works(governor: ModelGovernor) -> None:
+    wanted = read_domain_file(EXAMPLE)
+    plan = plan_of(wanted, governor.facts())
+    assert words(plan) == [
+        "+ node n2, started by local",
+        "+ topic news at the top",
+        "+ topic news.sport below news",
+        "+ clustered queue orders on n1, n2, capacity 50, max_members 4",
+        "+ clustered queue jobs in shop where the manager likes, provisioner cloud",
+    ]
+    do(governor, plan)
+    assert plan_of(wanted, governor.facts(), prune=True) == Plan()
+
+
+def test_what_differs_is_changed_and_told_with_old_and_new_values(governor: ModelGovernor) -> None:
+    do(governor, plan_of(read_domain_file(EXAMPLE), governor.facts()))
+    changed = (
+        EXAMPLE.replace("max_members = 4", 'max_members = 5\nprovisioner = "local"')
+        .replace('parent = "news"', "")
+        .replace('"n1", "n2"', '"n2"')
+    )
+    wanted = read_domain_file(changed)
+    plan = plan_of(wanted, governor.facts())
+    assert words(plan) == [
+        "~ topic news.sport moves at the top",
+        "~ clustered queue orders: max_members 4 → 5, provisioner none → local",
+    ]
+    assert plan.kept == ("clustered queue orders: the member on n1, once it is drained",)
+    do(governor, plan_of(wanted, governor.facts(), prune=True))
+    assert plan_of(wanted, governor.facts(), prune=True) == Plan()
+
+
+def test_only_pruning_removes_and_what_serves_goes_last(governor: ModelGovernor) -> None:
+    do(governor, plan_of(read_domain_file(EXAMPLE), governor.facts()))
+    empty = DomainFile(nodes=(WantedNode("n1"),), clusters=(), topics=())
+    plan = plan_of(empty, governor.facts())
+    assert plan.steps == ()
+    assert len(plan.kept) == 5
+    plan = plan_of(empty, governor.facts(), prune=True)
+    assert words(plan) == [
+        "- clustered queue orders with 0 messages",
+        "- clustered queue jobs in shop with 0 messages",
+        "- topic news.sport with 0 subscriptions",
+        "- topic news with 0 subscriptions",
+        "- node n2, once it is drained",
+    ]
+    do(governor, plan)
+    assert plan_of(empty, governor.facts(), prune=True) == Plan()
+
+
+def test_of_the_nodes_that_are_removed_the_one_that_is_asked_goes_last() -> None:
+    governor = ModelGovernor()
+    for name in ("n1", "n2", "n3"):
+        governor.node(name)
+    governor.asked = "n1"
+    plan = plan_of(DomainFile(nodes=(WantedNode("n3"),)), governor.facts(), prune=True)
+    assert [step.arguments["name"] for step in plan.steps] == ["n2", "n1"]
+
+
+def test_a_section_that_is_not_there_is_left_alone(governor: ModelGovernor) -> None:
+    do(governor, plan_of(read_domain_file(EXAMPLE), governor.facts()))
+    assert plan_of(read_domain_file(""), governor.facts(), prune=True) == Plan()
+
+
+def test_what_the_manager_has_added_is_its_own_business(governor: ModelGovernor) -> None:
+    wanted = read_domain_file(EXAMPLE)
+    do(governor, plan_of(wanted, governor.facts()))
+    governor.node("grown-1", "local", is_managed=True)
+    governor.member("/", "orders", "grown-1")
+    assert plan_of(wanted, governor.facts(), prune=True) == Plan()
+
+
+def test_a_member_that_the_manager_could_remove_is_fixed(governor: ModelGovernor) -> None:
+    wanted = read_domain_file('[[clusters]]\nname = "orders"\nmembers = ["n1"]')
+    governor.execute("domain.cluster.create", {"name": "orders"})
+    plan = plan_of(wanted, governor.facts())
+    assert words(plan) == ["~ clustered queue orders: its member on n1 stays there for good"]
+    do(governor, plan)
+    assert plan_of(wanted, governor.facts()) == Plan()
+
+
+def test_a_dead_node_is_started_again_or_forgotten(governor: ModelGovernor) -> None:
+    governor.node("n2", "local", state="dead")
+    with_it = DomainFile(nodes=(WantedNode("n1"), WantedNode("n2")))
+    assert words(plan_of(with_it, governor.facts())) == ["+ node n2, started again, it is dead"]
+    without_it = DomainFile(nodes=(WantedNode("n1"),))
+    plan = plan_of(without_it, governor.facts(), prune=True)
+    assert words(plan) == ["- node n2, which is dead"]
+    do(governor, plan)
+    assert plan_of(without_it, governor.facts(), prune=True) == Plan()
+
+
+def test_nodes_that_come_or_go_already_are_not_told_to_again(governor: ModelGovernor) -> None:
+    governor.arrives_later = True
+    wanted = DomainFile(nodes=(WantedNode("n1"), WantedNode("n2")))
+    (step,) = plan_of(wanted, governor.facts()).steps
+    governor.execute(step.command, step.arguments)
+    assert not step.is_done(governor.facts())
+    assert plan_of(wanted, governor.facts()) == Plan()
+    asyncio.run(governor.settle())
+    assert step.is_done(governor.facts())
+
+    fewer = DomainFile(nodes=(WantedNode("n1"),))
+    (step,) = plan_of(fewer, governor.facts(), prune=True).steps
+    governor.execute(step.command, step.arguments)
+    assert not step.is_done(governor.facts())
+    assert plan_of(fewer, governor.facts(), prune=True) == Plan()
+    with pytest.raises(ClusterError, match="node n2 is leaving: apply the file again when it is gone"):
+        plan_of(wanted, governor.facts())
+    asyncio.run(governor.settle())
+    assert step.is_done(governor.facts())
+
+
+def test_topics_can_change_places_with_their_parents(governor: ModelGovernor) -> None:
+    do(governor, plan_of(DomainFile(topics=(WantedTopic("a"), WantedTopic("b", parent="a"))), governor.facts()))
+    turned = DomainFile(topics=(WantedTopic("a", parent="b"), WantedTopic("b")))
+    do(governor, plan_of(turned, governor.facts()))
+    assert plan_of(turned, governor.facts()) == Plan()
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("[[nodes]", r"domain\.toml: Expected .*line 1"),
+        ("nodse = 1", r"domain\.toml: there is no section 'nodse', did you mean 'nodes'\?"),
+        ("zzz = 1", "there is no section 'zzz'; there are nodes, clusters, topics"),
+        ("nodes = 1", r"nodes is no list of tables: begin each entry with \[\[nodes\]\]"),
+        ("nodes = [1]", r"nodes is no list of tables"),
+        ("\n[[nodes]]", r"domain\.toml, line 2: \[\[nodes\]\]: name is missing or no text"),
+        ("nodes = [{name = 1}]", r"domain\.toml: nodes\[1\]: name is missing or no text"),
+        (
+            '[[nodes]]\nname = "a"\nprovisoner = "x"',
+            r"line 1: \[\[nodes\]\] a: there is no key 'provisoner', did",
+        ),
+        ('[[nodes]]\nname = "a"\n[[nodes]]\nname = "a"', r"line 3: \[\[nodes\]\] a: is there already, at .*line 1"),
+        ('[[clusters]]\nname = "a"\nmembers = []', "members: name one node or more, or leave it out"),
+        ('[[clusters]]\nname = "a"\nmembers = "n1"', "members: name one node or more"),
+        ('[[clusters]]\nname = "a"\nmembers = ["n", "n"]', "members: n is there twice"),
+        ('[[clusters]]\nname = "a"\nmax_members = 0', r"line 1: \[\[clusters\]\] a: max_members is 0: give a whole"),
+        ('[[clusters]]\nname = "a"\nmax_member = 1', "there is no option 'max_member', did you mean 'max_members'"),
+        ('[[clusters]]\nname = "a"\nmembers = ["x", "y"]\nmax_members = 1', "2 members are more than max_members 1"),
+        (
+            '[[nodes]]\nname = "n1"\n[[clusters]]\nname = "a"\nmembers = ["n2"]',
+            r"members: no \[\[nodes\]\] entry is named 'n2'; there are n1",
+        ),
+        ('[[topics]]\nname = "a"\nparent = "b"', r"parent: no \[\[topics\]\] entry is named 'b'; there are a"),
+        ('[[topics]]\nname = "a"\nparent = "a"', "a: would be its own ancestor: give it another parent"),
+        ('[[topics]]\nname = "a"\nparent = ""', "parent is missing or no text"),
+    ],
+)
+def test_an_error_in_the_file_names_its_place_and_what_to_do(text: str, error: str) -> None:
+    with pytest.raises(ClusterError, match=error):
+        read_domain_file(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (
+            '[[nodes]]\nname = "n9"\nprovisioner = "none"',
+            "node n9 is not there and has no provisioner: start it with `flyball serve --name n9 --store URL`",
+        ),
+        ('[[nodes]]\nname = "n9"\nprovisioner = "clod"', "there is no provisioner 'clod', did you mean 'cloud'"),
+        (
+            '[[clusters]]\nname = "a"\nmembers = ["n9"]',
+            "members: there is no node 'n9'; there are n1; see `flyball domain show`",
+        ),
+        ('[[clusters]]\nname = "a"\nprovisioner = "x"', "there is no provisioner 'x'; there are cloud, local"),
+    ],
+)
+def test_a_file_that_the_domain_cannot_follow_is_refused(governor: ModelGovernor, text: str, error: str) -> None:
+    with pytest.raises(ClusterError, match=error):
+        plan_of(read_domain_file(text), governor.facts())
+
+
+# Every file, every domain
+
+NODES = ("n1", "n2", "n3", "n4")
+VHOSTS = st.sampled_from(["/", "shop"])
+NAMES = st.sampled_from(["a", "b", "c"])
+
+
+@st.composite
+def domain_files(draw: st.DrawFn) -> DomainFile:
+    """Any file whose nodes include n1: something must be there to obey."""
+    nodes = ["n1", *draw(st.lists(st.sampled_from(NODES[1:]), unique=True))]
+    wanted = []
+    for vhost, name in draw(st.sets(st.tuples(VHOSTS, NAMES), max_size=4)):
+        members = draw(st.none() | st.lists(st.sampled_from(nodes), unique=True, min_size=1).map(tuple))
+        options = ClusterOptions(
+            max_members=draw(st.integers(4, 5)), provisioner=draw(st.sampled_from(["", "cloud"]))
+        )
+        wanted.append(WantedCluster(name, vhost, options, members))
+    topics: list[WantedTopic] = []
+    for vhost, name in draw(st.permutations([(vhost, name) for vhost in ("/", "shop") for name in "abc"])):
+        if draw(st.booleans()):
+            above = [topic.name for topic in topics if topic.vhost == vhost]
+            topics.append(WantedTopic(name, vhost, draw(st.sampled_from([None, *above]))))
+    return DomainFile(
+        tuple(WantedNode(name) for name in nodes),
+        tuple(wanted),
+        tuple(draw(st.permutations(topics))),
+    )
+
+
+def check_is_there(wanted: DomainFile, facts: DomainFacts) -> None:
+    up = {node["name"] for node in facts["nodes"] if node["state"] == "up"}
+    assert {node.name for node in wanted.nodes or ()} <= up
+    clusters = {(cluster["vhost"], cluster["name"]): cluster for cluster in facts["clusters"]}
+    for cluster in wanted.clusters or ():
+        found = clusters[cluster.key]
+        assert ClusterOptions.from_dict(found["options"]) == cluster.options
+        assert {*(cluster.members or ())} <= {member["node"] for member in found["members"] if member["fixed"]}
+        assert found["members"]
+    topics = {(topic["vhost"], topic["name"]): topic["parent"] for topic in facts["topics"]}
+    assert {topic.key: topic.parent for topic in wanted.topics or ()}.items() <= topics.items()
+
+
+def check_nothing_else_is_there(wanted: DomainFile, facts: DomainFacts) -> None:
+    assert {node["name"] for node in facts["nodes"] if not node["managed"]} == {
+        node.name for node in wanted.nodes or ()
+    }
+    assert len(facts["clusters"]) == len(wanted.clusters or ())
+    assert len(facts["topics"]) == len(wanted.topics or ())
+    members = {cluster.key: cluster.members for cluster in wanted.clusters or ()}
+    for found in facts["clusters"]:
+        named = members[found["vhost"], found["name"]]
+        fixed = {member["node"] for member in found["members"] if member["fixed"]}
+        assert named is None or fixed == {*named}
+
+
+@settings(deadline=None)
+@given(domain_files(), domain_files(), st.booleans())
+def test_a_plan_makes_of_any_domain_what_any_file_says_and_a_second_plan_is_empty(
+    before: DomainFile, after: DomainFile, prune: bool
+) -> None:
+    governor = ModelGovernor()
+    governor.node("n1")
+    do(governor, plan_of(before, governor.facts()))
+    governor.node("grown", "cloud", is_managed=True)
+    for cluster in before.clusters or ():
+        if len(list(governor.domain.members_of(cluster_key(*cluster.key)))) < 4:
+            governor.member(cluster.vhost, cluster.name, "grown")
+
+    do(governor, plan_of(after, governor.facts(), prune=prune))
+    facts = governor.facts()
+    check_is_there(after, facts)
+    if prune:
+        check_nothing_else_is_there(after, facts)
+    assert plan_of(after, facts, prune=prune).steps == ()

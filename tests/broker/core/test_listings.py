@@ -1,0 +1,96 @@
+"""Listings of long queues: complete, in pages, and only while the node has time for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from flyball.broker.core.listings import Listings
+from flyball.errors import StoreUnavailable
+from tests.broker.peers import wide_peer
+from tests.nodes import RunningNode
+
+MESSAGES = 2500
+
+
+@pytest.fixture
+def found_node(start_node: Callable[..., RunningNode], new_database: Callable[[], str]) -> tuple[RunningNode, int]:
+    """A node that has found a long queue in its store, none of it in memory, and the queue's id."""
+    database = new_database()
+    before = start_node(store=database)
+    writer = wide_peer(before, "writer")
+    queue_id = writer.create_queue()
+    writer.put(queue_id, *[b"%d" % number for number in range(MESSAGES)])
+    before.stop()
+    return start_node(store=database), queue_id
+
+
+def test_a_long_listing_is_read_in_pages_and_complete(
+    found_node: tuple[RunningNode, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, queue_id = found_node
+    page = node.node.hub.broker.store.page
+    limits: list[int] = []
+
+    async def noted(queue_id: int, after_id: int, limit: int, max_bytes: int) -> object:
+        limits.append(limit)
+        return await page(queue_id, after_id, limit, max_bytes)
+
+    monkeypatch.setattr(node.node.hub.broker.store, "page", noted)
+    records = wide_peer(node, "reader").list(queue_id, 0, most=MESSAGES)
+    assert [record.body for record in records] == [b"%d" % number for number in range(MESSAGES)]
+    assert limits == [1000, 1000, 500]
+
+
+def test_pages_of_a_listing_are_counted_by_the_nodes_admission_control(found_node: tuple[RunningNode, int]) -> None:
+    node, queue_id = found_node
+    wide_peer(node, "reader").list(queue_id, 0, most=MESSAGES)
+    admission = node.node.hub.broker.listings.admission
+    assert sum(counts.served for counts in node.call(lambda _: admission.counts)) == 3
+
+
+def test_a_short_listing_of_what_is_in_memory_waits_for_nobody(memory_node: RunningNode) -> None:
+    peer = wide_peer(memory_node, "client")
+    queue_id = peer.create_queue()
+    peer.put(queue_id, b"one", b"two")
+    memory_node.call(lambda node: node.hub.broker.listings.stop())
+    assert [record.body for record in peer.list(queue_id, 0, most=100)] == [b"one", b"two"]
+    assert memory_node.node.hub.broker.listings.admission.counts[0].arrived == 0
+
+
+def test_a_long_listing_of_what_is_in_memory_takes_its_turn(memory_node: RunningNode) -> None:
+    peer = wide_peer(memory_node, "client")
+    queue_id = peer.create_queue()
+    peer.put(queue_id, b"one", b"two")
+    assert [record.body for record in peer.list(queue_id, 0, most=101)] == [b"one", b"two"]
+    assert memory_node.node.hub.broker.listings.admission.counts[0].served == 1
+
+
+def test_a_listing_for_which_there_is_no_time_is_refused_and_says_why() -> None:
+    async def run() -> None:
+        listings = Listings(time_limit_s=0.01)
+        async with listings.turn(1000):
+            pass
+        listings.admission.gate.hold(True)
+        with pytest.raises(StoreUnavailable, match="too busy for listings"):
+            async with listings.turn(1000):
+                pass
+        listings.stop()
+
+    asyncio.run(run())
+
+
+def test_those_who_wait_when_the_node_stops_are_told() -> None:
+    async def run() -> None:
+        listings = Listings(time_limit_s=60)
+        listings.admission.start()
+        listings.admission.gate.hold(True)
+        # The turn is asked for before the timer of the same loop runs.
+        asyncio.get_running_loop().call_soon(listings.stop)
+        with pytest.raises(StoreUnavailable):
+            async with listings.turn(1000):
+                pass
+
+    asyncio.run(run())

@@ -1,0 +1,186 @@
+"""Topics on a node: their hierarchy, how they are managed and kept, and that AMQP reaches them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from flyball.client import CommandRefused
+from flyball.client.sync import Client
+from tests.broker.protocols.amqp.compatibility.queues import declare, take
+from tests.nodes import RunningNode
+
+
+@pytest.fixture
+def client(memory_node: RunningNode) -> Iterator[Client]:
+    with Client.connect(str(memory_node.address("telesto")), name="alice") as client:
+        yield client
+
+
+@pytest.fixture
+def channel(memory_node: RunningNode) -> Iterator[Any]:
+    host, port = memory_node.address("amqp")
+    connection = pika.BlockingConnection(pika.ConnectionParameters(host, port, heartbeat=0))
+    yield connection.channel()
+    connection.close()
+
+
+def parents(client: Client) -> dict[str, str | None]:
+    return {topic["name"]: topic["parent"] for topic in client.manage("topic.list")}
+
+
+# Hierarchy
+
+
+def test_a_topic_cannot_be_its_own_ancestor(client: Client) -> None:
+    client.create_topic("a")
+    client.create_topic("b", parent="a")
+    client.create_topic("c", parent="b")
+    for parent in ("a", "b", "c"):
+        with pytest.raises(CommandRefused, match=f"topic '{parent}' is 'a' or below it"):
+            client.manage("topic.parent", name="a", parent=parent)
+    with pytest.raises(CommandRefused, match="its own parent"):
+        client.create_topic("d", parent="d")
+    assert parents(client) == {"a": None, "b": "a", "c": "b"}
+
+
+def test_a_topic_may_get_another_parent(client: Client) -> None:
+    for name, parent in (("a", None), ("b", None), ("c", "a")):
+        client.create_topic(name, parent=parent)
+    with pytest.raises(CommandRefused, match="with the parent 'a'"):
+        client.create_topic("c", parent="b")
+    client.manage("topic.parent", name="c", parent="b")
+    client.manage("topic.parent", name="c", parent="b")
+    with client.subscribe("a") as old, client.subscribe("b") as new:
+        assert client.topic("c").publish("x") == 1
+        assert new.next(20) is not None
+        assert old.next(0) is None
+        client.manage("topic.parent", name="c", parent=None)
+        assert client.topic("c").publish("x") == 0
+
+
+def test_a_parent_must_exist_and_stays_while_it_has_children(client: Client) -> None:
+    with pytest.raises(CommandRefused, match="no topic 'a'; create it first"):
+        client.create_topic("b", parent="a")
+    client.create_topic("a")
+    client.create_topic("b", parent="a")
+    with pytest.raises(CommandRefused, match="parent of b"):
+        client.delete_topic("a")
+    client.delete_topic("b")
+    client.delete_topic("a")
+    assert parents(client) == {}
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "ä" * 200, "amq.news"])
+def test_what_cannot_be_the_name_of_a_topic_is_refused(client: Client, name: str) -> None:
+    with pytest.raises(CommandRefused):
+        client.manage("topic.create", name=name)
+
+
+def test_a_name_of_an_exchange_that_is_no_topic_is_refused(client: Client, channel: Any) -> None:
+    channel.exchange_declare("news", "fanout", durable=True)
+    with pytest.raises(CommandRefused, match="inequivalent arg 'type'"):
+        client.create_topic("news")
+    assert parents(client) == {}
+
+
+def test_a_subscription_with_a_name_that_it_cannot_have_is_refused(client: Client) -> None:
+    client.create_topic("news")
+    for name in ("~x", "x" * 255):
+        with pytest.raises(CommandRefused), client.subscribe("news", durable=name):
+            pass
+
+
+# Management
+
+
+def test_subscriptions_are_listed_those_of_amqp_included(client: Client, channel: Any) -> None:
+    client.create_topic("news")
+    queue = declare(channel)
+    channel.queue_bind(queue, "news", "*.berlin")
+    with client.subscribe("news", durable="billing", pattern="a.#"), client.subscribe("news"):
+        client.topic("news").publish("x", key="y.berlin")
+        bound, durable, passing = client.manage("topic.subscriptions", name="news")
+        assert bound == {
+            "subscription": None,
+            "queue": queue,
+            "pattern": "*.berlin",
+            "durable": bound["durable"],
+            "messages": 1,
+            "consumers": 0,
+        }
+        assert (durable["subscription"], durable["queue"]) == ("billing", "news/billing")
+        assert (durable["pattern"], durable["durable"], durable["consumers"]) == ("a.#", True, 1)
+        assert (passing["subscription"], passing["pattern"], passing["durable"]) == (None, "#", False)
+
+
+def test_topics_and_subscriptions_survive_a_restart(tmp_path: Path) -> None:
+    for turn in range(2):
+        with (
+            RunningNode(tmp_path, store="embedded", thorbang="off", amqp="off") as node,
+            Client.connect(str(node.address("telesto")), name="alice") as client,
+        ):
+            if turn == 0:
+                client.create_topic("news")
+                client.create_topic("sport", parent="news")
+                with client.subscribe("news", durable="billing", pattern="*.berlin"):
+                    pass
+                client.topic("sport").publish("kept", key="today.berlin")
+            else:
+                assert parents(client) == {"news": None, "sport": "news"}
+                client.topic("sport").publish("fresh", key="today.berlin")
+                with client.subscribe("news", durable="billing", pattern="*.berlin") as messages:
+                    found = [messages.next(20), messages.next(20)]
+                    assert [delivery and delivery.message.text for delivery in found] == ["kept", "fresh"]
+                client.delete_topic("sport")
+
+
+# AMQP
+
+
+def test_what_python_publishes_arrives_at_amqp_with_topic_and_key(client: Client, channel: Any) -> None:
+    client.create_topic("news")
+    client.create_topic("weather", parent="news")
+    queue = declare(channel)
+    channel.queue_bind(queue, "news", "*.berlin")
+    client.topic("weather").publish("rain", key="today.berlin", priority=4, context=9)
+    found = take(channel, queue, auto_ack=True)
+    assert (found.body, found.method.exchange, found.method.routing_key) == (b"rain", "weather", "today.berlin")
+    assert (found.properties.priority, found.properties.correlation_id, found.properties.delivery_mode) == (4, "9", 2)
+    assert found.headers == {"x-flyball-sender": client.id, "x-flyball-context": 9}
+
+
+def test_what_amqp_publishes_arrives_at_python(client: Client, channel: Any) -> None:
+    client.create_topic("news")
+    with client.subscribe("news", pattern="today.#") as messages:
+        channel.basic_publish("news", "today.berlin", b"rain")
+        delivery = messages.next(20)
+        assert delivery is not None
+        assert delivery.message.text == "rain"
+        delivery.ack()
+
+
+def test_a_topic_exchange_of_amqp_is_a_topic_to_publish_and_subscribe_to(client: Client, channel: Any) -> None:
+    channel.exchange_declare("logs", "topic")
+    with client.subscribe("logs") as messages:
+        assert client.topic("logs").publish("x") == 1
+        assert messages.next(20) is not None
+    assert parents(client) == {}
+
+
+def test_a_topic_goes_with_its_exchange_and_its_children_have_no_parent_then(client: Client, channel: Any) -> None:
+    client.create_topic("news")
+    client.create_topic("sport", parent="news")
+    channel.exchange_delete("news")
+    assert parents(client) == {"sport": None}
+    client.create_topic("news", parent="sport")
+
+
+def test_a_topic_publishes_to_no_internal_exchange(client: Client, channel: Any) -> None:
+    channel.exchange_declare("inner", "topic", internal=True)
+    with pytest.raises(Exception, match="no topic 'inner'"):
+        client.topic("inner").publish("x")

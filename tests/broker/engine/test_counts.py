@@ -1,0 +1,68 @@
+"""What is counted of queues and exchanges."""
+
+from __future__ import annotations
+
+from flyball.broker.engine.counts import Meters
+from flyball.model import Draft, Selector
+from tests.broker.engine.messages import an_engine, consume, put
+
+
+def test_a_queue_counts_what_comes_goes_out_and_comes_back() -> None:
+    engine, queue_id = an_engine()
+    for _ in range(3):
+        put(engine, queue_id)
+    consumer, deliveries = consume(engine, queue_id, Selector(), 2, None, 0)
+    first, second = (delivery.message for delivery in deliveries)
+    engine.acknowledge(consumer, [first.id, second.id])
+    engine.settle(first, True)
+    engine.requeue([second], 0)
+    engine.feed(consumer, 0)
+    working = engine.queue(queue_id)
+    assert (working.arrived, working.acknowledged, working.requeued) == (3, 1, 1)
+    assert (working.delivered, working.redelivered) == (4, 1)
+
+
+def test_what_was_settled_for_another_reason_is_not_acknowledged() -> None:
+    engine, queue_id = an_engine()
+    put(engine, queue_id)
+    taken = engine.take(queue_id, Selector(), 0)
+    assert taken is not None
+    engine.settle(taken)  # type: ignore[arg-type]
+    assert engine.queue(queue_id).acknowledged == 0
+
+
+def test_a_consumer_that_keeps_none_and_one_that_takes_are_counted_apart() -> None:
+    engine, queue_id = an_engine()
+    engine.wait(queue_id, Selector(), None, 0)
+    engine.put(Draft(b"x"), [queue_id], 0)
+    keeper = engine.consume(queue_id, Selector(), 10, None, keeps_none=True)
+    engine.feed(keeper, 0)
+    engine.put(Draft(b"x"), [queue_id], 0)
+    working = engine.queue(queue_id)
+    assert (working.got_no_ack, working.delivered_no_ack, working.delivered) == (1, 1, 0)
+
+
+def test_what_a_deleted_queue_has_counted_is_kept() -> None:
+    engine, queue_id = an_engine()
+    put(engine, queue_id)
+    engine.delete_queue(queue_id)
+    assert (engine.gone.arrived, engine.queues_created, engine.queues_deleted) == (1, 1, 1)
+
+
+def test_a_queue_is_idle_since_the_look_that_found_something_new() -> None:
+    engine, queue_id = an_engine()
+    working = engine.queue(queue_id)
+    assert working.idle_since_s(10.0) == 10.0
+    assert working.idle_since_s(11.0) == 10.0
+    put(engine, queue_id)
+    assert working.idle_since_s(12.0) == 12.0
+
+
+def test_what_was_published_to_an_exchange_that_is_gone_still_counts_for_the_node() -> None:
+    meters = Meters()
+    meters.exchange("/", "orders").published += 2
+    meters.exchange("/", "bills").published += 1
+    meters.put += 1
+    meters.forget_exchange("/", "orders")
+    assert meters.published == 4
+    assert meters.exchanges == {("/", "bills"): 1}

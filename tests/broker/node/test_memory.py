@@ -1,0 +1,448 @@
+"""Whatever clients make a node hold stays within its limits, and others are served meanwhile.
+
+Each attacker works on a node of its own process with small limits; what the process takes of the machine is compared
+with `--memory-bytes` + `--resident-bytes` + `memory.BASE_BYTES`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from pika import spec
+
+from flyball.broker.core.memory import BASE_BYTES
+from flyball.broker.wire import telesto
+from tests.broker.bystander import Bystander
+from tests.broker.peers import TelestoPeer, ThorBangPeer
+from tests.broker.protocols.amqp.compatibility.peer import BODY, HEADER, Peer, frame, method_frame
+from tests.nodes import ServeProcess
+
+MIB = 1024 * 1024
+MEMORY_BYTES = 64 * MIB
+RESIDENT_BYTES = 32 * MIB
+ALLOWED_BYTES = MEMORY_BYTES + RESIDENT_BYTES + BASE_BYTES
+PERSISTENT = spec.BasicProperties(delivery_mode=2)
+
+
+def rss_bytes(node: ServeProcess) -> int:
+    return int(psutil.Process(node.pid).memory_info().rss)
+
+
+def peak_rss_bytes(node: ServeProcess) -> int:
+    """Return the most that the process has ever taken."""
+    for line in Path(f"/proc/{node.pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmHWM")
+
+
+def wait_until(condition: Callable[[], bool], within_s: float = 20.0) -> None:
+    """Return when the condition holds, of which nothing tells from outside of the process."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def settles_below(node: ServeProcess, limit_bytes: int, within_s: float = 10.0) -> bool:
+    """Whether the process gives memory back: nothing tells when the system has taken it."""
+    deadline = time.monotonic() + within_s
+    while rss_bytes(node) >= limit_bytes and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return rss_bytes(node) < limit_bytes
+
+
+@pytest.fixture
+def plain_node(tmp_path: Path) -> Iterator[ServeProcess]:
+    with ServeProcess(tmp_path, store="memory", log_level="error") as node:
+        yield node
+
+
+def unfinished_content(channel: int, body_bytes: int) -> bytes:
+    """Return a publish that lacks the last byte of its body."""
+    head = struct.pack(">HHQ", spec.Basic.INDEX, 0, body_bytes + 1) + b"\0\0"
+    parts = [method_frame(spec.Basic.Publish(routing_key="queue"), channel), frame(HEADER, channel, head)]
+    piece = bytes(100_000)
+    for at in range(0, body_bytes, len(piece)):
+        parts.append(frame(BODY, channel, piece[: body_bytes - at]))
+    return b"".join(parts)
+
+
+# Before login
+
+
+def test_contents_before_login_are_refused_and_not_kept(plain_node: ServeProcess) -> None:
+    before = rss_bytes(plain_node)
+    with contextlib.ExitStack() as all_:
+        for _ in range(10):
+            peer = all_.enter_context(Peer(*plain_node.address("amqp")))
+            peer.start()
+            piece = bytes(8000)
+            head = struct.pack(">HHQ", spec.Basic.INDEX, 0, 100 * MIB) + b"\0\0"
+            with contextlib.suppress(OSError):
+                for channel in range(1, 9):
+                    peer.send_bytes(method_frame(spec.Basic.Publish(), channel) + frame(HEADER, channel, head))
+                    peer.send_bytes(frame(BODY, channel, piece) * 125)
+        assert rss_bytes(plain_node) - before < 20 * MIB
+
+
+def test_contents_of_channels_that_are_not_open_end_the_connection(plain_node: ServeProcess) -> None:
+    with Peer(*plain_node.address("amqp")) as peer:
+        peer.open()
+        peer.send_bytes(unfinished_content(5, 1000))
+        peer.expect_connection_close(504, "CHANNEL_ERROR - expected 'channel.open'", spec.Basic.Publish)
+
+
+# After a connection is gone
+
+
+def unfinished_telesto(node: ServeProcess) -> Callable[[], None]:
+    peer = TelestoPeer(node.connect("telesto"))
+    peer.widen()
+    peer.send_raw(struct.pack(">IBi", 15 * MIB, telesto.Put.METHOD, 1) + bytes(8 * MIB))
+    return peer.close
+
+
+def unfinished_thorbang(node: ServeProcess) -> Callable[[], None]:
+    peer = ThorBangPeer(node.connect("thorbang"))
+    peer.send_raw(b"MSG,0,1,1,1,0," + b"x" * 8 * MIB)
+    return peer.close
+
+
+def unfinished_amqp(node: ServeProcess) -> Callable[[], None]:
+    peer = Peer(*node.address("amqp")).open()
+    peer.send_bytes(unfinished_content(1, 8 * MIB))
+    return lambda: peer.__exit__(None, None, None)
+
+
+def uncommitted_amqp(node: ServeProcess) -> Callable[[], None]:
+    peer = Peer(*node.address("amqp")).open()
+    peer.ask(spec.Tx.Select(), spec.Tx.SelectOk)
+    for _ in range(8):
+        peer.publish(bytes(100_000), routing_key="queue")
+    peer.send_bytes(unfinished_content(1, 7 * MIB))
+    return lambda: peer.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("attack", [unfinished_telesto, unfinished_thorbang, unfinished_amqp, uncommitted_amqp])
+def test_what_a_connection_held_is_free_when_it_is_gone(
+    plain_node: ServeProcess, attack: Callable[[ServeProcess], Callable[[], None]]
+) -> None:
+    before = rss_bytes(plain_node)
+    ends = [attack(plain_node) for _ in range(12)]
+    for end in ends:
+        end()
+    assert settles_below(plain_node, before + 30 * MIB)
+
+
+# With small limits
+
+
+@pytest.fixture
+def node(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[ServeProcess]:
+    with ServeProcess(
+        tmp_path,
+        store=new_database(),
+        memory_bytes=MEMORY_BYTES,
+        resident_bytes=RESIDENT_BYTES,
+        log_level="error",
+    ) as node:
+        yield node
+
+
+class Honest(Bystander):
+    """Publishes a message with confirms, gets it back and acks it, and notes how long that took at most."""
+
+    def __init__(self, node: ServeProcess, name: str = "honest") -> None:
+        super().__init__()
+        self._name = name
+        self.slowest_s = 0.0
+        self._peer = Peer(*node.address("amqp")).open()
+        self._peer.ask(spec.Queue.Declare(queue=name, durable=True), spec.Queue.DeclareOk)
+        self._peer.ask(spec.Confirm.Select(), spec.Confirm.SelectOk)
+
+    def work_once(self) -> None:
+        began = time.monotonic()
+        self._peer.publish(b"x" * 1000, routing_key=self._name, properties=PERSISTENT)
+        method = self._peer.read_frame().method
+        while not isinstance(method, spec.Basic.Ack):
+            # Slowed for a while is fine: that is what the ledger does to publishers.
+            assert isinstance(method, spec.Connection.Blocked | spec.Connection.Unblocked), method
+            method = self._peer.read_frame().method
+        self._peer.send(spec.Basic.Get(queue=self._name, no_ack=True))
+        assert self._peer.expect_content(spec.Basic.GetOk).body == b"x" * 1000
+        self.slowest_s = max(self.slowest_s, time.monotonic() - began)
+
+    def close(self) -> None:
+        self._peer.__exit__(None, None, None)
+
+
+def fill(node: ServeProcess, queue: str, total_bytes: int, body_bytes: int, **arguments: Any) -> None:
+    """Publish persistent messages with confirms."""
+    with Peer(*node.address("amqp")).open() as peer:
+        peer.ask(spec.Queue.Declare(queue=queue, durable=True, arguments=arguments), spec.Queue.DeclareOk)
+        peer.ask(spec.Confirm.Select(), spec.Confirm.SelectOk)
+        last = total_bytes // body_bytes
+        for _ in range(last):
+            peer.publish(bytes(body_bytes), routing_key=queue, properties=PERSISTENT)
+        confirmed = 0
+        while confirmed < last:
+            method = peer.read_frame().method
+            confirmed = method.delivery_tag if isinstance(method, spec.Basic.Ack) else confirmed
+
+
+def test_unacked_deliveries_without_prefetch_are_paged_out(node: ServeProcess) -> None:
+    fill(node, "queue", 300 * MIB, 100_000)
+    with Honest(node) as honest, Peer(*node.address("amqp")).open() as hoarder:
+        hoarder.ask(spec.Basic.Consume(queue="queue"), spec.Basic.ConsumeOk)
+        for _ in range(300 * MIB // 100_000):
+            assert len(hoarder.expect_content(spec.Basic.Deliver).body) == 100_000
+        honest.expect_work()
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+    assert honest.slowest_s < 5
+
+
+def test_uncommitted_transactions_are_refused_when_they_take_too_much(node: ServeProcess) -> None:
+    with Honest(node) as honest, contextlib.ExitStack() as all_:
+        peers = [all_.enter_context(Peer(*node.address("amqp"))).open() for _ in range(3)]
+        for peer in peers:
+            peer.ask(spec.Tx.Select(), spec.Tx.SelectOk)
+        for _ in range(900):
+            for peer in peers:
+                with contextlib.suppress(OSError):
+                    peer.publish(bytes(100_000), routing_key="honest", properties=PERSISTENT)
+        honest.expect_work()
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+    assert honest.slowest_s < 5
+
+
+def test_transaction_that_is_too_large_is_told_so(node: ServeProcess) -> None:
+    with Peer(*node.address("amqp")).open() as peer:
+        peer.ask(spec.Tx.Select(), spec.Tx.SelectOk)
+        for _ in range(400):
+            peer.publish(bytes(100_000), routing_key="queue", properties=PERSISTENT)
+        peer.expect_connection_close(506, "RESOURCE_ERROR - the connection holds")
+
+
+def test_transaction_within_its_share_is_committed(node: ServeProcess) -> None:
+    with Peer(*node.address("amqp")).open() as peer:
+        peer.ask(spec.Queue.Declare(queue="queue", durable=True), spec.Queue.DeclareOk)
+        peer.ask(spec.Tx.Select(), spec.Tx.SelectOk)
+        for _ in range(100):
+            peer.publish(bytes(100_000), routing_key="queue", properties=PERSISTENT)
+        peer.ask(spec.Tx.Commit(), spec.Tx.CommitOk)
+        assert peer.ask(spec.Queue.Declare(queue="queue", passive=True), spec.Queue.DeclareOk).message_count == 100
+
+
+def test_unfinished_contents_are_refused_when_they_take_too_much(node: ServeProcess) -> None:
+    with Honest(node) as honest, contextlib.ExitStack() as all_:
+        for _ in range(4):
+            peer = all_.enter_context(Peer(*node.address("amqp"))).open(channels=20)
+            with contextlib.suppress(OSError):
+                for channel in range(1, 21):
+                    peer.send_bytes(unfinished_content(channel, 4 * MIB))
+        honest.expect_work()
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+    assert honest.slowest_s < 5
+
+
+def test_unfinished_telesto_frames_are_refused_when_they_take_too_much(node: ServeProcess) -> None:
+    with Honest(node) as honest:
+        for _ in range(30):
+            peer = TelestoPeer(node.connect("telesto"))
+            peer.widen()
+            with contextlib.suppress(OSError):
+                peer.send_raw(struct.pack(">IBi", 15 * MIB, telesto.Put.METHOD, 1) + bytes(10 * MIB))
+        honest.expect_work()
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+    assert honest.slowest_s < 5
+
+
+def test_direct_replies_to_clients_that_do_not_read_are_dropped(node: ServeProcess) -> None:
+    with Honest(node) as honest, contextlib.ExitStack() as all_:
+        requesters = [all_.enter_context(Peer(*node.address("amqp"))).open() for _ in range(4)]
+        server = all_.enter_context(Peer(*node.address("amqp"))).open()
+        server.ask(spec.Queue.Declare(queue="requests"), spec.Queue.DeclareOk)
+        for peer in requesters:
+            peer.ask(spec.Basic.Consume(queue="amq.rabbitmq.reply-to", no_ack=True), spec.Basic.ConsumeOk)
+            reply_to = spec.BasicProperties(reply_to="amq.rabbitmq.reply-to")
+            peer.publish(b"?", routing_key="requests", properties=reply_to)
+        server.ask(spec.Basic.Consume(queue="requests", no_ack=True), spec.Basic.ConsumeOk)
+        names = [server.expect_content(spec.Basic.Deliver).properties.reply_to for _ in requesters]
+        for _ in range(600):
+            for name in names:
+                server.publish(bytes(100_000), routing_key=name)
+        server.ask(spec.Basic.Qos(), spec.Basic.QosOk)
+        honest.expect_work()
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+        # What was sent before is whole.
+        assert len(requesters[0].expect_content(spec.Basic.Deliver).body) == 100_000
+    assert honest.slowest_s < 5
+
+
+def wide_peer(node: ServeProcess, name: str = "client") -> TelestoPeer:
+    """Return a client of that name which speaks the extension."""
+    peer = TelestoPeer(node.connect("telesto"))
+    peer.widen()
+    peer.join(name)
+    return peer
+
+
+def status(peer: TelestoPeer) -> Any:
+    return json.loads(peer.get(telesto.StatusReport, telesto.Status(peer.next_id())).report)
+
+
+def put_large(node: ServeProcess, count: int) -> tuple[TelestoPeer, int]:
+    """Put messages of 10 MB into a queue, and others behind them, so that not all of them are in memory."""
+    peer = TelestoPeer(node.connect("telesto"))
+    peer.widen()
+    peer.join()
+    queue_id = peer.create_queue("large")
+    for _ in range(count):
+        peer.put(queue_id, b"x" * 10 * MIB)
+    for _ in range(40):
+        peer.put(queue_id, b"y" * MIB)
+    return peer, queue_id
+
+
+def test_hundreds_of_peeks_at_a_large_message_go_one_by_one(node: ServeProcess) -> None:
+    peer, queue_id = put_large(node, 5)
+    thorbang = ThorBangPeer(node.connect("thorbang"))
+    with Honest(node) as honest:
+        thorbang.send(*[f"PEEKQ,{peer.client_id},{queue_id},1"] * 256)
+        honest.expect_work()
+        assert len(thorbang.receive()) > 10 * MIB
+        honest.expect_work()
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+    assert honest.slowest_s < 5
+
+
+def test_hundreds_of_listings_of_large_messages_go_one_by_one(node: ServeProcess) -> None:
+    peer, queue_id = put_large(node, 3)
+    with Honest(node) as honest:
+        peer.send(*[telesto.ListMessages(1000 + number, queue_id, 0, 100) for number in range(256)])
+        honest.expect_work()
+        assert isinstance(peer.receive(), telesto.Messages)
+        honest.expect_work()
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+    assert honest.slowest_s < 5
+
+
+def test_takes_of_large_messages_wait_for_the_answers_before_them(tmp_path: Path) -> None:
+    # All of them are in memory: what is measured is how many answers are there at once.
+    with ServeProcess(tmp_path, store="memory", log_level="error") as node:
+        peer = TelestoPeer(node.connect("telesto"))
+        peer.widen()
+        peer.join()
+        queue_id = peer.create_queue("large")
+        for _ in range(12):
+            peer.put(queue_id, b"x" * 10 * MIB)
+        before = peak_rss_bytes(node)
+        thorbang = ThorBangPeer(node.connect("thorbang"))
+        thorbang.send(*[f"POPQ,{peer.client_id},{queue_id},1"] * 12)
+        for _ in range(12):
+            assert len(thorbang.receive()) > 10 * MIB
+        assert peak_rss_bytes(node) - before < 60 * MIB
+
+
+def test_transient_puts_of_the_research_protocols_are_refused_when_memory_is_full(tmp_path: Path) -> None:
+    with ServeProcess(tmp_path, store="memory", memory_bytes=MEMORY_BYTES, log_level="error") as node:
+        peer = TelestoPeer(node.connect("telesto"))
+        peer.widen()
+        peer.join()
+        queue_id = peer.create_queue("transient")
+        answer: telesto.Packet | None = None
+        for number in range(300):
+            draft = telesto.WireDraft(bytes(MIB), persistent=False)
+            answer = peer.ask(telesto.Put(1000 + number, [queue_id], [draft]))
+            if isinstance(answer, telesto.Error):
+                break
+        assert isinstance(answer, telesto.Error)
+        assert "low on memory" in answer.details
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+        # What was taken makes room.
+        assert len(peer.take(queue_id, most=5)) == 5
+        assert peer.put(queue_id, b"again")
+
+
+def test_put_of_many_copies_keeps_others_from_putting_only_until_it_is_stored(node: ServeProcess) -> None:
+    peer = wide_peer(node)
+    queue_id = peer.create_queue()
+    answer = peer.ask(telesto.Put(peer.next_id(), [queue_id] * 200, [telesto.WireDraft(bytes(MIB))]))
+    assert isinstance(answer, telesto.PutDone)
+    another = telesto.Put(peer.next_id(), [queue_id], [telesto.WireDraft(b"x")])
+    wait_until(lambda: isinstance(peer.ask(another), telesto.PutDone))
+    assert peak_rss_bytes(node) < ALLOWED_BYTES
+
+
+def test_unacked_deliveries_to_telesto_consumers_are_paged_out(node: ServeProcess) -> None:
+    fill(node, "queue", 300 * MIB, 100_000)
+    with Honest(node) as honest:
+        # Each holds less than a share of unacked messages, so that none of them is held back.
+        held_bytes = 0
+        for _ in range(300 * MIB // 900_000):
+            peer = wide_peer(node)
+            queue_id = peer.get(telesto.GetQueueIdResponse, telesto.GetQueueId(1, "queue")).queue_id
+            peer.consume(queue_id, prefetch=9)
+            held_bytes += sum([len(peer.next_delivery().record.body) for _ in range(9)])
+        assert held_bytes > 299 * MIB
+        honest.expect_work()
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+    assert honest.slowest_s < 5
+
+
+def test_unacked_messages_that_cannot_be_paged_out_are_not_delivered_beyond_a_share(node: ServeProcess) -> None:
+    peer, hoarder = wide_peer(node), wide_peer(node, "hoarder")
+    queue_id = peer.create_queue()
+    for _ in range(72):
+        peer.put(queue_id, bytes(MIB), persistent=False)
+    with Honest(node) as honest:
+        consumer_id = hoarder.consume(queue_id, prefetch=60_000)
+        received = [hoarder.next_delivery().record.message_id for _ in range(72)]
+        wait_until(lambda: status(peer)["ledger"]["held_back_connections"] == 1)
+        peer.put(queue_id, b"more", persistent=False)
+        # Whatever was sent before this answer has come.
+        status(hoarder)
+        assert hoarder.deliveries == []
+        honest.expect_work()
+        hoarder.settle(consumer_id, telesto.Outcome.ACKNOWLEDGE, *received)
+        assert hoarder.next_delivery().record.body == b"more"
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+    assert honest.slowest_s < 5
+
+
+def test_distinct_properties_of_many_channels_are_not_all_remembered(node: ServeProcess) -> None:
+    before = rss_bytes(node)
+    with Honest(node) as honest, Peer(*node.address("amqp")).open(channels=4) as peer:
+        for number in range(2500):
+            properties = spec.BasicProperties(headers={"h": f"{number:06d}" * 8000})
+            peer.publish(b"x", routing_key="nowhere", properties=properties, channel=1 + number % 4)
+        peer.ask(spec.Basic.Qos(), spec.Basic.QosOk)
+        honest.expect_work()
+        assert rss_bytes(node) - before < 40 * MIB
+    assert honest.slowest_s < 5
+
+
+def test_definitions_beyond_their_share_are_refused(node: ServeProcess) -> None:
+    with Honest(node) as honest, Peer(*node.address("amqp")).open() as peer:
+        arguments = {"x-text": "x" * 60_000}
+        refused = None
+        for number in range(2000):
+            peer.send(spec.Queue.Declare(queue=f"q{number}", arguments=arguments, exclusive=True))
+            method = peer.read_frame().method
+            if isinstance(method, spec.Channel.Close):
+                refused = method
+                break
+        assert refused is not None
+        assert (refused.reply_code, "raise --memory-bytes" in refused.reply_text) == (406, True)
+        honest.expect_work()
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+    assert honest.slowest_s < 5

@@ -1,0 +1,394 @@
+"""What the node does for consumers beyond RabbitMQ, and in moments that a comparison cannot bring about."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pika import spec
+
+from flyball.broker.node.node import Node
+from flyball.broker.store.postgres.store import PostgresStore
+from flyball.model import Selector
+from tests.broker.protocols.amqp.compatibility.peer import Peer
+from tests.broker.protocols.amqp.compatibility.queues import Consumer, channel_closed, count, get, publish, take_all
+from tests.nodes import ANSWER_LIMIT_S, RunningNode
+
+OpenChannel = Callable[..., Any]
+StartNode = Callable[..., RunningNode]
+
+BODY = b"x" * 200_000
+BODIES = 1000
+"""Together 200 MB."""
+
+
+@pytest.fixture
+def channel(memory_node: RunningNode, open_channel: OpenChannel) -> Any:
+    return open_channel(memory_node)
+
+
+@pytest.fixture
+def new_peer() -> Iterator[Callable[[RunningNode], Peer]]:
+    """Connect a peer with an open channel, which reads only when it is told to."""
+    with ExitStack() as peers:
+        yield lambda node: peers.enter_context(Peer(*node.address("amqp"))).open()
+
+
+# Arguments
+
+
+def test_large_consumer_arguments_are_refused(
+    memory_node: RunningNode, new_peer: Callable[[RunningNode], Peer]
+) -> None:
+    peer = new_peer(memory_node)
+    peer.ask(spec.Queue.Declare(queue="queue"), spec.Queue.DeclareOk)
+    # On the wire 4 bytes each.
+    arguments = {"x-list": [False] * 10_000}
+    peer.send(spec.Basic.Consume(queue="queue", arguments=arguments))
+    text = peer.expect(spec.Channel.Close).reply_text
+    assert text.startswith("PRECONDITION_FAILED - arguments of ")
+    assert text.endswith("exceed the limit of 16384 for a consumer of queue 'queue' in vhost '/'")
+
+
+def test_consumer_arguments_are_charged_at_once(
+    memory_node: RunningNode, new_peer: Callable[[RunningNode], Peer]
+) -> None:
+    peer = new_peer(memory_node)
+    peer.ask(spec.Queue.Declare(queue="queue"), spec.Queue.DeclareOk)
+    held = memory_node.call(lambda node: [connection.held_bytes() for connection in node.hub.connections])
+    arguments = {"x-text": "x" * 15_000}
+    for _ in range(10):
+        peer.send(spec.Basic.Consume(queue="queue", arguments=arguments, nowait=True))
+    peer.ask(spec.Basic.Qos(), spec.Basic.QosOk)
+
+    def grown_bytes(node: Node) -> list[int]:
+        return [connection.held_bytes() - held[0] for connection in node.hub.connections]
+
+    assert 150_000 < memory_node.call(grown_bytes)[0] < 200_000
+
+    def measured_bytes(node: Node) -> list[int]:
+        node.hub.tick(0.0)
+        return grown_bytes(node)
+
+    assert 150_000 < memory_node.call(measured_bytes)[0] < 200_000
+
+
+def test_cancelled_consumers_are_charged_no_longer(
+    memory_node: RunningNode, new_peer: Callable[[RunningNode], Peer]
+) -> None:
+    peer = new_peer(memory_node)
+    peer.ask(spec.Queue.Declare(queue="queue"), spec.Queue.DeclareOk)
+    held = memory_node.call(lambda node: [connection.held_bytes() for connection in node.hub.connections])
+    arguments = {"x-text": "x" * 15_000}
+    for _ in range(20):
+        peer.send(spec.Basic.Consume(queue="queue", consumer_tag="tag", arguments=arguments, nowait=True))
+        peer.ask(spec.Basic.Cancel(consumer_tag="tag"), spec.Basic.CancelOk)
+    grown = memory_node.call(lambda node: [connection.held_bytes() - held[0] for connection in node.hub.connections])
+    assert grown[0] < 15_000
+
+
+# The window of a consumer
+
+
+def test_a_consumer_may_have_a_window_of_its_own(channel: Any) -> None:
+    channel.queue_declare("queue")
+    publish(channel, "queue", *"012345")
+    channel.basic_qos(prefetch_count=4)
+    narrow = Consumer(channel, "queue", arguments={"x-prefetch": 1})
+    wide = Consumer(channel, "queue")
+    assert (narrow.settle(), wide.settle()) == (["0"], ["1", "2", "3", "4"])
+
+
+def test_a_window_of_zero_lets_nothing_through_until_it_is_opened(channel: Any) -> None:
+    channel.queue_declare("queue")
+    publish(channel, "queue", *"01")
+    consumer = Consumer(channel, "queue", arguments={"x-prefetch": 0})
+    assert consumer.settle() == []
+    channel.basic_qos(prefetch_count=1)
+    assert consumer.wait_for(1) == ["0"]
+
+
+def test_a_fraction_of_a_window_opens_and_closes_in_turn(memory_node: RunningNode, open_channel: OpenChannel) -> None:
+    slot = stopped_clock(memory_node)
+    channel = open_channel(memory_node)
+    channel.queue_declare("queue")
+    publish(channel, "queue", *"0123456789")
+    consumer = Consumer(channel, "queue", arguments={"x-prefetch": Decimal("0.25")})
+    got: list[int] = []
+    acknowledged = 0
+    for number in range(8):
+        slot(number)
+        for delivery in consumer.deliveries[acknowledged:]:
+            channel.basic_ack(delivery.tag)
+        acknowledged = len(consumer.deliveries)
+        memory_node.call(lambda node: node.hub.broker._tick())
+        got.append(len(consumer.settle()))
+    # In every fourth slot there is room for one.
+    assert got == [0, 0, 0, 1, 1, 1, 1, 2]
+
+
+def stopped_clock(node: RunningNode) -> Callable[[int], None]:
+    """Stop the node's clock; return what sets it to a slot of fractional windows."""
+
+    def set_to(slot: int) -> None:
+        def stop(node: Node) -> None:
+            node.hub.broker.now_us = lambda: slot * 10_000
+
+        node.call(stop)
+
+    set_to(0)
+    return set_to
+
+
+@pytest.mark.parametrize("prefetch", [-1, 65_536, "many", True, Decimal("-0.5"), Decimal("70000.5")])
+def test_a_window_that_makes_no_sense_is_refused(channel: Any, prefetch: object) -> None:
+    channel.queue_declare("queue")
+    text = "invalid arg 'x-prefetch' for queue 'queue' in vhost '/': expected a number from 0 to 65535"
+    with channel_closed(406, f"PRECONDITION_FAILED - {text}"):
+        Consumer(channel, "queue", arguments={"x-prefetch": prefetch})
+
+
+def test_another_window_counts_at_once_for_consumers_that_run(channel: Any) -> None:
+    channel.queue_declare("queue")
+    publish(channel, "queue", *"012345")
+    channel.basic_qos(prefetch_count=1)
+    consumer = Consumer(channel, "queue")
+    assert consumer.wait_for(1) == ["0"]
+    channel.basic_qos(prefetch_count=3)
+    assert consumer.wait_for(3) == ["0", "1", "2"]
+    channel.basic_qos(prefetch_count=2)
+    channel.basic_ack(consumer.deliveries[0].tag)
+    assert consumer.settle() == ["0", "1", "2"]
+    channel.basic_ack(consumer.deliveries[1].tag)
+    assert consumer.wait_for(4) == ["0", "1", "2", "3"]
+    channel.basic_qos(prefetch_count=0)
+    assert consumer.wait_for(6) == ["0", "1", "2", "3", "4", "5"]
+
+
+def consume_again(queue: str, tag: str = "mine", **options: Any) -> Any:
+    return spec.Basic.Consume(queue=queue, consumer_tag=tag, **options)
+
+
+@pytest.fixture
+def peer(memory_node: RunningNode, channel: Any, new_peer: Callable[[RunningNode], Peer]) -> Peer:
+    """A peer with the consumer "mine" of "queue", which has got the first of its six messages."""
+    channel.queue_declare("queue")
+    channel.queue_declare("other")
+    publish(channel, "queue", *"012345")
+    peer = new_peer(memory_node)
+    peer.ask(consume_again("queue", arguments={"x-prefetch": 1}), spec.Basic.ConsumeOk)
+    assert peer.expect_content(spec.Basic.Deliver).body == b"0"
+    return peer
+
+
+def test_a_consumer_that_is_asked_for_again_with_another_window_has_it_at_once(channel: Any, peer: Peer) -> None:
+    assert peer.ask(consume_again("queue", arguments={"x-prefetch": 3}), spec.Basic.ConsumeOk).consumer_tag == "mine"
+    assert [peer.expect_content(spec.Basic.Deliver).body for _ in range(2)] == [b"1", b"2"]
+    assert count(channel, "queue") == 3, "it is the same consumer, with what it held before"
+    peer.ask(consume_again("queue", arguments={"x-prefetch": 0}), spec.Basic.ConsumeOk)
+    peer.send(spec.Basic.Ack(delivery_tag=3, multiple=True))
+    peer.ask(spec.Queue.Declare(queue="queue", passive=True), spec.Queue.DeclareOk)
+    assert count(channel, "queue") == 3
+    assert channel.queue_declare("queue", passive=True).method.consumer_count == 1
+
+
+def test_a_running_consumer_can_be_given_a_fraction_of_a_window(
+    memory_node: RunningNode, channel: Any, peer: Peer
+) -> None:
+    slot = stopped_clock(memory_node)
+    peer.ask(consume_again("queue", arguments={"x-prefetch": Decimal("1.25")}), spec.Basic.ConsumeOk)
+    got: list[int] = []
+    for number in range(4):
+        slot(number)
+        memory_node.call(lambda node: node.hub.broker._tick())
+        got.append(6 - count(channel, "queue"))
+    # In every fourth slot there is room for one more.
+    assert got == [1, 1, 1, 2]
+
+
+def test_without_an_answer_asked_for_the_window_changes_too(peer: Peer) -> None:
+    peer.send(consume_again("queue", arguments={"x-prefetch": 2}, nowait=True))
+    assert peer.expect_content(spec.Basic.Deliver).body == b"1"
+
+
+@pytest.mark.parametrize(
+    ("queue", "options"),
+    [
+        ("queue", {}),
+        ("other", {"arguments": {"x-prefetch": 2}}),
+        ("queue", {"arguments": {"x-prefetch": 2}, "no_ack": True}),
+    ],
+)
+def test_a_tag_in_use_is_refused_to_a_consumer_of_another_kind(
+    peer: Peer, queue: str, options: dict[str, Any]
+) -> None:
+    peer.send(consume_again(queue, **options))
+    peer.expect_connection_close(530, "NOT_ALLOWED - attempt to reuse consumer tag 'mine'", spec.Basic.Consume)
+
+
+# Consumers that do not read
+
+
+def test_a_peer_that_does_not_read_is_sent_a_little_and_may_still_publish(
+    start_memory_node: StartNode, new_peer: Callable[[RunningNode], Peer], open_channel: OpenChannel
+) -> None:
+    node = start_memory_node()
+    channel = open_channel(node)
+    channel.queue_declare("large")
+    channel.queue_declare("small")
+    for _ in range(BODIES):
+        channel.basic_publish("", "large", BODY)
+    while count(channel, "large") < BODIES:
+        pass
+    peer = new_peer(node)
+    peer.send(spec.Basic.Consume(queue="large", consumer_tag="tag", no_ack=False))
+    peer.publish(b"0", routing_key="small")
+    assert take_when_there(channel, "small") == "0"
+    node.wait_until(is_choked)
+    # What is not in the node's memory as frames is in the kernel's: the rest has not left the queue.
+    assert count(channel, "large") > BODIES * 9 // 10
+    assert node.call(unsent_bytes) < 2_000_000
+    peer.publish(b"1", routing_key="small")
+    assert take_when_there(channel, "small") == "1"
+    # When it reads, everything comes.
+    peer.expect(spec.Basic.ConsumeOk)
+    tags = [peer.expect_content(spec.Basic.Deliver).method.delivery_tag for _ in range(BODIES)]
+    assert tags == list(range(1, BODIES + 1))
+
+
+def take_when_there(channel: Any, queue: str) -> str:
+    while True:
+        delivery = get(channel, queue, auto_ack=True)
+        if delivery is not None:
+            return delivery.text
+
+
+def is_choked(node: Node) -> bool:
+    return any(getattr(connection, "is_choked", False) for connection in node.hub.connections)
+
+
+def unsent_bytes(node: Node) -> int:
+    return max(
+        connection._out_bytes + connection._transport.get_write_buffer_size()
+        for connection in node.hub.connections
+        if connection._transport is not None
+    )
+
+
+def test_a_peer_that_does_not_read_leaves_the_messages_to_others(
+    memory_node: RunningNode, new_peer: Callable[[RunningNode], Peer], open_channel: OpenChannel
+) -> None:
+    channel = open_channel(memory_node)
+    channel.queue_declare("queue")
+    deaf = new_peer(memory_node)
+    deaf.ask(spec.Basic.Consume(queue="queue", consumer_tag="tag", no_ack=True), spec.Basic.ConsumeOk)
+    while not memory_node.call(is_choked):
+        channel.basic_publish("", "queue", BODY)
+    publish(channel, "queue", "last")
+    consumer = Consumer(channel, "queue", auto_ack=True)
+    consumer.wait_for(1)
+    while consumer.texts[-1] != "last":
+        consumer.wait_for(len(consumer.deliveries) + 1)
+
+
+# Queues that go while somebody waits
+
+
+@pytest.fixture
+def recovered(
+    start_node: StartNode, new_database: Callable[[], str], open_channel: OpenChannel
+) -> Callable[[], RunningNode]:
+    """Start a node that finds a queue with messages in its store and nothing of them in memory."""
+
+    def start() -> RunningNode:
+        database = new_database()
+        first = start_node(store=database)
+        channel = open_channel(first)
+        channel.queue_declare("queue", durable=True)
+        publish(channel, "queue", *"0123", delivery_mode=2)
+        first.stop()
+        return start_node(store=database)
+
+    return start
+
+
+def test_a_queue_may_go_while_a_get_waits_for_the_store(
+    recovered: Callable[[], RunningNode],
+    new_peer: Callable[[RunningNode], Peer],
+    open_channel: OpenChannel,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_search = asyncio.Event()
+    is_searching = threading.Event()
+    search = PostgresStore.index
+
+    async def search_when_allowed(self: PostgresStore, *arguments: Any) -> AsyncIterator[Any]:
+        is_searching.set()
+        await may_search.wait()
+        async for piece in search(self, *arguments):
+            yield piece
+
+    monkeypatch.setattr(PostgresStore, "index", search_when_allowed)
+    node = recovered()
+    peer, channel = new_peer(node), open_channel(node)
+    peer.send(spec.Basic.Get(queue="queue"))
+    assert is_searching.wait(ANSWER_LIMIT_S)
+    channel.queue_delete("queue")
+    node.call(lambda _: may_search.set())
+    peer.expect(spec.Basic.GetEmpty)
+    peer.ask(spec.Queue.Declare(queue="queue", durable=True), spec.Queue.DeclareOk)
+
+
+def test_a_queue_may_go_before_the_store_is_asked(
+    recovered: Callable[[], RunningNode], open_channel: OpenChannel
+) -> None:
+    node = recovered()
+    answers: list[object] = []
+
+    def get_and_delete(node: Node) -> None:
+        broker = node.hub.broker
+        working = broker.engine.find_queue("queue")
+        assert working is not None
+        broker.take_out(working.queue.id, Selector(), lambda message, error: answers.append((message, error)))
+        broker.delete_queue(working.queue.id, lambda error: None)
+
+    node.call(get_and_delete)
+    node.wait_until(lambda _: bool(answers))
+    assert answers == [(None, None)]
+    channel = open_channel(node)
+    channel.queue_declare("queue")
+    publish(channel, "queue", "new")
+    assert take_all(channel, "queue") == ["new"]
+
+
+def test_a_peer_may_go_while_its_get_waits_for_the_store(
+    recovered: Callable[[], RunningNode],
+    new_peer: Callable[[RunningNode], Peer],
+    open_channel: OpenChannel,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_load = asyncio.Event()
+    is_loading = threading.Event()
+    load = PostgresStore.load
+
+    async def load_when_allowed(self: PostgresStore, *arguments: Any) -> Any:
+        is_loading.set()
+        await may_load.wait()
+        return await load(self, *arguments)
+
+    monkeypatch.setattr(PostgresStore, "load", load_when_allowed)
+    node = recovered()
+    peer, channel = new_peer(node), open_channel(node)
+    connections = len(node.node.hub.connections)
+    peer.send(spec.Basic.Get(queue="queue"))
+    assert is_loading.wait(ANSWER_LIMIT_S)
+    peer.__exit__(None, None, None)
+    node.call(lambda _: may_load.set())
+    node.wait_until(lambda node: len(node.hub.connections) == connections - 1)
+    # The first was sent to a peer that nobody knew to be gone; all were found in the store, and may have been before.
+    assert take_all(channel, "queue") == ["0*", "1*", "2*", "3*"]

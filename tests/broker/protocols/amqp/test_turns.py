@@ -1,0 +1,218 @@
+"""However long the commands of one connection take, others have their turn of the loop between them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pika import spec
+
+from flyball.broker.core import topology as topology_module
+from flyball.broker.core.broker import DROPPED_AT_ONCE
+from flyball.broker.node.node import Node
+from flyball.broker.protocols.amqp import session as session_module
+from flyball.broker.protocols.amqp.session import AmqpSession
+from flyball.broker.transport import connection as connection_module
+from flyball.broker.transport.connection import WRITE_BUFFER_BYTES, Connection
+from flyball.model import Policy
+from tests.broker.peers import ThorBangPeer
+from tests.broker.protocols.amqp.compatibility.peer import Peer, method_frame
+from tests.nodes import ANSWER_LIMIT_S, RunningNode
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[RunningNode]:
+    with RunningNode(tmp_path, store="memory") as running:
+        yield running
+
+
+@pytest.fixture
+def peer(node: RunningNode) -> Iterator[Peer]:
+    with Peer(*node.address("amqp")) as connected:
+        connected.open()
+        yield connected
+
+
+def the_session(node: Node) -> AmqpSession:
+    (session,) = [connection for connection in node.hub.connections if isinstance(connection, AmqpSession)]
+    return session
+
+
+def consume_often(peer: Peer, count: int) -> None:
+    peer.ask(spec.Queue.Declare(queue="orders"), spec.Queue.DeclareOk)
+    for number in range(count):
+        peer.send(spec.Basic.Consume(queue="orders", consumer_tag=str(number), nowait=True))
+
+
+def test_commands_that_take_long_are_carried_out_in_turns(
+    node: RunningNode, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "TURN_NS", 0, raising=False)
+    turns = 0
+    go_on = AmqpSession.go_on
+
+    def counted(session: AmqpSession) -> None:
+        nonlocal turns
+        turns += 1
+        go_on(session)
+
+    monkeypatch.setattr(AmqpSession, "go_on", counted)
+    consume_often(peer, 3)
+    turns = 0
+    peer.send_bytes(b"".join([method_frame(spec.Basic.Qos(prefetch_count=number)) for number in range(1, 51)]))
+    for _ in range(50):
+        peer.expect(spec.Basic.QosOk)
+    assert turns >= 49
+
+
+def test_requests_of_other_protocols_are_carried_out_in_turns(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "TURN_NS", 0, raising=False)
+    turns = 0
+    go_on = Connection.go_on
+
+    def counted(connection: Connection) -> None:
+        nonlocal turns
+        turns += 1
+        go_on(connection)
+
+    monkeypatch.setattr(Connection, "go_on", counted)
+    peer = ThorBangPeer(node.connect("thorbang"))
+    peer.send(*["HELLO"] * 50)
+    assert [peer.receive() for _ in range(50)] == ["OK"] * 50
+    assert turns >= 49
+
+
+def test_connection_that_has_used_its_turn_waits_for_one_other(node: RunningNode, peer: Peer) -> None:
+    peer.ask(spec.Queue.Declare(queue="orders"), spec.Queue.DeclareOk)
+
+    async def count(running: Node) -> int:
+        session = the_session(running)
+        turns = 0
+
+        def counted() -> None:
+            nonlocal turns
+            turns += 1
+
+        session.go_on = counted  # type: ignore[method-assign]
+        session.hub.stalled.add(session)
+        for _ in range(5):
+            session.hub.next_turn(session)
+            session.hub.flush()
+        await asyncio.sleep(0)
+        return turns
+
+    assert node.run(count) == 1
+
+
+def test_rollback_of_many_acks_sorts_once(node: RunningNode, peer: Peer) -> None:
+    count = 10_000
+    peer.ask(spec.Queue.Declare(queue="orders"), spec.Queue.DeclareOk)
+    for _ in range(count):
+        peer.publish(b"", routing_key="orders")
+    peer.ask(spec.Tx.Select(), spec.Tx.SelectOk)
+    peer.ask(spec.Basic.Consume(queue="orders", consumer_tag="tag"), spec.Basic.ConsumeOk)
+    for _ in range(count):
+        peer.expect_content(spec.Basic.Deliver)
+    peer.send_bytes(b"".join([method_frame(spec.Basic.Ack(tag)) for tag in range(1, count + 1)]))
+    began_s = time.monotonic()
+    peer.ask(spec.Tx.Rollback(), spec.Tx.RollbackOk)
+    assert time.monotonic() - began_s < 2
+    assert node.call(lambda running: list(the_session(running).channels[0].deliveries.unsettled)) == [
+        *range(1, count + 1)
+    ]
+
+
+def test_answers_of_many_gets_are_not_in_memory_together(
+    node: RunningNode, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = bytes(100_000)
+    most_bytes = 0
+    send = AmqpSession.send
+
+    def measured(session: AmqpSession, data: bytes) -> None:
+        nonlocal most_bytes
+        send(session, data)
+        most_bytes = max(most_bytes, session._out_bytes)
+
+    monkeypatch.setattr(AmqpSession, "send", measured)
+    peer.ask(spec.Queue.Declare(queue="orders"), spec.Queue.DeclareOk)
+    for _ in range(50):
+        peer.publish(body, routing_key="orders")
+    peer.send_bytes(method_frame(spec.Basic.Get(queue="orders", no_ack=True)) * 50)
+    for _ in range(50):
+        assert peer.expect_content(spec.Basic.GetOk).body == body
+    assert most_bytes < WRITE_BUFFER_BYTES + 2 * len(body)
+
+
+def test_policies_are_applied_to_many_queues_in_turns(
+    node: RunningNode, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topology_module, "POLICIES_S", 0.0, raising=False)
+    for number in range(50):
+        peer.ask(spec.Queue.Declare(queue=str(number)), spec.Queue.DeclareOk)
+
+    async def apply(running: Node) -> int:
+        authority, queues = running.hub.authority, running.hub.broker.engine.queues
+        authority.policies.set(Policy("limit", ".*", {"max-length": 5}))
+        authority.on_policies_changed("/")
+        turns = 0
+        async with asyncio.timeout(ANSWER_LIMIT_S):
+            while not all(working.traits.max_length == 5 for working in queues):
+                await asyncio.sleep(0)
+                turns += 1
+        return turns
+
+    assert node.run(apply) >= 49
+
+
+def test_queue_that_may_hold_less_drops_messages_in_turns(node: RunningNode, peer: Peer) -> None:
+    peer.ask(spec.Queue.Declare(queue="orders"), spec.Queue.DeclareOk)
+    count = 3 * DROPPED_AT_ONCE
+    for _ in range(count):
+        peer.publish(b"", routing_key="orders")
+    peer.ask(spec.Queue.Declare(queue="orders", passive=True), spec.Queue.DeclareOk)
+
+    async def apply(running: Node) -> list[int]:
+        authority, working = running.hub.authority, running.hub.broker.engine.find_queue("orders")
+        assert working is not None
+        authority.policies.set(Policy("limit", ".*", {"max-length": 5}))
+        authority.on_policies_changed("/")
+        lengths = [len(working)]
+        async with asyncio.timeout(ANSWER_LIMIT_S):
+            while len(working) > 5:
+                await asyncio.sleep(0)
+                lengths.append(len(working))
+        return lengths
+
+    lengths = node.run(apply)
+    assert (lengths[0], lengths[-1]) == (count - DROPPED_AT_ONCE, 5)
+
+
+def test_queue_that_is_dropping_messages_drops_no_more_with_each_that_comes(node: RunningNode, peer: Peer) -> None:
+    peer.ask(spec.Queue.Declare(queue="orders"), spec.Queue.DeclareOk)
+    for _ in range(5 * DROPPED_AT_ONCE):
+        peer.publish(b"", routing_key="orders")
+    peer.ask(spec.Queue.Declare(queue="orders", passive=True), spec.Queue.DeclareOk)
+
+    async def apply(running: Node) -> list[int]:
+        broker = running.hub.broker
+        working = broker.engine.find_queue("orders")
+        assert working is not None
+        running.hub.authority.policies.set(Policy("limit", ".*", {"max-length": 5}))
+        running.hub.authority.on_policies_changed("/")
+        for _ in range(10):
+            broker.enforce_limits(working)
+        lengths = [len(working)]
+        # From now on the queue refuses new messages instead, and what it has stays.
+        running.hub.authority.policies.set(Policy("limit", ".*", {"max-length": 5, "overflow": "reject-publish"}))
+        running.hub.authority.on_policies_changed("/")
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return [*lengths, len(working)]
+
+    assert node.run(apply) == [4 * DROPPED_AT_ONCE] * 2
