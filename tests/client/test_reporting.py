@@ -12,8 +12,8 @@ from typing import Any
 import h11
 import pytest
 
+from flyball.backoff import Backoff
 from flyball.client import reporting
-from flyball.client.backoff import Backoff
 from flyball.client.reporting import KEPT_SAMPLES, LoopReporter, ReportedLoop, own_name
 from flyball.control.loop import Sample
 from flyball.errors import ControlError

@@ -1,7 +1,7 @@
 """The Python client: asynchronous here, synchronous in `flyball.client.sync`, with the same names."""
 
+from flyball.backoff import Backoff
 from flyball.broker.wire.telesto import Outcome
-from flyball.client.backoff import Backoff
 from flyball.client.client import Client, ClientRef, QueueRef
 from flyball.client.consumer import Consumer, Delivery
 from flyball.client.errors import (

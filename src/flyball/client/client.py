@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from flyball.backoff import Backoff
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
 from flyball.client import plain
-from flyball.client.backoff import Backoff
 from flyball.client.connection import Connection, ServerAddress
 from flyball.client.consumer import Consumer
 from flyball.client.errors import InvalidValue, RequestTimeout

@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterable
 from typing import Literal, Self, overload
 
+from flyball.backoff import Backoff
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import Outcome
-from flyball.client.backoff import Backoff
 from flyball.client.connection import ServerAddress
 from flyball.client.consumer import Consumer, Delivery
 from flyball.client.errors import (

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from flyball.backoff import Backoff
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
-from flyball.client.backoff import Backoff
 from flyball.client.connection import Connection, ServerAddress
 from flyball.client.errors import (
     ClientClosed,

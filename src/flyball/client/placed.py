@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from flyball.backoff import Backoff
 from flyball.broker.wire import telesto as wire
-from flyball.client.backoff import Backoff
 from flyball.client.connection import ServerAddress
 from flyball.client.consumer import Consumer
 from flyball.client.errors import ClientClosed, ConnectionFailed, ConnectionLost, NotSupported, RequestTimeout

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from flyball.client.backoff import Backoff
+from flyball.backoff import Backoff
 from flyball.client.http import AWAY, Line, Place, Refused, reason_in
 from flyball.control.loop import Sample
 from flyball.errors import ControlError

@@ -10,12 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
+from flyball.backoff import Backoff
 from flyball.broker.wire.telesto import Outcome
 from flyball.client import client as asynchronous
 from flyball.client import consumer as consuming
 from flyball.client import factory as placing
 from flyball.client import topics
-from flyball.client.backoff import Backoff
 from flyball.client.client import (
     DEFAULT_ADDRESS,
     DEFAULT_MAX_PENDING,

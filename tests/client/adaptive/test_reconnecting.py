@@ -11,12 +11,12 @@ from typing import Any
 import aio_pika
 import pytest
 
+from flyball.backoff import Backoff
 from flyball.client.adaptive import AdaptiveConsumer, Fast, FractionalWindow, Rate, Window, actuators
 from flyball.client.adaptive import session as session_module
 from flyball.client.adaptive import subscription as subscription_module
 from flyball.client.adaptive.actuators import ConsumerActuator
 from flyball.client.adaptive.session import Session
-from flyball.client.backoff import Backoff
 from flyball.control.limits import Limits
 from flyball.errors import ControlError
 from tests.broker.protocols.amqp.compatibility.brokers import Broker

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flyball.client.backoff import Backoff
+from flyball.backoff import Backoff
 from flyball.client.http import AWAY, Line, Place, Refused
 
 KEPT_SAMPLES = 120

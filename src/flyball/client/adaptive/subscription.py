@@ -18,10 +18,10 @@ import aiormq
 from aio_pika.abc import AbstractConnection, AbstractRobustConnection
 from aiormq.abc import AbstractConnection as AmqpConnection
 
+from flyball.backoff import Backoff
 from flyball.client.adaptive.delivery import Delivery
 from flyball.client.adaptive.session import ANSWER_LIMIT_S, Session, SessionLost
 from flyball.client.adaptive.windows import BrokerWindow, ChannelWindow, ConsumerWindow, NewSubscription
-from flyball.client.backoff import Backoff
 from flyball.errors import ControlError
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, cast
 
+from flyball.backoff import Backoff
 from flyball.broker.wire import amqp as wire
 from flyball.client import Client, ConnectionFactory, ConnectionLost, Delivery, LeaseLost, Outcome
-from flyball.client.backoff import Backoff
 from flyball.client.errors import NotSent
 from flyball.errors import FlyballError
 from flyball.lab.history import Kind, Recorder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flyball.client.backoff import Backoff
+from flyball.backoff import Backoff
 
 
 def test_delays_double_up_to_the_most() -> None:
