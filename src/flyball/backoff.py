@@ -1,22 +1,46 @@
-"""How long to wait before the next attempt to connect. Pure: the caller brings the random number and waits."""
+"""How long to wait before something is tried again. Pure: the caller waits."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Doubles from `first_s` up to `most_s`; up to half of each delay is left to chance.
+    """Doubles from `first_s` up to `max_s`; the part `jitter_ratio` of each delay is random.
 
-    Without chance, clients that lost their connections together would come back together.
+    Without jitter, clients that lost their connections together would come back together.
     """
 
     first_s: float = 0.05
-    most_s: float = 5.0
+    max_s: float = 5.0
+    jitter_ratio: float = 0.5
 
     def delay_s(self, attempt: int, chance: float) -> float:
         """Return the delay before the attempt, counted from 0; `chance` is a random number from 0 to 1."""
-        # 2.0 ** 1024 overflows; long before that the delay is at its most.
-        full_s = min(self.most_s, self.first_s * 2.0 ** min(attempt, 64))
-        return full_s * (0.5 + 0.5 * chance)
+        # 2.0 ** 1024 overflows; long before that the delay is at its maximum.
+        full_s = min(self.max_s, self.first_s * 2.0 ** min(attempt, 64))
+        return full_s * (1.0 - self.jitter_ratio * (1.0 - chance))
+
+
+class Retries:
+    """The attempts at one thing: each delay is longer than the one before, until `reset`."""
+
+    __slots__ = ("_backoff", "_chance", "attempts")
+
+    def __init__(self, backoff: Backoff, chance: Callable[[], float] = random.random) -> None:
+        self.attempts = 0
+        self._backoff = backoff
+        self._chance = chance
+
+    def next_delay_s(self) -> float:
+        """Return how long to wait before the next attempt, and count it."""
+        delay_s = self._backoff.delay_s(self.attempts, self._chance())
+        self.attempts += 1
+        return delay_s
+
+    def reset(self) -> None:
+        """It has worked: the next delay is the first again."""
+        self.attempts = 0

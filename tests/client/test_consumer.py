@@ -15,7 +15,7 @@ from tests.client.flavours import Connect
 from tests.client.servers import proxy
 
 Unique = Callable[[str], str]
-QUICK = Backoff(first_s=0.001, most_s=0.01)
+QUICK = Backoff(first_s=0.001, max_s=0.01)
 
 
 async def counts(client: Any, queue_name: str) -> tuple[int, int, int]:

@@ -32,7 +32,7 @@ from flyball.errors import QueueNotFound
 from tests.client.servers import proxy
 from tests.nodes import RunningNode
 
-QUICK = Backoff(first_s=0.01, most_s=0.05)
+QUICK = Backoff(first_s=0.01, max_s=0.05)
 PATIENCE_S = 30.0
 NOBODY = "127.0.0.1:1"
 

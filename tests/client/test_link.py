@@ -23,7 +23,7 @@ from tests.client.flavours import Connect
 from tests.client.servers import Proxy, proxy, scripted, welcome
 
 Unique = Callable[[str], str]
-QUICK = Backoff(first_s=0.001, most_s=0.01)
+QUICK = Backoff(first_s=0.001, max_s=0.01)
 
 
 async def lose_the_answer(through: Proxy, request: asyncio.Future[object]) -> None:

@@ -154,7 +154,7 @@ async def test_the_narrower_limits_of_telesto_are_checked_before_sending(plainly
 async def test_a_plain_client_reconnects_as_itself(connect: Connect, address: str, unique: Unique) -> None:
     async with proxy(address) as through:
         through.is_original = True
-        quick = Backoff(first_s=0.001, most_s=0.01)
+        quick = Backoff(first_s=0.001, max_s=0.01)
         async with connect(through.address, name=unique("alice"), backoff=quick) as client:
             before = client.id
             through.cut()

@@ -37,7 +37,7 @@ MOST_KEYS = 200
 FAREWELL_S = 1.0
 """When it stops, what was not told yet has so long."""
 
-_RETRIES = Backoff(first_s=1.0, most_s=30.0)
+_RETRIES = Backoff(first_s=1.0, max_s=30.0)
 _ERRORS = 400
 _FAULTS = 500
 

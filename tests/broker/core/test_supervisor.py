@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flyball.broker.core.supervisor import FIRST_BACKOFF_S, HEALTHY_S, MAX_BACKOFF_S, Supervisor
+from flyball.broker.core.supervisor import HEALTHY_S, RESTARTS, Supervisor
 from flyball.errors import Fenced
 from flyball.faults import LOG_EVERY_S, Faults
 
@@ -49,8 +49,8 @@ def test_a_failing_task_is_restarted_with_backoff() -> None:
 
     async def test(tasks: asyncio.TaskGroup, time: FakeTime, faults: Faults, supervisor: Supervisor) -> None:
         await supervisor.keep("work", work)
-        assert time.slept[:4] == [FIRST_BACKOFF_S * 2**power for power in range(4)]
-        assert time.slept[-1] == MAX_BACKOFF_S
+        assert time.slept[:4] == [RESTARTS.first_s * 2**power for power in range(4)]
+        assert time.slept[-1] == RESTARTS.max_s
         assert supervisor.report()["restarts"] == faults.by_place["work"] == 9
 
     run(test)
@@ -68,7 +68,7 @@ def test_backoff_begins_anew_after_a_task_ran_for_long() -> None:
                 raise ValueError
 
         await supervisor.keep("work", work)
-        assert time.slept == [FIRST_BACKOFF_S, 2 * FIRST_BACKOFF_S, FIRST_BACKOFF_S]
+        assert time.slept == [RESTARTS.first_s, 2 * RESTARTS.first_s, RESTARTS.first_s]
 
     run(test)
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flyball.backoff import Backoff
 from flyball.broker.store import group_commit
 from flyball.broker.store.changes import (
     Change,
@@ -233,8 +234,7 @@ def fails(operation: Operation, operations: list[Operation]) -> bool:
 
 @pytest.fixture(autouse=True)
 def _quick_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_commit, "FIRST_BACKOFF_S", 0.0)
-    monkeypatch.setattr(group_commit, "MAX_BACKOFF_S", 0.0)
+    monkeypatch.setattr(group_commit, "RETRIES", Backoff(first_s=0.0, max_s=0.0))
 
 
 @settings(deadline=None, max_examples=300)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from flyball.backoff import Backoff, Retries
 from flyball.broker.core.listings import Listings
 from flyball.broker.engine.backlog import LOAD_AT_ONCE, Build, Load, Need
 from flyball.broker.engine.engine import Engine
@@ -24,8 +25,7 @@ PAGE_BYTES = 1024 * 1024
 PAGE_MESSAGES = 1000
 """A listing is read in pages of so much, so that others have their turn in between."""
 
-_FIRST_RETRY_S = 0.05
-_LAST_RETRY_S = 1.0
+_RETRIES = Backoff(first_s=0.05, max_s=1.0, jitter_ratio=0.0)
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ class StoreReader:
             self.serve(queue_id)
         else:
             # Consumers go on waiting, and the store may need a moment.
-            asyncio.get_running_loop().call_later(_LAST_RETRY_S, self.serve, queue_id)
+            asyncio.get_running_loop().call_later(_RETRIES.max_s, self.serve, queue_id)
 
     def make_whole(self, messages: Sequence[Message], done: Callable[[Sequence[Message]], None]) -> None:
         """Page in messages that are out, some at a time, and call `done` with those; what is lost is dropped."""
@@ -210,16 +210,16 @@ class StoreReader:
 
     async def until_available(self, read: Callable[[], Awaitable[T]], *, patient: bool = False) -> T:
         """Read from the store; while it is away try again, up to the time limit unless `patient`."""
-        delay_s = _FIRST_RETRY_S
+        retries = Retries(_RETRIES)
         give_up_at = time.monotonic() + self._time_limit_s
         while True:
             try:
                 return await read()
             except StoreUnavailable:
+                delay_s = retries.next_delay_s()
                 if not patient and time.monotonic() + delay_s > give_up_at:
                     raise
             await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, _LAST_RETRY_S)
 
 
 class _Waiting:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from flyball.backoff import Backoff, Retries
 from flyball.errors import Fenced, StoreMismatch
 from flyball.faults import Faults
 
@@ -22,8 +23,7 @@ log = logging.getLogger(__name__)
 # these wants the node to stop: it is passed on to the owner of the node.
 FATAL: tuple[type[Exception], ...] = (Fenced, StoreMismatch)
 
-FIRST_BACKOFF_S = 0.1
-MAX_BACKOFF_S = 5.0
+RESTARTS = Backoff(first_s=0.1, max_s=5.0, jitter_ratio=0.0)
 
 # A task that ran for longer than this before it failed starts again after the first backoff.
 HEALTHY_S = 60.0
@@ -115,7 +115,7 @@ class Supervisor:
         }
 
     async def _keep(self, name: str, run: Callable[[], Awaitable[object]], supervised: Supervised) -> None:
-        backoff_s = FIRST_BACKOFF_S
+        retries = Retries(RESTARTS)
         while True:
             began_s = self._clock()
             try:
@@ -127,13 +127,13 @@ class Supervisor:
                 supervised.problem = _text(error)
                 self.faults.note(name, error)
             if self._clock() - began_s >= HEALTHY_S:
-                backoff_s = FIRST_BACKOFF_S
+                retries.reset()
             supervised.restarts += 1
             supervised.is_waiting = True
-            log.warning("task failed; starting it again task=%s in_s=%g", name, backoff_s)
-            await self._sleep(backoff_s)
+            delay_s = retries.next_delay_s()
+            log.warning("task failed; starting it again task=%s in_s=%g", name, delay_s)
+            await self._sleep(delay_s)
             supervised.is_waiting = False
-            backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
 
     async def _contain(
         self, work: Coroutine[Any, Any, None], on_fault: Callable[[BaseException], None] | None

@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from flyball.backoff import Backoff, Retries
 from flyball.broker.store.changes import Change, QueueCreated, QueueDeleted, QueueMoved
 from flyball.broker.store.gathering import (
     OPERATION_BYTES,
@@ -63,8 +64,7 @@ LINGER_FROM_RATIO = 0.5
 SPARED_WEIGHT = 0.2
 """How much one batch counts in that part."""
 
-FIRST_BACKOFF_S = 0.05
-MAX_BACKOFF_S = 1.0
+RETRIES = Backoff(first_s=0.05, max_s=1.0, jitter_ratio=0.0)
 
 # So many operations of one batch are refused one by one while none is committed; then the rest fails at once. A store
 # that refuses everything must not be asked ten thousand times, each time over a new connection.
@@ -415,7 +415,7 @@ class GroupCommit:
 
     async def _commit(self, flight: Gathering) -> None:
         """Commit until it succeeds, or until the store says that it never will."""
-        backoff_s = FIRST_BACKOFF_S
+        retries = Retries(RETRIES)
         while True:
             if self._fenced is not None:
                 self._fail_fenced(flight, self._fenced)
@@ -460,8 +460,7 @@ class GroupCommit:
                 self.failing_since = began
                 log.warning("cannot commit, trying again until it works: %s", problem)
             flight.again = True
-            await self._clock.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+            await self._clock.sleep(retries.next_delay_s())
 
     def _succeed(self, flight: Gathering, batch: Batch, began: float) -> None:
         now = self._clock.now()

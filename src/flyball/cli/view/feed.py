@@ -32,7 +32,7 @@ FORBIDDEN = (401, 403)
 CONNECTING = "connecting"
 MONITORS = {"monitoring", "administrator"}
 
-_RETRIES = Backoff(first_s=0.5, most_s=5.0)
+_RETRIES = Backoff(first_s=0.5, max_s=5.0)
 
 Sample = dict[str, Any]
 

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from flyball.backoff import Backoff, Retries
 from flyball.broker.core.pending import outcome
 from flyball.broker.peering.link.failures import raised_elsewhere
 from flyball.broker.store.registry import NodeRecord, NodeState
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flyball.server")
 
-FIRST_RETRY_S = 0.05
-LAST_RETRY_S = 2.0
-"""The time between two attempts to reach a node doubles up to this."""
+# Between two attempts to reach a node.
+RECONNECTS = Backoff(first_s=0.05, max_s=2.0, jitter_ratio=0.0)
 
 FLUSH_LIMIT_S = 15.0
 """A node that has not written down by then what it was sent is not waited for."""
@@ -368,7 +368,7 @@ class Peers:
         self._warned: set[int] = set()
         """The nodes of which the log says already that TLS fails with them."""
         self._links: dict[int, Link] = {}
-        self._retry_s: dict[int, float] = {}
+        self._retries: dict[int, Retries] = {}
         self._is_stopped = False
         self.settled = Settled()
         """What was settled since this was looked at last."""
@@ -389,7 +389,7 @@ class Peers:
             if known is not None and known.epoch != now.epoch:
                 self.drop(node_id, "is another one by now")
             if self.can_reach(node_id):
-                self._retry_s.pop(node_id, None)
+                self._retries.pop(node_id, None)
                 self.on_found(node_id)
         for node_id in before.keys() - self.records.keys():
             self.lost(node_id)
@@ -462,17 +462,18 @@ class Peers:
 
     def link_ready(self, link: Link) -> None:
         self._warned.discard(link.node_id)
-        self._retry_s.pop(link.node_id, None)
+        self._retries.pop(link.node_id, None)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Start what has to do with other nodes and takes longer. It ends with the node at the latest."""
         self._hub.spawn(work)
 
     async def _open(self, link: Link, address: str) -> None:
-        wait_s = self._retry_s.get(link.node_id, 0.0)
-        self._retry_s[link.node_id] = min(LAST_RETRY_S, max(FIRST_RETRY_S, 2 * wait_s))
-        if wait_s:
-            await asyncio.sleep(wait_s)
+        retries = self._retries.get(link.node_id)
+        if retries is None:
+            self._retries[link.node_id] = Retries(RECONNECTS)
+        else:
+            await asyncio.sleep(retries.next_delay_s())
         if link.is_lost:
             return
         try:
