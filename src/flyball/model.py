@@ -218,6 +218,10 @@ class Message:
         self.footprint_bytes = size if self.expires_us is None else size + EXPIRY_BYTES
 
 
+Correlation = tuple[int | None, int | None, int | None]
+"""Sender, receiver and context of a message, by which readers may select it."""
+
+
 @dataclass(slots=True)
 class Draft:
     """A message on its way in: what the sender decides about it."""

@@ -76,6 +76,23 @@ def test_confirmed_messages_are_consumed_through_the_other_node(pair: Pair) -> N
     assert bodies_of(pair.there, "orders", 10) == [b"%d" % number for number in range(10, 20)]
 
 
+def test_consumer_selects_from_a_queue_of_the_other_node(pair: Pair) -> None:
+    pair.there.queue_declare("orders", durable=True)
+    pair.here.confirm_delivery()
+    for number in range(6):
+        headers = {"x-flyball-context": number % 2}
+        pair.here.basic_publish("", "orders", b"%d" % number, pika.BasicProperties(headers=headers), mandatory=True)
+    found = []
+    selection = {"x-context": 1, "x-order": "newest", "x-prefetch": 1}
+    for method, _, body in pair.here.consume("orders", inactivity_timeout=ANSWER_LIMIT_S, arguments=selection):
+        assert method is not None, "no message came in time"
+        found.append(body)
+        pair.here.basic_ack(method.delivery_tag)
+        if len(found) == 3:
+            break
+    assert found == [b"5", b"3", b"1"]
+
+
 def test_both_nodes_know_one_queue_of_a_name(pair: Pair) -> None:
     pair.here.queue_declare("orders", durable=True)
     pair.there.queue_declare("orders", durable=True)

@@ -150,11 +150,21 @@ def test_a_message_that_telesto_gives_a_short_time_becomes_a_dead_letter(channel
 # From AMQP to Telesto
 
 
+def test_telesto_finds_a_message_of_amqp_by_its_headers(channel: Any, telesto: Client) -> None:
+    channel.queue_declare("queue", durable=True)
+    publish(channel, "queue", "other")
+    headers = {"x-flyball-sender": 5, "x-flyball-receiver": telesto.id, "x-flyball-context": 7}
+    publish(channel, "queue", "body", headers=headers)
+    message = telesto.take("queue", context=7)
+    assert message is not None
+    assert (message.text, message.sender, message.receiver, message.context) == ("body", 5, telesto.id, 7)
+
+
 def test_telesto_sees_a_message_of_amqp_as_from_nobody_to_nobody(
     channel: Any, telesto: Client, new_telesto: Callable[[str], Client]
 ) -> None:
     channel.queue_declare("queue", durable=True)
-    publish(channel, "queue", "0", "1", delivery_mode=2, correlation_id="7", headers={"x-flyball-context": 7})
+    publish(channel, "queue", "0", "1", delivery_mode=2, correlation_id="7", headers={"context": 7})
     for client in (telesto, new_telesto("other")):
         message = client.take("queue")
         assert message is not None

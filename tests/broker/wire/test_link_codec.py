@@ -43,7 +43,7 @@ FRAMES: st.SearchStrategy[link.Frame] = st.one_of(
     st.builds(link.Failure, LONGS, st.text(max_size=30), ANY_TEXT),
     st.builds(link.Put, LONGS, NUMBERS, CONTENTS),
     st.builds(link.PutDone, st.integers(0, 4), NUMBERS),
-    st.builds(link.Consume, LONGS, LONGS, PREFETCHES, LONGS, st.booleans()),
+    st.builds(link.Consume, LONGS, LONGS, PREFETCHES, LONGS, st.booleans(), st.none() | SELECTORS),
     st.builds(link.Consuming, LONGS),
     DELIVERIES,
     st.builds(link.Settle, LONGS, st.integers(0, 3), NUMBERS),

@@ -105,6 +105,10 @@ class DeadLetters:
             write_origin(exchange, routing_keys[0]),
             properties.delivery_mode == PERSISTENT,
             properties.priority or 0,
+            None,
+            message.sender,
+            message.receiver,
+            message.context,
         )
         self._intake.put_content(targets, content)
         if self.afar is not None:

@@ -12,7 +12,7 @@ from flyball.broker.core.broker import NO_IDS, Broker
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.wire.link import Content, Outcome
 from flyball.errors import StoreUnavailable
-from flyball.model import Message, Receipt
+from flyball.model import Correlation, Message, Receipt
 
 
 class Intake:
@@ -32,6 +32,7 @@ class Intake:
         priority: int,
         ttl_us: int | None,
         receipt: Receipt | None = None,
+        correlation: Correlation | None = None,
     ) -> list[WorkingQueue]:
         """Put a message into each of the queues; return those that are full and refuse it.
 
@@ -74,6 +75,8 @@ class Intake:
                 origin,
             )
             message.receipt = receipt
+            if correlation is not None:
+                message.sender, message.receiver, message.context = correlation
             broker.accept(working, message)
         if ttl_us is not None:
             broker.watch_expiries()
@@ -89,6 +92,8 @@ class Intake:
             content.persistent,
             content.priority,
             content.time_us,
+            None,
+            content.correlation,
         )
         if refused:
             return Outcome.FULL

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from flyball.broker.engine.traits import MAX_SHORTSTR_BYTES
 from flyball.broker.wire.amqp import (
     Properties,
     Value,
     join_table,
+    read_value,
     split_table,
     write_origin,
     write_table,
     write_value,
 )
-from flyball.model import Message
+from flyball.errors import InvalidArgument
+from flyball.model import Correlation, Message
 
 PERSISTENT, TRANSIENT = 2, 1
 _MAX_PRIORITY = 255
 _DELIVERY_COUNT = "x-delivery-count"
+
+SENDER, RECEIVER, CONTEXT = "x-flyball-sender", "x-flyball-receiver", "x-flyball-context"
+
+# What fits into the store and into the research protocols.
+MAX_CLIENT_ID = 2**31 - 1
+MIN_CONTEXT, MAX_CONTEXT = -(2**63), 2**63 - 1
 
 
 def present(message: Message, queue_name: str) -> tuple[bytes, bytes]:
@@ -27,9 +37,9 @@ def present(message: Message, queue_name: str) -> tuple[bytes, bytes]:
     headers: dict[str, Value] = {
         name: value
         for name, value in (
-            ("x-flyball-sender", message.sender),
-            ("x-flyball-receiver", message.receiver),
-            ("x-flyball-context", message.context),
+            (SENDER, message.sender),
+            (RECEIVER, message.receiver),
+            (CONTEXT, message.context),
             ("x-flyball-priority", message.priority if not 0 <= message.priority <= _MAX_PRIORITY else None),
             ("x-flyball-properties", message.properties or None),
         )
@@ -42,6 +52,29 @@ def present(message: Message, queue_name: str) -> tuple[bytes, bytes]:
     properties.correlation_id = None if message.context is None else str(message.context)
     properties.timestamp = message.arrived_us // 1_000_000
     return write_origin("", _routing_key(queue_name)), properties.encode()
+
+
+def correlation_in(headers: Mapping[str, bytes]) -> Correlation | None:
+    """Return what the headers of an AMQP message say about who may select it. Raises InvalidArgument."""
+    if SENDER not in headers and RECEIVER not in headers and CONTEXT not in headers:
+        return None
+    return (
+        _number_in(headers, SENDER, 1, MAX_CLIENT_ID),
+        _number_in(headers, RECEIVER, 1, MAX_CLIENT_ID),
+        _number_in(headers, CONTEXT, MIN_CONTEXT, MAX_CONTEXT),
+    )
+
+
+def _number_in(headers: Mapping[str, bytes], name: str, least: int, most: int) -> int | None:
+    raw = headers.get(name)
+    return None if raw is None else checked_number(read_value(raw), f"header '{name}'", least, most)
+
+
+def checked_number(value: object, what: str, least: int, most: int) -> int:
+    """Return a number that a client has given. Raises InvalidArgument."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidArgument(f"invalid {what}: expected an integer from {least} to {most}")
+    return value
 
 
 def _routing_key(queue_name: str) -> str:

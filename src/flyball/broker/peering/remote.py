@@ -632,6 +632,7 @@ class Remotes:
         shared: SharedWindow | None,
         begun: Callable[[Consumer], None],
         failed: Callable[[FlyballError], None],
+        selector: Selector | None = None,
         prepare: Prepare | None = None,
     ) -> None:
         """Let the receiver be sent messages of a queue of another node.
@@ -658,7 +659,9 @@ class Remotes:
                 failed(PeerLost(remote.owner, "was lost before it answered"))
 
         def encode(number: int) -> bytes:
-            return wire.encode_consume(wire.Consume(number, remote.queue.id, attachment.window, priority, exclusive))
+            return wire.encode_consume(
+                wire.Consume(number, remote.queue.id, attachment.window, priority, exclusive, selector)
+            )
 
         attachment.number = link.ask(encode, answered)
         link.consumers[attachment.number] = attachment

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from decimal import Decimal
 from typing import Any
 
+import pika
 import pytest
 from pika import spec
 
@@ -16,7 +17,15 @@ from flyball.broker.node.node import Node
 from flyball.broker.store.postgres.store import PostgresStore
 from flyball.model import Selector
 from tests.broker.protocols.amqp.compatibility.peer import Peer
-from tests.broker.protocols.amqp.compatibility.queues import Consumer, channel_closed, count, get, publish, take_all
+from tests.broker.protocols.amqp.compatibility.queues import (
+    Consumer,
+    channel_closed,
+    count,
+    declare_dead_letters,
+    get,
+    publish,
+    take_all,
+)
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 
 OpenChannel = Callable[..., Any]
@@ -151,6 +160,119 @@ def test_a_window_that_makes_no_sense_is_refused(channel: Any, prefetch: object)
     text = "invalid arg 'x-prefetch' for queue 'queue' in vhost '/': expected a number from 0 to 65535"
     with channel_closed(406, f"PRECONDITION_FAILED - {text}"):
         Consumer(channel, "queue", arguments={"x-prefetch": prefetch})
+
+
+# Which messages a consumer asks for
+
+
+def publish_addressed(channel: Any, queue: str) -> None:
+    """Publish five messages; their bodies say from whom (s), to whom (r) and in which context (c) they are."""
+    for body, headers in (
+        ("s7", {"x-flyball-sender": 7}),
+        ("r8", {"x-flyball-receiver": 8}),
+        ("c9", {"x-flyball-context": 9}),
+        ("s7c9", {"x-flyball-sender": 7, "x-flyball-context": 9}),
+        ("none", {"x-other": 1}),
+    ):
+        publish(channel, queue, body, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"x-sender": 7}, ["s7", "s7c9"]),
+        ({"x-context": 9}, ["c9", "s7c9"]),
+        ({"x-context": 9, "x-sender": 7}, ["s7c9"]),
+        ({"x-receiver": 8}, ["s7", "r8", "c9", "s7c9", "none"]),
+        ({"x-receiver": 5}, ["s7", "c9", "s7c9", "none"]),
+        ({"x-order": "newest"}, ["none", "s7c9", "c9", "r8", "s7"]),
+        ({"x-order": "newest", "x-sender": 7}, ["s7c9", "s7"]),
+        ({}, ["s7", "r8", "c9", "s7c9", "none"]),
+    ],
+)
+def test_consumer_gets_the_messages_that_it_selects(
+    channel: Any, arguments: dict[str, Any], expected: list[str]
+) -> None:
+    channel.queue_declare("queue")
+    publish_addressed(channel, "queue")
+    assert Consumer(channel, "queue", arguments=arguments).settle() == expected
+
+
+def test_waiting_consumer_gets_only_what_it_selects(channel: Any) -> None:
+    channel.queue_declare("queue")
+    consumer = Consumer(channel, "queue", arguments={"x-context": 9}, auto_ack=True)
+    publish_addressed(channel, "queue")
+    assert consumer.wait_for(2) == ["c9", "s7c9"]
+    assert count(channel, "queue") == 3
+
+
+def test_consumer_may_ask_for_the_highest_priority_first(channel: Any) -> None:
+    channel.queue_declare("queue")
+    for priority in (1, 200, None, 9):
+        publish(channel, "queue", str(priority), priority=priority)
+    assert Consumer(channel, "queue", arguments={"x-order": "priority"}).settle() == ["200", "9", "1", "None"]
+
+
+def test_messages_keep_what_selects_them_over_a_restart(
+    start_node: StartNode, new_database: Callable[[], str], open_channel: OpenChannel
+) -> None:
+    store = new_database()
+    first = start_node(store=store)
+    before = open_channel(first)
+    before.queue_declare("queue", durable=True)
+    for context in (8, 9):
+        headers = {"x-flyball-context": context, "x-flyball-sender": 7}
+        publish(before, "queue", str(context), delivery_mode=2, headers=headers)
+    first.stop()
+    after = open_channel(start_node(store=store))
+    assert Consumer(after, "queue", arguments={"x-context": 9, "x-sender": 7}).wait_for(1) == ["9*"]
+
+
+def test_dead_letter_keeps_what_selects_it(channel: Any) -> None:
+    exchange, dead = declare_dead_letters(channel)
+    channel.queue_declare("queue", arguments={"x-dead-letter-exchange": exchange})
+    publish_addressed(channel, "queue")
+    consumer = Consumer(channel, "queue")
+    consumer.wait_for(5)
+    channel.basic_nack(consumer.last.tag, multiple=True, requeue=False)
+    assert sorted(Consumer(channel, dead, arguments={"x-context": 9}).wait_for(2)) == ["c9", "s7c9"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"x-order": "random"}, "arg 'x-order' for %s: expected one of oldest, newest, priority"),
+        ({"x-sender": 0}, "arg 'x-sender' for %s: expected an integer from 1 to 2147483647"),
+        ({"x-receiver": 2**31}, "arg 'x-receiver' for %s: expected an integer from 1 to 2147483647"),
+        ({"x-receiver": True}, "arg 'x-receiver' for %s: expected an integer from 1 to 2147483647"),
+        ({"x-context": "9"}, f"arg 'x-context' for %s: expected an integer from {-(2**63)} to {2**63 - 1}"),
+    ],
+)
+def test_selection_that_makes_no_sense_is_refused(channel: Any, arguments: dict[str, Any], text: str) -> None:
+    channel.queue_declare("queue")
+    with channel_closed(406, "PRECONDITION_FAILED - invalid " + text % "queue 'queue' in vhost '/'"):
+        Consumer(channel, "queue", arguments=arguments)
+
+
+@pytest.mark.parametrize(
+    ("headers", "text"),
+    [
+        ({"x-flyball-sender": -1}, "header 'x-flyball-sender': expected an integer from 1 to 2147483647"),
+        ({"x-flyball-receiver": "8"}, "header 'x-flyball-receiver': expected an integer from 1 to 2147483647"),
+        (
+            {"x-flyball-context": True},
+            f"header 'x-flyball-context': expected an integer from {-(2**63)} to {2**63 - 1}",
+        ),
+    ],
+)
+def test_header_that_cannot_select_is_refused(channel: Any, headers: dict[str, Any], text: str) -> None:
+    channel.queue_declare("queue")
+    channel.confirm_delivery()
+    with channel_closed(406, f"PRECONDITION_FAILED - invalid {text}"):
+        channel.basic_publish("", "queue", b"", pika.BasicProperties(headers=headers))
+
+
+# Another window
 
 
 def test_another_window_counts_at_once_for_consumers_that_run(channel: Any) -> None:

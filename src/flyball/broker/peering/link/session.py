@@ -440,9 +440,8 @@ class LinkSession(Connection):
             self._consumers[frame.number] = owner
             self.send(wire.encode_consuming(frame.number))
 
-        self.broker.consume(
-            frame.queue_id, working.traits.selector, frame.prefetch, owner, begun, priority=frame.priority
-        )
+        selector = frame.selector or working.traits.selector
+        self.broker.consume(frame.queue_id, selector, frame.prefetch, owner, begun, priority=frame.priority)
         if self._consumers.get(frame.number) is owner:
             self._topology.consumer_added(working, owner, exclusive=frame.exclusive)
 

@@ -20,7 +20,14 @@ from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.engine.traits import check_alike, check_declaration, described
 from flyball.broker.peering.link.peers import Settled
 from flyball.broker.peering.remote import PutDone, Remotes
-from flyball.broker.protocols.amqp.consuming import AmqpConsumer, Lease, consumer_arguments, is_void, new_tag
+from flyball.broker.protocols.amqp.consuming import (
+    AmqpConsumer,
+    Lease,
+    consumer_arguments,
+    is_void,
+    new_tag,
+    selector_in,
+)
 from flyball.broker.protocols.amqp.context import REPLY_TO, AmqpContext
 from flyball.broker.protocols.amqp.replies import refusal
 from flyball.broker.transport.connection import Hub
@@ -283,6 +290,7 @@ class Afar:
         session.check(Action.READ, queue.name, f"queue '{queue.name}'")
         _check_lock(queue)
         priority, prefetch = consumer_arguments(method.arguments, described(queue.name, queue.vhost))
+        selector = selector_in(method.arguments, described(queue.name, queue.vhost))
         is_quorum = self._topology.traits_of(queue).is_quorum
         if is_quorum and channel.deliveries.window.limit:
             raise refusal(
@@ -297,6 +305,7 @@ class Afar:
             priority=priority,
             exclusive=method.exclusive,
             counts_deliveries=is_quorum,
+            selector=selector,
             arguments=method.arguments,
         )
 
@@ -374,6 +383,7 @@ class Afar:
             shared=None if consumer.no_ack else deliveries.window,
             begun=started,
             failed=failed,
+            selector=consumer.selector,
             prepare=partial(_present, target.queue.name),
         )
         error = await done

@@ -21,6 +21,7 @@ from flyball.broker.protocols.amqp.consuming import (
     consumer_arguments,
     new_queue_name,
     new_tag,
+    selector_in,
 )
 from flyball.broker.protocols.amqp.context import REPLY_TO
 from flyball.broker.protocols.amqp.publishing import Publisher
@@ -425,6 +426,7 @@ def basic_consume(channel: Channel, method: amqp.BasicConsume) -> None:
     session.check(Action.READ, name, f"queue '{name}'")
     working = channel.queue(name)
     priority, prefetch = consumer_arguments(method.arguments, described(name, session.vhost))
+    selector = selector_in(method.arguments, described(name, session.vhost))
     if working.traits.is_quorum and channel.deliveries.window.limit:
         raise refusal(ReplyCode.NOT_IMPLEMENTED, f"{described(name, session.vhost)} does not support global qos")
 
@@ -440,6 +442,7 @@ def basic_consume(channel: Channel, method: amqp.BasicConsume) -> None:
         priority=priority,
         prefetch=prefetch,
         exclusive=method.exclusive,
+        selector=selector,
         arguments=method.arguments,
         begun=begun,
     )

@@ -11,7 +11,14 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from flyball.broker.core.memory import CONSUMER_BYTES, page_out
-from flyball.broker.core.presentation import present, with_delivery_count
+from flyball.broker.core.presentation import (
+    MAX_CLIENT_ID,
+    MAX_CONTEXT,
+    MIN_CONTEXT,
+    checked_number,
+    present,
+    with_delivery_count,
+)
 from flyball.broker.engine.consumer import SLOW_PEER, Consumer, SharedWindow
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.engine.routing.values import type_name
@@ -19,7 +26,7 @@ from flyball.broker.protocols.amqp.replies import refusal
 from flyball.broker.wire.amqp import BasicCancel, ReplyCode, delivery_prefix, encode_delivery, encode_get_ok
 from flyball.broker.wire.link import Settlement
 from flyball.errors import InvalidArgument
-from flyball.model import MESSAGE_OVERHEAD_BYTES, Message, Queue, size_of
+from flyball.model import MESSAGE_OVERHEAD_BYTES, Message, Order, Queue, Selector, size_of
 
 if TYPE_CHECKING:
     from flyball.broker.protocols.amqp.channel import Channel
@@ -30,6 +37,13 @@ MAX_PREFETCH = 65_535
 
 # A consumer keeps its arguments, and a table of one frame may take twenty times as much memory as on the wire.
 MAX_ARGUMENTS_BYTES = 16 * 1024
+
+_ORDERS = {order.name.lower(): order for order in Order}
+_SELECTING = (
+    ("x-sender", 1, MAX_CLIENT_ID),
+    ("x-receiver", 1, MAX_CLIENT_ID),
+    ("x-context", MIN_CONTEXT, MAX_CONTEXT),
+)
 
 Lease = tuple[Consumer | None, Message]
 """What was delivered and to whom; a message that was asked for with basic.get has no consumer."""
@@ -67,6 +81,7 @@ class AmqpConsumer:
         "prefetch",
         "priority",
         "queue",
+        "selector",
         "size_bytes",
         "tag",
     )
@@ -82,6 +97,7 @@ class AmqpConsumer:
         priority: int,
         exclusive: bool,
         counts_deliveries: bool,
+        selector: Selector | None,
         arguments: Mapping[str, Any],
     ) -> None:
         self.channel = channel
@@ -89,6 +105,8 @@ class AmqpConsumer:
         self.queue = queue
         """The queue that it consumes from; it may be on another node."""
         self.counts_deliveries = counts_deliveries
+        self.selector = selector
+        """Which messages it asks for; None: all, in the order of the queue."""
         self.arguments = arguments
         self.size_bytes = CONSUMER_BYTES + size_of(arguments)
         self.tag = tag
@@ -222,6 +240,7 @@ class Deliveries:
         priority: int,
         prefetch: float | None,
         exclusive: bool,
+        selector: Selector | None,
         arguments: Mapping[str, Any],
         begun: Callable[[], None],
     ) -> AmqpConsumer:
@@ -235,6 +254,7 @@ class Deliveries:
             priority=priority,
             exclusive=exclusive,
             counts_deliveries=working.traits.is_quorum,
+            selector=selector,
             arguments=arguments,
         )
         self.attach(consumer, working, begun)
@@ -249,7 +269,7 @@ class Deliveries:
 
         self._channel.session.broker.consume(
             working.queue.id,
-            working.traits.selector,
+            consumer.selector or working.traits.selector,
             UNLIMITED if consumer.no_ack else consumer.prefetch,
             consumer,
             started,
@@ -597,6 +617,26 @@ def consumer_arguments(arguments: Mapping[str, Any], what: str) -> tuple[int, fl
     if not is_number or not 0 <= prefetch <= MAX_PREFETCH:
         raise InvalidArgument(f"invalid arg 'x-prefetch' for {what}: expected a number from 0 to {MAX_PREFETCH}")
     return priority, float(prefetch)
+
+
+def selector_in(arguments: Mapping[str, Any], what: str) -> Selector | None:
+    """Return which messages a consumer asks for: Flyball's own arguments. None without any of them."""
+    order = arguments.get("x-order")
+    found: dict[str, int] = {}
+    for name, least, most in _SELECTING:
+        if name in arguments:
+            found[name] = checked_number(arguments[name], f"arg '{name}' for {what}", least, most)
+    if order is None and not found:
+        return None
+    if order is not None and order not in _ORDERS:
+        raise InvalidArgument(f"invalid arg 'x-order' for {what}: expected one of {', '.join(_ORDERS)}")
+    return Selector(
+        found.get("x-receiver"),
+        True,
+        found.get("x-sender"),
+        found.get("x-context"),
+        _ORDERS["oldest" if order is None else order],
+    )
 
 
 def new_tag() -> str:

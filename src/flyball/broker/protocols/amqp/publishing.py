@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.memory import CHARGE_STEP_BYTES
+from flyball.broker.core.presentation import correlation_in
 from flyball.broker.core.topology import Headers
 from flyball.broker.engine.access import Action
 from flyball.broker.engine.counts import ExchangeMeter
@@ -89,6 +90,7 @@ class Content:
 
     __slots__ = (
         "body",
+        "correlation",
         "elsewhere",
         "mandatory",
         "names",
@@ -119,11 +121,20 @@ class Content:
         self.mandatory = publish.mandatory
         self.persistent = found.persistent
         self.priority = found.priority
+        self.correlation = found.correlation
         self.ttl_us = ttl_us
 
     def on_link(self) -> link.Content:
         """Return it as it goes over a link, without its queues."""
-        return link.Content(self.body, self.properties, self.origin, self.persistent, self.priority, self.ttl_us)
+        return link.Content(
+            self.body,
+            self.properties,
+            self.origin,
+            self.persistent,
+            self.priority,
+            self.ttl_us,
+            *(self.correlation or ()),
+        )
 
 
 class Batch:
@@ -268,7 +279,15 @@ class Publisher:
             self._channel.session.end_turn()
         if not self.is_confirming:
             self._intake.put(
-                targets, publish.body, properties, publish.origin, found.persistent, found.priority, ttl_us
+                targets,
+                publish.body,
+                properties,
+                publish.origin,
+                found.persistent,
+                found.priority,
+                ttl_us,
+                None,
+                found.correlation,
             )
             return
         self.published = number = self.published + 1
@@ -278,7 +297,15 @@ class Publisher:
             self._awaiting[number] = None
             receipt = (self._confirm_one if copies == 1 else self._confirm_copy, number)
         refused = self._intake.put(
-            targets, publish.body, properties, publish.origin, found.persistent, found.priority, ttl_us, receipt
+            targets,
+            publish.body,
+            properties,
+            publish.origin,
+            found.persistent,
+            found.priority,
+            ttl_us,
+            receipt,
+            found.correlation,
         )
         if refused:
             self._awaiting.pop(number, None)
@@ -381,6 +408,8 @@ class Publisher:
 
     def _read(self, properties: bytes) -> Essentials:
         found = essentials(properties)
+        if found.headers is not None:
+            found.correlation = correlation_in(split_table(found.headers))
         # Twice: what it says is copied from them.
         cost_bytes = _ENTRY_BYTES + 2 * len(properties)
         if cost_bytes <= _LARGEST_REMEMBERED_BYTES:

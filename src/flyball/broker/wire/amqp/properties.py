@@ -19,6 +19,7 @@ from flyball.broker.wire.amqp.fields import (
     write_shortstr,
 )
 from flyball.broker.wire.amqp.tables import check_table
+from flyball.model import Correlation
 
 CONTENT_TYPE: Final = 1 << 15
 CONTENT_ENCODING: Final = 1 << 14
@@ -192,7 +193,7 @@ def _read_flags(data: bytes) -> int:
 class Essentials:
     """What a broker has to know of a message's properties. Shared between messages: not to be changed."""
 
-    __slots__ = ("expiration", "headers", "is_plain", "persistent", "priority", "reply_to", "user_id")
+    __slots__ = ("correlation", "expiration", "headers", "is_plain", "persistent", "priority", "reply_to", "user_id")
 
     def __init__(
         self,
@@ -211,6 +212,8 @@ class Essentials:
         self.headers = headers
         self.is_plain = expiration is None and user_id is None and reply_to is None and headers is None
         """Whether there is nothing but persistence and priority."""
+        self.correlation: Correlation | None = None
+        """What the headers of Flyball's own say, once they were read."""
 
 
 _TRANSIENT: Final = Essentials(False, 0, None, None, None, None)

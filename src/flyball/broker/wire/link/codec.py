@@ -76,6 +76,7 @@ _LONG_COUNT = struct.Struct(">qI")
 _TWO_LONGS = struct.Struct(">qq")
 _BYTE_COUNT = struct.Struct(">BI")
 _CONSUME_BODY = struct.Struct(">qqdqB")
+_SELECTOR = struct.Struct(">BBqqq")
 _WINDOW_BODY = struct.Struct(">qd")
 # In the count of deliveries: the message was recovered, and may have been delivered more often.
 _RECOVERED = 1 << 31
@@ -88,14 +89,16 @@ _FAILURE_HEAD = struct.Struct(">qHI")
 _SHORT = struct.Struct(">H")
 # How names and errors are written: names of AMQP are any octets, those that are not UTF-8 as lone surrogates.
 _ANY_TEXT = "surrogatepass"
-_READ_BODY = struct.Struct(">qqBBqqq")
+_READ_HEAD = struct.Struct(">qqB")
 
 _REMOVES = 1
 _ONLY_TEXT = 2
-_UNADDRESSED = 4
-_OF_READER = 8
-_OF_SENDER = 16
-_OF_CONTEXT = 32
+
+# The flags of a selector. It has the order 0 where there is none.
+_UNADDRESSED = 1
+_OF_READER = 2
+_OF_SENDER = 4
+_OF_CONTEXT = 8
 
 _CONTENT = struct.Struct(">BiHII")
 _CONTENT_BYTES = 15
@@ -311,9 +314,26 @@ def _read_put_done(data: bytes, at: int, end: int) -> Frame:
 
 
 def _read_consume(data: bytes, at: int, end: int) -> Frame:
-    _finish(at + _CONSUME_BODY.size, end)
     number, queue_id, prefetch, priority, exclusive = _CONSUME_BODY.unpack_from(data, at)
-    return Consume(number, queue_id, _checked(prefetch), priority, exclusive != 0)
+    selector = _read_selector(data, at + _CONSUME_BODY.size, end)
+    return Consume(number, queue_id, _checked(prefetch), priority, exclusive != 0, selector)
+
+
+def _read_selector(data: bytes, at: int, end: int) -> Selector | None:
+    """Return the selector with which a frame ends."""
+    _finish(at + _SELECTOR.size, end)
+    flags, order, reader, sender, context = _SELECTOR.unpack_from(data, at)
+    if order == 0:
+        return None
+    if order not in tuple(Order):
+        raise ProtocolError(f"there is no order {order}")
+    return Selector(
+        reader if flags & _OF_READER else None,
+        flags & _UNADDRESSED != 0,
+        sender if flags & _OF_SENDER else None,
+        context if flags & _OF_CONTEXT else None,
+        Order(order),
+    )
 
 
 def _checked(prefetch: float) -> float:
@@ -384,17 +404,10 @@ def _read_got(data: bytes, at: int, end: int) -> Frame:
 
 
 def _read_read(data: bytes, at: int, end: int) -> Frame:
-    _finish(at + _READ_BODY.size, end)
-    number, queue_id, flags, order, reader, sender, context = _READ_BODY.unpack_from(data, at)
-    if order not in tuple(Order):
-        raise ProtocolError(f"there is no order {order}")
-    selector = Selector(
-        reader if flags & _OF_READER else None,
-        flags & _UNADDRESSED != 0,
-        sender if flags & _OF_SENDER else None,
-        context if flags & _OF_CONTEXT else None,
-        Order(order),
-    )
+    number, queue_id, flags = _READ_HEAD.unpack_from(data, at)
+    selector = _read_selector(data, at + _READ_HEAD.size, end)
+    if selector is None:
+        raise ProtocolError("a read without a selector")
     return Read(number, queue_id, selector, flags & _REMOVES != 0, flags & _ONLY_TEXT != 0)
 
 
@@ -547,7 +560,8 @@ def encode_consume(consume: Consume) -> bytes:
         _CONSUME,
         _CONSUME_BODY.pack(
             consume.number, consume.queue_id, consume.prefetch, consume.priority, 1 if consume.exclusive else 0
-        ),
+        )
+        + _selector(consume.selector),
     )
 
 
@@ -595,27 +609,20 @@ def encode_got(number: int, ready: int, message: Message | None) -> bytes:
 
 
 def encode_read(read: Read) -> bytes:
-    selector = read.selector
+    flags = (_REMOVES if read.removes else 0) | (_ONLY_TEXT if read.only_text else 0)
+    return _frame(_READ, _READ_HEAD.pack(read.number, read.queue_id, flags) + _selector(read.selector))
+
+
+def _selector(selector: Selector | None) -> bytes:
+    if selector is None:
+        return _SELECTOR.pack(0, 0, 0, 0, 0)
     flags = (
-        (_REMOVES if read.removes else 0)
-        | (_ONLY_TEXT if read.only_text else 0)
-        | (_UNADDRESSED if selector.unaddressed else 0)
+        (_UNADDRESSED if selector.unaddressed else 0)
         | (_OF_READER if selector.reader is not None else 0)
         | (_OF_SENDER if selector.sender is not None else 0)
         | (_OF_CONTEXT if selector.context is not None else 0)
     )
-    return _frame(
-        _READ,
-        _READ_BODY.pack(
-            read.number,
-            read.queue_id,
-            flags,
-            selector.order,
-            selector.reader or 0,
-            selector.sender or 0,
-            selector.context or 0,
-        ),
-    )
+    return _SELECTOR.pack(flags, selector.order, selector.reader or 0, selector.sender or 0, selector.context or 0)
 
 
 def encode_hand(number: int, batch: int, queue_id: int, messages: Sequence[Message]) -> bytes:

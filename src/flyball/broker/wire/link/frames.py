@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from flyball.model import Selector
+from flyball.model import Correlation, Selector
 
-VERSION = 2
+VERSION = 3
 """Of the protocol: nodes of different versions do not talk."""
 
 NONCE_BYTES = 32
@@ -72,6 +72,11 @@ class Content:
     @property
     def size_bytes(self) -> int:
         return len(self.body) + len(self.properties) + len(self.origin)
+
+    @property
+    def correlation(self) -> Correlation | None:
+        found = (self.sender, self.receiver, self.context)
+        return None if found == (None, None, None) else found
 
 
 @dataclass(slots=True)
@@ -139,6 +144,8 @@ class Consume:
     prefetch: float
     priority: int
     exclusive: bool
+    selector: Selector | None = None
+    """Which messages it asks for; None: in the order of the queue."""
 
 
 @dataclass(slots=True)
