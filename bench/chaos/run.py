@@ -35,10 +35,10 @@ from bench.chaos.clients import (
 )
 from bench.chaos.faults import CUT_LINK, KINDS, FaultKind, Plan, Planned, inflict
 from bench.chaos.nodes import Site
-from flyball.broker.wire.telesto import TOKEN_FILE
 from flyball.client import Client
 from flyball.errors import LabError
 from flyball.lab.history import UPHEAVAL, Checker, Kind, Operation, Recorder, Verdict, to_line
+from flyball.model import TOKEN_FILE
 
 SERVED_LIMIT_S = 10.0
 """Everything has to be served again so soon after a fault, unless the settings say otherwise."""

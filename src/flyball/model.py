@@ -16,6 +16,12 @@ MAX_NAME_LENGTH = 255
 DEFAULT_VHOST = "/"
 """The virtual host of whoever does not name one: all clients of the research protocols."""
 
+OWNER = "@owner"
+"""The user name of whoever logs in with the node's token. No user can be added under it."""
+
+TOKEN_FILE = "admin.token"
+"""The file in a node's data folder that holds its token."""
+
 Arguments = Mapping[str, Any]
 """What a declaration says beyond its fixed fields, by name."""
 

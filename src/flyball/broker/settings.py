@@ -227,8 +227,8 @@ class ServeSettings(BaseModel):
     )
     token_file: OptionalFile = option(
         None,
-        "File with the token that administering by the command line needs; admin.token in the data folder if none.",
-        key="telesto.token_file",
+        "File with the token that logs in as the administrator @owner; admin.token in the data folder if none.",
+        key="access.token_file",
     )
     telesto_time_order: Literal["newest", "oldest"] = option(
         "newest", "Which message a Telesto client gets first when it reads by time.", key="telesto.time_order"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from flyball.broker.wire.telesto import TOKEN_FILE
+from flyball.model import TOKEN_FILE
 
 # The variables and the default of `flyball serve`: a command beside the node finds what the node uses.
 FILE_VARIABLE = "FLYBALL_TOKEN_FILE"

@@ -22,9 +22,9 @@ from typing import Any
 import psutil
 
 import flyball
-from flyball.broker.wire.telesto import TOKEN_FILE
 from flyball.errors import LabError
 from flyball.lab.rabbitmq import RabbitMqFailed, rabbitmq
+from flyball.model import TOKEN_FILE
 
 SHOWN_LINES = 8
 STOP_LIMIT_S = 60.0

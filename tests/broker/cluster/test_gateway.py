@@ -24,7 +24,7 @@ from flyball.broker.settings import Address
 from flyball.broker.wire import amqp
 from flyball.cli.main import app
 from flyball.errors import ClusterError, QueueNotFound
-from tests.nodes import ANSWER_LIMIT_S, RunningNode
+from tests.nodes import ANSWER_LIMIT_S, TOKEN_FILE, RunningNode
 
 Nodes = Callable[..., RunningNode]
 
@@ -268,6 +268,18 @@ def test_users_of_the_machine_itself_are_refused_from_elsewhere(
         running.connect()
     assert running.placer.wishes == []
     front(of(memory_node), loopback_users=("admin",)).connect()
+
+
+def test_owner_comes_from_the_gateways_machine_only(
+    memory_node: RunningNode, front: Callable[..., RunningGateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = pika.PlainCredentials("@owner", TOKEN_FILE.read_text().strip())
+    front(of(memory_node), loopback_users=()).connect(credentials=token)
+    monkeypatch.setattr(gateway, "is_loopback", lambda host: False)
+    running = front(of(memory_node), loopback_users=())
+    with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+        running.connect(credentials=token)
+    assert running.placer.wishes == []
 
 
 @pytest.mark.parametrize(

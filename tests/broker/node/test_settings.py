@@ -96,7 +96,6 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         [telesto]
         address = "off"
         time_order = "oldest"
-        token_file = "t"
         frame_max_bytes = "1MiB"
         [thorbang]
         address = "[::1]:0"
@@ -107,6 +106,7 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         reports = "out"
         [access]
         loopback_users = ["guest", "admin"]
+        token_file = "t"
         [limits]
         max_message_bytes = 5
         max_connections = 6

@@ -23,6 +23,7 @@ from flyball.broker.transport.connection import is_loopback
 from flyball.broker.wire import amqp
 from flyball.broker.wire.amqp import AmqpError, Decoder, ReplyCode, reply_text
 from flyball.errors import ClusterError, RequestError
+from flyball.model import OWNER
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +179,7 @@ class Gateway:
             raise AmqpError(ReplyCode.ACCESS_REFUSED, f"no mechanism {start_ok.mechanism!r}")
         credentials = read_response(start_ok.mechanism, start_ok.response)
         # A node cannot see where the gateway's clients come from.
-        if credentials is None or (credentials.name in settings.loopback_users and not client.is_local):
+        if credentials is None or (credentials.name in (OWNER, *settings.loopback_users) and not client.is_local):
             raise AmqpError(ReplyCode.ACCESS_REFUSED, "Login was refused: it is not right, or not from here")
         return Wish(
             _text(properties.get(QUEUE), settings.queue),

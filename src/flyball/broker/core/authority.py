@@ -5,6 +5,7 @@ All protocols ask it, all management goes through it. It knows no protocol and n
 
 from __future__ import annotations
 
+import hmac
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -14,15 +15,14 @@ from typing import Any
 from flyball.broker.core.attempts import Attempts, place_of
 from flyball.broker.core.passwords import Passwords, check_hash
 from flyball.broker.core.pending import Changing, has_refused, outcome
-from flyball.broker.engine.access import ADMINISTRATOR, Access, check_tags
+from flyball.broker.engine.access import ADMINISTRATOR, OWNER_USER, Access, check_tags, check_user_name
 from flyball.broker.engine.limits import USER_LIMITS, VHOST_LIMITS, Limits
-from flyball.broker.engine.patterns import check_name
 from flyball.broker.engine.policies import Policies
 from flyball.broker.store.changes import Change, DefinitionDeleted, DefinitionPut
 from flyball.broker.store.gathering import OperationsRefused
 from flyball.broker.store.group_commit import GroupCommit
 from flyball.errors import RequestError, UserNameTaken
-from flyball.model import DEFAULT_VHOST, Definition, Permission, Policy, User
+from flyball.model import DEFAULT_VHOST, OWNER, Definition, Permission, Policy, User
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,9 @@ class Authority:
         loopback_users: Collection[str] = (FIRST_USER,),
         passwords: Passwords | None = None,
         attempts: Attempts | None = None,
+        owner_token: bytes = b"",
     ) -> None:
+        """`owner_token` is the password of the node's owner; without one nobody logs in as that."""
         self.access = Access()
         self.policies = Policies()
         self.vhost_limits = Limits(VHOST_LIMITS)
@@ -67,6 +69,7 @@ class Authority:
         self._journal = journal
         self._passwords = Passwords() if passwords is None else passwords
         self._attempts = Attempts() if attempts is None else attempts
+        self._owner_token = owner_token
         self._is_first_start = True
         self._load(definitions)
 
@@ -93,6 +96,9 @@ class Authority:
         With `can_wait` a client that has failed often is delayed rather than refused, if not many are. Raises
         TooManyAttempts, and NotAdmitted if too many logins wait already. Whoever is cancelled waits no more.
         """
+        if name == OWNER and not peer_is_loopback:
+            # It is refused there whatever it says, and must not use up the tries of the owner on this machine.
+            name = ""
         user = self._attempts.glance(name, address, lambda: self.recognise(name, password, peer_is_loopback))
         if user is not None:
             return user
@@ -109,6 +115,8 @@ class Authority:
 
         Whatever is wrong, it takes as long to find out. Checks for different places take turns. Raises NotAdmitted.
         """
+        if name == OWNER:
+            return self._recognise_owner(password, peer_is_loopback)
         user = self.access.find_user(name)
         is_right = await self._passwords.verify(None if user is None else user.password_hash, password, place)
         if user is None or not is_right:
@@ -121,10 +129,17 @@ class Authority:
 
     def recognise(self, name: str, password: str | bytes, peer_is_loopback: bool) -> User | None:
         """Return the user if `authenticate` has let it in with that password a short while ago. It takes no time."""
+        if name == OWNER:
+            return self._recognise_owner(password, peer_is_loopback)
         user = self.access.find_user(name)
         if user is None or user.password_hash is None or not self._may_come_from(name, peer_is_loopback):
             return None
         return user if self._passwords.remembers(user.password_hash, password) else None
+
+    def _recognise_owner(self, password: str | bytes, peer_is_loopback: bool) -> User | None:
+        said = password.encode("utf-8", "surrogatepass") if isinstance(password, str) else password
+        is_right = bool(self._owner_token) and hmac.compare_digest(said, self._owner_token)
+        return OWNER_USER if is_right and peer_is_loopback else None
 
     def authenticate_certificate(self, common_name: str, peer_is_loopback: bool = False) -> User | None:
         """Return the user that a verified certificate names, if there is one that may log in from there."""
@@ -137,7 +152,7 @@ class Authority:
 
     async def add_user(self, name: str, password: str | None, tags: Collection[str] = ()) -> None:
         """Add a user; without a password it can log in with a certificate only."""
-        check_name("user", name)
+        check_user_name(name)
         check_tags(tuple(tags))
         if self.access.find_user(name) is not None:
             raise UserNameTaken(name)
@@ -150,7 +165,7 @@ class Authority:
         self, name: str, tags: Collection[str], *, password: str | None = None, password_hash: str | None = None
     ) -> None:
         """Let there be just such a user, with a password or the hash of one; without both it has none."""
-        check_name("user", name)
+        check_user_name(name)
         check_tags(tuple(tags))
         if password is None and password_hash is not None:
             check_hash(password_hash)

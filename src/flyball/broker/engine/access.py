@@ -18,7 +18,7 @@ from flyball.errors import (
     VhostNameTaken,
     VhostNotFound,
 )
-from flyball.model import DEFAULT_VHOST, Permission, User
+from flyball.model import DEFAULT_VHOST, OWNER, Permission, User
 
 ADMINISTRATOR = "administrator"
 """The tag of those who may manage users, virtual hosts and everything else."""
@@ -27,6 +27,9 @@ DEFAULT_EXCHANGE = "amq.default"
 """Under this name permissions speak of the exchange whose name is empty."""
 
 MOST_TAGS = 32
+
+OWNER_USER = User(OWNER, None, (ADMINISTRATOR,))
+"""Who logs in with the node's token: an administrator with every permission, who is not stored and cannot change."""
 
 
 class Action(enum.IntEnum):
@@ -58,7 +61,7 @@ class Access:
 
     def may_enter(self, user: str, vhost: str) -> bool:
         """Whether the user has any permission in the virtual host, be it an empty one."""
-        return (user, vhost) in self._permissions
+        return (user, vhost) in self._permissions or (user == OWNER and vhost in self._vhosts)
 
     def may(self, user: str, vhost: str, action: Action, name: str) -> bool:
         """Whether the user may do that to the queue or exchange of that name.
@@ -68,8 +71,14 @@ class Access:
         """
         patterns = self._patterns.get((user, vhost))
         if patterns is None:
-            return False
+            return user == OWNER and vhost in self._vhosts
         return patterns[action].fits(name or DEFAULT_EXCHANGE)
+
+    def permissions_of(self, user: str) -> list[Permission]:
+        """Return what the user may do, by virtual host."""
+        if user == OWNER:
+            return [Permission(OWNER, vhost, ".*", ".*", ".*") for vhost in sorted(self._vhosts)]
+        return [permission for permission in self.permissions if permission.user == user]
 
     def is_administrator(self, user: str) -> bool:
         known = self._users.get(user)
@@ -83,6 +92,10 @@ class Access:
 
     def find_user(self, name: str) -> User | None:
         return self._users.get(name)
+
+    def current(self, user: User) -> User | None:
+        """Return a user who has logged in as it is now, None if it was deleted meanwhile."""
+        return user if user is OWNER_USER else self._users.get(user.name)
 
     def user(self, name: str) -> User:
         """Raises UserNotFound."""
@@ -99,7 +112,7 @@ class Access:
 
     def put_user(self, user: User) -> None:
         """Add the user, or put it in the place of the one of that name. Raises InvalidName, InvalidArgument."""
-        check_name("user", user.name)
+        check_user_name(user.name)
         check_tags(user.tags)
         self._users[user.name] = user
         self.version.advance()
@@ -201,6 +214,13 @@ class Access:
         for key in keys:
             del self._patterns[key]
         return [self._permissions.pop(key) for key in keys]
+
+
+def check_user_name(name: str) -> None:
+    """Raise InvalidName or ReservedName unless a user can have this name."""
+    check_name("user", name)
+    if name == OWNER:
+        raise ReservedName(f"the user name {name!r} is reserved for logins with the node's token")
 
 
 def check_tags(tags: tuple[str, ...]) -> None:

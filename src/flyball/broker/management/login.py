@@ -34,7 +34,7 @@ from flyball.broker.transport.http import (
     problem,
 )
 from flyball.errors import NotAdmitted
-from flyball.model import User
+from flyball.model import OWNER, User
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class ConsoleLogin(Login):
         """Whether a user who was let in with a request has neither logged out nor been given another password."""
         if "authorization" not in request.headers:
             return self._sessions.user_of(request.cookies.get(cookie_of(request), "")) is not None
-        now = self.authority.access.find_user(user.name)
+        now = self.authority.access.current(user)
         return now is not None and now.password_hash == user.password_hash
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -124,7 +124,8 @@ class ConsoleLogin(Login):
         if said is None:
             advice = 'Send {"name": ..., "password": ...} as JSON.'
             return problem(400, "a log-in is a JSON object with name and password", advice)
-        if user is None:
+        if user is None or user.name == OWNER:
+            # The token is for programs that can read its file: a browser would keep it.
             return not_logged_in(request)
         response = Response(status_code=204)
         response.set_cookie(
@@ -157,8 +158,7 @@ class ConsoleLogin(Login):
                 "write": permission.write,
                 "read": permission.read,
             }
-            for permission in self.authority.access.permissions
-            if permission.user == user.name
+            for permission in self.authority.access.permissions_of(user.name)
         ]
         return JSONResponse({"name": user.name, "tags": list(user.tags), "permissions": permissions})
 

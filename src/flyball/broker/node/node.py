@@ -39,11 +39,10 @@ from flyball.broker.settings import Address, ServeSettings
 from flyball.broker.store.interface import Store
 from flyball.broker.transport.connection import Hub
 from flyball.broker.transport.tls import LinkTls, link_tls
-from flyball.broker.wire.telesto import TOKEN_FILE
 from flyball.errors import StoreError
 from flyball.faults import Faults
 from flyball.files import make_private_folder
-from flyball.model import Snapshot
+from flyball.model import TOKEN_FILE, Snapshot
 from flyball.trace.recorder import Recorder
 
 log = logging.getLogger(__name__)
@@ -130,7 +129,10 @@ async def serving(
         broker = _new_broker(settings, store, snapshot, tasks, faults)
         await broker.start()
         journal = supervisor.keep("journal", broker.journal.run)
-        authority = Authority(broker.journal, snapshot.definitions, loopback_users=settings.loopback_users)
+        token = owner_token(settings.token_file or settings.data / TOKEN_FILE)
+        authority = Authority(
+            broker.journal, snapshot.definitions, loopback_users=settings.loopback_users, owner_token=token
+        )
         await authority.start()
         topology = Topology(broker, authority, snapshot.definitions, snapshot.elsewhere)
         definitions = Definitions(broker.journal, KINDS, snapshot.definitions)
@@ -138,7 +140,7 @@ async def serving(
         amqp_context = AmqpContext(topology, _amqp_settings(settings))
         broker.watch_expiries()
         recorder = _recorder(settings)
-        hub = _new_hub(settings, broker, authority, Topics(topology, definitions), recorder, tasks)
+        hub = _new_hub(settings, broker, authority, Topics(topology, definitions), recorder, tasks, token)
         hub.directory = topology.directory
         hub.reports["flow"] = amqp_context.flow.report
         hub.reports["ledger"] = broker.ledger.report
@@ -244,6 +246,7 @@ def _new_hub(
     topics: Topics,
     recorder: Recorder | None,
     tasks: asyncio.TaskGroup,
+    token: bytes,
 ) -> Hub:
     hub = Hub(
         broker,
@@ -255,7 +258,6 @@ def _new_hub(
         max_unauthenticated=settings.max_unauthenticated,
     )
     secret = broker.store.registry.secret
-    token = owner_token(settings.token_file or settings.data / TOKEN_FILE)
     hub.owner_keys = (token, secret) if secret else (token,)
     return hub
 

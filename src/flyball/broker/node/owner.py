@@ -1,6 +1,6 @@
 """The token of a node's owner: made at the first start, readable by the owner alone.
 
-Whoever can read it may administer the node by the extension of Telesto's protocol, which knows no passwords.
+Whoever can read it may administer the node from its own machine: as the user @owner with the token as password.
 """
 
 from __future__ import annotations

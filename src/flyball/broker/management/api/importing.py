@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from flyball.broker.cluster.domain_file import read_sections
 from flyball.broker.cluster.plan import Step, plan_of
 from flyball.broker.core.passwords import check_hash
-from flyball.broker.engine.access import check_tags
+from flyball.broker.engine.access import check_tags, check_user_name
 from flyball.broker.engine.limits import MAX_QUEUES
 from flyball.broker.engine.patterns import check_name, compile_pattern
 from flyball.broker.engine.policies import KEYS, check_policy
@@ -135,7 +135,7 @@ class Import:
         if not self._is_for_all("user", item):
             return
         name, tags = fields.text(item, "name"), fields.names(item, "tags")
-        check_name("user", name)
+        check_user_name(name)
         check_tags(tuple(tags))
         is_foreign = bool(item.get("password_hash")) and item.get("hashing_algorithm") != HASHING_ALGORITHM
         if item.get("password") is None and is_foreign:

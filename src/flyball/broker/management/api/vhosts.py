@@ -20,7 +20,7 @@ from flyball.broker.management.api.statistics import (
     rates_of,
 )
 from flyball.broker.management.commands import manage
-from flyball.model import DEFAULT_VHOST
+from flyball.model import DEFAULT_VHOST, OWNER
 
 COUNTED = (*OF_LENGTH.values(), *OF_QUEUE.values(), *OF_BYTES.values())
 
@@ -108,8 +108,9 @@ async def add_vhost(call: Call) -> Response:
     if call.context.access.has_vhost(name):
         return done()
     await manage(hub, "vhost.add", {"name": name})
-    everything = dict.fromkeys(("configure", "write", "read"), ".*")
-    await manage(hub, "permission.set", {"user": call.user.name, "vhost": name, **everything})
+    if call.user.name != OWNER:
+        everything = dict.fromkeys(("configure", "write", "read"), ".*")
+        await manage(hub, "permission.set", {"user": call.user.name, "vhost": name, **everything})
     return done(201)
 
 

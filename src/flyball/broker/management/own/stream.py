@@ -300,7 +300,7 @@ class Feed:
     def _dismiss_those_without_right(self, access: Access) -> None:
         """End the streams of users who are gone, have logged out, or have lost a right."""
         for listener in list(self._listeners):
-            user = access.find_user(listener.user.name)
+            user = access.current(listener.user)
             try:
                 if user is None or not listener.is_known():
                     raise NotPermitted(f"user '{listener.user.name}' is not logged in any more")

@@ -53,7 +53,7 @@ from flyball.broker.wire.telesto.extension import (
     Take,
     Welcome,
 )
-from flyball.broker.wire.telesto.owner import NONCE_BYTES, TOKEN_FILE, AskNonce, Nonce, Prove, is_proof, proof_of
+from flyball.broker.wire.telesto.owner import NONCE_BYTES, AskNonce, Nonce, Prove, is_proof, proof_of
 from flyball.broker.wire.telesto.packets import (
     ComplexTest,
     CreateQueue,

@@ -13,9 +13,6 @@ from typing import ClassVar, Self
 from flyball.broker.wire.telesto.fields import INT, finish, read_bytes
 from flyball.broker.wire.telesto.packets import Packet
 
-# The file in a node's data folder that holds its token.
-TOKEN_FILE = "admin.token"
-
 NONCE_BYTES = 32
 
 _PURPOSE = b"flyball telesto: owner"
