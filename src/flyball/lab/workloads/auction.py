@@ -115,7 +115,7 @@ class Auction(Workload):
         if not earlier:
             return {}
         # Here, not above: it takes long to import.
-        from flyball.lab.auction.profiling import profiled
+        from flyball.lab.auction_profile import profiled
 
         return profiled(earlier)
 

@@ -13,7 +13,7 @@ from flyball.admission.profile import profile_from
 from flyball.admission.use import Unit
 from flyball.control.loop import Sample
 from flyball.errors import LabError
-from flyball.lab.auction.profiling import fitted, profiled
+from flyball.lab.auction_profile import fitted, profiled
 from flyball.lab.workloads import EarlierRun
 from flyball.trace.admissions import AdmissionWriter
 from flyball.trace.samples import SampleWriter
