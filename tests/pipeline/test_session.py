@@ -17,7 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from flyball.errors import PipelineError
-from flyball.pipeline.session import SparkSettings, spark_session
+from flyball.pipeline.java import find_java
+from flyball.pipeline.session import SparkSettings, _conf, _known_defaults, conf_of, spark_session
 
 
 @pytest.fixture
@@ -113,3 +114,43 @@ def test_too_little_memory_is_told_in_one_line_and_changes_no_environment(tmp_pa
 def test_a_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="cannot write the log"):
         spark_session(SparkSettings(log=tmp_path / "missing" / "spark.log")).__enter__()
+
+
+def confs(settings: SparkSettings, master: str, tmp_path: Path) -> dict[str, str]:
+    return dict(_conf(settings, _known_defaults(), master, find_java(tmp_path), tmp_path).getAll())
+
+
+def test_what_the_user_sets_wins_over_the_defaults_file_and_that_over_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# of the cluster\nspark.driver.memory  2g\nspark.executor.memory=5g\nspark.sql.shuffle.partitions 64\n"
+        "spark.driver.extraJavaOptions -Da=b\n"
+    )
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    found = confs(SparkSettings(conf=conf_of(["spark.executor.memory=7g", "spark.x=a=b"])), "yarn", tmp_path)
+    assert found["spark.driver.memory"] == "2g"
+    assert found["spark.executor.memory"] == "7g"
+    assert found["spark.sql.shuffle.partitions"] == "64"
+    assert found["spark.x"] == "a=b"
+    assert found["spark.ui.enabled"] == "false"
+    assert found["spark.driver.extraJavaOptions"].endswith("-Da=b")
+
+
+def test_partitions_on_a_cluster_are_not_those_of_this_machine(tmp_path: Path) -> None:
+    assert "spark.sql.shuffle.partitions" not in confs(SparkSettings(), "yarn", tmp_path)
+    assert confs(SparkSettings(), "local[3]", tmp_path)["spark.sql.shuffle.partitions"] == "3"
+
+
+def test_packages_ui_and_event_log_are_settings_of_spark(tmp_path: Path) -> None:
+    settings = SparkSettings(packages=("a:b:1", "c:d:2"), has_ui=True, event_log="s3a://logs/spark")
+    found = confs(settings, "local[1]", tmp_path)
+    assert found["spark.jars.packages"] == "a:b:1,c:d:2"
+    assert found["spark.ui.enabled"] == "true"
+    assert (found["spark.eventLog.enabled"], found["spark.eventLog.dir"]) == ("true", "s3a://logs/spark")
+
+
+@pytest.mark.parametrize("entry", ["spark.x", "=1", "x=1"])
+def test_what_is_no_setting_is_refused(entry: str) -> None:
+    with pytest.raises(PipelineError, match=r"give it as spark\.KEY=VALUE"):
+        conf_of([entry])

@@ -51,26 +51,45 @@ Source = Annotated[
     Path, typer.Argument(metavar="SOURCE", help="A node's data folder, results of the lab, or a store of `ingest`.")
 ]
 Master = Annotated[
-    str,
-    typer.Option("--master", help="Where Spark runs: local[N], spark://HOST:PORT, or sc://HOST:PORT for Connect."),
+    str | None,
+    typer.Option(
+        "--master",
+        help="Where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://URL, or sc://HOST:PORT for Connect."
+        " By default as spark-defaults.conf says, or local[*].",
+    ),
 ]
-Memory = Annotated[str, typer.Option("--memory", help="How much memory Spark may take on this machine.")]
+Memory = Annotated[
+    str | None, typer.Option("--memory", help="Memory of Spark's driver and of each executor. 3g by default.")
+]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
+]
+Packages = Annotated[
+    list[str] | None,
+    typer.Option("--packages", metavar="COORDINATES", help="A Maven package that Spark needs; may be repeated."),
+]
+Ui = Annotated[bool, typer.Option("--ui", help="Serve Spark's web interface while it works.")]
+EventLog = Annotated[
+    str | None, typer.Option("--event-log", metavar="URI", help="Folder for Spark's event log, which must exist.")
+]
 Log = Annotated[Path | None, typer.Option("--log", metavar="FILE", help="File for what Spark and Java say.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 ModelFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the model.")]
 HERE = Path()
-DEFAULT_MASTER = "local[*]"
-DEFAULT_MEMORY = "3g"
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
     """What a command works with: where Spark runs, and what is shown meanwhile."""
 
-    master: str = DEFAULT_MASTER
-    memory: str = DEFAULT_MEMORY
+    master: str | None = None
+    memory: str | None = None
     log: Path | None = None
     is_quiet: bool = False
+    conf: Sequence[str] = ()
+    packages: Sequence[str] = ()
+    has_ui: bool = False
+    event_log: str | None = None
     log_format: LogFormat | None = None
     """Of the sources, if they are logs and not traces."""
 
@@ -83,12 +102,19 @@ class Means:
         """
         with _packages_needed():
             from flyball.pipeline.ingest import check_source
-            from flyball.pipeline.session import SparkSettings, spark_session
+            from flyball.pipeline.session import SparkSettings, conf_of, spark_session
             from flyball.pipeline.spark_errors import one_line_errors
         for source in sources:
             check_source(source, self.log_format)
         settings = SparkSettings(
-            self.master, self.memory, is_brief=bool(sources) and _bytes_in(sources) < _FEW_BYTES, log=self.log
+            self.master,
+            self.memory,
+            is_brief=bool(sources) and _bytes_in(sources) < _FEW_BYTES,
+            log=self.log,
+            conf=conf_of(self.conf),
+            packages=tuple(self.packages),
+            has_ui=self.has_ui,
+            event_log=self.event_log,
         )
         with one_line_errors("Spark"), spark_session(settings) as session:
             yield session
@@ -114,8 +140,12 @@ def ingest(
         LogFormat | None, typer.Option("--log-format", help="Read logs of this format, not traces.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with new files, until Ctrl-C.")] = False,
-    master: Master = DEFAULT_MASTER,
-    memory: Memory = DEFAULT_MEMORY,
+    master: Master = None,
+    memory: Memory = None,
+    conf: Conf = None,
+    packages: Packages = None,
+    ui: Ui = False,
+    event_log: EventLog = None,
     log: Log = None,
     quiet: Quiet = False,
 ) -> None:
@@ -123,7 +153,7 @@ def ingest(
 
     Example: flyball pipeline ingest data --out store --follow
     """
-    means = Means(master, memory, log, quiet, log_format)
+    means = Means(master, memory, log, quiet, conf or (), packages or (), ui, event_log, log_format)
     # Files may come later, or have come and gone.
     sources = [] if follow or out.exists() else [source]
     with _errors_told(), means.progress() as progress, means.spark(*sources) as spark:
@@ -162,8 +192,12 @@ def report(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for report, tables and models.")] = Path(
         "report"
     ),
-    master: Master = DEFAULT_MASTER,
-    memory: Memory = DEFAULT_MEMORY,
+    master: Master = None,
+    memory: Memory = None,
+    conf: Conf = None,
+    packages: Packages = None,
+    ui: Ui = False,
+    event_log: EventLog = None,
     log: Log = None,
     quiet: Quiet = False,
 ) -> None:
@@ -172,7 +206,9 @@ def report(
     Example: flyball pipeline report results --out report
     """
     with _errors_told():
-        page = write_report_of(source, out, Means(master, memory, log, quiet))
+        page = write_report_of(
+            source, out, Means(master, memory, log, quiet, conf or (), packages or (), ui, event_log)
+        )
     typer.echo(f"report: {page}\ntables: {out / 'tables'}")
 
 
@@ -180,8 +216,12 @@ def report(
 def compare(
     sources: Annotated[list[Path], typer.Argument(metavar="SOURCE SOURCE...", help="As for `report`, two or more.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the report.")] = Path("comparison"),
-    master: Master = DEFAULT_MASTER,
-    memory: Memory = DEFAULT_MEMORY,
+    master: Master = None,
+    memory: Memory = None,
+    conf: Conf = None,
+    packages: Packages = None,
+    ui: Ui = False,
+    event_log: EventLog = None,
     log: Log = None,
     quiet: Quiet = False,
 ) -> None:
@@ -192,7 +232,9 @@ def compare(
     if len(sources) < 2:
         fail("give two sources or more", WRONG_USE)
     with _errors_told():
-        page = write_comparison_of(sources, out, Means(master, memory, log, quiet))
+        page = write_comparison_of(
+            sources, out, Means(master, memory, log, quiet, conf or (), packages or (), ui, event_log)
+        )
     typer.echo(f"report: {page}")
 
 
@@ -203,8 +245,12 @@ def profile(
     unit: Annotated[
         CostUnit, typer.Option("--unit", help="What cost is: how long connections are held, or how many are taken.")
     ] = CostUnit.MS,
-    master: Master = DEFAULT_MASTER,
-    memory: Memory = DEFAULT_MEMORY,
+    master: Master = None,
+    memory: Memory = None,
+    conf: Conf = None,
+    packages: Packages = None,
+    ui: Ui = False,
+    event_log: EventLog = None,
     log: Log = None,
     quiet: Quiet = False,
 ) -> None:
@@ -214,15 +260,19 @@ def profile(
 
     Example: flyball pipeline profile data --out models
     """
-    _model("profile", source, out, Means(master, memory, log, quiet), unit)
+    _model("profile", source, out, Means(master, memory, log, quiet, conf or (), packages or (), ui, event_log), unit)
 
 
 @app.command()
 def identify(
     source: Source,
     out: ModelFolder = HERE,
-    master: Master = DEFAULT_MASTER,
-    memory: Memory = DEFAULT_MEMORY,
+    master: Master = None,
+    memory: Memory = None,
+    conf: Conf = None,
+    packages: Packages = None,
+    ui: Ui = False,
+    event_log: EventLog = None,
     log: Log = None,
     quiet: Quiet = False,
 ) -> None:
@@ -230,15 +280,19 @@ def identify(
 
     Example: flyball pipeline identify data --out models
     """
-    _model("model", source, out, Means(master, memory, log, quiet))
+    _model("model", source, out, Means(master, memory, log, quiet, conf or (), packages or (), ui, event_log))
 
 
 @app.command()
 def capacity(
     source: Source,
     out: ModelFolder = HERE,
-    master: Master = DEFAULT_MASTER,
-    memory: Memory = DEFAULT_MEMORY,
+    master: Master = None,
+    memory: Memory = None,
+    conf: Conf = None,
+    packages: Packages = None,
+    ui: Ui = False,
+    event_log: EventLog = None,
     log: Log = None,
     quiet: Quiet = False,
 ) -> None:
@@ -246,7 +300,7 @@ def capacity(
 
     Example: flyball pipeline capacity results --out models
     """
-    _model("capacity", source, out, Means(master, memory, log, quiet))
+    _model("capacity", source, out, Means(master, memory, log, quiet, conf or (), packages or (), ui, event_log))
 
 
 def _model(name: str, source: Path, out: Path, means: Means, unit: CostUnit = CostUnit.MS) -> None:

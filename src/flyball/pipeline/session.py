@@ -1,7 +1,8 @@
 """How a Spark session is made: here and nowhere else.
 
-Spark on this machine is silent: what it and its Java print goes to a log file. A master elsewhere (`spark://...`)
-and Spark Connect (`sc://...`) serve as well.
+Spark on this machine is silent: what it and its Java print goes to a log file. Any other master serves as well, and
+so does a process that `spark-submit` has started. What a user sets wins over Spark's own `spark-defaults.conf`, and
+that over what is set here.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import socket
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
 from typing import IO
 
+import pyspark
 from pyspark.conf import SparkConf
 from pyspark.core.context import SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -35,45 +37,96 @@ from flyball.pipeline.java import Java, find_java
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 _SETTINGS = {
+    "spark.app.name": "flyball",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "true",
+    # Nodes close a file every five seconds: with Spark's 4 MB for opening one, a day of them makes 540 tasks.
+    "spark.sql.files.openCostInBytes": "262144",
+}
+# Results depend on these: they are not a user's to set.
+_FIXED = {"spark.sql.session.timeZone": "UTC"}
+_SETTINGS_ON_THIS_MACHINE = {
     # By default Spark lists the files of a stream with a task for each.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-}
-_SETTINGS_ON_THIS_MACHINE = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
 
+# Where Spark's Java can be reached that started this process.
+_IS_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+_DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 _CONNECT = "sc://"
 _STANDALONE = "spark://"
 _CONNECT_PORT = 15002
 _REACH_LIMIT_S = 10.0
 
 
+_MASTER = re.compile(r"local(\[(\d+|\*)(, ?\d+)?\])?|(spark|sc)://.+|yarn|k8s://.+")
+_DEFAULT_MASTER = "local[*]"
+_DEFAULT_MEMORY = "3g"
+
+
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
     """Where Spark runs, and how much it may take. Raises PipelineError for what Spark does not understand."""
 
-    master: str = "local[*]"
-    """`local[N]`, `spark://host:port` or, for Spark Connect, `sc://host:port`."""
-    memory: str = "3g"
+    master: str | None = None
+    """`local[N]`, `spark://host:port`, `yarn`, `k8s://...` or, for Spark Connect, `sc://host:port`.
+
+    None leaves it to `spark-submit` or `spark-defaults.conf`; where they say nothing it is this machine."""
+    memory: str | None = None
     """Of the driver, which on one machine does all the work, and of each executor in a cluster."""
     is_brief: bool = False
     """Whether it is for seconds: Java then compiles in haste, which costs large jobs twice the time."""
     shuffle_partitions: int | None = None
-    """None leaves it to the number of cores."""
+    """None leaves it to the cores of this machine, or on a cluster to Spark, which joins small ones."""
     log: Path | None = None
     """Where Spark's own messages go; None throws them away."""
     java_options: tuple[str, ...] = ()
     """What else Java is told when it starts."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Any settings of Spark."""
+    packages: tuple[str, ...] = ()
+    """Maven coordinates of what Spark needs besides, `org.apache.spark:spark-hadoop-cloud_2.13:4.3.0` for example."""
+    has_ui: bool = False
+    event_log: str | None = None
+    """The folder of Spark's event log, for a history server."""
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"local(\[(\d+|\*)(, ?\d+)?\])?|(spark|sc)://.+|yarn|k8s://.+", self.master):
-            raise PipelineError(f"no master {self.master!r}: give local[N], spark://host:port or sc://host:port")
-        if not re.fullmatch(r"\d+[mg]", self.memory, re.IGNORECASE):
+        if self.master is not None and not _MASTER.fullmatch(self.master):
+            raise PipelineError(
+                f"no master {self.master!r}: give local[N], spark://host:port, yarn, k8s://... or sc://host:port"
+            )
+        if self.memory is not None and not re.fullmatch(r"\d+[mg]", self.memory, re.IGNORECASE):
             raise PipelineError(f"no amount of memory {self.memory!r}: give it as 512m or 3g")
+
+    @property
+    def wanted(self) -> dict[str, str]:
+        """What the user has asked for, as settings of Spark."""
+        found = dict(self.conf)
+        if self.master is not None:
+            found["spark.master"] = self.master
+        if self.memory is not None:
+            found |= {"spark.driver.memory": self.memory, "spark.executor.memory": self.memory}
+        if self.packages:
+            found["spark.jars.packages"] = ",".join(self.packages)
+        if self.has_ui:
+            found["spark.ui.enabled"] = "true"
+        if self.event_log is not None:
+            found |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": self.event_log}
+        return found
+
+
+def conf_of(entries: Iterable[str]) -> dict[str, str]:
+    """Return settings given as KEY=VALUE. Raises PipelineError for what is not."""
+    found = {}
+    for entry in entries:
+        key, equals, value = entry.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise PipelineError(f"no setting of Spark {entry!r}: give it as spark.KEY=VALUE")
+        found[key] = value
+    return found
 
 
 @contextmanager
@@ -83,20 +136,48 @@ def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
     No process outlives it; if Python is killed, Java notices and ends as well.
     """
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    known = _known_defaults()
+    master = settings.wanted.get("spark.master") or known.get("spark.master") or _DEFAULT_MASTER
     for scheme, port in ((_CONNECT, _CONNECT_PORT), (_STANDALONE, None)):
-        if settings.master.startswith(scheme):
-            _reach(settings.master, scheme, port)
-    started = _connected(settings) if settings.master.startswith(_CONNECT) else _started(settings)
+        if master.startswith(scheme):
+            _reach(master, scheme, port)
+    started = _connected(settings, master) if master.startswith(_CONNECT) else _started(settings, known, master)
     with started as session:
         yield session
 
 
-@contextmanager
-def _connected(settings: SparkSettings) -> Iterator[SparkSession]:
+def _known_defaults() -> dict[str, str]:
+    """Return what is set besides by `spark-defaults.conf`, or by the `spark-submit` that runs this process."""
+    if _IS_SUBMITTED in os.environ:
+        # Its Java has read the file, and what was given on the command line.
+        SparkContext._ensure_initialized()
+        return dict(SparkConf().getAll())
+    home = os.environ.get("SPARK_CONF_DIR") or str(Path(os.environ.get("SPARK_HOME") or _spark_home(), "conf"))
     try:
-        session = SparkSession.builder.remote(settings.master).getOrCreate()
+        text = Path(home, "spark-defaults.conf").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    found = {}
+    for line in text.splitlines():
+        key, _, value = re.sub(r"[\s=]+", " ", line.strip(), count=1).partition(" ")
+        if key and not key.startswith("#"):
+            found[key] = value.strip()
+    return found
+
+
+def _spark_home() -> Path:
+    return Path(pyspark.__file__).parent
+
+
+@contextmanager
+def _connected(settings: SparkSettings, master: str) -> Iterator[SparkSession]:
+    builder = SparkSession.builder.remote(master)
+    for key, value in {**settings.conf, **_FIXED}.items():
+        builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
     except Exception as error:
-        raise PipelineError(f"no Spark Connect at {settings.master}: {_first_line(error)}") from error
+        raise PipelineError(f"no Spark Connect at {master}: {_first_line(error)}") from error
     try:
         yield session
     finally:
@@ -104,7 +185,7 @@ def _connected(settings: SparkSettings) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def _started(settings: SparkSettings) -> Iterator[SparkSession]:
+def _started(settings: SparkSettings, known: Mapping[str, str], master: str) -> Iterator[SparkSession]:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flyball-spark-")))
         log = stack.enter_context(_opened(settings.log))
@@ -112,13 +193,14 @@ def _started(settings: SparkSettings) -> Iterator[SparkSession]:
         # Spark's own answer to Ctrl-C asks Java to cancel its jobs, and Java answers when the current one is done.
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
-            with _environment({**java.environment, **_python_of_workers(settings)}):
-                process = _launch(_conf(settings, java, folder), log)
+            with _environment({**java.environment, **_python_of_workers(master)}):
+                conf = _conf(settings, known, master, java, folder)
+                process = _launch(conf, log)
                 stack.callback(_end, process)
-                session = SparkSession.builder.getOrCreate()
+                session = SparkSession.builder.config(conf=conf).getOrCreate()
         except Exception as error:
             said = f"see {settings.log}" if settings.log else "give --log FILE to see why"
-            raise PipelineError(f"Spark did not start at {settings.master}: {said}") from error
+            raise PipelineError(f"Spark did not start at {master}: {said}") from error
         finally:
             _restore(on_interrupt)
         yield session
@@ -126,27 +208,33 @@ def _started(settings: SparkSettings) -> Iterator[SparkSession]:
         session.stop()
 
 
-def _conf(settings: SparkSettings, java: Java, folder: Path) -> SparkConf:
+def _conf(settings: SparkSettings, known: Mapping[str, str], master: str, java: Java, folder: Path) -> SparkConf:
+    """Return what Spark is told: what is set here gives way to `known`, and that to what the user has asked for."""
     options = [f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", "-XX:+UseSerialGC", *settings.java_options]
     archive = archive_of(java)
     if archive.is_file() and not settings.java_options:
         options.append(f"-XX:SharedArchiveFile={archive}")
     in_haste = ["-XX:TieredStopAtLevel=1"] if settings.is_brief else []
-    conf = SparkConf(loadDefaults=False).setMaster(settings.master).setAppName("flyball")
-    conf.setAll(list(_SETTINGS.items()))
-    if _is_on_this_machine(settings.master):
-        conf.setAll(list(_SETTINGS_ON_THIS_MACHINE.items()))
-    conf.set("spark.driver.memory", settings.memory)
-    conf.set("spark.executor.memory", settings.memory)
-    conf.set("spark.driver.extraJavaOptions", " ".join(f'"{option}"' for option in options + in_haste))
-    conf.set("spark.executor.extraJavaOptions", " ".join(in_haste))
-    conf.set("spark.local.dir", str(folder))
-    partitions = str(settings.shuffle_partitions or _cores(settings.master))
-    return conf.set("spark.sql.shuffle.partitions", partitions).set("spark.default.parallelism", partitions)
+    ours = {"spark.driver.memory": _DEFAULT_MEMORY, "spark.executor.memory": _DEFAULT_MEMORY, **_SETTINGS}
+    if _is_on_this_machine(master):
+        ours |= {**_SETTINGS_ON_THIS_MACHINE, "spark.local.dir": str(folder)}
+        partitions = str(settings.shuffle_partitions or _cores(master))
+        ours |= {"spark.sql.shuffle.partitions": partitions, "spark.default.parallelism": partitions}
+    ours["spark.executor.extraJavaOptions"] = " ".join(in_haste)
+    wanted = {**known, **settings.wanted}
+    more = wanted.get(_DRIVER_OPTIONS, "")
+    quoted = " ".join(f'"{option}"' for option in options + in_haste)
+    fixed = {**_FIXED, "spark.master": master, _DRIVER_OPTIONS: f"{quoted} {more}".strip()}
+    return SparkConf(loadDefaults=False).setAll(list({**ours, **wanted, **fixed}.items()))
 
 
-def _launch(conf: SparkConf, log: IO[bytes]) -> Popen[bytes]:
-    """Start Java, deaf to the terminal's Ctrl-C, and make it the one that sessions use."""
+def _launch(conf: SparkConf, log: IO[bytes]) -> Popen[bytes] | None:
+    """Start Java, deaf to the terminal's Ctrl-C, and make it the one that sessions use.
+
+    None if `spark-submit` has started it, and this process with it.
+    """
+    if _IS_SUBMITTED in os.environ:
+        return None
     gateway = launch_gateway(conf, popen_kwargs={"stderr": log, "stdout": log})  # type: ignore[no-untyped-call]
     # Private, but the only way to keep what Java prints off the terminal.
     SparkContext._ensure_initialized(gateway=gateway)
@@ -154,9 +242,13 @@ def _launch(conf: SparkConf, log: IO[bytes]) -> Popen[bytes]:
     return process
 
 
-def _end(process: Popen[bytes]) -> None:
+def _end(process: Popen[bytes] | None) -> None:
     """End Java, whatever it is doing: when its input ends it stops all, removes its files and exits."""
     gateway, context = SparkContext._gateway, SparkContext._active_spark_context
+    if process is None:
+        if context is not None:
+            context.stop()
+        return
     # A thread of Spark that listens to Java would print a stack trace when Java is gone.
     server = getattr(context, "_accumulatorServer", None)
     if server is not None:
@@ -207,9 +299,9 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _python_of_workers(settings: SparkSettings) -> dict[str, str]:
+def _python_of_workers(master: str) -> dict[str, str]:
     """Return what workers must know: they would otherwise run whatever python3 is on the PATH."""
-    if _is_on_this_machine(settings.master):
+    if _is_on_this_machine(master):
         return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     return {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
 
@@ -267,7 +359,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _cores(master: str) -> int:
-    """Return how many cores a master on this machine may use, or those of this machine for another one."""
+    """Return how many cores a master on this machine may use."""
     if master == "local":
         return 1
     inside = re.search(r"\[(\d+)", master)
