@@ -13,10 +13,10 @@ from rich.live import Live
 
 from flyball.cli.output import Output
 from flyball.cli.session import INTERRUPTED, WRONG_USE, AsJson, fail, pipe_closed
-from flyball.cli.view.feed import FORBIDDEN, Feed, Seen, reason_of
+from flyball.cli.view.feed import FORBIDDEN, Feed, Seen
 from flyball.cli.view.keyboard import keys_to
 from flyball.cli.view.screen import screen
-from flyball.client.http import AWAY, Place, Refused
+from flyball.client.http import AWAY, Place, Refused, reason_of
 
 DEFAULT_URL = "http://guest:guest@127.0.0.1:15672"
 FAILED_ADVICE = "Start a node with `flyball serve`, or say where its console is with --url."

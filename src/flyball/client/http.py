@@ -1,17 +1,19 @@
-"""One connection to a node's HTTP side, for asking one thing after the other, or for listening to its events.
+"""One connection to a node's HTTP API, for one request after the other, or for a stream of events.
 
-Over asyncio and h11 only. Knows where a node is and who asks, nothing of what is asked.
+Over asyncio and h11 only; `flyball.client.api` has the same without asyncio. Knows where a node is and who asks,
+nothing of what is asked.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import ipaddress
 import json
 import ssl
 from collections.abc import AsyncGenerator
-from typing import Any
-from urllib.parse import unquote, urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote, unquote_to_bytes, urlencode, urlsplit
 
 import h11
 
@@ -23,23 +25,42 @@ MOST_EVENT_BYTES = 16 * 2**20
 AWAY = (OSError, EOFError, TimeoutError, h11.ProtocolError, ValueError)
 """How it shows that a node is away, or does not want to hear of it."""
 
+GUEST = ("guest", b"guest")
+
 _ERRORS = 400
 
 
 class Refused(ValueError):
-    """The node has answered, and does not do it."""
+    """The request was answered, and is not carried out."""
 
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(f"status {status}: {reason}")
+    def __init__(self, status: int, document: Any = None) -> None:
+        facts = document if isinstance(document, dict) else {}
         self.status = status
-        self.reason = reason
+        self.kind = str(facts.get("kind", ""))
+        """The name of the node's error, as `QueueNotFound`; empty if there is none."""
+        self.is_from_node = bool(facts)
+        """Whether a node says so; otherwise it is another server."""
+        no_reason = "this is no node of Flyball" if status == 404 else "refused"
+        self.reason = str(facts.get("reason") or facts.get("error") or no_reason)
+        super().__init__(f"status {status}: {self.reason}")
+
+
+class Answer(NamedTuple):
+    """What a node has answered to a request that it has carried out."""
+
+    status: int
+    document: Any
+    """None if there is none."""
 
 
 class Place:
     """Where a node is, and who we are there."""
 
-    def __init__(self, url: str) -> None:
-        """Raises ValueError, which leaves the address out: it may hold a password."""
+    def __init__(self, url: str, default: tuple[str, bytes] = GUEST) -> None:
+        """Without a user in the URL it is the `default` one, with that password.
+
+        Raises ValueError, which leaves the address out: it may hold a password.
+        """
         wanted = "an address is http://user:password@host:15672, or https://..."
         try:
             parts = urlsplit(url)
@@ -54,13 +75,27 @@ class Place:
         host = f"[{self.host}]" if ":" in self.host else self.host
         self.shown = f"{parts.scheme}://{host}:{port}"
         """Without user and password."""
-        self.user, password = unquote(parts.username or "guest"), unquote(parts.password or "guest")
-        token = base64.b64encode(f"{self.user}:{password}".encode()).decode()
+        self.has_user = parts.username is not None
+        """Whether the URL says who we are."""
+        if self.has_user:
+            default = unquote(parts.username or ""), unquote_to_bytes(parts.password or "")
+        self.user, self.password = default
+        token = base64.b64encode(self.user.encode() + b":" + self.password).decode()
         self.headers = [
             ("Host", f"{host}:{port}"),
             ("Authorization", f"Basic {token}"),
             ("Content-Type", "application/json"),
         ]
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the node is on this machine, by its address."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
 
 class Line:
@@ -72,14 +107,19 @@ class Line:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._protocol = h11.Connection(h11.CLIENT)
 
-    async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
-        """Send a document; return status and body of the answer. Raises OSError, EOFError, h11.ProtocolError."""
-        return await self._ask("POST", path, body)
+    async def ask(self, method: str, path: str, document: Any = None) -> Answer:
+        """Send a request, with a document if there is one. Raises one of AWAY, which Refused is as well."""
+        reader = await self._send(method, path, b"" if document is None else json.dumps(document).encode())
+        status, body = await self._answer(reader)
+        if self._protocol.our_state is h11.DONE and self._protocol.their_state is h11.DONE:
+            self._protocol.start_next_cycle()
+        else:
+            self.close()
+        return Answer(status, _document(status, body))
 
     async def get(self, path: str) -> Any:
         """Return the document that the node answers with. Raises one of AWAY."""
-        status, body = await self._ask("GET", path, b"")
-        return _document(status, body)
+        return (await self.ask("GET", path)).document
 
     async def events(self, path: str) -> AsyncGenerator[Any, None]:
         """Yield the documents of server-sent events until the node ends the stream. Raises one of AWAY."""
@@ -107,14 +147,6 @@ class Line:
             if len(rest) + len(answer) > MOST_EVENT_BYTES:
                 raise ValueError(f"an event of more than {MOST_EVENT_BYTES} bytes")
 
-    async def _ask(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        answer = await self._answer(await self._send(method, path, body))
-        if self._protocol.our_state is h11.DONE and self._protocol.their_state is h11.DONE:
-            self._protocol.start_next_cycle()
-        else:
-            self.close()
-        return answer
-
     async def _send(self, method: str, path: str, body: bytes) -> asyncio.StreamReader:
         if self._streams is not None and self._streams[0].at_eof():
             # Who was silent for some seconds is not waited for.
@@ -132,7 +164,7 @@ class Line:
         return reader
 
     async def _answer(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
-        status, body = 0, b""
+        status, body = 0, bytearray()
         while True:
             match self._protocol.next_event():
                 case h11.NEED_DATA:
@@ -144,7 +176,7 @@ class Line:
                     if len(body) > self._longest_answer_bytes:
                         raise ValueError(f"an answer of more than {self._longest_answer_bytes} bytes")
                 case h11.EndOfMessage():
-                    return status, body
+                    return status, bytes(body)
                 case _:
                     raise EOFError("the connection ended in mid-answer")
 
@@ -154,11 +186,25 @@ class Line:
             self._streams = None
 
 
-def reason_in(answer: Any) -> str:
-    """Return why a node does not do something."""
-    if isinstance(answer, dict):
-        return str(answer.get("reason") or answer.get("error") or "refused")
-    return "refused"
+def path_of(*parts: str, **query: object) -> str:
+    """Return a path below /api, and its query: `path_of("queues", "/", "a/b")`. Parts may hold any character."""
+    path = "/api/" + "/".join(quote(part, safe="") for part in parts)
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def reason_of(error: BaseException) -> str:
+    """Return in a few words why a node cannot be asked."""
+    match error:
+        case TimeoutError():
+            return "the node does not answer"
+        case ConnectionRefusedError():
+            return "nobody listens there"
+        case h11.ProtocolError():
+            return "the answer is not HTTP, or it broke off"
+        case OSError(strerror=str(text)):
+            return text.lower()
+        case _:
+            return str(error) or type(error).__name__
 
 
 def _document(status: int, body: bytes) -> Any:
@@ -166,7 +212,7 @@ def _document(status: int, body: bytes) -> Any:
     if status < _ERRORS:
         return json.loads(body) if body else None
     try:
-        reason = reason_in(json.loads(body))
+        document = json.loads(body)
     except ValueError:
-        reason = "this is no node of Flyball" if status == 404 else "refused"
-    raise Refused(status, reason)
+        document = None
+    raise Refused(status, document)

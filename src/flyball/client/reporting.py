@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import logging
 import os
 import random
@@ -19,10 +18,9 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import quote
 
 from flyball.backoff import Backoff
-from flyball.client.http import AWAY, Line, Place, Refused, reason_in
+from flyball.client.http import AWAY, Line, Place, Refused, path_of
 from flyball.control.loop import Sample
 from flyball.errors import ControlError
 
@@ -38,7 +36,6 @@ FAREWELL_S = 1.0
 """When it stops, what was not told yet has so long."""
 
 _RETRIES = Backoff(first_s=1.0, max_s=30.0)
-_ERRORS = 400
 _FAULTS = 500
 
 _used_names: dict[str, itertools.count[int]] = {}
@@ -74,7 +71,7 @@ class ReportedLoop(Reported):
 
     def __init__(self, name: str, facts: Mapping[str, Any], on_mode: Callable[[str], str | None]) -> None:
         """`on_mode` is called with "shadow" or "active" when the loop is to change; it returns why it does not."""
-        super().__init__(f"/api/flyball/loops/{quote(name, safe='')}/samples")
+        super().__init__(path_of("flyball", "loops", name, "samples"))
         self.name = name
         self.is_shadow = False
         self._facts = dict(facts)
@@ -135,7 +132,7 @@ class ReportedState(Reported):
         facts: Mapping[str, Any],
         on_mode: Callable[[str], None],
     ) -> None:
-        super().__init__(f"/api/flyball/admission/{quote(name, safe='')}")
+        super().__init__(path_of("flyball", "admission", name))
         self._state = state
         self._facts = facts
         self._on_mode = on_mode
@@ -281,10 +278,9 @@ class LoopReporter:
             return
         is_heard = False
         try:
-            status, body = await line.post(reported.path, json.dumps(_without_nan(document)).encode())
-            answer = json.loads(body) if body else {}
-            if status >= _ERRORS or not isinstance(answer, dict):
-                raise Refused(status, reason_in(answer))
+            status, answer = await line.ask("POST", reported.path, _without_nan(document))
+            if not isinstance(answer, dict):
+                raise Refused(status)
             is_heard = True
         finally:
             if not is_heard:

@@ -6,24 +6,19 @@ It knows some nodes by their addresses; whichever of them answers knows the othe
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlencode
-
-import h11
+from urllib.parse import quote
 
 from flyball.broker.cluster.gateway import Placement, Wish
 from flyball.broker.settings import Address
+from flyball.client.http import AWAY, Line, Place, Refused, path_of, reason_of
 from flyball.errors import ClusterError, NotPermitted, QueueNotFound, RequestError
 
 ANSWER_S = 5.0
 """A node that has not answered by then is not there."""
 
-LONGEST_ANSWER_BYTES = 64 * 1024
-
-_ERRORS, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERRORS = 400, 401, 403, 404, 500
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERRORS = 401, 403, 404, 500
 
 
 class HttpPlacer:
@@ -51,61 +46,31 @@ class HttpPlacer:
     async def _ask(self, method: str, query: dict[str, str], wish: Wish) -> Any:
         problems: list[str] = []
         for node in list(self._nodes):
+            line = Line(_place_of(node, wish))
             try:
                 async with asyncio.timeout(ANSWER_S):
-                    status, body = await _request(node, method, "/api/place?" + urlencode(query), wish)
-                answer = json.loads(body) if body else None
-            except (OSError, EOFError, TimeoutError, h11.ProtocolError, ValueError) as error:
-                problems.append(f"{node}: {error or type(error).__name__}")
+                    return (await line.ask(method, path_of("place", **query))).document
+            except AWAY as error:
+                if isinstance(error, Refused) and error.is_from_node:
+                    raise _error_of(error, wish) from None
+                problems.append(f"{node}: {reason_of(error)}")
                 if self._nodes[0] is node:
                     # Else another request has found out as well.
                     self._nodes.append(self._nodes.pop(0))
-                continue
-            if status < _ERRORS:
-                return answer
-            raise _error_of(status, answer, wish)
+            finally:
+                line.close()
         raise ClusterError(
             f"no node answers over HTTP ({'; '.join(problems)}); see --node and `flyball serve --http`"
         )
 
 
-def _error_of(status: int, answer: Any, wish: Wish) -> ClusterError | RequestError:
-    text = str(answer["reason"]) if isinstance(answer, dict) and "reason" in answer else f"HTTP status {status}"
-    if status in (_UNAUTHORIZED, _FORBIDDEN):
-        return NotPermitted(text)
-    if status == _NOT_FOUND:
+def _place_of(node: Address, wish: Wish) -> Place:
+    return Place(f"http://{quote(wish.user, safe='')}:{quote(wish.password, safe='')}@{node}")
+
+
+def _error_of(error: Refused, wish: Wish) -> ClusterError | RequestError:
+    if error.status in (_UNAUTHORIZED, _FORBIDDEN):
+        return NotPermitted(error.reason)
+    if error.status == _NOT_FOUND:
         return QueueNotFound(wish.queue, wish.vhost)
-    return ClusterError(text) if status >= _SERVER_ERRORS else RequestError(text)
-
-
-async def _request(node: Address, method: str, target: str, wish: Wish) -> tuple[int, bytes]:
-    """Send one request and return status and body of its answer."""
-    reader, writer = await asyncio.open_connection(*node)
-    try:
-        connection = h11.Connection(h11.CLIENT)
-        token = base64.b64encode(f"{wish.user}:".encode() + wish.password).decode()
-        headers = [("Host", str(node)), ("Authorization", f"Basic {token}"), ("Connection", "close")]
-        request = connection.send(h11.Request(method=method, target=target, headers=headers))
-        writer.write((request or b"") + (connection.send(h11.EndOfMessage()) or b""))
-        return await _answer(connection, reader)
-    finally:
-        writer.transport.abort()
-
-
-async def _answer(connection: h11.Connection, reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    status, body = 0, b""
-    while True:
-        event = connection.next_event()
-        match event:
-            case h11.NEED_DATA:
-                connection.receive_data(await reader.read(LONGEST_ANSWER_BYTES))
-            case h11.Response(status_code=code):
-                status = code
-            case h11.Data(data=data):
-                body += data
-                if len(body) > LONGEST_ANSWER_BYTES:
-                    raise ValueError(f"an answer of more than {LONGEST_ANSWER_BYTES} bytes")
-            case h11.EndOfMessage():
-                return status, body
-            case _:
-                raise EOFError("it ended in mid-answer")
+    return ClusterError(error.reason) if error.status >= _SERVER_ERRORS else RequestError(error.reason)

@@ -37,7 +37,7 @@ LIST_QUERY = {
 
 PROBLEM = {
     "type": "object",
-    "properties": {"error": {"type": "string"}, "reason": {"type": "string"}, "advice": {"type": "string"}},
+    "properties": {name: {"type": "string"} for name in ("error", "reason", "advice", "kind")},
 }
 
 

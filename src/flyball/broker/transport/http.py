@@ -150,12 +150,21 @@ def not_logged_in(request: Request) -> JSONResponse:
 
 
 def problem(
-    status: int, reason: str, advice: str, headers: Mapping[str, str] | None = None, *, error: str | None = None
+    status: int,
+    reason: str,
+    advice: str,
+    headers: Mapping[str, str] | None = None,
+    *,
+    error: str | None = None,
+    kind: str | None = None,
 ) -> JSONResponse:
-    """Return the answer that says what is wrong and what to do about it; `error` is a word for programs."""
+    """Return the answer that says what is wrong and what to do about it.
+
+    For programs `error` is a word, and `kind` the name of one of Flyball's errors.
+    """
     word = WORD_OF.get(status, "error") if error is None else error
     return JSONResponse(
-        {"error": word, "reason": reason, "advice": advice},
+        {"error": word, "reason": reason, "advice": advice, **({} if kind is None else {"kind": kind})},
         status,
         {**(headers or {}), "x-content-type-options": "nosniff"},
     )
@@ -178,7 +187,7 @@ def _tell_error(request: Request, error: Exception) -> Response:
     kinds = type(error).__mro__
     status = next(STATUS_OF[kind] for kind in kinds if kind in STATUS_OF)
     advice = next((ADVICE_OF[kind] for kind in kinds if kind in ADVICE_OF), "See the documentation of the request.")
-    return problem(status, str(error), advice)
+    return problem(status, str(error), advice, kind=type(error).__name__)
 
 
 def _tell_http_error(request: Request, error: Exception) -> Response:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flyball.backoff import Backoff
-from flyball.client.http import AWAY, Line, Place, Refused
+from flyball.client.http import AWAY, Line, Place, Refused, path_of, reason_of
 
 KEPT_SAMPLES = 120
 SHOWN_QUEUES = 50
@@ -51,15 +51,15 @@ class Sort(enum.Enum):
         return all_of_them[(all_of_them.index(self) + 1) % len(all_of_them)]
 
     @property
-    def query(self) -> str:
+    def query(self) -> dict[str, str]:
         """How to ask for it."""
         match self:
             case Sort.RATE:
-                return "sort=message_stats.publish_details.rate&sort_reverse=true"
+                return {"sort": "message_stats.publish_details.rate", "sort_reverse": "true"}
             case Sort.BACKLOG:
-                return "sort=messages&sort_reverse=true"
+                return {"sort": "messages", "sort_reverse": "true"}
             case Sort.NAME:
-                return "sort=name"
+                return {"sort": "name"}
 
 
 @dataclass(slots=True)
@@ -168,8 +168,8 @@ class Feed:
         return bool(MONITORS & set(tags.split(",") if isinstance(tags, str) else tags))
 
     async def _ask_for_queues(self, line: Line) -> None:
-        columns = "columns=name,vhost,messages_ready,messages_unacknowledged,consumers,message_stats"
-        path = f"/api/queues?page=1&page_size={SHOWN_QUEUES}&{self._seen.sort.query}&{columns}"
+        columns = "name,vhost,messages_ready,messages_unacknowledged,consumers,message_stats"
+        path = path_of("queues", page=1, page_size=SHOWN_QUEUES, columns=columns, **self._seen.sort.query)
         page = await line.get(path)
         self._seen.queues = [_queue(queue) for queue in page["items"]]
         self._seen.queue_count = page["total_count"]
@@ -201,16 +201,3 @@ def _queue(told: dict[str, Any]) -> dict[str, Any]:
         "consumers": told.get("consumers", 0),
         "rates": {"publish": rate("publish"), "deliver": rate("deliver_get"), "ack": rate("ack")},
     }
-
-
-def reason_of(error: BaseException) -> str:
-    """Return in a few words why a node cannot be heard."""
-    match error:
-        case TimeoutError():
-            return "the node does not answer"
-        case ConnectionRefusedError():
-            return "nobody listens there"
-        case OSError(strerror=str(text)):
-            return text.lower()
-        case _:
-            return str(error) or type(error).__name__

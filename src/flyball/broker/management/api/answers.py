@@ -85,7 +85,9 @@ def problem(error: errors.FlyballError, *, is_console: bool = False) -> Response
         status = 401
     # Who looks at the console reads no interface: it has advice of its own.
     advice = _first(ADVICE, error, "" if is_console else ADVICE_ELSE)
-    return answer({"error": word, "reason": str(error), "advice": advice}, status)
+    cause = error.__cause__ if isinstance(error, Refused) and error.__cause__ is not None else error
+    document = {"error": word, "reason": str(error), "advice": advice, "kind": type(cause).__name__}
+    return answer(document, status)
 
 
 def _first(table: Mapping[type[errors.FlyballError], T], error: errors.FlyballError, default: T) -> T:

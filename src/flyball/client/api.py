@@ -1,0 +1,85 @@
+"""A node's HTTP API without asyncio, one request after the other: for the command line, scripts and tests.
+
+Knows how to ask, nothing of what is asked: docs/protocols/http.md says that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any, Self
+
+from flyball.client.http import Answer, Line, Place, path_of
+from flyball.client.owner import find_token
+from flyball.model import OWNER
+
+DEFAULT_URL = "http://127.0.0.1:15672"
+TIME_LIMIT_S = 30.0
+"""A node that has not answered by then does not answer."""
+LONGEST_ANSWER_BYTES = 64 * 2**20
+"""Of a list of half a million queues, with the fields that the command line wants."""
+
+
+class Api:
+    """Asks a node. Parts of paths are given one by one and may hold any character.
+
+    Every request raises one of `http.AWAY` if the node does not answer, and Refused if it does not do it.
+    """
+
+    def __init__(self, place: Place, *, time_limit_s: float = TIME_LIMIT_S) -> None:
+        self.place = place
+        self.time_limit_s = time_limit_s
+        self._line = Line(place, longest_answer_bytes=LONGEST_ANSWER_BYTES)
+        self._runner = asyncio.Runner()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection. It may be closed already."""
+        self._line.close()
+        self._runner.close()
+
+    def get(self, *parts: str, **query: object) -> Any:
+        """Return the document at a path below /api."""
+        return self.ask("GET", path_of(*parts, **query)).document
+
+    def put(self, *parts: str, document: Any = None) -> Answer:
+        return self.ask("PUT", path_of(*parts), document)
+
+    def post(self, *parts: str, document: Any = None) -> Answer:
+        return self.ask("POST", path_of(*parts), document)
+
+    def delete(self, *parts: str, **query: object) -> Answer:
+        return self.ask("DELETE", path_of(*parts, **query))
+
+    def ask(self, method: str, path: str, document: Any = None) -> Answer:
+        """Send a request to a path of the node."""
+        return self._runner.run(self._ask(method, path, document))
+
+    async def _ask(self, method: str, path: str, document: Any) -> Answer:
+        try:
+            async with asyncio.timeout(self.time_limit_s):
+                return await self._line.ask(method, path, document)
+        except BaseException:
+            # What comes late is no answer to the next request.
+            self._line.close()
+            raise
+
+
+def place_at(url: str = DEFAULT_URL) -> Place:
+    """Return where a node is and who we are there.
+
+    That is the user in the URL; without one the node's owner if it is on this machine and we can read its token, else
+    guest. Raises ValueError.
+    """
+    place = Place(url)
+    if place.has_user or not place.is_loopback:
+        return place
+    token = find_token()
+    return place if token is None else Place(url, (OWNER, token))
