@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from flyball.broker.engine.access import DEFAULT_EXCHANGE, Access
+from flyball.broker.engine.access import DEFAULT_EXCHANGE, Access, Action
 from flyball.broker.management.api.answers import answer, fields_of, only, problem
 from flyball.broker.management.api.bodies import Bodies, document_in
 from flyball.broker.management.api.listing import Keys, Wish, listing
@@ -234,6 +234,17 @@ class Call:
     def visible_vhosts(self) -> list[str]:
         """Return the virtual hosts that the user sees, sorted."""
         return sorted(vhost for vhost in self.context.access.vhosts if self.sees(vhost))
+
+    def check(self, vhost: str, action: Action, name: str, what: str) -> None:
+        """Raise NotPermitted unless the user may do that to the queue or exchange of that name."""
+        if not self.context.access.may(self.user.name, vhost, action, name):
+            raise NotPermitted(f"access to {what} in vhost '{vhost}' refused for user '{self.user.name}'")
+
+    # Changes
+
+    async def followed(self) -> None:
+        """Wait until the other nodes know what was changed: it has to hold wherever one looks next."""
+        await self.node.hub.company.followed()
 
     # Answers
 

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 from flyball.broker.management.api import bindings, consumers, fields, gathering
-from flyball.broker.management.api.answers import done, moment
+from flyball.broker.management.api.answers import answer, done, moment
 from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call
 from flyball.broker.management.api.gathering import ListedQueue
 from flyball.broker.management.api.inside import CHANNEL, channel, has_queue
@@ -66,6 +66,7 @@ def routes(context: ApiContext) -> list[ApiRoute]:
         context.put("/queues/{vhost}/{name}", declare_queue, body=_BODY),
         context.delete("/queues/{vhost}/{name}", delete_queue, query=_DELETION),
         context.delete("/queues/{vhost}/{name}/contents", purge_queue),
+        context.post("/flyball/queues/{vhost}/{name}/purge", purge_and_count),
         context.post("/queues/{vhost}/{name}/actions", act_on_queue, body=Body({"action": "string"}, ("action",))),
     ]
 
@@ -119,6 +120,7 @@ def document(context: ApiContext, facts: Facts) -> dict[str, Any]:
     """Return a queue as RabbitMQ tells it."""
     policy = context.node.hub.authority.policies.for_queue(facts["vhost"], facts["name"])
     found: dict[str, Any] = {
+        "id": facts["id"],
         "name": facts["name"],
         "vhost": facts["vhost"],
         "type": facts["type"],
@@ -222,10 +224,20 @@ async def delete_queue(call: Call) -> Response:
 
 async def purge_queue(call: Call) -> Response:
     """Remove all messages of a queue that nobody holds."""
+    await _purge(call)
+    return done()
+
+
+async def purge_and_count(call: Call) -> Response:
+    """Remove all messages of a queue that nobody holds, and tell how many there were."""
+    return answer({"purged": await _purge(call)})
+
+
+async def _purge(call: Call) -> int:
     vhost = call.vhost
     async with channel(call, vhost) as inside:
-        await inside.call(amqp.QueuePurge(CHANNEL, call.part("name"), False), amqp.QueuePurgeOk)
-    return done()
+        purged = await inside.call(amqp.QueuePurge(CHANNEL, call.part("name"), False), amqp.QueuePurgeOk)
+    return purged.message_count
 
 
 async def act_on_queue(call: Call) -> Response:

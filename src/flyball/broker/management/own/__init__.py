@@ -1,14 +1,25 @@
 """Flyball's own part of the API, below /api/flyball: what RabbitMQ has no word for.
 
-Loops and admission, the domain and why it changes, clients, experiments and reports, and the stream that shows them
-live.
+Loops and admission, the domain and why it changes, topics, clients, the node's status, experiments and reports, and
+the stream that shows them live.
 """
 
 from __future__ import annotations
 
 from flyball.broker.management.api.context import ApiContext, ApiRoute
 from flyball.broker.management.context import ConsoleContext
-from flyball.broker.management.own import admission, clients, domain, experiments, loops, reports, stream
+from flyball.broker.management.own import (
+    admission,
+    clients,
+    domain,
+    experiments,
+    loops,
+    reports,
+    status,
+    stream,
+    topics,
+    users,
+)
 
 __all__ = ["routes"]
 
@@ -24,6 +35,9 @@ def routes(context: ConsoleContext) -> list[ApiRoute]:
         *admission.routes(api, admissions),
         *domain.routes(api),
         *clients.routes(api),
+        *topics.routes(api),
+        *users.routes(api),
+        *status.routes(api),
         *experiments.routes(api),
         *reports.routes(api),
     ]

@@ -6,18 +6,26 @@ from typing import Any
 
 from starlette.responses import Response
 
-from flyball.broker.management.api.answers import mapped, stream
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Call, Right
+from flyball.broker.core.pending import Done, outcome
+from flyball.broker.management.api import fields
+from flyball.broker.management.api.answers import answer, done, mapped, stream
+from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call, Right
 from flyball.broker.node.node import Node
+from flyball.errors import ClientNotFound, InvalidArgument
 from flyball.model import Client, ClientMode
 
 MODES = {ClientMode.FULL: "full", ClientMode.READ_ONLY: "read only"}
+_MODES = {name: mode for mode, name in MODES.items()}
 
 
 def routes(context: ApiContext) -> list[ApiRoute]:
     here = _Here(context.node)
     context.everywhere.provide("client_connections", here.connections)
-    return [context.get("/flyball/clients", list_clients, Right.MONITORING)]
+    return [
+        context.get("/flyball/clients", list_clients, Right.MONITORING),
+        context.put("/flyball/clients/{name}", register_client, Right.ADMINISTRATOR, Body({"mode": "string"})),
+        context.delete("/flyball/clients/{id}", delete_client, Right.ADMINISTRATOR),
+    ]
 
 
 class _Here:
@@ -55,3 +63,33 @@ async def list_clients(call: Call) -> Response:
         }
 
     return stream(call.node.hub.broker.engine.clients, document)
+
+
+async def register_client(call: Call) -> Response:
+    """Register a client, with the mode full or read only; the answer has its id."""
+    name, broker = call.part("name"), call.node.hub.broker
+    mode = fields.text(await call.document(), "mode", MODES[ClientMode.FULL])
+    if mode not in _MODES:
+        raise InvalidArgument(f"the mode of a client is {' or '.join(map(repr, _MODES))}, not {mode!r}")
+    # Another node may have registered it just now.
+    await call.node.hub.company.catch_up()
+    registered: list[Client] = []
+
+    def begin(done: Done) -> None:
+        registered.append(broker.create_client(name, _MODES[mode], done))
+
+    await outcome(begin)
+    await call.followed()
+    [client] = registered
+    return answer({"id": client.id, "name": client.name, "mode": mode}, 201)
+
+
+async def delete_client(call: Call) -> Response:
+    """Delete a client by its id; messages from and for it stay."""
+    client_id = call.part("id")
+    if not client_id.isdecimal() or not client_id.isascii():
+        raise ClientNotFound(client_id)
+    await call.node.hub.company.catch_up()
+    await outcome(lambda done: call.node.hub.broker.delete_client(int(client_id), done))
+    await call.followed()
+    return done()
