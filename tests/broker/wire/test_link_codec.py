@@ -55,6 +55,8 @@ FRAMES: st.SearchStrategy[link.Frame] = st.one_of(
     st.builds(link.Get, LONGS, LONGS),
     st.builds(link.Got, LONGS, st.integers(0, 2**64 - 1), st.none() | HANDED_OVER),
     st.builds(link.Read, LONGS, LONGS, SELECTORS, st.booleans(), st.booleans()),
+    st.builds(link.List, LONGS, LONGS, LONGS, COUNTS),
+    st.builds(link.Listed, LONGS, st.lists(HANDED_OVER, max_size=5)),
     st.builds(link.Hand, LONGS, LONGS, LONGS, st.lists(HANDED_OVER, max_size=5)),
     st.builds(link.Handed, LONGS, st.integers(0, 4)),
     st.builds(link.Reply, ANY_TEXT, CONTENTS),
@@ -121,6 +123,10 @@ def encode(frame: link.Frame) -> bytes:
             return link.encode_got(number, ready, None if message is None else message_of(message))
         case link.Read():
             return link.encode_read(frame)
+        case link.List(number, queue_id, after_id, limit):
+            return link.encode_list(number, queue_id, after_id, limit)
+        case link.Listed(number, messages):
+            return link.encode_listed(number, [message_of(message) for message in messages])
         case link.Hand(number, batch, queue_id, messages):
             return link.encode_hand(number, batch, queue_id, [message_of(message) for message in messages])
         case link.Handed(number, outcome):

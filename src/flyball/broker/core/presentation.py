@@ -23,6 +23,7 @@ _MAX_PRIORITY = 255
 _DELIVERY_COUNT = "x-delivery-count"
 
 SENDER, RECEIVER, CONTEXT = "x-flyball-sender", "x-flyball-receiver", "x-flyball-context"
+PROPERTIES = "x-flyball-properties"
 
 # What fits into the store and into the research protocols.
 MAX_CLIENT_ID = 2**31 - 1
@@ -41,7 +42,7 @@ def present(message: Message, queue_name: str) -> tuple[bytes, bytes]:
             (RECEIVER, message.receiver),
             (CONTEXT, message.context),
             ("x-flyball-priority", message.priority if not 0 <= message.priority <= _MAX_PRIORITY else None),
-            ("x-flyball-properties", message.properties or None),
+            (PROPERTIES, message.properties or None),
         )
         if value is not None
     }
@@ -63,6 +64,19 @@ def correlation_in(headers: Mapping[str, bytes]) -> Correlation | None:
         _number_in(headers, RECEIVER, 1, MAX_CLIENT_ID),
         _number_in(headers, CONTEXT, MIN_CONTEXT, MAX_CONTEXT),
     )
+
+
+def own_properties(message: Message) -> bytes:
+    """Return what the sender has put beside the body: the header of that name, else all properties of AMQP."""
+    # Most messages do not have it, and to read headers takes long.
+    if PROPERTIES.encode() not in message.properties or not message.origin:
+        return message.properties
+    headers = Properties.decode(message.properties).headers
+    raw = None if headers is None else split_table(headers).get(PROPERTIES)
+    value = None if raw is None else read_value(raw)
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    return value if isinstance(value, bytes | bytearray) else message.properties
 
 
 def _number_in(headers: Mapping[str, bytes], name: str, least: int, most: int) -> int | None:

@@ -11,14 +11,14 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from flyball.broker.core.broker import Broker, Receiver, drop_bodies, is_text
 from flyball.broker.core.directory import Directory, RemoteQueue
 from flyball.broker.core.intake import Intake
 from flyball.broker.core.pending import Marking, TakeDone
 from flyball.broker.engine.consumer import Consumer, SharedWindow
-from flyball.broker.peering.link.contents import is_draft, message_of, put_draft
+from flyball.broker.peering.link.contents import message_of
 from flyball.broker.peering.link.failures import raised_elsewhere
 from flyball.broker.peering.link.peers import Link, Peers
 from flyball.broker.peering.shadows import Attachment, Prepare, Singles
@@ -27,6 +27,8 @@ from flyball.broker.wire.link import Content, Outcome
 from flyball.errors import FlyballError, PeerLost, QueueNotFound
 from flyball.faults import Faults
 from flyball.model import Message, Queue, Selector
+
+T = TypeVar("T")
 
 OPEN_WINDOW = 2000
 """So many messages are on the way to, or wait in the shadow of, a consumer that has no limit of its own."""
@@ -502,9 +504,6 @@ class Remotes:
 
     def put_here(self, queue_ids: Sequence[int], content: Content, done: PutDone, token: int) -> None:
         """Put a message into queues that have come to this node meanwhile."""
-        if is_draft(content):
-            put_draft(self.broker, content, queue_ids, partial(done, token))
-            return
         first_id = self.broker.engine.next_message_id
         outcome = self._intake.put_content([self.broker.engine.queue(queue_id) for queue_id in queue_ids], content)
         if outcome is None:
@@ -760,8 +759,33 @@ class Remotes:
         await asyncio.gather(*[ask(owner) for owner in {remote.owner for remote in self.directory.all()}])
         return answers, errors
 
+    async def list_messages(self, queue_id: int, after_id: int, limit: int) -> list[Message]:
+        """Return some of the ready messages with a larger id, oldest first; none if there are no more."""
+        return await self._at_owner(
+            queue_id, lambda owner, left_s: self.peers.list_messages(owner, queue_id, after_id, limit, left_s)
+        )
+
+    async def list_ids(self, queue_id: int, after_id: int, limit: int) -> list[int]:
+        """Return the ids of the messages that `list_messages` would return, when all of these are durable."""
+        ids: list[int] = await self._ask("queue.ids", queue_id, after_id=after_id, limit=limit)
+        return ids
+
+    async def remove_oldest(self, queue_id: int, up_to_id: int, limit: int) -> int:
+        """Remove the oldest messages up to an id, so many at the most, and return how many there were."""
+        count: int = await self._ask("queue.remove_oldest", queue_id, up_to_id=up_to_id, limit=limit)
+        return count
+
     async def _ask(self, command: str, queue_id: int, **arguments: object) -> Any:
-        """Ask the owner of a queue, whoever that is. Raises QueueNotFound, PeerLost and what the owner met."""
+        return await self._at_owner(
+            queue_id,
+            lambda owner, left_s: self.peers.request(owner, command, {"queue_id": queue_id, **arguments}, left_s),
+        )
+
+    async def _at_owner(self, queue_id: int, ask: Callable[[int, float], Awaitable[T]]) -> T:
+        """Ask the owner of a queue, whoever that is. Raises QueueNotFound, PeerLost and what the owner met.
+
+        `ask` is called with the owner and how long it may take.
+        """
         deadline_s = asyncio.get_running_loop().time() + self._wait_s
         while True:
             remote = self.directory.get(queue_id)
@@ -769,9 +793,7 @@ class Remotes:
                 raise QueueNotFound(queue_id)
             left_s = deadline_s - asyncio.get_running_loop().time()
             try:
-                return await self.peers.request(
-                    remote.owner, command, {"queue_id": queue_id, **arguments}, max(left_s, 0.1)
-                )
+                return await ask(remote.owner, max(left_s, 0.1))
             except QueueNotFound:
                 if left_s <= 0:
                     raise

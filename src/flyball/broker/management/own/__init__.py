@@ -14,6 +14,7 @@ from flyball.broker.management.own import (
     domain,
     experiments,
     loops,
+    messages,
     reports,
     status,
     stream,
@@ -38,6 +39,7 @@ def routes(context: ConsoleContext) -> list[ApiRoute]:
         *topics.routes(api),
         *users.routes(api),
         *status.routes(api),
+        *messages.routes(api),
         *experiments.routes(api),
         *reports.routes(api),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from flyball.broker.core import browsing
 from flyball.broker.core.pending import outcome
 from flyball.broker.core.queue_report import queue_report
 from flyball.broker.core.topology import Topology
@@ -24,6 +25,8 @@ class Ownership:
             "queue.list": self.list_queues,
             "queue.counts": self.counts,
             "queue.purge": self.purge,
+            "queue.ids": self.list_ids,
+            "queue.remove_oldest": self.remove_oldest,
             "queue.delete": self.delete,
             "queue.delete_empty": self.delete_empty,
             "client.is_sender": self.is_sender,
@@ -40,6 +43,14 @@ class Ownership:
         count = len(self._engine.queue(queue_id))
         await outcome(lambda done: self._topology.broker.purge(queue_id, lambda removed, error: done(error)))
         return count
+
+    async def list_ids(self, queue_id: int, after_id: int, limit: int) -> list[int]:
+        """Return the ids of ready messages with a larger id, oldest first, when all of these are durable."""
+        return await browsing.list_ids(self._topology.broker, queue_id, after_id, limit)
+
+    async def remove_oldest(self, queue_id: int, up_to_id: int, limit: int) -> int:
+        """Remove the oldest messages up to an id, so many at the most, and return how many there were."""
+        return await browsing.remove_oldest(self._topology.broker, queue_id, up_to_id, limit)
 
     async def delete(self, queue_id: int, if_unused: bool, if_empty: bool) -> int:
         """Delete the queue and return how many messages were ready."""

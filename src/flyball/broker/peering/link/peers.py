@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from flyball.backoff import Backoff, Retries
 from flyball.broker.core.pending import outcome
+from flyball.broker.peering.link.contents import message_of
 from flyball.broker.peering.link.failures import raised_elsewhere
 from flyball.broker.store.registry import NodeRecord, NodeState
 from flyball.broker.transport.connection import Connection, Hub
 from flyball.broker.wire import link as wire
 from flyball.errors import ClusterError, PeerLost, ProtocolError
+from flyball.model import Message
 from flyball.trace import schema
 
 if TYPE_CHECKING:
@@ -309,7 +311,7 @@ class Link(Connection):
             consumer = self.consumers.pop(frame.consumer, None)
             if consumer is not None:
                 consumer.cancelled(wire.Ending(frame.ending))
-        elif isinstance(frame, wire.Response | wire.Failure | wire.Consuming | wire.Got | wire.Handed):
+        elif isinstance(frame, wire.Response | wire.Failure | wire.Consuming | wire.Got | wire.Listed | wire.Handed):
             answer = self._answers.pop(frame.number, None)
             if answer is not None:
                 answer(frame)
@@ -510,24 +512,41 @@ class Peers:
     ) -> Any:
         """Ask as `request` does, over this link and no other that may follow it."""
         text = json.dumps({"command": command, "arguments": arguments}).encode()
-        try:
-            async with asyncio.timeout(time_limit_s):
-                frame = await self._ask(link, text)
-        except TimeoutError:
-            raise PeerLost(link.node_id, f"has not answered {command!r} for {time_limit_s:g} s") from None
-        if isinstance(frame, wire.Failure):
-            raise raised_elsewhere(frame.kind, frame.text)
+        frame = await self._answer(link, lambda number: wire.encode_request(number, text), command, time_limit_s)
         assert isinstance(frame, wire.Response)
         return json.loads(frame.text)
 
-    async def _ask(self, link: Link, text: bytes) -> wire.Frame:
+    async def list_messages(
+        self, node_id: int, queue_id: int, after_id: int, limit: int, time_limit_s: float
+    ) -> list[Message]:
+        """Return some of the ready messages of another node's queue with a larger id, none if there are no more.
+
+        Raises as `request` does.
+        """
+        link = self.link(node_id)
+        if link is None:
+            raise PeerLost(node_id, "is not there")
+        frame = await self._answer(
+            link, lambda number: wire.encode_list(number, queue_id, after_id, limit), "list", time_limit_s
+        )
+        assert isinstance(frame, wire.Listed)
+        return [message_of(found, found.message_id, queue_id) for found in frame.messages]
+
+    async def _answer(self, link: Link, encode: Callable[[int], bytes], what: str, time_limit_s: float) -> wire.Frame:
+        try:
+            async with asyncio.timeout(time_limit_s):
+                frame = await self._ask(link, encode)
+        except TimeoutError:
+            raise PeerLost(link.node_id, f"has not answered {what!r} for {time_limit_s:g} s") from None
+        if isinstance(frame, wire.Failure):
+            raise raised_elsewhere(frame.kind, frame.text)
+        return frame
+
+    async def _ask(self, link: Link, encode: Callable[[int], bytes]) -> wire.Frame:
         if link.is_lost:
             raise PeerLost(link.node_id, "was lost")
         future: asyncio.Future[wire.Frame | None] = asyncio.get_running_loop().create_future()
-        number = link.ask(
-            lambda number: wire.encode_request(number, text),
-            lambda frame: None if future.done() else future.set_result(frame),
-        )
+        number = link.ask(encode, lambda frame: None if future.done() else future.set_result(frame))
         try:
             frame = await future
         finally:

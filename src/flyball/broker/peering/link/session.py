@@ -20,7 +20,7 @@ from flyball.broker.core.memory import CONSUMER_BYTES, page_out
 from flyball.broker.core.supervisor import is_fatal
 from flyball.broker.core.topology import Topology
 from flyball.broker.engine.consumer import SLOW_PEER, Consumer
-from flyball.broker.peering.link.contents import is_draft, message_of, put_draft
+from flyball.broker.peering.link.contents import first_page, message_of
 from flyball.broker.peering.link.failures import told
 from flyball.broker.peering.link.peers import FRAME_ROOM_BYTES, HANDSHAKE_S, Peers
 from flyball.broker.store.gathering import OperationsRefused
@@ -369,9 +369,6 @@ class LinkSession(Connection):
             else:
                 self._put_done(frame.number, Outcome.NOT_FOUND)
             return
-        if is_draft(frame.content):
-            put_draft(self.broker, frame.content, frame.queue_ids, partial(self._put_done, frame.number))
-            return
         first_id = engine.next_message_id
         try:
             outcome = self._intake.put_content(targets, frame.content)
@@ -639,6 +636,25 @@ class LinkSession(Connection):
             self._frame_failed(frame, fault)
         self._is_fetching = is_fetched = not is_settled
 
+    def _list(self, frame: wire.List) -> None:
+        """Show messages, as many as fit into a frame."""
+
+        def listed(messages: list[Message], error: FlyballError | None) -> None:
+            self.in_flight -= 1
+            try:
+                if error is not None:
+                    self.send(wire.encode_failure(frame.number, *told(error)))
+                else:
+                    self.send(wire.encode_listed(frame.number, first_page(messages)))
+            except Exception as fault:
+                self._frame_failed(frame, fault)
+
+        if not self._engine.has_queue(frame.queue_id):
+            self.send(wire.encode_failure(frame.number, *told(QueueNotFound(frame.queue_id))))
+            return
+        self.in_flight += 1
+        self.broker.browse(frame.queue_id, frame.after_id, frame.limit, listed)
+
     def _hand(self, frame: wire.Hand) -> None:
         """Take over messages of another member, or of a queue that this node is to serve, unless they came before."""
         if self._engine.has_queue(frame.queue_id):
@@ -746,6 +762,7 @@ class LinkSession(Connection):
         wire.Cancel: _cancel,
         wire.Get: _get,
         wire.Read: _read,
+        wire.List: _list,
         wire.Hand: _hand,
         wire.Reply: _take_reply,
     }

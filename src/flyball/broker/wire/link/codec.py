@@ -26,6 +26,8 @@ from flyball.broker.wire.link.frames import (
     Hand,
     Handed,
     Hello,
+    List,
+    Listed,
     Pause,
     Proof,
     Put,
@@ -66,6 +68,8 @@ _HAND = 19
 _HANDED = 20
 _REPLY = 21
 _READ = 22
+_LIST = 23
+_LISTED = 24
 
 _HEADER = struct.Struct(">IB")
 _HEADER_BYTES = 5
@@ -85,6 +89,7 @@ _DELIVER_HEAD_BYTES = 28
 _SETTLE_HEAD = struct.Struct(">qBI")
 _GOT_HEAD = struct.Struct(">qQB")
 _HAND_HEAD = struct.Struct(">qqqI")
+_LIST_BODY = struct.Struct(">qqqI")
 _FAILURE_HEAD = struct.Struct(">qHI")
 _SHORT = struct.Struct(">H")
 # How names and errors are written: names of AMQP are any octets, those that are not UTF-8 as lone surrogates.
@@ -411,9 +416,23 @@ def _read_read(data: bytes, at: int, end: int) -> Frame:
     return Read(number, queue_id, selector, flags & _REMOVES != 0, flags & _ONLY_TEXT != 0)
 
 
+def _read_list(data: bytes, at: int, end: int) -> Frame:
+    _finish(at + _LIST_BODY.size, end)
+    return List(*_LIST_BODY.unpack_from(data, at))
+
+
+def _read_listed(data: bytes, at: int, end: int) -> Frame:
+    number, count = _LONG_COUNT.unpack_from(data, at)
+    return Listed(number, _read_deliveries(data, at + _LONG_COUNT.size, end, count))
+
+
 def _read_hand(data: bytes, at: int, end: int) -> Frame:
     number, batch, queue_id, count = _HAND_HEAD.unpack_from(data, at)
-    at += _HAND_HEAD.size
+    return Hand(number, batch, queue_id, _read_deliveries(data, at + _HAND_HEAD.size, end, count))
+
+
+def _read_deliveries(data: bytes, at: int, end: int, count: int) -> list[Deliver]:
+    """Return the messages with which a frame ends."""
     if count * (_DELIVER_HEAD_BYTES + _CONTENT_BYTES) > end - at:
         raise ProtocolError(f"{count} messages in a frame that has {end - at} bytes left")
     messages: list[Deliver] = []
@@ -421,7 +440,7 @@ def _read_hand(data: bytes, at: int, end: int) -> Frame:
         message, at = _read_delivery(data, at, end)
         messages.append(message)
     _finish(at, end)
-    return Hand(number, batch, queue_id, messages)
+    return messages
 
 
 def _read_handed(data: bytes, at: int, end: int) -> Frame:
@@ -464,6 +483,8 @@ _READERS: dict[int, Callable[[bytes, int, int], Frame]] = {
     _HANDED: _read_handed,
     _REPLY: _read_reply,
     _READ: _read_read,
+    _LIST: _read_list,
+    _LISTED: _read_listed,
 }
 
 # How many bytes those frames have at least whose readers begin with a head of several fields.
@@ -623,6 +644,15 @@ def _selector(selector: Selector | None) -> bytes:
         | (_OF_CONTEXT if selector.context is not None else 0)
     )
     return _SELECTOR.pack(flags, selector.order, selector.reader or 0, selector.sender or 0, selector.context or 0)
+
+
+def encode_list(number: int, queue_id: int, after_id: int, limit: int) -> bytes:
+    return _frame(_LIST, _LIST_BODY.pack(number, queue_id, after_id, limit))
+
+
+def encode_listed(number: int, messages: Sequence[Message]) -> bytes:
+    head = _LONG_COUNT.pack(number, len(messages))
+    return _frame(_LISTED, head + b"".join([_delivery(0, message) for message in messages]))
 
 
 def encode_hand(number: int, batch: int, queue_id: int, messages: Sequence[Message]) -> bytes:

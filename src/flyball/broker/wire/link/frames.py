@@ -237,6 +237,24 @@ class Read:
 
 
 @dataclass(slots=True)
+class List:
+    """Asks for the ready messages of a queue with a larger id, oldest first, to look at them."""
+
+    number: int
+    queue_id: int
+    after_id: int
+    limit: int
+
+
+@dataclass(slots=True)
+class Listed:
+    """Some of them, as many as fit into a frame; none if there are no more."""
+
+    number: int
+    messages: list[Deliver]
+
+
+@dataclass(slots=True)
 class Hand:
     """Messages that change over from one member of a clustered queue to another. They are in no store.
 
@@ -283,6 +301,8 @@ Frame = (
     | Get
     | Got
     | Read
+    | List
+    | Listed
     | Hand
     | Handed
     | Reply
