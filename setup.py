@@ -15,9 +15,11 @@ from setuptools import Extension, setup
 HOT_MODULES = (
     "src/flyball/model.py",
     "src/flyball/errors.py",
+    "src/flyball/broker/wire/framing.py",
     "src/flyball/broker/wire/amqp/*.py",
     "src/flyball/broker/wire/amqp/_generated/*.py",
     "src/flyball/broker/wire/link/*.py",
+    "src/flyball/broker/wire/link/_generated/*.py",
     # Not the packets. mypyc takes a dataclass's ClassVar for a field, and they have one: METHOD. It also refuses,
     # when the module is imported, a dataclass with slots=True whose base class is not compiled.
     "src/flyball/broker/wire/telesto/codec.py",

@@ -48,7 +48,7 @@ class LinkSource:
             case 4:
                 prefetch = chance.choice((0.0, 1.0, 2.5, 100.0, 1e308, float("inf")))
                 priority = max(-(1 << 31), min((1 << 31) - 1, values.number(chance)))
-                consume = wire.Consume(self._small(), self._queue(), prefetch, priority, chance.random() < 0.1)
+                consume = wire.Consume(self._small(), self._queue(), prefetch, priority, chance.random() < 0.1, None)
                 return wire.encode_consume(consume)
             case 5 | 6:
                 ids = [self._number() for _ in range(chance.choice((0, 1, 5)))]

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball.broker.wire import telesto as t
+from flyball.broker.wire.telesto._generated.packets import PLAIN_PACKETS
 from flyball.broker.wire.telesto.clustering import CLUSTERING_PACKETS
 from flyball.broker.wire.telesto.extension import EXTENSION_PACKETS
-from flyball.broker.wire.telesto.packets import PLAIN_PACKETS
 from flyball.errors import ProtocolError
 from flyball.model import Queue
 

@@ -251,7 +251,7 @@ def test_a_consumer_number_that_cannot_be_used_ends_the_link(numbers: tuple[int,
             await channel.default_exchange.publish(aio_pika.Message(b"body"), "orders")
             working = made.nodes[0].broker.engine.find_queue("orders")
             assert working is not None
-            consumes = [link.Consume(number, working.queue.id, 10.0, 0, False) for number in numbers]
+            consumes = [link.Consume(number, working.queue.id, 10.0, 0, False, None) for number in numbers]
             answers = await as_node(made, *map(link.encode_consume, consumes), link.encode_request(8, b"{}"))
             assert not [answer for answer in answers if isinstance(answer, link.Failure)]
             # Nobody holds what the link was sent.
@@ -272,7 +272,7 @@ def test_a_message_that_lives_longer_than_64_bits_tell_is_stored_and_delivered()
             assert working is not None
             queue_id = working.queue.id
             content = link.Content(b"body", b"\0\0", b"\0\0", time_us=(1 << 63) - 1)
-            consume = link.Consume(2, queue_id, 10.0, 0, False)
+            consume = link.Consume(2, queue_id, 10.0, 0, False, None)
             answers = await as_node(
                 made,
                 link.encode_put(1, [queue_id], content),

@@ -52,7 +52,6 @@ from flyball.broker.wire.amqp._generated.methods import (
     ExchangeDeleteOk,
     ExchangeUnbind,
     ExchangeUnbindOk,
-    Method,
     QueueBind,
     QueueBindOk,
     QueueDeclare,
@@ -93,6 +92,7 @@ from flyball.broker.wire.amqp.codec import (
     write_origin,
 )
 from flyball.broker.wire.amqp.fields import AmqpError, reply_text, write_longstr
+from flyball.broker.wire.amqp.method import Method
 from flyball.broker.wire.amqp.properties import NO_PROPERTIES, Essentials, Properties, essentials
 from flyball.broker.wire.amqp.tables import (
     EMPTY_TABLE,

@@ -20,7 +20,6 @@ from flyball.broker.wire.amqp._generated.methods import (
     BasicNack,
     BasicPublish,
     BasicReturn,
-    Method,
 )
 from flyball.broker.wire.amqp._generated.reply_codes import ReplyCode
 from flyball.broker.wire.amqp.fields import (
@@ -37,6 +36,8 @@ from flyball.broker.wire.amqp.fields import (
     skip_shortstr,
     write_shortstr,
 )
+from flyball.broker.wire.amqp.method import Method
+from flyball.broker.wire.framing import FrameBuffer
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -209,7 +210,7 @@ class _Content:
         self.body = bytearray()
 
 
-class Decoder:
+class Decoder(FrameBuffer):
     """Turns the bytes of one direction of a connection into commands.
 
     After an AmqpError the stream is lost: every further `next_command` raises it again. `frame_max` and
@@ -218,15 +219,11 @@ class Decoder:
     """
 
     __slots__ = (
-        "_buffer",
         "_contents",
         "_from_server",
         "_last_publish",
         "_last_publish_frame",
-        "_needed",
-        "_offset",
         "_parsers",
-        "_partial",
         "_repeat",
         "_repeat_body_bytes",
         "_started",
@@ -240,6 +237,7 @@ class Decoder:
     )
 
     def __init__(self, frame_max: int, max_body_bytes: int, from_server: bool = False) -> None:
+        super().__init__()
         self.frame_max = frame_max
         self.channel_max = 0
         self.max_body_bytes = max_body_bytes
@@ -255,12 +253,6 @@ class Decoder:
         self._parsers: dict[int, _Parser] = _FROM_SERVER if from_server else _FROM_CLIENT
         # A server answers a protocol header with a method, unless it refuses.
         self._started = from_server
-        # Frames are read from `_buffer`, the caller's own bytes as a rule. A frame that is not complete gathers
-        # in `_partial` until there are `_needed` bytes, so that no byte is copied more than a few times.
-        self._buffer = b""
-        self._offset = 0
-        self._partial = bytearray()
-        self._needed = 0
         self._contents: dict[int, _Content] = {}
         # A publisher repeats itself: the method frame of its last publish, with the end octet, and what was in it;
         # and if two in a row had the same properties, all octets from there to the body.
@@ -269,19 +261,6 @@ class Decoder:
         self._repeat = b""
         self._repeat_body_bytes = 0
 
-    def feed(self, data: bytes) -> None:
-        """Take the bytes that arrived. Cheapest when `next_command` has returned None before."""
-        if self._partial:
-            self._partial += data
-        elif self._offset == len(self._buffer):
-            self._buffer = data
-            self._offset = 0
-        else:
-            self._partial += memoryview(self._buffer)[self._offset :]
-            self._partial += data
-            self._buffer = b""
-            self._offset = 0
-
     @property
     def buffered_bytes(self) -> int:
         """What is kept of commands that are not complete, or not read yet."""
@@ -289,9 +268,7 @@ class Decoder:
 
     def clear(self) -> None:
         """Let go of everything that was fed: nothing more is read from this stream."""
-        self._buffer = b""
-        self._offset = 0
-        self._partial = bytearray()
+        super().clear()
         self._contents.clear()
         self.content_bytes = 0
         self._last_publish = Publish(0, b"", False, False, b"", b"")
@@ -299,11 +276,8 @@ class Decoder:
 
     def next_command(self) -> Command | None:
         """Return the next command, or None until more bytes are fed. Raises AmqpError."""
-        if self._partial:
-            if len(self._partial) < self._needed:
-                return None
-            self._buffer = bytes(self._partial)
-            self._partial = bytearray()
+        if self._partial and not self._gather():
+            return None
         if self._contents or not self._started:
             return self._next_by_frames()
         buffer = self._buffer
@@ -427,13 +401,6 @@ class Decoder:
         self._offset = stop
         self._started = True
         return header
-
-    def _wait(self, needed: int) -> None:
-        """Remember how many bytes the next frame takes; let go of what was read."""
-        self._needed = needed
-        if self._offset == len(self._buffer):
-            self._buffer = b""
-            self._offset = 0
 
     def _take_frame(self, kind: int, channel: int, at: int, end: int) -> Command | None:
         """Take the frame whose payload is at `at`; return the command that is complete with it, if one is."""

@@ -51,10 +51,17 @@ def syntax_error(text: str) -> AmqpError:
     return AmqpError(ReplyCode.SYNTAX_ERROR, text)
 
 
+def wrong_size(size: int, at: int, end: int) -> AmqpError:
+    """Return the error of a frame that does not have `size` octets between `at` and its end."""
+    if end - at < size:
+        return syntax_error("a frame ends before its fields")
+    return syntax_error(f"fields and frame size disagree by {end - at - size} octets")
+
+
 def finish(at: int, end: int) -> None:
     """Raise AmqpError unless the fields end where their frame does."""
     if at != end:
-        raise syntax_error(f"fields and frame size disagree by {end - at} octets")
+        raise wrong_size(0, at, end)
 
 
 def read_octet(data: bytes, at: int, end: int) -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-from flyball.broker.wire.link.codec import encode_hello
-from flyball.broker.wire.link.frames import Hello
+from flyball.broker.wire.link._generated.frames import Hello, encode_hello
 
 _CALLER = b"flyball link: caller"
 _LISTENER = b"flyball link: listener"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from flyball.broker.wire.telesto.fields import INT, finish, read_count, read_string, require, write_string
-from flyball.broker.wire.telesto.packets import Packet, QueueIdPacket
+from flyball.broker.wire.telesto.packet import Packet, QueueIdPacket
 from flyball.broker.wire.telesto.values import DRAFT_MIN_BYTES, WireDraft, read_draft
 
 _BYTE = struct.Struct(">b")

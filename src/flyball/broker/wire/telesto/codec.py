@@ -9,11 +9,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 
+from flyball.broker.wire.framing import FrameBuffer
+from flyball.broker.wire.telesto._generated.packets import PLAIN_PACKETS, Error, ReadMessageResponse, Success
 from flyball.broker.wire.telesto.clustering import CLUSTERING_PACKETS
 from flyball.broker.wire.telesto.extension import EXTENSION_PACKETS, Deliver, Welcome
 from flyball.broker.wire.telesto.fields import FrameTooLarge
 from flyball.broker.wire.telesto.owner import OWNER_PACKETS
-from flyball.broker.wire.telesto.packets import PLAIN_PACKETS, Error, Packet, ReadMessageResponse, Success
+from flyball.broker.wire.telesto.packet import Packet
 from flyball.broker.wire.telesto.values import PLAIN_ERROR_LIMIT, ErrorCode, Record
 from flyball.errors import ProtocolError
 
@@ -70,49 +72,20 @@ _WIDE_FROM_SERVER = _parsers(PLAIN_PACKETS + EXTENSION_PACKETS + CLUSTERING_PACK
 _WIDE_FROM_CLIENT = _WIDE_FROM_SERVER | {Error.METHOD: _parse_error_of_wide_client}
 
 
-class PacketDecoder:
+class PacketDecoder(FrameBuffer):
     """Turns the bytes of one direction of a connection into packets.
 
     After a ProtocolError the stream is lost: every further `next_packet` raises it again.
     """
 
-    __slots__ = ("_buffer", "_frame_max", "_from_server", "_needed", "_offset", "_parsers", "_partial", "_wide")
+    __slots__ = ("_frame_max", "_from_server", "_parsers", "_wide")
 
     def __init__(self, from_server: bool = False) -> None:
+        super().__init__()
         self._from_server = from_server
         self._wide = False
         self._frame_max = 0
         self._parsers: dict[int, _Parser] = _PLAIN_FROM_SERVER if from_server else _PLAIN_FROM_CLIENT
-        # Frames are read from `_buffer`, the caller's own bytes as a rule. A frame that is not complete gathers
-        # in `_partial` until there are `_needed` bytes, so that no byte is copied more than a few times.
-        self._buffer = b""
-        self._offset = 0
-        self._partial = bytearray()
-        self._needed = 0
-
-    def feed(self, data: bytes) -> None:
-        """Take the bytes that arrived. Cheapest when `next_packet` has returned None before."""
-        if self._partial:
-            self._partial += data
-        elif self._offset == len(self._buffer):
-            self._buffer = data
-            self._offset = 0
-        else:
-            self._partial += memoryview(self._buffer)[self._offset :]
-            self._partial += data
-            self._buffer = b""
-            self._offset = 0
-
-    @property
-    def buffered_bytes(self) -> int:
-        """What is kept of frames that are not complete, or not read yet."""
-        return len(self._partial) + len(self._buffer) - self._offset
-
-    def clear(self) -> None:
-        """Let go of everything that was fed: nothing more is read from this stream."""
-        self._buffer = b""
-        self._offset = 0
-        self._partial = bytearray()
 
     def widen(self, frame_max: int) -> None:
         """Read all further bytes, also those already fed, as wide frames of at most `frame_max` bytes in all."""
@@ -123,11 +96,8 @@ class PacketDecoder:
 
     def next_packet(self) -> Packet | None:
         """Return the next packet, or None until more bytes are fed. Raises ProtocolError."""
-        if self._partial:
-            if len(self._partial) < self._needed:
-                return None
-            self._buffer = bytes(self._partial)
-            self._partial = bytearray()
+        if self._partial and not self._gather():
+            return None
         if self._wide:
             return self._next_wide()
         buffer = self._buffer
@@ -170,13 +140,6 @@ class PacketDecoder:
         packet = parse(packet_id, buffer, at, end)
         self._offset = end
         return packet
-
-    def _wait(self, needed: int) -> None:
-        """Remember how many bytes the next frame takes; let go of what was read."""
-        self._needed = needed
-        if self._offset == len(self._buffer):
-            self._buffer = b""
-            self._offset = 0
 
 
 def encode(packet: Packet) -> bytes:

@@ -23,7 +23,7 @@ from flyball.broker.wire.telesto.fields import (
     write_longs,
     write_string,
 )
-from flyball.broker.wire.telesto.packets import ClientIdPacket, Packet, QueueIdPacket
+from flyball.broker.wire.telesto.packet import ClientIdPacket, Packet, QueueIdPacket
 from flyball.broker.wire.telesto.values import (
     DRAFT_MIN_BYTES,
     RECORD_MIN_BYTES,

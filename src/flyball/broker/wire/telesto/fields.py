@@ -25,16 +25,23 @@ class FrameTooLarge(ProtocolError):
     """A packet does not fit into its frame, or a string not into its length field: it was not encoded."""
 
 
+def wrong_size(size: int, at: int, end: int) -> ProtocolError:
+    """Return the error of a packet that does not have `size` bytes between `at` and its end."""
+    if end - at < size:
+        return ProtocolError(f"a packet ends {size - (end - at)} bytes short of its fields")
+    return ProtocolError(f"a packet's fields and its length disagree by {end - at - size} bytes")
+
+
 def require(size: int, at: int, end: int) -> None:
     """Raise ProtocolError unless `size` more bytes are left before `end`."""
     if end - at < size:
-        raise ProtocolError(f"a packet ends {size - (end - at)} bytes short of its fields")
+        raise wrong_size(size, at, end)
 
 
 def finish(at: int, end: int) -> None:
     """Raise ProtocolError unless the fields end where their frame does."""
     if at != end:
-        raise ProtocolError(f"a packet's fields and its length disagree by {end - at} bytes")
+        raise wrong_size(0, at, end)
 
 
 def read_string(data: bytes, at: int, end: int) -> tuple[str, int]:
@@ -81,6 +88,9 @@ def read_count(data: bytes, at: int, end: int, smallest: int) -> int:
 
 def read_ints(data: bytes, at: int, end: int) -> tuple[list[int], int]:
     """Return the array of int at `at`, up to one more than `MAX_COPIES` of it, and where it ends."""
+    # Nearly every put names no further queue: four zero bytes end it.
+    if end - at == 4 and data[at:end] == b"\0\0\0\0":
+        return [], end
     count = read_count(data, at, end, 4)
     at += 4
     if count == 1:

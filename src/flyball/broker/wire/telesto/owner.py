@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from flyball.broker.wire.telesto.fields import INT, finish, read_bytes
-from flyball.broker.wire.telesto.packets import Packet
+from flyball.broker.wire.telesto.packet import Packet
 
 NONCE_BYTES = 32
 

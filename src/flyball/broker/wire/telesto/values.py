@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flyball.broker.wire.telesto.fields import (
@@ -123,6 +124,30 @@ def read_message(data: bytes, at: int, end: int) -> tuple[WireMessage, int]:
     return WireMessage(message_id, queue_id, sender_id, receiver_id, context, priority, arrived_ms, text), stop
 
 
+def write_message(message: WireMessage) -> bytes:
+    return message.pack()
+
+
+def read_messages(data: bytes, at: int, end: int) -> tuple[list[WireMessage], int]:
+    """Return the array of Message at `at` and where it ends."""
+    count = read_count(data, at, end, 31)
+    at += 4
+    messages: list[WireMessage] = []
+    for _ in range(count):
+        message, at = read_message(data, at, end)
+        messages.append(message)
+    return messages, at
+
+
+def write_messages(messages: Sequence[WireMessage]) -> bytes:
+    return INT.pack(len(messages)) + b"".join([message.pack() for message in messages])
+
+
+def is_one(byte: int) -> bool:
+    """Return the boolean that Telesto means by the byte."""
+    return byte == 1
+
+
 def read_queue(data: bytes, at: int, end: int) -> tuple[Queue, int]:
     """Return the Queue at `at` and where it ends."""
     require(6, at, end)
@@ -144,6 +169,10 @@ def read_queues(data: bytes, at: int, end: int) -> tuple[list[Queue], int]:
         queue, at = read_queue(data, at, end)
         queues.append(queue)
     return queues, at
+
+
+def write_queues(queues: Sequence[Queue]) -> bytes:
+    return INT.pack(len(queues)) + b"".join([write_queue(queue) for queue in queues])
 
 
 _CLIENT = struct.Struct(">ib")

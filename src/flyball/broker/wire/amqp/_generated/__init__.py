@@ -1,1 +1,1 @@
-"""Made by scripts/generate-amqp-methods: not to be changed by hand."""
+"""Made by scripts/generate-wire: not to be changed by hand."""

@@ -1,67 +1,42 @@
 """The methods of AMQP 0-9-1 and of RabbitMQ's extensions, one class each.
 
-Made by scripts/generate-amqp-methods from protocol.txt: change that, not this.
+Made by scripts/generate-wire from protocol.txt: change that, not this.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from flyball.broker.wire.amqp.fields import (
-    finish,
     method_frame,
-    read_long,
-    read_longlong,
     read_longstr,
-    read_octet,
-    read_short,
     read_shortstr,
     skip_longstr,
     skip_shortstr,
     write_longstr,
     write_shortstr,
+    wrong_size,
 )
+from flyball.broker.wire.amqp.method import Method
 from flyball.broker.wire.amqp.tables import Value, read_table, write_table
 
-
-class Method:
-    """What all methods have. Two are equal if they are the same method with the same fields."""
-
-    __slots__ = ("channel",)
-
-    CLASS_ID: ClassVar[int] = 0
-    METHOD_ID: ClassVar[int] = 0
-    NAME: ClassVar[str] = ""
-    FIELDS: ClassVar[tuple[str, ...]] = ()
-    """The attributes besides the channel, in the order of the constructor."""
-
-    def __init__(self, channel: int) -> None:
-        self.channel = channel
-
-    @staticmethod
-    def parse(channel: int, data: bytes, at: int, end: int) -> Method:
-        """Return the method whose fields are `data[at:end]`; raises AmqpError if they are not exactly that."""
-        raise NotImplementedError
-
-    def encode(self) -> bytes:
-        """Return the method frame. Content, if the method has it, goes into frames of its own."""
-        raise NotImplementedError
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Method)
-            and type(other) is type(self)
-            and other.channel == self.channel
-            and all(getattr(other, name) == getattr(self, name) for name in self.FIELDS)
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.NAME, self.channel))
-
-    def __repr__(self) -> str:
-        fields = ", ".join([f"{name}={getattr(self, name)!r}" for name in self.FIELDS])
-        return f"<{self.NAME} on channel {self.channel}: {fields}>"
+_U16: Final = struct.Struct(">H")
+_U16_U16: Final = struct.Struct(">HH")
+_U16_U16_U16: Final = struct.Struct(">HHH")
+_U16_U16_U16_U32_U16: Final = struct.Struct(">HHHIH")
+_U16_U16_U32: Final = struct.Struct(">HHI")
+_U16_U16_U32_U16_U8: Final = struct.Struct(">HHIHB")
+_U16_U16_U64_U8: Final = struct.Struct(">HHQB")
+_U16_U16_U8: Final = struct.Struct(">HHB")
+_U16_U16_U8_U8: Final = struct.Struct(">HHBB")
+_U16_U32_U16: Final = struct.Struct(">HIH")
+_U32: Final = struct.Struct(">I")
+_U32_U16_U8: Final = struct.Struct(">IHB")
+_U32_U32: Final = struct.Struct(">II")
+_U64_U8: Final = struct.Struct(">QB")
+_U8: Final = struct.Struct(">B")
+_U8_U8: Final = struct.Struct(">BB")
 
 
 class ConnectionStart(Method):
@@ -96,20 +71,21 @@ class ConnectionStart(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ConnectionStart:
-        version_major = read_octet(data, at, end)
-        at += 1
-        version_minor = read_octet(data, at, end)
-        at += 1
+        if end - at < 2:
+            raise wrong_size(2, at, end)
+        version_major, version_minor = _U8_U8.unpack_from(data, at)
+        at += 2
         server_properties, at = read_table(data, at, end)
         mechanisms, at = read_longstr(data, at, end)
         locales, at = read_longstr(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ConnectionStart(channel, version_major, version_minor, server_properties, mechanisms, locales)
 
     def encode(self) -> bytes:
         return method_frame(
             self.channel,
-            struct.pack(">HHBB", 10, 10, self.version_major, self.version_minor)
+            _U16_U16_U8_U8.pack(10, 10, self.version_major, self.version_minor)
             + write_table(self.server_properties)
             + write_longstr(self.mechanisms)
             + write_longstr(self.locales),
@@ -139,7 +115,8 @@ class ConnectionStartOk(Method):
         mechanism, at = read_shortstr(data, at, end)
         response, at = read_longstr(data, at, end)
         locale, at = read_shortstr(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ConnectionStartOk(channel, client_properties, mechanism, response, locale)
 
     def encode(self) -> bytes:
@@ -168,7 +145,8 @@ class ConnectionSecure(Method):
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ConnectionSecure:
         challenge, at = read_longstr(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ConnectionSecure(channel, challenge)
 
     def encode(self) -> bytes:
@@ -190,7 +168,8 @@ class ConnectionSecureOk(Method):
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ConnectionSecureOk:
         response, at = read_longstr(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ConnectionSecureOk(channel, response)
 
     def encode(self) -> bytes:
@@ -213,18 +192,14 @@ class ConnectionTune(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ConnectionTune:
-        channel_max = read_short(data, at, end)
-        at += 2
-        frame_max = read_long(data, at, end)
-        at += 4
-        heartbeat = read_short(data, at, end)
-        at += 2
-        finish(at, end)
+        if end - at != 8:
+            raise wrong_size(8, at, end)
+        channel_max, frame_max, heartbeat = _U16_U32_U16.unpack_from(data, at)
         return ConnectionTune(channel, channel_max, frame_max, heartbeat)
 
     def encode(self) -> bytes:
         return method_frame(
-            self.channel, struct.pack(">HHHIH", 10, 30, self.channel_max, self.frame_max, self.heartbeat)
+            self.channel, _U16_U16_U16_U32_U16.pack(10, 30, self.channel_max, self.frame_max, self.heartbeat)
         )
 
 
@@ -244,18 +219,14 @@ class ConnectionTuneOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ConnectionTuneOk:
-        channel_max = read_short(data, at, end)
-        at += 2
-        frame_max = read_long(data, at, end)
-        at += 4
-        heartbeat = read_short(data, at, end)
-        at += 2
-        finish(at, end)
+        if end - at != 8:
+            raise wrong_size(8, at, end)
+        channel_max, frame_max, heartbeat = _U16_U32_U16.unpack_from(data, at)
         return ConnectionTuneOk(channel, channel_max, frame_max, heartbeat)
 
     def encode(self) -> bytes:
         return method_frame(
-            self.channel, struct.pack(">HHHIH", 10, 31, self.channel_max, self.frame_max, self.heartbeat)
+            self.channel, _U16_U16_U16_U32_U16.pack(10, 31, self.channel_max, self.frame_max, self.heartbeat)
         )
 
 
@@ -275,8 +246,8 @@ class ConnectionOpen(Method):
     def parse(channel: int, data: bytes, at: int, end: int) -> ConnectionOpen:
         virtual_host, at = read_shortstr(data, at, end)
         at = skip_shortstr(data, at, end)
-        at += 1
-        finish(at, end)
+        if end - at != 1:
+            raise wrong_size(1, at, end)
         return ConnectionOpen(channel, virtual_host)
 
     def encode(self) -> bytes:
@@ -294,7 +265,8 @@ class ConnectionOpenOk(Method):
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ConnectionOpenOk:
         at = skip_shortstr(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ConnectionOpenOk(channel)
 
     def encode(self) -> bytes:
@@ -318,22 +290,22 @@ class ConnectionClose(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ConnectionClose:
-        reply_code = read_short(data, at, end)
+        if end - at < 2:
+            raise wrong_size(2, at, end)
+        reply_code: int = _U16.unpack_from(data, at)[0]
         at += 2
         reply_text, at = read_shortstr(data, at, end)
-        class_id = read_short(data, at, end)
-        at += 2
-        method_id = read_short(data, at, end)
-        at += 2
-        finish(at, end)
+        if end - at != 4:
+            raise wrong_size(4, at, end)
+        class_id, method_id = _U16_U16.unpack_from(data, at)
         return ConnectionClose(channel, reply_code, reply_text, class_id, method_id)
 
     def encode(self) -> bytes:
         return method_frame(
             self.channel,
-            struct.pack(">HHH", 10, 50, self.reply_code)
+            _U16_U16_U16.pack(10, 50, self.reply_code)
             + write_shortstr(self.reply_text)
-            + struct.pack(">HH", self.class_id, self.method_id),
+            + _U16_U16.pack(self.class_id, self.method_id),
         )
 
 
@@ -347,7 +319,8 @@ class ConnectionCloseOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ConnectionCloseOk:
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ConnectionCloseOk(channel)
 
     def encode(self) -> bytes:
@@ -369,7 +342,8 @@ class ConnectionBlocked(Method):
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ConnectionBlocked:
         reason, at = read_shortstr(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ConnectionBlocked(channel, reason)
 
     def encode(self) -> bytes:
@@ -386,7 +360,8 @@ class ConnectionUnblocked(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ConnectionUnblocked:
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ConnectionUnblocked(channel)
 
     def encode(self) -> bytes:
@@ -410,7 +385,8 @@ class ConnectionUpdateSecret(Method):
     def parse(channel: int, data: bytes, at: int, end: int) -> ConnectionUpdateSecret:
         new_secret, at = read_longstr(data, at, end)
         reason, at = read_shortstr(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ConnectionUpdateSecret(channel, new_secret, reason)
 
     def encode(self) -> bytes:
@@ -429,7 +405,8 @@ class ConnectionUpdateSecretOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ConnectionUpdateSecretOk:
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ConnectionUpdateSecretOk(channel)
 
     def encode(self) -> bytes:
@@ -447,7 +424,8 @@ class ChannelOpen(Method):
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ChannelOpen:
         at = skip_shortstr(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ChannelOpen(channel)
 
     def encode(self) -> bytes:
@@ -465,7 +443,8 @@ class ChannelOpenOk(Method):
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ChannelOpenOk:
         at = skip_longstr(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ChannelOpenOk(channel)
 
     def encode(self) -> bytes:
@@ -486,14 +465,14 @@ class ChannelFlow(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ChannelFlow:
-        bits = read_octet(data, at, end)
-        at += 1
-        active = bits & 1 != 0
-        finish(at, end)
+        if end - at != 1:
+            raise wrong_size(1, at, end)
+        bits_0: int = _U8.unpack_from(data, at)[0]
+        active = bits_0 & 1 != 0
         return ChannelFlow(channel, active)
 
     def encode(self) -> bytes:
-        return method_frame(self.channel, struct.pack(">HHB", 20, 20, self.active))
+        return method_frame(self.channel, _U16_U16_U8.pack(20, 20, self.active))
 
 
 class ChannelFlowOk(Method):
@@ -510,14 +489,14 @@ class ChannelFlowOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ChannelFlowOk:
-        bits = read_octet(data, at, end)
-        at += 1
-        active = bits & 1 != 0
-        finish(at, end)
+        if end - at != 1:
+            raise wrong_size(1, at, end)
+        bits_0: int = _U8.unpack_from(data, at)[0]
+        active = bits_0 & 1 != 0
         return ChannelFlowOk(channel, active)
 
     def encode(self) -> bytes:
-        return method_frame(self.channel, struct.pack(">HHB", 20, 21, self.active))
+        return method_frame(self.channel, _U16_U16_U8.pack(20, 21, self.active))
 
 
 class ChannelClose(Method):
@@ -537,22 +516,22 @@ class ChannelClose(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ChannelClose:
-        reply_code = read_short(data, at, end)
+        if end - at < 2:
+            raise wrong_size(2, at, end)
+        reply_code: int = _U16.unpack_from(data, at)[0]
         at += 2
         reply_text, at = read_shortstr(data, at, end)
-        class_id = read_short(data, at, end)
-        at += 2
-        method_id = read_short(data, at, end)
-        at += 2
-        finish(at, end)
+        if end - at != 4:
+            raise wrong_size(4, at, end)
+        class_id, method_id = _U16_U16.unpack_from(data, at)
         return ChannelClose(channel, reply_code, reply_text, class_id, method_id)
 
     def encode(self) -> bytes:
         return method_frame(
             self.channel,
-            struct.pack(">HHH", 20, 40, self.reply_code)
+            _U16_U16_U16.pack(20, 40, self.reply_code)
             + write_shortstr(self.reply_text)
-            + struct.pack(">HH", self.class_id, self.method_id),
+            + _U16_U16.pack(self.class_id, self.method_id),
         )
 
 
@@ -566,7 +545,8 @@ class ChannelCloseOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ChannelCloseOk:
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ChannelCloseOk(channel)
 
     def encode(self) -> bytes:
@@ -595,14 +575,14 @@ class AccessRequest(Method):
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> AccessRequest:
         realm, at = read_shortstr(data, at, end)
-        bits = read_octet(data, at, end)
-        at += 1
-        exclusive = bits & 1 != 0
-        passive = bits & 2 != 0
-        active = bits & 4 != 0
-        write = bits & 8 != 0
-        read = bits & 16 != 0
-        finish(at, end)
+        if end - at != 1:
+            raise wrong_size(1, at, end)
+        bits_0: int = _U8.unpack_from(data, at)[0]
+        exclusive = bits_0 & 1 != 0
+        passive = bits_0 & 2 != 0
+        active = bits_0 & 4 != 0
+        write = bits_0 & 8 != 0
+        read = bits_0 & 16 != 0
         return AccessRequest(channel, realm, exclusive, passive, active, write, read)
 
     def encode(self) -> bytes:
@@ -610,9 +590,7 @@ class AccessRequest(Method):
             self.channel,
             b"\x00\x1e\x00\x0a"
             + write_shortstr(self.realm)
-            + struct.pack(
-                ">B", self.exclusive | self.passive << 1 | self.active << 2 | self.write << 3 | self.read << 4
-            ),
+            + _U8.pack(self.exclusive | self.passive << 1 | self.active << 2 | self.write << 3 | self.read << 4),
         )
 
 
@@ -630,13 +608,13 @@ class AccessRequestOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> AccessRequestOk:
-        ticket = read_short(data, at, end)
-        at += 2
-        finish(at, end)
+        if end - at != 2:
+            raise wrong_size(2, at, end)
+        ticket: int = _U16.unpack_from(data, at)[0]
         return AccessRequestOk(channel, ticket)
 
     def encode(self) -> bytes:
-        return method_frame(self.channel, struct.pack(">HHH", 30, 11, self.ticket))
+        return method_frame(self.channel, _U16_U16_U16.pack(30, 11, self.ticket))
 
 
 class ExchangeDeclare(Method):
@@ -680,18 +658,23 @@ class ExchangeDeclare(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ExchangeDeclare:
+        if end - at < 2:
+            raise wrong_size(2, at, end)
         at += 2
         exchange, at = read_shortstr(data, at, end)
         type, at = read_shortstr(data, at, end)
-        bits = read_octet(data, at, end)
+        if end - at < 1:
+            raise wrong_size(1, at, end)
+        bits_0: int = _U8.unpack_from(data, at)[0]
         at += 1
-        passive = bits & 1 != 0
-        durable = bits & 2 != 0
-        auto_delete = bits & 4 != 0
-        internal = bits & 8 != 0
-        no_wait = bits & 16 != 0
+        passive = bits_0 & 1 != 0
+        durable = bits_0 & 2 != 0
+        auto_delete = bits_0 & 4 != 0
+        internal = bits_0 & 8 != 0
+        no_wait = bits_0 & 16 != 0
         arguments, at = read_table(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ExchangeDeclare(channel, exchange, type, passive, durable, auto_delete, internal, no_wait, arguments)
 
     def encode(self) -> bytes:
@@ -700,9 +683,8 @@ class ExchangeDeclare(Method):
             b"\x00\x28\x00\x0a\x00\x00"
             + write_shortstr(self.exchange)
             + write_shortstr(self.type)
-            + struct.pack(
-                ">B",
-                self.passive | self.durable << 1 | self.auto_delete << 2 | self.internal << 3 | self.no_wait << 4,
+            + _U8.pack(
+                self.passive | self.durable << 1 | self.auto_delete << 2 | self.internal << 3 | self.no_wait << 4
             )
             + write_table(self.arguments),
         )
@@ -718,7 +700,8 @@ class ExchangeDeclareOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ExchangeDeclareOk:
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ExchangeDeclareOk(channel)
 
     def encode(self) -> bytes:
@@ -741,13 +724,15 @@ class ExchangeDelete(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ExchangeDelete:
+        if end - at < 2:
+            raise wrong_size(2, at, end)
         at += 2
         exchange, at = read_shortstr(data, at, end)
-        bits = read_octet(data, at, end)
-        at += 1
-        if_unused = bits & 1 != 0
-        no_wait = bits & 2 != 0
-        finish(at, end)
+        if end - at != 1:
+            raise wrong_size(1, at, end)
+        bits_0: int = _U8.unpack_from(data, at)[0]
+        if_unused = bits_0 & 1 != 0
+        no_wait = bits_0 & 2 != 0
         return ExchangeDelete(channel, exchange, if_unused, no_wait)
 
     def encode(self) -> bytes:
@@ -755,7 +740,7 @@ class ExchangeDelete(Method):
             self.channel,
             b"\x00\x28\x00\x14\x00\x00"
             + write_shortstr(self.exchange)
-            + struct.pack(">B", self.if_unused | self.no_wait << 1),
+            + _U8.pack(self.if_unused | self.no_wait << 1),
         )
 
 
@@ -769,7 +754,8 @@ class ExchangeDeleteOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ExchangeDeleteOk:
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ExchangeDeleteOk(channel)
 
     def encode(self) -> bytes:
@@ -802,15 +788,20 @@ class ExchangeBind(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ExchangeBind:
+        if end - at < 2:
+            raise wrong_size(2, at, end)
         at += 2
         destination, at = read_shortstr(data, at, end)
         source, at = read_shortstr(data, at, end)
         routing_key, at = read_shortstr(data, at, end)
-        bits = read_octet(data, at, end)
+        if end - at < 1:
+            raise wrong_size(1, at, end)
+        bits_0: int = _U8.unpack_from(data, at)[0]
         at += 1
-        no_wait = bits & 1 != 0
+        no_wait = bits_0 & 1 != 0
         arguments, at = read_table(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ExchangeBind(channel, destination, source, routing_key, no_wait, arguments)
 
     def encode(self) -> bytes:
@@ -820,7 +811,7 @@ class ExchangeBind(Method):
             + write_shortstr(self.destination)
             + write_shortstr(self.source)
             + write_shortstr(self.routing_key)
-            + struct.pack(">B", self.no_wait)
+            + _U8.pack(self.no_wait)
             + write_table(self.arguments),
         )
 
@@ -835,7 +826,8 @@ class ExchangeBindOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ExchangeBindOk:
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ExchangeBindOk(channel)
 
     def encode(self) -> bytes:
@@ -868,15 +860,20 @@ class ExchangeUnbind(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ExchangeUnbind:
+        if end - at < 2:
+            raise wrong_size(2, at, end)
         at += 2
         destination, at = read_shortstr(data, at, end)
         source, at = read_shortstr(data, at, end)
         routing_key, at = read_shortstr(data, at, end)
-        bits = read_octet(data, at, end)
+        if end - at < 1:
+            raise wrong_size(1, at, end)
+        bits_0: int = _U8.unpack_from(data, at)[0]
         at += 1
-        no_wait = bits & 1 != 0
+        no_wait = bits_0 & 1 != 0
         arguments, at = read_table(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ExchangeUnbind(channel, destination, source, routing_key, no_wait, arguments)
 
     def encode(self) -> bytes:
@@ -886,7 +883,7 @@ class ExchangeUnbind(Method):
             + write_shortstr(self.destination)
             + write_shortstr(self.source)
             + write_shortstr(self.routing_key)
-            + struct.pack(">B", self.no_wait)
+            + _U8.pack(self.no_wait)
             + write_table(self.arguments),
         )
 
@@ -901,7 +898,8 @@ class ExchangeUnbindOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ExchangeUnbindOk:
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ExchangeUnbindOk(channel)
 
     def encode(self) -> bytes:
@@ -946,17 +944,22 @@ class QueueDeclare(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> QueueDeclare:
+        if end - at < 2:
+            raise wrong_size(2, at, end)
         at += 2
         queue, at = read_shortstr(data, at, end)
-        bits = read_octet(data, at, end)
+        if end - at < 1:
+            raise wrong_size(1, at, end)
+        bits_0: int = _U8.unpack_from(data, at)[0]
         at += 1
-        passive = bits & 1 != 0
-        durable = bits & 2 != 0
-        exclusive = bits & 4 != 0
-        auto_delete = bits & 8 != 0
-        no_wait = bits & 16 != 0
+        passive = bits_0 & 1 != 0
+        durable = bits_0 & 2 != 0
+        exclusive = bits_0 & 4 != 0
+        auto_delete = bits_0 & 8 != 0
+        no_wait = bits_0 & 16 != 0
         arguments, at = read_table(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return QueueDeclare(channel, queue, passive, durable, exclusive, auto_delete, no_wait, arguments)
 
     def encode(self) -> bytes:
@@ -964,9 +967,8 @@ class QueueDeclare(Method):
             self.channel,
             b"\x00\x32\x00\x0a\x00\x00"
             + write_shortstr(self.queue)
-            + struct.pack(
-                ">B",
-                self.passive | self.durable << 1 | self.exclusive << 2 | self.auto_delete << 3 | self.no_wait << 4,
+            + _U8.pack(
+                self.passive | self.durable << 1 | self.exclusive << 2 | self.auto_delete << 3 | self.no_wait << 4
             )
             + write_table(self.arguments),
         )
@@ -989,19 +991,15 @@ class QueueDeclareOk(Method):
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> QueueDeclareOk:
         queue, at = read_shortstr(data, at, end)
-        message_count = read_long(data, at, end)
-        at += 4
-        consumer_count = read_long(data, at, end)
-        at += 4
-        finish(at, end)
+        if end - at != 8:
+            raise wrong_size(8, at, end)
+        message_count, consumer_count = _U32_U32.unpack_from(data, at)
         return QueueDeclareOk(channel, queue, message_count, consumer_count)
 
     def encode(self) -> bytes:
         return method_frame(
             self.channel,
-            b"\x00\x32\x00\x0b"
-            + write_shortstr(self.queue)
-            + struct.pack(">II", self.message_count, self.consumer_count),
+            b"\x00\x32\x00\x0b" + write_shortstr(self.queue) + _U32_U32.pack(self.message_count, self.consumer_count),
         )
 
 
@@ -1025,15 +1023,20 @@ class QueueBind(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> QueueBind:
+        if end - at < 2:
+            raise wrong_size(2, at, end)
         at += 2
         queue, at = read_shortstr(data, at, end)
         exchange, at = read_shortstr(data, at, end)
         routing_key, at = read_shortstr(data, at, end)
-        bits = read_octet(data, at, end)
+        if end - at < 1:
+            raise wrong_size(1, at, end)
+        bits_0: int = _U8.unpack_from(data, at)[0]
         at += 1
-        no_wait = bits & 1 != 0
+        no_wait = bits_0 & 1 != 0
         arguments, at = read_table(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return QueueBind(channel, queue, exchange, routing_key, no_wait, arguments)
 
     def encode(self) -> bytes:
@@ -1043,7 +1046,7 @@ class QueueBind(Method):
             + write_shortstr(self.queue)
             + write_shortstr(self.exchange)
             + write_shortstr(self.routing_key)
-            + struct.pack(">B", self.no_wait)
+            + _U8.pack(self.no_wait)
             + write_table(self.arguments),
         )
 
@@ -1058,7 +1061,8 @@ class QueueBindOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> QueueBindOk:
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return QueueBindOk(channel)
 
     def encode(self) -> bytes:
@@ -1080,17 +1084,19 @@ class QueuePurge(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> QueuePurge:
+        if end - at < 2:
+            raise wrong_size(2, at, end)
         at += 2
         queue, at = read_shortstr(data, at, end)
-        bits = read_octet(data, at, end)
-        at += 1
-        no_wait = bits & 1 != 0
-        finish(at, end)
+        if end - at != 1:
+            raise wrong_size(1, at, end)
+        bits_0: int = _U8.unpack_from(data, at)[0]
+        no_wait = bits_0 & 1 != 0
         return QueuePurge(channel, queue, no_wait)
 
     def encode(self) -> bytes:
         return method_frame(
-            self.channel, b"\x00\x32\x00\x1e\x00\x00" + write_shortstr(self.queue) + struct.pack(">B", self.no_wait)
+            self.channel, b"\x00\x32\x00\x1e\x00\x00" + write_shortstr(self.queue) + _U8.pack(self.no_wait)
         )
 
 
@@ -1108,13 +1114,13 @@ class QueuePurgeOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> QueuePurgeOk:
-        message_count = read_long(data, at, end)
-        at += 4
-        finish(at, end)
+        if end - at != 4:
+            raise wrong_size(4, at, end)
+        message_count: int = _U32.unpack_from(data, at)[0]
         return QueuePurgeOk(channel, message_count)
 
     def encode(self) -> bytes:
-        return method_frame(self.channel, struct.pack(">HHI", 50, 31, self.message_count))
+        return method_frame(self.channel, _U16_U16_U32.pack(50, 31, self.message_count))
 
 
 class QueueDelete(Method):
@@ -1134,14 +1140,16 @@ class QueueDelete(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> QueueDelete:
+        if end - at < 2:
+            raise wrong_size(2, at, end)
         at += 2
         queue, at = read_shortstr(data, at, end)
-        bits = read_octet(data, at, end)
-        at += 1
-        if_unused = bits & 1 != 0
-        if_empty = bits & 2 != 0
-        no_wait = bits & 4 != 0
-        finish(at, end)
+        if end - at != 1:
+            raise wrong_size(1, at, end)
+        bits_0: int = _U8.unpack_from(data, at)[0]
+        if_unused = bits_0 & 1 != 0
+        if_empty = bits_0 & 2 != 0
+        no_wait = bits_0 & 4 != 0
         return QueueDelete(channel, queue, if_unused, if_empty, no_wait)
 
     def encode(self) -> bytes:
@@ -1149,7 +1157,7 @@ class QueueDelete(Method):
             self.channel,
             b"\x00\x32\x00\x28\x00\x00"
             + write_shortstr(self.queue)
-            + struct.pack(">B", self.if_unused | self.if_empty << 1 | self.no_wait << 2),
+            + _U8.pack(self.if_unused | self.if_empty << 1 | self.no_wait << 2),
         )
 
 
@@ -1167,13 +1175,13 @@ class QueueDeleteOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> QueueDeleteOk:
-        message_count = read_long(data, at, end)
-        at += 4
-        finish(at, end)
+        if end - at != 4:
+            raise wrong_size(4, at, end)
+        message_count: int = _U32.unpack_from(data, at)[0]
         return QueueDeleteOk(channel, message_count)
 
     def encode(self) -> bytes:
-        return method_frame(self.channel, struct.pack(">HHI", 50, 41, self.message_count))
+        return method_frame(self.channel, _U16_U16_U32.pack(50, 41, self.message_count))
 
 
 class QueueUnbind(Method):
@@ -1195,12 +1203,15 @@ class QueueUnbind(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> QueueUnbind:
+        if end - at < 2:
+            raise wrong_size(2, at, end)
         at += 2
         queue, at = read_shortstr(data, at, end)
         exchange, at = read_shortstr(data, at, end)
         routing_key, at = read_shortstr(data, at, end)
         arguments, at = read_table(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return QueueUnbind(channel, queue, exchange, routing_key, arguments)
 
     def encode(self) -> bytes:
@@ -1224,7 +1235,8 @@ class QueueUnbindOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> QueueUnbindOk:
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return QueueUnbindOk(channel)
 
     def encode(self) -> bytes:
@@ -1247,19 +1259,15 @@ class BasicQos(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> BasicQos:
-        prefetch_size = read_long(data, at, end)
-        at += 4
-        prefetch_count = read_short(data, at, end)
-        at += 2
-        bits = read_octet(data, at, end)
-        at += 1
-        global_ = bits & 1 != 0
-        finish(at, end)
+        if end - at != 7:
+            raise wrong_size(7, at, end)
+        prefetch_size, prefetch_count, bits_2 = _U32_U16_U8.unpack_from(data, at)
+        global_ = bits_2 & 1 != 0
         return BasicQos(channel, prefetch_size, prefetch_count, global_)
 
     def encode(self) -> bytes:
         return method_frame(
-            self.channel, struct.pack(">HHIHB", 60, 10, self.prefetch_size, self.prefetch_count, self.global_)
+            self.channel, _U16_U16_U32_U16_U8.pack(60, 10, self.prefetch_size, self.prefetch_count, self.global_)
         )
 
 
@@ -1273,7 +1281,8 @@ class BasicQosOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> BasicQosOk:
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return BasicQosOk(channel)
 
     def encode(self) -> bytes:
@@ -1318,17 +1327,22 @@ class BasicConsume(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> BasicConsume:
+        if end - at < 2:
+            raise wrong_size(2, at, end)
         at += 2
         queue, at = read_shortstr(data, at, end)
         consumer_tag, at = read_shortstr(data, at, end)
-        bits = read_octet(data, at, end)
+        if end - at < 1:
+            raise wrong_size(1, at, end)
+        bits_0: int = _U8.unpack_from(data, at)[0]
         at += 1
-        no_local = bits & 1 != 0
-        no_ack = bits & 2 != 0
-        exclusive = bits & 4 != 0
-        no_wait = bits & 8 != 0
+        no_local = bits_0 & 1 != 0
+        no_ack = bits_0 & 2 != 0
+        exclusive = bits_0 & 4 != 0
+        no_wait = bits_0 & 8 != 0
         arguments, at = read_table(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return BasicConsume(channel, queue, consumer_tag, no_local, no_ack, exclusive, no_wait, arguments)
 
     def encode(self) -> bytes:
@@ -1337,7 +1351,7 @@ class BasicConsume(Method):
             b"\x00\x3c\x00\x14\x00\x00"
             + write_shortstr(self.queue)
             + write_shortstr(self.consumer_tag)
-            + struct.pack(">B", self.no_local | self.no_ack << 1 | self.exclusive << 2 | self.no_wait << 3)
+            + _U8.pack(self.no_local | self.no_ack << 1 | self.exclusive << 2 | self.no_wait << 3)
             + write_table(self.arguments),
         )
 
@@ -1357,7 +1371,8 @@ class BasicConsumeOk(Method):
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> BasicConsumeOk:
         consumer_tag, at = read_shortstr(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return BasicConsumeOk(channel, consumer_tag)
 
     def encode(self) -> bytes:
@@ -1380,15 +1395,15 @@ class BasicCancel(Method):
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> BasicCancel:
         consumer_tag, at = read_shortstr(data, at, end)
-        bits = read_octet(data, at, end)
-        at += 1
-        no_wait = bits & 1 != 0
-        finish(at, end)
+        if end - at != 1:
+            raise wrong_size(1, at, end)
+        bits_0: int = _U8.unpack_from(data, at)[0]
+        no_wait = bits_0 & 1 != 0
         return BasicCancel(channel, consumer_tag, no_wait)
 
     def encode(self) -> bytes:
         return method_frame(
-            self.channel, b"\x00\x3c\x00\x1e" + write_shortstr(self.consumer_tag) + struct.pack(">B", self.no_wait)
+            self.channel, b"\x00\x3c\x00\x1e" + write_shortstr(self.consumer_tag) + _U8.pack(self.no_wait)
         )
 
 
@@ -1407,7 +1422,8 @@ class BasicCancelOk(Method):
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> BasicCancelOk:
         consumer_tag, at = read_shortstr(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return BasicCancelOk(channel, consumer_tag)
 
     def encode(self) -> bytes:
@@ -1442,14 +1458,16 @@ class BasicPublish(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> BasicPublish:
+        if end - at < 2:
+            raise wrong_size(2, at, end)
         at += 2
         exchange, at = read_shortstr(data, at, end)
         routing_key, at = read_shortstr(data, at, end)
-        bits = read_octet(data, at, end)
-        at += 1
-        mandatory = bits & 1 != 0
-        immediate = bits & 2 != 0
-        finish(at, end)
+        if end - at != 1:
+            raise wrong_size(1, at, end)
+        bits_0: int = _U8.unpack_from(data, at)[0]
+        mandatory = bits_0 & 1 != 0
+        immediate = bits_0 & 2 != 0
         return BasicPublish(channel, exchange, routing_key, mandatory, immediate)
 
     def encode(self) -> bytes:
@@ -1458,7 +1476,7 @@ class BasicPublish(Method):
             b"\x00\x3c\x00\x28\x00\x00"
             + write_shortstr(self.exchange)
             + write_shortstr(self.routing_key)
-            + struct.pack(">B", self.mandatory | self.immediate << 1),
+            + _U8.pack(self.mandatory | self.immediate << 1),
         )
 
 
@@ -1490,18 +1508,21 @@ class BasicReturn(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> BasicReturn:
-        reply_code = read_short(data, at, end)
+        if end - at < 2:
+            raise wrong_size(2, at, end)
+        reply_code: int = _U16.unpack_from(data, at)[0]
         at += 2
         reply_text, at = read_shortstr(data, at, end)
         exchange, at = read_shortstr(data, at, end)
         routing_key, at = read_shortstr(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return BasicReturn(channel, reply_code, reply_text, exchange, routing_key)
 
     def encode(self) -> bytes:
         return method_frame(
             self.channel,
-            struct.pack(">HHH", 60, 50, self.reply_code)
+            _U16_U16_U16.pack(60, 50, self.reply_code)
             + write_shortstr(self.reply_text)
             + write_shortstr(self.exchange)
             + write_shortstr(self.routing_key),
@@ -1547,14 +1568,15 @@ class BasicDeliver(Method):
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> BasicDeliver:
         consumer_tag, at = read_shortstr(data, at, end)
-        delivery_tag = read_longlong(data, at, end)
-        at += 8
-        bits = read_octet(data, at, end)
-        at += 1
-        redelivered = bits & 1 != 0
+        if end - at < 9:
+            raise wrong_size(9, at, end)
+        delivery_tag, bits_1 = _U64_U8.unpack_from(data, at)
+        at += 9
+        redelivered = bits_1 & 1 != 0
         exchange, at = read_shortstr(data, at, end)
         routing_key, at = read_shortstr(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return BasicDeliver(channel, consumer_tag, delivery_tag, redelivered, exchange, routing_key)
 
     def encode(self) -> bytes:
@@ -1562,7 +1584,7 @@ class BasicDeliver(Method):
             self.channel,
             b"\x00\x3c\x00\x3c"
             + write_shortstr(self.consumer_tag)
-            + struct.pack(">QB", self.delivery_tag, self.redelivered)
+            + _U64_U8.pack(self.delivery_tag, self.redelivered)
             + write_shortstr(self.exchange)
             + write_shortstr(self.routing_key),
         )
@@ -1583,17 +1605,19 @@ class BasicGet(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> BasicGet:
+        if end - at < 2:
+            raise wrong_size(2, at, end)
         at += 2
         queue, at = read_shortstr(data, at, end)
-        bits = read_octet(data, at, end)
-        at += 1
-        no_ack = bits & 1 != 0
-        finish(at, end)
+        if end - at != 1:
+            raise wrong_size(1, at, end)
+        bits_0: int = _U8.unpack_from(data, at)[0]
+        no_ack = bits_0 & 1 != 0
         return BasicGet(channel, queue, no_ack)
 
     def encode(self) -> bytes:
         return method_frame(
-            self.channel, b"\x00\x3c\x00\x46\x00\x00" + write_shortstr(self.queue) + struct.pack(">B", self.no_ack)
+            self.channel, b"\x00\x3c\x00\x46\x00\x00" + write_shortstr(self.queue) + _U8.pack(self.no_ack)
         )
 
 
@@ -1635,25 +1659,25 @@ class BasicGetOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> BasicGetOk:
-        delivery_tag = read_longlong(data, at, end)
-        at += 8
-        bits = read_octet(data, at, end)
-        at += 1
-        redelivered = bits & 1 != 0
+        if end - at < 9:
+            raise wrong_size(9, at, end)
+        delivery_tag, bits_1 = _U64_U8.unpack_from(data, at)
+        at += 9
+        redelivered = bits_1 & 1 != 0
         exchange, at = read_shortstr(data, at, end)
         routing_key, at = read_shortstr(data, at, end)
-        message_count = read_long(data, at, end)
-        at += 4
-        finish(at, end)
+        if end - at != 4:
+            raise wrong_size(4, at, end)
+        message_count: int = _U32.unpack_from(data, at)[0]
         return BasicGetOk(channel, delivery_tag, redelivered, exchange, routing_key, message_count)
 
     def encode(self) -> bytes:
         return method_frame(
             self.channel,
-            struct.pack(">HHQB", 60, 71, self.delivery_tag, self.redelivered)
+            _U16_U16_U64_U8.pack(60, 71, self.delivery_tag, self.redelivered)
             + write_shortstr(self.exchange)
             + write_shortstr(self.routing_key)
-            + struct.pack(">I", self.message_count),
+            + _U32.pack(self.message_count),
         )
 
 
@@ -1668,7 +1692,8 @@ class BasicGetEmpty(Method):
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> BasicGetEmpty:
         at = skip_shortstr(data, at, end)
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return BasicGetEmpty(channel)
 
     def encode(self) -> bytes:
@@ -1690,16 +1715,14 @@ class BasicAck(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> BasicAck:
-        delivery_tag = read_longlong(data, at, end)
-        at += 8
-        bits = read_octet(data, at, end)
-        at += 1
-        multiple = bits & 1 != 0
-        finish(at, end)
+        if end - at != 9:
+            raise wrong_size(9, at, end)
+        delivery_tag, bits_1 = _U64_U8.unpack_from(data, at)
+        multiple = bits_1 & 1 != 0
         return BasicAck(channel, delivery_tag, multiple)
 
     def encode(self) -> bytes:
-        return method_frame(self.channel, struct.pack(">HHQB", 60, 80, self.delivery_tag, self.multiple))
+        return method_frame(self.channel, _U16_U16_U64_U8.pack(60, 80, self.delivery_tag, self.multiple))
 
 
 class BasicReject(Method):
@@ -1717,16 +1740,14 @@ class BasicReject(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> BasicReject:
-        delivery_tag = read_longlong(data, at, end)
-        at += 8
-        bits = read_octet(data, at, end)
-        at += 1
-        requeue = bits & 1 != 0
-        finish(at, end)
+        if end - at != 9:
+            raise wrong_size(9, at, end)
+        delivery_tag, bits_1 = _U64_U8.unpack_from(data, at)
+        requeue = bits_1 & 1 != 0
         return BasicReject(channel, delivery_tag, requeue)
 
     def encode(self) -> bytes:
-        return method_frame(self.channel, struct.pack(">HHQB", 60, 90, self.delivery_tag, self.requeue))
+        return method_frame(self.channel, _U16_U16_U64_U8.pack(60, 90, self.delivery_tag, self.requeue))
 
 
 class BasicRecoverAsync(Method):
@@ -1743,14 +1764,14 @@ class BasicRecoverAsync(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> BasicRecoverAsync:
-        bits = read_octet(data, at, end)
-        at += 1
-        requeue = bits & 1 != 0
-        finish(at, end)
+        if end - at != 1:
+            raise wrong_size(1, at, end)
+        bits_0: int = _U8.unpack_from(data, at)[0]
+        requeue = bits_0 & 1 != 0
         return BasicRecoverAsync(channel, requeue)
 
     def encode(self) -> bytes:
-        return method_frame(self.channel, struct.pack(">HHB", 60, 100, self.requeue))
+        return method_frame(self.channel, _U16_U16_U8.pack(60, 100, self.requeue))
 
 
 class BasicRecover(Method):
@@ -1767,14 +1788,14 @@ class BasicRecover(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> BasicRecover:
-        bits = read_octet(data, at, end)
-        at += 1
-        requeue = bits & 1 != 0
-        finish(at, end)
+        if end - at != 1:
+            raise wrong_size(1, at, end)
+        bits_0: int = _U8.unpack_from(data, at)[0]
+        requeue = bits_0 & 1 != 0
         return BasicRecover(channel, requeue)
 
     def encode(self) -> bytes:
-        return method_frame(self.channel, struct.pack(">HHB", 60, 110, self.requeue))
+        return method_frame(self.channel, _U16_U16_U8.pack(60, 110, self.requeue))
 
 
 class BasicRecoverOk(Method):
@@ -1787,7 +1808,8 @@ class BasicRecoverOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> BasicRecoverOk:
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return BasicRecoverOk(channel)
 
     def encode(self) -> bytes:
@@ -1810,18 +1832,16 @@ class BasicNack(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> BasicNack:
-        delivery_tag = read_longlong(data, at, end)
-        at += 8
-        bits = read_octet(data, at, end)
-        at += 1
-        multiple = bits & 1 != 0
-        requeue = bits & 2 != 0
-        finish(at, end)
+        if end - at != 9:
+            raise wrong_size(9, at, end)
+        delivery_tag, bits_1 = _U64_U8.unpack_from(data, at)
+        multiple = bits_1 & 1 != 0
+        requeue = bits_1 & 2 != 0
         return BasicNack(channel, delivery_tag, multiple, requeue)
 
     def encode(self) -> bytes:
         return method_frame(
-            self.channel, struct.pack(">HHQB", 60, 120, self.delivery_tag, self.multiple | self.requeue << 1)
+            self.channel, _U16_U16_U64_U8.pack(60, 120, self.delivery_tag, self.multiple | self.requeue << 1)
         )
 
 
@@ -1839,14 +1859,14 @@ class ConfirmSelect(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ConfirmSelect:
-        bits = read_octet(data, at, end)
-        at += 1
-        no_wait = bits & 1 != 0
-        finish(at, end)
+        if end - at != 1:
+            raise wrong_size(1, at, end)
+        bits_0: int = _U8.unpack_from(data, at)[0]
+        no_wait = bits_0 & 1 != 0
         return ConfirmSelect(channel, no_wait)
 
     def encode(self) -> bytes:
-        return method_frame(self.channel, struct.pack(">HHB", 85, 10, self.no_wait))
+        return method_frame(self.channel, _U16_U16_U8.pack(85, 10, self.no_wait))
 
 
 class ConfirmSelectOk(Method):
@@ -1859,7 +1879,8 @@ class ConfirmSelectOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> ConfirmSelectOk:
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return ConfirmSelectOk(channel)
 
     def encode(self) -> bytes:
@@ -1876,7 +1897,8 @@ class TxSelect(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> TxSelect:
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return TxSelect(channel)
 
     def encode(self) -> bytes:
@@ -1893,7 +1915,8 @@ class TxSelectOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> TxSelectOk:
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return TxSelectOk(channel)
 
     def encode(self) -> bytes:
@@ -1910,7 +1933,8 @@ class TxCommit(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> TxCommit:
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return TxCommit(channel)
 
     def encode(self) -> bytes:
@@ -1927,7 +1951,8 @@ class TxCommitOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> TxCommitOk:
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return TxCommitOk(channel)
 
     def encode(self) -> bytes:
@@ -1944,7 +1969,8 @@ class TxRollback(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> TxRollback:
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return TxRollback(channel)
 
     def encode(self) -> bytes:
@@ -1961,13 +1987,15 @@ class TxRollbackOk(Method):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> TxRollbackOk:
-        finish(at, end)
+        if at != end:
+            raise wrong_size(0, at, end)
         return TxRollbackOk(channel)
 
     def encode(self) -> bytes:
         return method_frame(self.channel, b"\x00\x5a\x00\x1f")
 
 
+# All methods, by class_id << 16 | method_id.
 METHODS: dict[int, type[Method]] = {
     0x000A000A: ConnectionStart,
     0x000A000B: ConnectionStartOk,
@@ -2036,9 +2064,9 @@ METHODS: dict[int, type[Method]] = {
     0x005A001E: TxRollback,
     0x005A001F: TxRollbackOk,
 }
-"""All methods, by class_id << 16 | method_id."""
 
 
+# Those that a client sends.
 CLIENT_METHODS: dict[int, type[Method]] = {
     0x000A000B: ConnectionStartOk,
     0x000A0015: ConnectionSecureOk,
@@ -2078,9 +2106,9 @@ CLIENT_METHODS: dict[int, type[Method]] = {
     0x005A0014: TxCommit,
     0x005A001E: TxRollback,
 }
-"""Those that a client sends."""
 
 
+# Those that a server sends.
 SERVER_METHODS: dict[int, type[Method]] = {
     0x000A000A: ConnectionStart,
     0x000A0014: ConnectionSecure,
@@ -2122,4 +2150,3 @@ SERVER_METHODS: dict[int, type[Method]] = {
     0x005A0015: TxCommitOk,
     0x005A001F: TxRollbackOk,
 }
-"""Those that a server sends."""

@@ -1,6 +1,6 @@
 """The reply codes of AMQP 0-9-1.
 
-Made by scripts/generate-amqp-methods from protocol.txt: change that, not this.
+Made by scripts/generate-wire from protocol.txt: change that, not this.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class ReplyCode(IntEnum):
     INTERNAL_ERROR = 541
 
 
+# The codes that end a channel; all others end the connection.
 CHANNEL_ERRORS = frozenset(
     {
         ReplyCode.CONTENT_TOO_LARGE,
@@ -43,4 +44,3 @@ CHANNEL_ERRORS = frozenset(
         ReplyCode.PRECONDITION_FAILED,
     }
 )
-"""The codes that end a channel; all others end the connection."""

@@ -1,0 +1,1 @@
+"""Made by scripts/generate-wire: not to be changed by hand."""
