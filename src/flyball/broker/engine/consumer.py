@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import OrderedDict
+from itertools import takewhile
 
 from flyball.broker.engine.credit import Credit
 from flyball.model import Message, Selector
@@ -116,13 +118,16 @@ class Line:
     not slow an arrival down. Those who take anything stand apart, by priority.
     """
 
-    __slots__ = ("_last_turn", "_places", "_unchoosy")
+    __slots__ = ("_last_turn", "_places", "_ranks", "_unchoosy")
 
     def __init__(self) -> None:
         self._places: dict[_Place, OrderedDict[int, Consumer]] = {}
         """None of them is empty."""
         self._unchoosy: dict[int, dict[int, Consumer]] = {}
-        """By priority, the highest first; none of them is empty."""
+        """By priority; none of them is empty."""
+        # Their priorities, negated and so the highest first; empty while there is one at most, as nearly always. A
+        # client may give each of many thousand consumers a priority of its own: they are never sorted anew.
+        self._ranks: list[int] = []
         self._last_turn = 0
 
     def __bool__(self) -> bool:
@@ -144,7 +149,7 @@ class Line:
             if rank is None:
                 rank = self._unchoosy[consumer.priority] = {}
                 if len(self._unchoosy) > 1:
-                    self._unchoosy = dict(sorted(self._unchoosy.items(), reverse=True))
+                    self._add_rank(consumer.priority)
             rank[consumer.id] = consumer
             return
         for place in _places_of(consumer.selector):
@@ -162,6 +167,8 @@ class Line:
             del rank[consumer.id]
             if not rank:
                 del self._unchoosy[consumer.priority]
+                if self._ranks:
+                    self._remove_rank(consumer.priority)
             return
         for place in _places_of(consumer.selector):
             standing = self._places[place]
@@ -185,13 +192,27 @@ class Line:
 
     def _first_unchoosy(self, now_us: int) -> Consumer | None:
         while self._unchoosy:
-            rank = next(iter(self._unchoosy.values()))
+            rank = self._unchoosy[-self._ranks[0]] if self._ranks else next(iter(self._unchoosy.values()))
             consumer = next(iter(rank.values()))
             if consumer.wants(now_us):
                 return consumer
-            # It is full or gone; it joins again when it has room.
-            self.leave(consumer)
+            # All that are full or gone, in one pass: to find the first of a dictionary takes a step for each that was
+            # removed before it. They join again when they have room.
+            for unwilling in list(takewhile(lambda each: not each.wants(now_us), rank.values())):
+                self.leave(unwilling)
         return None
+
+    def _add_rank(self, priority: int) -> None:
+        if self._ranks:
+            insort(self._ranks, -priority)
+        else:
+            self._ranks = sorted([-each for each in self._unchoosy])
+
+    def _remove_rank(self, priority: int) -> None:
+        if len(self._unchoosy) == 1:
+            self._ranks.clear()
+        else:
+            del self._ranks[bisect_left(self._ranks, -priority)]
 
     def _head(self, place: _Place, now_us: int) -> Consumer | None:
         while place in self._places:
