@@ -6,7 +6,6 @@ computed unless somebody asks. The words are Flyball's own: whoever speaks to Ra
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
 import os
@@ -25,6 +24,7 @@ from flyball.broker.core.flow import NO_DISK, NO_MEMORY, NO_STORE
 from flyball.broker.engine.consumer import Consumer
 from flyball.broker.engine.counts import COUNTED
 from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.management.slices import next_slice
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp.channel import Channel
 from flyball.broker.protocols.amqp.consuming import AmqpConsumer
@@ -164,7 +164,7 @@ async def totals(node: Node) -> Totals:
     ready = unacked = parked = ready_bytes = consumers = 0
     for start in range(0, len(queues), SLICE):
         if start:
-            await asyncio.sleep(0)
+            await next_slice()
         part = queues[start : start + SLICE]
         # This is done every second, and there may be 10,000 queues: a loop in Python would take thrice as long.
         counts = [sum(column) for column in zip(counts, *map(_counts_of, part), strict=True)]
@@ -643,7 +643,7 @@ async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
     for number, item in enumerate(items, 1):
         yield item
         if number % SLICE == 0:
-            await asyncio.sleep(0)
+            await next_slice()
 
 
 def plain(value: Any) -> Any:

@@ -13,6 +13,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 HEAD_S = 10.0
 """A client has so long for the line and the headers of a request."""
 
+# A client that reads nothing of its answer for so long is cut off: what the answer holds is kept from others.
+WRITE_STALL_S = 30.0
+
 MOST_HEAD_BYTES = 16 * 1024
 
 # As RabbitMQ's HTTP server has it. Each header is objects of its own, many times as large as a short one.
@@ -62,6 +65,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """Closes a connection that takes too long for the head of a request, sends too long a one, or is one too many."""
 
     _timer: asyncio.TimerHandle | None = None
+    _stall_timer: asyncio.TimerHandle | None = None
     # The request that the application is busy with; those behind it wait in `pipeline`.
     _answered: RequestResponseCycle | None = None
     _bytes_without_end = 0
@@ -77,6 +81,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._end_stall()
         _heads.forget(self)
         self._give_up()
         super().connection_lost(exc)
@@ -84,6 +89,20 @@ class BoundedProtocol(HttpToolsProtocol):
     def eof_received(self) -> None:
         # The transport is closed on return, and connection_lost comes only in the next turn of the loop.
         self._give_up()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stall_timer is None:
+            self._stall_timer = self.loop.call_later(WRITE_STALL_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._end_stall()
+        super().resume_writing()
+
+    def _end_stall(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     def _give_up(self) -> None:
         """Mark all requests under way as those of a client that is gone, before they are answered.

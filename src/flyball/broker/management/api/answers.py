@@ -5,7 +5,6 @@ Knows nothing of what is answered.
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import json
 import logging
@@ -16,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from flyball import errors
 from flyball.broker.management.inspection import plain
+from flyball.broker.management.slices import next_slice
 from flyball.broker.transport.http import STATUS_OF, WORD_OF
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ async def in_slices(items: Sequence[T], size: int = SLICE) -> AsyncIterator[Sequ
     """Give out the items some at a time; between them others have their turn."""
     for begin in range(0, len(items), size):
         if begin:
-            await asyncio.sleep(0)
+            await next_slice()
         yield items[begin : begin + size]
 
 

@@ -1,5 +1,7 @@
 """The bodies of requests: read within bounds of size and time, and parsed so that messages go on meanwhile.
 
+What answers hold until they are sent counts with them.
+
 Knows nothing of what is asked.
 """
 
@@ -8,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import weakref
 from typing import Any
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from flyball.broker.management.api.answers import Refused
 from flyball.errors import InvalidArgument
@@ -19,7 +23,7 @@ SHORT_BYTES = 64 * 1024
 """A document up to this is parsed in less than a millisecond: a longer one in a thread, while messages go on."""
 
 MOST_UNDER_WAY_BYTES = 64 * 1024 * 1024
-"""So much do all requests hold together that are not answered yet, and the messages of answers that are sent."""
+"""So much do all requests hold together that are not answered yet, and all answers that are not sent."""
 
 READ_S = 60.0
 """A client has so long to send a body."""
@@ -65,6 +69,11 @@ class Bodies:
         """Raise Refused if there are too many."""
         if self.are_too_many:
             raise Refused(503, "too much is being asked at once: ask again in some seconds")
+
+    def hold(self, response: Response, size_bytes: int) -> None:
+        """Count what an answer holds until it is sent, or gone without that."""
+        self.under_way_bytes += size_bytes
+        weakref.finalize(response, self.forget, size_bytes)
 
     def forget(self, size_bytes: int) -> None:
         """So much is not under way any more."""

@@ -5,7 +5,9 @@ A handler gets a `Call` and returns a response, or raises an error of Flyball, w
 
 from __future__ import annotations
 
+import asyncio
 import enum
+import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -33,6 +35,14 @@ PREFIX = "/api"
 
 MOST_BODY_BYTES = 1024 * 1024
 """So long is the document of a request at most, unless the resource allows more."""
+
+# Lists that are made at the same time. Each is made of everything that there is to list, and more of them at once
+# would be ready no sooner.
+LISTS_AT_ONCE = 2
+
+# What a list holds of an item until it is sent: what names it in a list, or all the facts that a node has told of it.
+ITEM_BYTES = 200
+FACTS_BYTES = 2000
 
 EXCHANGE_PARTS = ("exchange", "source", "destination")
 """The parts of a path where `amq.default` stands for the exchange without a name."""
@@ -138,6 +148,7 @@ class ApiContext:
         self.everywhere = everywhere
         self.login = login
         self.bodies = Bodies()
+        self._making_lists = asyncio.Semaphore(LISTS_AT_ONCE)
 
     @property
     def access(self) -> Access:
@@ -167,7 +178,19 @@ class ApiContext:
         query: Mapping[str, str] | None = None,
     ) -> ApiRoute:
         """Return the route for GET on a path below /api. What the handler's docstring begins with describes it."""
-        return self._route("GET", path, handler, About(right, _summary(handler), is_list, None, query or {}))
+        about = About(right, _summary(handler), is_list, None, query or {})
+        return self._route("GET", path, self.few_at_once(handler) if is_list else handler, about)
+
+    def few_at_once(self, handler: Handler) -> Handler:
+        """Make a handler, whose answer is long, wait while others are made. It is refused if too many are unsent."""
+
+        @functools.wraps(handler)
+        async def waited(call: Call) -> Response:
+            async with self._making_lists:
+                self.bodies.check()
+                return await handler(call)
+
+        return waited
 
     def put(self, path: str, handler: Handler, right: Right = Right.MANAGEMENT, body: Body | None = None) -> ApiRoute:
         return self._route("PUT", path, handler, About(right, _summary(handler), body=body))
@@ -254,7 +277,12 @@ class Call:
 
     async def many(self, items: Sequence[T], document: Callable[[T], Mapping[str, Any]], keys: Keys) -> Response:
         """Answer with documents of the items, in order, cut down and in pages as the request says: see `listing`."""
-        return await listing(Wish.of(self.request.query_params), items, document, keys)
+        wish = Wish.of(self.request.query_params)
+        response = await listing(wish, items, document, keys)
+        count = min(len(items), wish.page_size) if wish.page else len(items)
+        are_facts = count > 0 and isinstance(items[0], Mapping)
+        self.context.bodies.hold(response, count * (FACTS_BYTES if are_facts else ITEM_BYTES))
+        return response
 
 
 Handler = Callable[[Call], Awaitable[Response]]

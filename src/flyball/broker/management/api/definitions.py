@@ -29,8 +29,8 @@ Section = tuple[str, Sequence[Any], Callable[[Any], Mapping[str, Any]]]
 def routes(context: ApiContext) -> list[ApiRoute]:
     query = {"download": "a name of a file, for browsers to keep it under"}
     return [
-        context.get("/definitions", export_all, Right.ADMINISTRATOR, query=query),
-        context.get("/definitions/{vhost}", export_vhost, Right.ADMINISTRATOR, query=query),
+        context.get("/definitions", context.few_at_once(export_all), Right.ADMINISTRATOR, query=query),
+        context.get("/definitions/{vhost}", context.few_at_once(export_vhost), Right.ADMINISTRATOR, query=query),
         context.post("/definitions", import_all, Right.ADMINISTRATOR),
         context.post("/definitions/{vhost}", import_vhost, Right.ADMINISTRATOR),
     ]
@@ -135,7 +135,9 @@ async def _exported(call: Call, sections: Sequence[Section]) -> Response:
     if file_name:
         headers["content-disposition"] = f"attachment; filename={file_name}"
     # A backup that is cut off must not look like one.
-    return await whole(texts(), headers)
+    response = await whole(texts(), headers)
+    call.context.bodies.hold(response, len(response.body))
+    return response
 
 
 def _is_built_in(exchange_name: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 from starlette.responses import Response, StreamingResponse
 
-from flyball.broker.management.api.context import About, ApiContext, ApiRoute, Call, Handler, Right
+from flyball.broker.management.api.context import ITEM_BYTES, About, ApiContext, ApiRoute, Call, Handler, Right
 from flyball.broker.management.context import ConsoleContext
 from flyball.broker.management.metrics import scraping
 from flyball.broker.management.metrics.exposition import CONTENT_TYPE
@@ -30,12 +30,12 @@ def routes(context: ConsoleContext) -> list[ApiRoute]:
 
     async def per_object(call: Call) -> Response:
         """Metrics of the node and of each queue, channel and connection, for Prometheus."""
-        return _streamed(scraping.per_object(context))
+        return _streamed(call, scraping.per_object(context))
 
     async def detailed(call: Call) -> Response:
         """Some families of metrics of each queue, channel and connection, for Prometheus."""
         query = call.request.query_params
-        return _streamed(scraping.detailed(context, query.getlist("family"), query.getlist("vhost")))
+        return _streamed(call, scraping.detailed(context, query.getlist("family"), query.getlist("vhost")))
 
     about = {
         "family": "A family of metrics, as queue_coarse_metrics; may be given several times.",
@@ -43,8 +43,8 @@ def routes(context: ConsoleContext) -> list[ApiRoute]:
     }
     return [
         _route(api, "/metrics", aggregated),
-        _route(api, "/metrics/per-object", per_object),
-        _route(api, "/metrics/detailed", detailed, about),
+        _route(api, "/metrics/per-object", api.few_at_once(per_object)),
+        _route(api, "/metrics/detailed", api.few_at_once(detailed), about),
     ]
 
 
@@ -53,10 +53,14 @@ def _route(api: ApiContext, path: str, handler: Handler, query: dict[str, str] |
     return ApiRoute(path, api.guarded(handler, about.right), "GET", about, prefix="")
 
 
-def _streamed(texts: AsyncIterator[str]) -> Response:
+def _streamed(call: Call, texts: AsyncIterator[str]) -> Response:
     async def encoded() -> AsyncIterator[bytes]:
         async for text in texts:
             # Names may hold octets that are no text: one of them must not cut off all that follows.
             yield text.encode("utf-8", "replace")
 
-    return StreamingResponse(encoded(), 200, HEADERS, CONTENT_TYPE)
+    response = StreamingResponse(encoded(), 200, HEADERS, CONTENT_TYPE)
+    broker = call.node.hub.broker
+    channels = broker.meters.channels_opened - broker.meters.channels_closed
+    call.context.bodies.hold(response, ITEM_BYTES * (len(broker.engine.queues) + channels))
+    return response

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ from flyball.broker.management.api.gathering import nodes
 from flyball.broker.management.context import ConsoleContext
 from flyball.broker.management.inspection import latencies
 from flyball.broker.management.metrics.exposition import COUNTER, GAUGE, HISTOGRAM, Family, Sample, labels
+from flyball.broker.management.slices import next_slice
 from flyball.broker.node.node import Node
 from flyball.trace.latencies import BOUNDS_S
 
@@ -75,7 +75,7 @@ async def texts(context: ConsoleContext) -> AsyncIterator[str]:
     async for text in _loops(node):
         yield text
     yield _admission(await context.everywhere.ask_node(context.name, "admissions"))
-    await asyncio.sleep(0)
+    await next_slice()
     yield _domain(node)
 
 
@@ -90,7 +90,7 @@ async def _phases(node: Node) -> AsyncIterator[str]:
         lines = [_histogram(kind, phase, found) for phase, sum_ns in found["sum_ns"].items() if sum_ns]
         yield head + "".join(lines)
         head = ""
-        await asyncio.sleep(0)
+        await next_slice()
 
 
 def _histogram(kind: str, phase: str, found: Mapping[str, Any]) -> str:
@@ -121,14 +121,14 @@ async def _loops(node: Node) -> AsyncIterator[str]:
     present = [(which, loop) for which, loop, state in known if state != "gone"]
     yield LOOP_SHADOW.text([(which, loop.is_shadow) for which, loop in present])
     yield LOOP_CERTIFIED.text([(which, _is_certified(loop)) for which, loop in present])
-    await asyncio.sleep(0)
+    await next_slice()
     values: dict[str, list[Sample]] = {name: [] for name in LOOP_VALUES}
     for place, (which, loop) in enumerate(present, 1):
         last = loop.samples.last() or {}
         for name, samples in values.items():
             samples.append((which, last.get(name)))
         if place % SLICE == 0:
-            await asyncio.sleep(0)
+            await next_slice()
     for name, family in LOOP_VALUES.items():
         yield family.text(values[name])
 

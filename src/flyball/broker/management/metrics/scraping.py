@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from itertools import chain
@@ -17,6 +16,7 @@ from flyball.broker.management.metrics import own, tables
 from flyball.broker.management.metrics.exposition import UNTYPED, Family, labels
 from flyball.broker.management.metrics.reading import Numbers, numbers_of
 from flyball.broker.management.metrics.tables import OfEach, OfNode, of_each, of_node
+from flyball.broker.management.slices import next_slice
 from flyball.broker.protocols.amqp import RABBITMQ_VERSION
 from flyball.broker.protocols.amqp.channel import Channel
 from flyball.broker.protocols.amqp.session import AmqpSession
@@ -129,14 +129,14 @@ async def samples_of(things: Sequence[T], label: Callable[[T], str], metrics: Se
     named: list[tuple[str, Any]] = []
     for part in _slices(things):
         named += [(label(thing), thing) for thing in part]
-        await asyncio.sleep(0)
+        await next_slice()
     for metric in metrics:
         family, read = metric.family, metric.read
         head = family.head
         for some in _slices(named):
             yield head + family.lines([(which, read(thing)) for which, thing in some])
             head = ""
-            await asyncio.sleep(0)
+            await next_slice()
 
 
 def _slices(items: Sequence[T]) -> Iterable[Sequence[T]]:

@@ -28,6 +28,7 @@ from flyball.broker.management.onlooking import onlooking
 from flyball.broker.management.own.admission import Admissions
 from flyball.broker.management.own.domain import tree_of
 from flyball.broker.management.sampling import Sampler
+from flyball.broker.management.slices import next_slice
 from flyball.broker.node.node import Node
 from flyball.errors import FlyballError, InvalidArgument, NotPermitted
 from flyball.model import User
@@ -287,7 +288,7 @@ class Feed:
         parts = {DOMAIN: _json(self._domain.get())} if DOMAIN in wanted else {}
         for topic in wanted - {OVERVIEW, DOMAIN}:
             parts[topic] = _json(await self._about(topic))
-            await asyncio.sleep(0)
+            await next_slice()
         whole = self._overview()
         heads = {True: _json(whole)[:-1], False: _json({name: whole[name] for name in FOR_ALL})[:-1]}
         for listener in listeners:
