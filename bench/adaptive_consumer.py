@@ -21,7 +21,7 @@ import aio_pika
 import uvloop
 
 from bench.nodes import node
-from flyball.client.adaptive import AdaptiveConsumer, Fast, Pacer, Rate, Window
+from flyball.client.adaptive import AdaptiveConsumer, AdaptiveOptions, Fast, Pacer, Rate, Window
 from flyball.control.limits import Limits
 from flyball.lab.rabbitmq import rabbitmq
 
@@ -83,12 +83,20 @@ async def consume_adaptively(url: str, count: int, prefetch: int, *, is_paced: b
     countdown = Countdown(count)
     if is_paced:
         consumer = AdaptiveConsumer(
-            url, QUEUE, countdown.handle, Rate(1e6), actuator=Pacer(window=prefetch), sample_time_s=0.5
+            url,
+            QUEUE,
+            countdown.handle,
+            Rate(1e6),
+            options=AdaptiveOptions(actuator=Pacer(window=prefetch), sample_time_s=0.5),
         )
     else:
         window = Limits(prefetch, prefetch)
         consumer = AdaptiveConsumer(
-            url, QUEUE, countdown.handle, Fast(), actuator=Window(), limits=window, sample_time_s=0.5
+            url,
+            QUEUE,
+            countdown.handle,
+            Fast(),
+            options=AdaptiveOptions(actuator=Window(), limits=window, sample_time_s=0.5),
         )
     async with consumer:
         begun = time.perf_counter(), time.process_time()

@@ -38,6 +38,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from flyball.admission import AdmissionOptions
 from flyball.admission.asgi import AdmissionMiddleware, App
 from flyball.admission.sensors import AsyncpgSensor, PsycopgSensor, Sensor
 from flyball.broker.store.postgres.embedded import EmbeddedPostgres
@@ -98,7 +99,7 @@ async def serve(driver: str, dsn: str, pipe: Connection) -> None:
             if name != "bare":
                 sensor.watch(pool)  # type: ignore[attr-defined]
                 reference = OUT_OF_REACH if name == "middleware" else None
-                app = AdmissionMiddleware(app, sensor=sensor, reference=reference)
+                app = AdmissionMiddleware(app, sensor=sensor, options=AdmissionOptions(reference=reference))
             config = uvicorn.Config(app, log_config=None, access_log=False, loop="none", http="httptools")
             servers.append((uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))))
         async with asyncio.TaskGroup() as tasks:

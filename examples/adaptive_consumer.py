@@ -15,7 +15,7 @@ import sys
 
 from aio_pika import IncomingMessage
 
-from flyball.client.adaptive import AdaptiveConsumer, Rate
+from flyball.client.adaptive import AdaptiveConsumer, AdaptiveOptions, Rate
 from flyball.control.loop import Sample
 
 
@@ -29,7 +29,7 @@ def show(sample: Sample) -> None:
 
 
 async def main(url: str, queue_name: str) -> None:
-    await AdaptiveConsumer(url, queue_name, handle, goal=Rate(400), record=show).run()
+    await AdaptiveConsumer(url, queue_name, handle, goal=Rate(400), options=AdaptiveOptions(record=show)).run()
 
 
 if __name__ == "__main__":

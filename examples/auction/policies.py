@@ -11,6 +11,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Scope
 
+from flyball.admission import AdmissionOptions
 from flyball.admission.admission import Admission
 from flyball.admission.asgi import AdmissionMiddleware
 from flyball.admission.classes import RequestClasses
@@ -46,18 +47,20 @@ def guarded(
     if settings.policy in CONTROLLED:
         admission = Admission(
             sensor,
-            classifier=_classifier(settings),
-            scheduler=SCHEDULERS.get(settings.policy, settings.policy),
-            reference=settings.reference,
-            unit=Unit(settings.unit),
-            gain=settings.gain,
-            period_s=settings.period_s,
-            deadline_s=settings.deadline_s,
-            queue_limit=settings.queue_limit,
-            full_ratio=settings.full_ratio,
-            record=recording.record,
-            note=recording.note,
-            name=LOOP,
+            options=AdmissionOptions(
+                classifier=_classifier(settings),
+                scheduler=SCHEDULERS.get(settings.policy, settings.policy),
+                reference=settings.reference,
+                unit=Unit(settings.unit),
+                gain=settings.gain,
+                period_s=settings.period_s,
+                deadline_s=settings.deadline_s,
+                queue_limit=settings.queue_limit,
+                full_ratio=settings.full_ratio,
+                record=recording.record,
+                note=recording.note,
+                name=LOOP,
+            ),
         )
         return Guarded(AdmissionMiddleware(site, admission, key=key, state_path=STATE_PATH))
     app: ASGIApp = Watch(site, key, recording.note)

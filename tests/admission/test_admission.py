@@ -14,7 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball.admission import Admission, Admitted, Meter, OneClass, Served, Unit, Waiting, current_use
+from flyball.admission import (
+    Admission,
+    AdmissionOptions,
+    Admitted,
+    Meter,
+    OneClass,
+    Served,
+    Unit,
+    Waiting,
+    current_use,
+)
 from flyball.admission.classes import CostClass
 from flyball.admission.classifier import Classifier
 from flyball.admission.meter import Hold
@@ -55,7 +65,7 @@ class Pool:
 
 def new_admission(pool: Pool | None = None, **options: Any) -> Admission:
     options = {"reference": 1000.0, "classifier": Classifier(PROFILE), "random": Random(1), **options}
-    return Admission(pool or Pool(), **options)
+    return Admission(pool or Pool(), options=AdmissionOptions(**options))
 
 
 async def spend_budget(admission: Admission) -> None:
@@ -419,7 +429,7 @@ def test_on_another_event_loop_it_begins_anew() -> None:
         def __init__(self) -> None:
             self.meter = meter
 
-    admission = Admission(Sensor(), reference=1000.0, classifier=Classifier(PROFILE))
+    admission = Admission(Sensor(), options=AdmissionOptions(reference=1000.0, classifier=Classifier(PROFILE)))
 
     async def leave_things_behind() -> None:
         await admission.admit(SMALL)
@@ -445,7 +455,7 @@ def test_what_was_left_on_another_event_loop_is_not_counted_again_when_it_ends(i
         def __init__(self) -> None:
             self.meter = meter
 
-    admission = Admission(Sensor(), reference=100_000.0, classifier=Classifier(PROFILE))
+    admission = Admission(Sensor(), options=AdmissionOptions(reference=100_000.0, classifier=Classifier(PROFILE)))
     left: list[Admitted] = []
 
     async def leave_things_behind() -> None:

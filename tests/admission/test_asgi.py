@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from flyball.admission import AdmissionOptions, OneClass
 from flyball.admission.admission import Admission
 from flyball.admission.asgi import KEPT_BYTES, MESSAGE_BYTES, AdmissionMiddleware, Message
 from flyball.admission.meter import current_use
@@ -89,7 +90,7 @@ async def test_requests_pass_while_the_database_is_not_busy() -> None:
 async def test_a_request_waits_while_the_database_is_busy_and_begins_when_it_is_not() -> None:
     app = App()
     database = Database()
-    guarded = AdmissionMiddleware(app, sensor=database, deadline_s=3600)
+    guarded = AdmissionMiddleware(app, sensor=database, options=AdmissionOptions(deadline_s=3600))
     busy = database.take()
     async with serve(guarded) as port:
         client = await begin(port, "/items")
@@ -104,7 +105,7 @@ async def test_a_request_waits_while_the_database_is_busy_and_begins_when_it_is_
 async def test_whoever_has_waited_too_long_is_told_when_to_come_again() -> None:
     app = App()
     database = Database()
-    guarded = AdmissionMiddleware(app, sensor=database, deadline_s=0.05)
+    guarded = AdmissionMiddleware(app, sensor=database, options=AdmissionOptions(deadline_s=0.05))
     database.take()
     async with serve(guarded) as port:
         response = await ask(port, "/items")
@@ -120,7 +121,7 @@ async def test_whoever_has_waited_too_long_is_told_when_to_come_again() -> None:
 @on_uvloop
 async def test_whoever_comes_when_too_many_wait_is_refused_at_once() -> None:
     database = Database()
-    guarded = AdmissionMiddleware(App(), sensor=database, queue_limit=1, deadline_s=3600)
+    guarded = AdmissionMiddleware(App(), sensor=database, options=AdmissionOptions(queue_limit=1, deadline_s=3600))
     busy = database.take()
     async with serve(guarded) as port:
         first = await begin(port, "/items")
@@ -146,7 +147,9 @@ def test_a_refusal_is_json_for_those_who_ask_for_it(accepted: str, is_json: bool
     async def check() -> None:
         database = Database()
         database.take()
-        async with serve(AdmissionMiddleware(App(), sensor=database, deadline_s=0.01)) as port:
+        async with serve(
+            AdmissionMiddleware(App(), sensor=database, options=AdmissionOptions(deadline_s=0.01))
+        ) as port:
             response = await ask(port, "/items", headers=[("accept", accepted)])
         assert response.status == 503
         if is_json:
@@ -164,7 +167,7 @@ def test_a_refusal_is_json_for_those_who_ask_for_it(accepted: str, is_json: bool
 async def test_a_refusal_of_head_has_no_body() -> None:
     database = Database()
     database.take()
-    async with serve(AdmissionMiddleware(App(), sensor=database, deadline_s=0.01)) as port:
+    async with serve(AdmissionMiddleware(App(), sensor=database, options=AdmissionOptions(deadline_s=0.01))) as port:
         response = await ask(port, "/items", "HEAD")
     assert (response.status, response.body) == (503, b"")
 
@@ -174,7 +177,7 @@ def test_head_and_options_wait_as_others_do(method: str) -> None:
     @on_uvloop
     async def check() -> None:
         database = Database()
-        guarded = AdmissionMiddleware(App(), sensor=database, deadline_s=3600)
+        guarded = AdmissionMiddleware(App(), sensor=database, options=AdmissionOptions(deadline_s=3600))
         busy = database.take()
         async with serve(guarded) as port:
             client = await begin(port, "/items", method)
@@ -189,7 +192,7 @@ def test_head_and_options_wait_as_others_do(method: str) -> None:
 async def test_a_client_that_hangs_up_leaves_the_queue_at_once() -> None:
     app = App()
     database = Database()
-    guarded = AdmissionMiddleware(app, sensor=database, deadline_s=3600)
+    guarded = AdmissionMiddleware(app, sensor=database, options=AdmissionOptions(deadline_s=3600))
     busy = database.take()
     async with serve(guarded) as port:
         client = await begin(port, "/items", "POST", body=b"a bid")
@@ -205,7 +208,7 @@ async def test_a_client_that_hangs_up_leaves_the_queue_at_once() -> None:
 async def test_a_body_that_comes_while_its_request_waits_is_kept() -> None:
     app = App()
     database = Database()
-    guarded = AdmissionMiddleware(app, sensor=database, deadline_s=3600)
+    guarded = AdmissionMiddleware(app, sensor=database, options=AdmissionOptions(deadline_s=3600))
     busy = database.take()
     body = bytes(range(256)) * 40
     async with serve(guarded) as port:
@@ -222,7 +225,7 @@ async def test_a_body_that_comes_while_its_request_waits_is_kept() -> None:
 async def test_a_body_larger_than_what_is_kept_arrives_whole_and_in_order() -> None:
     app = App()
     database = Database()
-    guarded = AdmissionMiddleware(app, sensor=database, deadline_s=3600)
+    guarded = AdmissionMiddleware(app, sensor=database, options=AdmissionOptions(deadline_s=3600))
     busy = database.take()
     body = b"".join(b"%015d," % number for number in range(40 * KEPT_BYTES // 16))
     async with serve(guarded) as port, asyncio.TaskGroup() as tasks:
@@ -251,7 +254,7 @@ async def test_no_more_is_taken_of_a_body_than_is_kept_while_its_request_waits()
         sent.append(message)
 
     database.take()
-    guarded = AdmissionMiddleware(App(), sensor=database, deadline_s=0.05)
+    guarded = AdmissionMiddleware(App(), sensor=database, options=AdmissionOptions(deadline_s=0.05))
     await guarded({"type": "http", "method": "POST", "path": "/items", "headers": []}, receive, send)
     assert sent[0]["status"] == 503
     kept_bytes = taken_bytes // 1000 * (MESSAGE_BYTES + 1000)
@@ -261,7 +264,7 @@ async def test_no_more_is_taken_of_a_body_than_is_kept_while_its_request_waits()
 @leaping
 async def test_of_a_body_in_tiny_parts_few_are_kept() -> None:
     database = Database()
-    guarded = AdmissionMiddleware(App(), sensor=database, deadline_s=0.05)
+    guarded = AdmissionMiddleware(App(), sensor=database, options=AdmissionOptions(deadline_s=0.05))
     database.take()
     received = 0
 
@@ -280,7 +283,7 @@ async def test_of_a_body_in_tiny_parts_few_are_kept() -> None:
 async def test_a_request_that_has_begun_is_never_dropped() -> None:
     app = App()
     database = Database()
-    guarded = AdmissionMiddleware(app, sensor=database, deadline_s=0.01)
+    guarded = AdmissionMiddleware(app, sensor=database, options=AdmissionOptions(deadline_s=0.01))
     async with serve(guarded) as port:
         client = await begin(port, "/stream")
         await client.first_bytes()
@@ -353,7 +356,9 @@ async def test_a_response_in_parts_ends_with_its_last_part() -> None:
 @on_uvloop
 async def test_what_lasts_is_a_stream_and_is_no_longer_in_flight() -> None:
     app = App()
-    guarded = AdmissionMiddleware(app, sensor=Database(), stream_after_s=0.02, period_s=0.01)
+    guarded = AdmissionMiddleware(
+        app, sensor=Database(), options=AdmissionOptions(stream_after_s=0.02, period_s=0.01)
+    )
     async with serve(guarded) as port:
         client = await begin(port, "/stream")
         await until(lambda: guarded.admission.streams == 1)
@@ -408,7 +413,9 @@ async def test_what_a_request_takes_of_the_database_is_charged_to_its_kind() -> 
             database.query()
         await respond(send)
 
-    guarded = AdmissionMiddleware(app, sensor=database, key=lambda scope: scope["path"], unit=Unit.CONNECTIONS)
+    guarded = AdmissionMiddleware(
+        app, sensor=database, key=lambda scope: scope["path"], options=AdmissionOptions(unit=Unit.CONNECTIONS)
+    )
     async with serve(guarded, lifespan="off") as port:
         for _ in range(3):
             await ask(port, "/a1")
@@ -438,7 +445,10 @@ def test_exempt_paths_never_wait_and_are_not_counted(path: str, is_exempt: bool)
         database = Database()
         database.take()
         guarded = AdmissionMiddleware(
-            app, sensor=database, exempt=["/static", "/health/", "/items/*/picture"], deadline_s=0.01
+            app,
+            sensor=database,
+            exempt=["/static", "/health/", "/items/*/picture"],
+            options=AdmissionOptions(deadline_s=0.01),
         )
         async with serve(guarded) as port:
             assert (await ask(port, path)).status == (200 if is_exempt else 503)
@@ -456,7 +466,9 @@ def test_an_exempt_path_without_its_slash_is_a_mistake() -> None:
 @on_uvloop
 async def test_the_state_is_shown_where_it_is_wanted_even_while_everybody_waits() -> None:
     database = Database()
-    guarded = AdmissionMiddleware(App(), sensor=database, state_path="/admission", deadline_s=3600, period_s=3600)
+    guarded = AdmissionMiddleware(
+        App(), sensor=database, state_path="/admission", options=AdmissionOptions(deadline_s=3600, period_s=3600)
+    )
     busy = database.take()
     async with serve(guarded, root_path="/shop") as port:
         client = await begin(port, "/items")
@@ -593,7 +605,7 @@ async def test_what_is_neither_a_request_nor_a_life_span_passes_through() -> Non
 async def test_whoever_waits_when_the_application_ends_is_refused() -> None:
     database = Database()
     database.take()
-    guarded = AdmissionMiddleware(App(), sensor=database, deadline_s=3600)
+    guarded = AdmissionMiddleware(App(), sensor=database, options=AdmissionOptions(deadline_s=3600))
     async with serve(guarded) as port:
         client = await begin(port, "/items")
         await until(lambda: waiting(guarded.admission) == 1)
@@ -626,7 +638,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 @on_uvloop
 async def test_a_websocket_waits_before_its_handshake_and_is_a_stream_after_it() -> None:
     database = Database()
-    guarded = AdmissionMiddleware(echo, sensor=database, deadline_s=3600)
+    guarded = AdmissionMiddleware(echo, sensor=database, options=AdmissionOptions(deadline_s=3600))
     busy = database.take()
     socket = Socket()
     async with asyncio.TaskGroup() as tasks:
@@ -648,7 +660,7 @@ async def test_a_websocket_is_refused_by_a_status_where_the_server_can_do_that()
     database = Database()
     database.take()
     socket = Socket()
-    guarded = AdmissionMiddleware(echo, sensor=database, deadline_s=0.01)
+    guarded = AdmissionMiddleware(echo, sensor=database, options=AdmissionOptions(deadline_s=0.01))
     await guarded(socket.scope, socket.inbox.get, socket.send)
     assert [message["type"] for message in socket.sent] == [
         "websocket.http.response.start",
@@ -663,7 +675,7 @@ async def test_a_websocket_is_closed_with_try_again_later_where_there_is_no_stat
     database = Database()
     database.take()
     socket = Socket(can_respond=False)
-    guarded = AdmissionMiddleware(echo, sensor=database, deadline_s=0.01)
+    guarded = AdmissionMiddleware(echo, sensor=database, options=AdmissionOptions(deadline_s=0.01))
     await guarded(socket.scope, socket.inbox.get, socket.send)
     assert [(message["type"], message["code"]) for message in socket.sent] == [("websocket.close", 1013)]
 
@@ -673,7 +685,7 @@ async def test_a_websocket_that_goes_away_before_its_handshake_leaves_the_queue(
     database = Database()
     database.take()
     socket = Socket()
-    guarded = AdmissionMiddleware(echo, sensor=database, deadline_s=3600)
+    guarded = AdmissionMiddleware(echo, sensor=database, options=AdmissionOptions(deadline_s=3600))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(guarded(socket.scope, socket.inbox.get, socket.send))
         await until(lambda: waiting(guarded.admission) == 1)
@@ -686,7 +698,7 @@ async def test_a_websocket_that_goes_away_before_its_handshake_leaves_the_queue(
 async def test_a_client_that_goes_in_the_moment_of_its_admission_is_no_leak() -> None:
     database = Database()
     app = App()
-    guarded = AdmissionMiddleware(app, sensor=database, deadline_s=3600)
+    guarded = AdmissionMiddleware(app, sensor=database, options=AdmissionOptions(deadline_s=3600))
     busy = database.take()
     inbox: asyncio.Queue[Message] = asyncio.Queue()
 
@@ -708,7 +720,9 @@ def test_traces_tell_what_became_of_each_request_and_what_each_period_came_to(tm
     @on_uvloop
     async def run() -> None:
         database = Database()
-        guarded = AdmissionMiddleware(App(), sensor=database, traces=tmp_path, deadline_s=0.05, period_s=0.01)
+        guarded = AdmissionMiddleware(
+            App(), sensor=database, traces=tmp_path, options=AdmissionOptions(deadline_s=0.05, period_s=0.01)
+        )
         async with serve(guarded) as port:
             await ask(port, "/items/1")
             await ask(port, "/error")
@@ -748,12 +762,7 @@ def test_a_middleware_with_an_admission_takes_no_other_options() -> None:
     admission = Admission(Database())
     assert AdmissionMiddleware(App(), admission).admission is admission
     with pytest.raises(AdmissionError, match="either an admission or a sensor"):
-        AdmissionMiddleware(App(), admission, deadline_s=1.0)
-
-
-def test_options_that_do_not_exist_are_named_with_those_that_do() -> None:
-    with pytest.raises(AdmissionError, match=r"no option 'dead_line': there are .*exempt.*deadline_s"):
-        AdmissionMiddleware(App(), sensor=Database(), dead_line=1.0)
+        AdmissionMiddleware(App(), admission, options=AdmissionOptions(deadline_s=1.0))
 
 
 @pytest.mark.parametrize(
@@ -777,9 +786,11 @@ def test_a_profile_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_profile_and_a_classifier_contradict_each_other(tmp_path: Path) -> None:
     with pytest.raises(AdmissionError, match="either a profile or a classifier"):
-        AdmissionMiddleware(App(), sensor=Database(), profile=tmp_path, classifier=object())
+        AdmissionMiddleware(
+            App(), sensor=Database(), profile=tmp_path, options=AdmissionOptions(classifier=OneClass())
+        )
 
 
 def test_a_name_that_cannot_be_part_of_a_file_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AdmissionError, match="letters, digits"):
-        AdmissionMiddleware(App(), sensor=Database(), traces=tmp_path, name="my/app")
+        AdmissionMiddleware(App(), sensor=Database(), traces=tmp_path, options=AdmissionOptions(name="my/app"))

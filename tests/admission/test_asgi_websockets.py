@@ -12,6 +12,7 @@ from starlette.websockets import WebSocket
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
+from flyball.admission import AdmissionOptions
 from flyball.admission.asgi import AdmissionMiddleware
 from tests.admission.serving import Database, count, on_uvloop, serve, until, waiting
 
@@ -24,7 +25,7 @@ async def echo(socket: WebSocket) -> None:
 
 def make_guarded(database: Database, **options: Any) -> AdmissionMiddleware:
     app = Starlette(routes=[WebSocketRoute("/rooms/{name}", echo)])
-    return AdmissionMiddleware(app, sensor=database, **options)
+    return AdmissionMiddleware(app, sensor=database, options=AdmissionOptions(**options))
 
 
 @on_uvloop

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from flyball.admission import Admission, Meter, OneClass
+from flyball.admission import Admission, AdmissionOptions, Meter, OneClass
 from flyball.admission.metrics import AdmissionCollector
 from tests.control.clock import run_leaping
 
@@ -18,7 +18,7 @@ def test_metrics_say_what_became_of_requests_and_how_busy_the_database_is() -> N
     registry = CollectorRegistry()
 
     async def serve() -> None:
-        admission = Admission(sensor, reference=1000.0, classifier=OneClass())
+        admission = Admission(sensor, options=AdmissionOptions(reference=1000.0, classifier=OneClass()))
         registry.register(AdmissionCollector(admission))
         (await admission.admit("GET /")).end()
         (await admission.admit("GET /")).end(is_failure=True)
@@ -42,6 +42,6 @@ def test_metrics_say_what_became_of_requests_and_how_busy_the_database_is() -> N
 
 def test_metrics_are_there_before_the_first_request_and_without_the_size_of_a_pool() -> None:
     registry = CollectorRegistry()
-    registry.register(AdmissionCollector(Admission(Sensor(), reference=1000.0)))
+    registry.register(AdmissionCollector(Admission(Sensor(), options=AdmissionOptions(reference=1000.0))))
     assert registry.get_sample_value("flyball_admission_load", {"unit": "ms"}) == 0
     assert registry.get_sample_value("flyball_admission_pool_size") is None

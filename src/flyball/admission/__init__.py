@@ -7,6 +7,7 @@ from flyball.admission.counts import Served
 from flyball.admission.keys import django_key, litestar_key, path_key, starlette_key
 from flyball.admission.meter import Meter, current_use
 from flyball.admission.metrics import AdmissionCollector
+from flyball.admission.options import AdmissionOptions
 from flyball.admission.profile import Profile, load_profile
 from flyball.admission.reference import FixedReference, Reference, SlowStart
 from flyball.admission.schedulers import Dps, Fifo, Memoryless, RoundRobin, Scheduler, Static, Strict, make_scheduler
@@ -16,6 +17,7 @@ __all__ = [
     "Admission",
     "AdmissionCollector",
     "AdmissionMiddleware",
+    "AdmissionOptions",
     "Admitted",
     "Classifier",
     "Dps",

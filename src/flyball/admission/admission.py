@@ -10,31 +10,24 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from random import Random
 from typing import Any, Protocol
 
-from flyball.admission.budget import GAIN, BudgetController, BusyLimit
+from flyball.admission.budget import BudgetController, BusyLimit
 from flyball.admission.classes import RequestClasses
 from flyball.admission.classifier import FIRST_COST, Classifier
 from flyball.admission.counts import Blocking, ClassCounts, Finished, Outcome, Served
 from flyball.admission.gate import Full, Gate, Ticket
 from flyball.admission.meter import Meter
+from flyball.admission.options import AdmissionOptions, check_above_0
 from flyball.admission.reference import FixedReference, Observation, Reference, SlowStart
 from flyball.admission.room import Room
-from flyball.admission.schedulers import Scheduler, make_scheduler
+from flyball.admission.schedulers import make_scheduler
 from flyball.admission.state import state_of
 from flyball.admission.timeouts import Timeouts
 from flyball.admission.use import Unit, Usage, Use
 from flyball.control.loop import Sample
 from flyball.errors import AdmissionError, NotAdmitted
 
-PERIOD_S = 0.25
-DEADLINE_S = 5.0
-LEAST_DEADLINE_RATIO = 0.1
-"""Of the deadline, for the cheapest requests."""
-QUEUE_LIMIT = 1000
-FULL_RATIO = 0.75
-STREAM_AFTER_S = 5.0
 BRIEFLY_S = 0.01
 """What is a short time to wait."""
 TIMER_S = 0.001
@@ -44,6 +37,9 @@ LOOK_AGAIN_S = 0.002
 RETRY_AFTER_S = (1.0, 60.0)
 FIRST_CONNECTIONS = 2.0
 """What a request takes as long as nothing is known, if cost is counted in connections."""
+
+
+DEFAULTS = AdmissionOptions()
 
 
 class HasMeter(Protocol):
@@ -130,51 +126,21 @@ class Waiting:
 class Admission:
     """Admission control for one application.
 
-    `reference` is the load to hold, in cost per second; None lets it be found by slow start. `record` is told what
-    every period came to, `note` what became of every request. `random` draws whom the scheduler's odds let pass: with
-    a seeded one the same run comes again. It begins with the first request; when it is used on another event loop it
-    begins anew there.
+    It begins with the first request; when it is used on another event loop it begins anew there.
     """
 
-    def __init__(
-        self,
-        sensor: HasMeter,
-        *,
-        classifier: RequestClasses | None = None,
-        scheduler: Scheduler | str = "dps",
-        reference: Reference | float | None = None,
-        unit: Unit | str = Unit.BUSY_MS,
-        gain: float = GAIN,
-        period_s: float = PERIOD_S,
-        deadline_s: float = DEADLINE_S,
-        least_deadline_ratio: float = LEAST_DEADLINE_RATIO,
-        queue_limit: int = QUEUE_LIMIT,
-        full_ratio: float = FULL_RATIO,
-        stream_after_s: float = STREAM_AFTER_S,
-        burst_s: float = 0.1,
-        record: Callable[[Sample], None] | None = None,
-        note: Callable[[Served], None] | None = None,
-        name: str = "admission",
-        random: Random | None = None,
-    ) -> None:
-        _check_above_0(
-            period_s=period_s,
-            deadline_s=deadline_s,
-            least_deadline_ratio=least_deadline_ratio,
-            queue_limit=queue_limit,
-            full_ratio=full_ratio,
-            stream_after_s=stream_after_s,
-        )
-        self.name = name
-        self.unit = unit = _unit_of(unit)
-        self.classifier = classifier if classifier is not None else _new_classifier(unit)
+    def __init__(self, sensor: HasMeter, options: AdmissionOptions = DEFAULTS) -> None:
+        self.name = options.name
+        self.unit = unit = _unit_of(options.unit)
+        self.classifier = options.classifier if options.classifier is not None else _new_classifier(unit)
         _check_unit(self.classifier, unit)
+        scheduler = options.scheduler
         self.scheduler = make_scheduler(scheduler) if isinstance(scheduler, str) else scheduler
-        self.reference = _reference_of(reference, unit)
-        self.period_s = period_s
-        self._deadline_s = deadline_s
-        self._least_deadline_ratio = least_deadline_ratio
-        self.stream_after_s = stream_after_s
+        self.reference = _reference_of(options.reference, unit)
+        self.period_s = options.period_s
+        self._deadline_s = options.deadline_s
+        self._least_deadline_ratio = options.least_deadline_ratio
+        self.stream_after_s = options.stream_after_s
         self.counts: list[ClassCounts] = []
         self.blocking = Blocking()
         self.is_shadow = False
@@ -182,15 +148,19 @@ class Admission:
         self.load_per_s = 0.0
         """The cost that was measured in the last period, per second."""
         self._meter = _meter_of(sensor)
-        self._record = record
-        self._note = note
-        self.gain = gain
-        self._budget = BudgetController(self.reference.value, gain)
+        self._record = options.record
+        self._note = options.note
+        self.gain = options.gain
+        self._budget = BudgetController(self.reference.value, options.gain)
         self._busy_limit = BusyLimit(self.reference.value)
         self._gate = Gate(
-            self.scheduler, self._class_costs(), queue_limit=queue_limit, burst_s=burst_s, random=random
+            self.scheduler,
+            self._class_costs(),
+            queue_limit=options.queue_limit,
+            burst_s=options.burst_s,
+            random=options.random,
         )
-        self._room = Room(self._meter, full_ratio, self._find_most_busy())
+        self._room = Room(self._meter, options.full_ratio, self._find_most_busy())
         self._finished = Finished()
         self._waiters: dict[Ticket, Waiting] = {}
         self._deadlines_s: list[float] = []
@@ -235,7 +205,7 @@ class Admission:
 
     @deadline_s.setter
     def deadline_s(self, deadline_s: float) -> None:
-        _check_above_0(deadline_s=deadline_s)
+        check_above_0(deadline_s=deadline_s)
         self._deadline_s = deadline_s
         self._know_classes()
 
@@ -643,9 +613,3 @@ def _check_unit(classifier: RequestClasses, unit: Unit) -> None:
             f"the profile counts cost in {classifier.unit}, and admission in {unit.value};"
             f" make the profile with --unit {unit.value}, or give unit={classifier.unit!r}"
         )
-
-
-def _check_above_0(**values: float) -> None:
-    for name, value in values.items():
-        if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
-            raise AdmissionError(f"{name} is {value!r}; give a number above 0")

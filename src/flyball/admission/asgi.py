@@ -6,12 +6,12 @@ Speaks ASGI and nothing else: what may begin when is the Admission's decision. K
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import math
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from flyball.admission.classifier import Classifier
 from flyball.admission.keys import Key, Scope, key_for, path_of
 from flyball.admission.meter import current_use
 from flyball.admission.metrics import AdmissionCollector
+from flyball.admission.options import AdmissionOptions
 from flyball.admission.profile import load_profile
 from flyball.admission.recording import Recording
 from flyball.admission.state import loop_facts_of
@@ -39,9 +40,6 @@ KEPT_BYTES = 64 * 2**10
 """While a request waits its body is taken from the server only as long as less than this is kept."""
 MESSAGE_BYTES = 256
 """What a message takes besides its body: a body may come in parts of a byte, or of none."""
-
-OWN_OPTIONS = ("profile", "traces", "exempt", "key", "state_path", "metrics_path", "reporter")
-"""Of the middleware; all others are those of Admission."""
 
 TRY_AGAIN_LATER = 1013
 """The code with which a WebSocket is closed where the server cannot answer the handshake with a status."""
@@ -87,9 +85,9 @@ class AdmissionMiddleware:
         state_path: str | None = None,
         metrics_path: str | None = None,
         reporter: Reporter | None = None,
-        **options: Any,
+        options: AdmissionOptions | None = None,
     ) -> None:
-        """Wrap `app`. `sensor` watches the pool; `options` are those of Admission. Or give a whole `admission`.
+        """Wrap `app`. `sensor` watches the pool, and `options` are those of Admission. Or give a whole `admission`.
 
         `profile` is a file of `flyball pipeline profile`; to `traces`, a folder, goes what that is made of. Paths
         that are `exempt` never wait: "/static" with all below it, "/items/*/picture" with anything for the star.
@@ -98,7 +96,8 @@ class AdmissionMiddleware:
         tells the console of a Flyball node: `flyball.client.reporting.LoopReporter`.
         """
         self._app = app
-        self._recording = None if traces is None else Recording(Path(traces), options.get("name", "admission"))
+        name = (options or AdmissionOptions()).name
+        self._recording = None if traces is None else Recording(Path(traces), name)
         self.admission = _make_admission(admission, sensor, profile, self._recording, options)
         self._key = key or key_for(app)
         self._exempt = _compile_exempt(exempt)
@@ -323,10 +322,10 @@ def _make_admission(
     sensor: HasMeter | None,
     profile: str | Path | None,
     recording: Recording | None,
-    options: dict[str, Any],
+    options: AdmissionOptions | None,
 ) -> Admission:
     if admission is not None:
-        if sensor is not None or profile is not None or recording is not None or options:
+        if sensor is not None or profile is not None or recording is not None or options is not None:
             raise AdmissionError(
                 "give AdmissionMiddleware either an admission or a sensor with profile, traces and other options:"
                 " a whole Admission has its own"
@@ -337,21 +336,14 @@ def _make_admission(
             "AdmissionMiddleware needs a sensor, which tells it how busy the database is: for a psycopg pool"
             " sensor = PsycopgSensor(); sensor.watch(pool); others are in flyball.admission.sensors"
         )
+    options = options or AdmissionOptions()
     if profile is not None:
-        if "classifier" in options:
+        if options.classifier is not None:
             raise AdmissionError("give AdmissionMiddleware either a profile or a classifier that was made with one")
-        options["classifier"] = Classifier(load_profile(profile))
+        options = replace(options, classifier=Classifier(load_profile(profile)))
     if recording is not None:
-        options |= {"record": recording.record, "note": recording.note}
-    _check_names(options)
-    return Admission(sensor, **options)
-
-
-def _check_names(options: Iterable[str]) -> None:
-    known = [*OWN_OPTIONS, *inspect.signature(Admission).parameters]
-    for name in options:
-        if name not in known:
-            raise AdmissionError(f"AdmissionMiddleware has no option {name!r}: there are {', '.join(known)}")
+        options = replace(options, record=recording.record, note=recording.note)
+    return Admission(sensor, options)
 
 
 def _compile_exempt(patterns: Sequence[str]) -> re.Pattern[str] | None:

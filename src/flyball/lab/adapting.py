@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from aio_pika import IncomingMessage
 
-from flyball.client.adaptive import AdaptiveConsumer, FractionalWindow, Pacer, Rate, Window
+from flyball.client.adaptive import AdaptiveConsumer, AdaptiveOptions, FractionalWindow, Pacer, Rate, Window
 from flyball.client.adaptive.actuators import ConsumerActuator
 from flyball.client.reporting import LoopReporter
 from flyball.control.certificate import certificate_from_json
@@ -107,17 +107,19 @@ class _Adapting:
             str(self._queue),
             self.handle,
             Rate(workload.goal_per_s),
-            actuator=self._actuator(),
-            law=law_from_json(law) if is_closed else None,
-            certificate=certificate_from_json(certificate) if is_closed and certificate else None,
-            sample_time_s=workload.sample_time_s,
-            # A pace is no window: what it may be follows from the goal.
-            limits=None if is_pacer else Limits(workload.lowest, workload.highest),
-            start=None if is_pacer else workload.start or workload.lowest,
-            record=self._note,
-            reporter=self._reporter() if is_closed else None,
-            allow_uncertified=workload.allow_uncertified or not is_closed,
-            name=LOOP,
+            options=AdaptiveOptions(
+                actuator=self._actuator(),
+                law=law_from_json(law) if is_closed else None,
+                certificate=certificate_from_json(certificate) if is_closed and certificate else None,
+                sample_time_s=workload.sample_time_s,
+                # A pace is no window: what it may be follows from the goal.
+                limits=None if is_pacer else Limits(workload.lowest, workload.highest),
+                start=None if is_pacer else workload.start or workload.lowest,
+                record=self._note,
+                reporter=self._reporter() if is_closed else None,
+                allow_uncertified=workload.allow_uncertified or not is_closed,
+                name=LOOP,
+            ),
         )
 
     def _reporter(self) -> LoopReporter | None:

@@ -16,6 +16,7 @@ from yarl import URL
 
 from flyball.client.adaptive import (
     AdaptiveConsumer,
+    AdaptiveOptions,
     Fast,
     FractionalWindow,
     Goal,
@@ -45,7 +46,9 @@ SAMPLE_S = 0.1
 async def test_every_message_is_handled_and_acknowledged_once(broker: Broker, name: str) -> None:
     await fill(broker.url(), name, 300)
     work = Work()
-    async with AdaptiveConsumer(broker.url(), name, work, Fast(), concurrency=3, sample_time_s=SAMPLE_S) as consumer:
+    async with AdaptiveConsumer(
+        broker.url(), name, work, Fast(), options=AdaptiveOptions(concurrency=3, sample_time_s=SAMPLE_S)
+    ) as consumer:
         await work.until_done(300)
     assert work.done == list(range(300)), "in order, as they are handled by nobody who waits"
     assert (consumer.state.settled, consumer.state.failed, consumer.state.is_connected) == (300, 0, False)
@@ -59,7 +62,9 @@ async def test_windows_that_change_all_the_time_lose_and_double_nothing(
     await fill(broker.url(), name, 600)
     work = Work()
     acting = actuator()
-    consumer = AdaptiveConsumer(broker.url(), name, work, Rate(2000), actuator=acting, sample_time_s=SAMPLE_S)
+    consumer = AdaptiveConsumer(
+        broker.url(), name, work, Rate(2000), options=AdaptiveOptions(actuator=acting, sample_time_s=SAMPLE_S)
+    )
     async with consumer:
         for number, action in enumerate([3, 1.5, 40, 0.7, 2.25, 700, 1, 12] * 3):
             await work.until_done(20 * number)
@@ -75,7 +80,9 @@ async def test_a_quorum_queue_is_consumed_with_new_subscriptions(broker: Broker,
     await fill(broker.url(), name, 300, quorum=True)
     work = Work()
     acting = Window()
-    consumer = AdaptiveConsumer(broker.url(), name, work, Rate(1e6), actuator=acting, sample_time_s=60)
+    consumer = AdaptiveConsumer(
+        broker.url(), name, work, Rate(1e6), options=AdaptiveOptions(actuator=acting, sample_time_s=60)
+    )
     async with consumer:
         for number, action in enumerate([3, 1, 40, 2, 25, 1, 7]):
             await work.until_done(20 * number)
@@ -119,7 +126,7 @@ async def test_a_rate_is_reached_with_the_pacer(broker: Broker, name: str) -> No
     await fill(broker.url(), name, 100)
     samples = Samples()
     async with AdaptiveConsumer(
-        broker.url(), name, takes(0), Rate(50), sample_time_s=0.5, record=samples.record
+        broker.url(), name, takes(0), Rate(50), options=AdaptiveOptions(sample_time_s=0.5, record=samples.record)
     ) as consumer:
         await samples.until(lambda: samples.last(3) == pytest.approx(50, rel=0.1))
         assert consumer.state.pace_per_s is not None
@@ -139,10 +146,7 @@ async def test_a_rate_is_reached_with_a_fractional_window_below_one(broker: Brok
         name,
         handle,
         Rate(15),
-        actuator=FractionalWindow(),
-        start=2,
-        sample_time_s=0.5,
-        record=samples.record,
+        options=AdaptiveOptions(actuator=FractionalWindow(), start=2, sample_time_s=0.5, record=samples.record),
     ):
         await samples.until(lambda: samples.last(4) == pytest.approx(15, rel=0.3) and samples.actions[-1] < 1)
     await drain(broker.url(), name)
@@ -153,7 +157,11 @@ async def test_a_latency_is_reached_with_the_window(broker: Broker, name: str) -
     await fill(broker.url(), name, 100)
     samples = Samples()
     async with AdaptiveConsumer(
-        broker.url(), name, takes(0.02), Latency(0.2), concurrency=1, sample_time_s=0.4, record=samples.record
+        broker.url(),
+        name,
+        takes(0.02),
+        Latency(0.2),
+        options=AdaptiveOptions(concurrency=1, sample_time_s=0.4, record=samples.record),
     ):
         await samples.until(lambda: samples.last(4) == pytest.approx(0.2, rel=0.3))
     await drain(broker.url(), name)
@@ -163,7 +171,11 @@ async def test_as_fast_as_the_handlers_can_means_that_few_messages_wait(broker: 
     await fill(broker.url(), name, 100)
     samples = Samples()
     async with AdaptiveConsumer(
-        broker.url(), name, takes(0.05), Fast(2), concurrency=5, sample_time_s=0.2, record=samples.record
+        broker.url(),
+        name,
+        takes(0.05),
+        Fast(2),
+        options=AdaptiveOptions(concurrency=5, sample_time_s=0.2, record=samples.record),
     ) as consumer:
         await samples.until(lambda: samples.last(5) == pytest.approx(2, abs=1))
         assert consumer.state.window > 5, "more than the handlers are busy with"
@@ -174,7 +186,11 @@ async def test_an_empty_queue_winds_nothing_up(broker: Broker, name: str) -> Non
     await fill(broker.url(), name, 0)
     samples = Samples()
     async with AdaptiveConsumer(
-        broker.url(), name, Work(), Rate(400), actuator=Window(), sample_time_s=0.05, record=samples.record
+        broker.url(),
+        name,
+        Work(),
+        Rate(400),
+        options=AdaptiveOptions(actuator=Window(), sample_time_s=0.05, record=samples.record),
     ) as consumer:
         await samples.until(lambda: len(samples.all) >= 10)
         assert consumer.state.window == 1
@@ -185,7 +201,7 @@ async def test_another_goal_counts_at_once_with_a_pacer(broker: Broker, name: st
     await fill(broker.url(), name, 100)
     samples = Samples()
     async with AdaptiveConsumer(
-        broker.url(), name, takes(0), Rate(20), sample_time_s=0.4, record=samples.record
+        broker.url(), name, takes(0), Rate(20), options=AdaptiveOptions(sample_time_s=0.4, record=samples.record)
     ) as consumer:
         await samples.until(lambda: len(samples.all) >= 2)
         consumer.set_goal(Rate(80))
@@ -206,12 +222,9 @@ async def test_in_shadow_mode_it_computes_and_does_not_act(broker: Broker, name:
         name,
         work,
         Rate(400),
-        actuator=Window(),
-        start=2,
-        sample_time_s=0.05,
-        record=samples.record,
-        is_shadow=True,
-        stop_limit_s=0,
+        options=AdaptiveOptions(
+            actuator=Window(), start=2, sample_time_s=0.05, record=samples.record, is_shadow=True, stop_limit_s=0
+        ),
     ) as consumer:
         await work.until_begun(2)
         await samples.until(lambda: len(samples.all) >= 5)
@@ -227,7 +240,11 @@ async def test_stopping_lets_handlers_finish_and_returns_the_rest_in_order(broke
     await fill(broker.url(), name, 10)
     work = Work(is_open=False)
     consumer = AdaptiveConsumer(
-        broker.url(), name, work, Fast(), concurrency=2, limits=Limits(6, 6), sample_time_s=SAMPLE_S
+        broker.url(),
+        name,
+        work,
+        Fast(),
+        options=AdaptiveOptions(concurrency=2, limits=Limits(6, 6), sample_time_s=SAMPLE_S),
     )
     await consumer.start()
     await work.until_begun(2)
@@ -243,7 +260,9 @@ async def test_cancelling_it_is_stopping_it(broker: Broker, name: str) -> None:
     """As Ctrl-C does: asyncio.run cancels what it runs."""
     await fill(broker.url(), name, 5)
     work = Work(is_open=False)
-    consumer = AdaptiveConsumer(broker.url(), name, work, Fast(), concurrency=1, start=3, sample_time_s=SAMPLE_S)
+    consumer = AdaptiveConsumer(
+        broker.url(), name, work, Fast(), options=AdaptiveOptions(concurrency=1, start=3, sample_time_s=SAMPLE_S)
+    )
     running = asyncio.ensure_future(consumer.run())
     await work.until_begun(1)
     running.cancel()
@@ -260,7 +279,9 @@ async def test_a_handler_that_does_not_end_in_time_is_cancelled_and_its_message_
 ) -> None:
     await fill(broker.url(), name, 2)
     work = Work(is_open=False)
-    consumer = AdaptiveConsumer(broker.url(), name, work, Fast(), concurrency=1, stop_limit_s=0.05)
+    consumer = AdaptiveConsumer(
+        broker.url(), name, work, Fast(), options=AdaptiveOptions(concurrency=1, stop_limit_s=0.05)
+    )
     async with consumer:
         await work.until_begun(1)
     assert (work.done, await drain(broker.url(), name)) == ([], ["0*", "1"])
@@ -309,7 +330,9 @@ async def test_a_handler_may_stop_its_consumer(broker: Broker, name: str) -> Non
     async def handle(message: IncomingMessage) -> None:
         await consumer.stop()
 
-    consumer = AdaptiveConsumer(broker.url(), name, handle, Fast(), concurrency=1, limits=Limits(2, 2))
+    consumer = AdaptiveConsumer(
+        broker.url(), name, handle, Fast(), options=AdaptiveOptions(concurrency=1, limits=Limits(2, 2))
+    )
     await consumer.run()
     assert [text.rstrip("*") for text in await drain(broker.url(), name)] == ["1"]
 
@@ -324,7 +347,9 @@ async def test_a_handler_that_keeps_its_cancellation_to_itself_does_not_hold_up_
         with contextlib.suppress(asyncio.CancelledError):
             await work(message)
 
-    async with AdaptiveConsumer(broker.url(), name, handle, Fast(), concurrency=1, stop_limit_s=0):
+    async with AdaptiveConsumer(
+        broker.url(), name, handle, Fast(), options=AdaptiveOptions(concurrency=1, stop_limit_s=0)
+    ):
         await work.until_begun(1)
     assert await drain(broker.url(), name) == ["1"], "it has returned, so its message is done"
 
@@ -339,7 +364,11 @@ async def test_what_ends_a_loop_is_told_and_handlers_finish(
         raise KeyError("the disk is full")
 
     consumer = AdaptiveConsumer(
-        broker.url(), name, work, Fast(), concurrency=2, limits=Limits(2, 2), record=record, sample_time_s=SAMPLE_S
+        broker.url(),
+        name,
+        work,
+        Fast(),
+        options=AdaptiveOptions(concurrency=2, limits=Limits(2, 2), record=record, sample_time_s=SAMPLE_S),
     )
     running = asyncio.ensure_future(consumer.run())
     await work.until_begun(2)
@@ -388,7 +417,9 @@ async def test_a_message_whose_handler_fails_is_rejected_if_that_is_wanted(broke
             done.set()
         raise asyncio.CancelledError if len(tried) == 2 else KeyError("no such thing")
 
-    async with AdaptiveConsumer(broker.url(), name, handle, Rate(1000), on_error="reject") as consumer:
+    async with AdaptiveConsumer(
+        broker.url(), name, handle, Rate(1000), options=AdaptiveOptions(on_error="reject")
+    ) as consumer:
         await done.wait()
     assert (tried, consumer.state.failed) == ([0, 1, 2], 3)
     assert await drain(broker.url(), name) == []
@@ -449,9 +480,11 @@ def design(sample_time_s: float = 1.0, smoothing_share: float | None = None) -> 
     ],
 )
 def test_what_does_not_fit_is_refused_with_one_line(change: dict[str, Any], complaint: str) -> None:
-    fitting: dict[str, Any] = {"source": "amqp://nowhere", "queue_name": "queue", "handler": handler, "goal": Rate(1)}
+    given: dict[str, Any] = {"source": "amqp://nowhere", "queue_name": "queue", "handler": handler, "goal": Rate(1)}
+    given.update((name, change[name]) for name in given.keys() & change)
+    options = {name: value for name, value in change.items() if name not in given}
     with pytest.raises(ControlError) as refused:
-        AdaptiveConsumer(**{**fitting, **change})
+        AdaptiveConsumer(**given, options=AdaptiveOptions(**options))
     assert complaint in str(refused.value)
 
 
@@ -462,30 +495,36 @@ def test_a_goal_that_makes_no_sense_is_refused(make: Any) -> None:
 
 
 def test_a_law_that_needs_no_model_needs_no_certificate() -> None:
-    AdaptiveConsumer("amqp://nowhere", "queue", handler, Rate(1), law=Multiplicative(0.3))
+    AdaptiveConsumer("amqp://nowhere", "queue", handler, Rate(1), options=AdaptiveOptions(law=Multiplicative(0.3)))
 
 
 def test_a_design_brings_law_limits_sample_time_and_certificate() -> None:
     law = Multiplicative(0.5)
     design = Design("orders", law, Limits(2, 50), 0.25, certificate=certify_model_free(law))
-    consumer = AdaptiveConsumer("amqp://nowhere", "queue", handler, Rate(1), actuator=Window(), design=design)
+    consumer = AdaptiveConsumer(
+        "amqp://nowhere", "queue", handler, Rate(1), options=AdaptiveOptions(actuator=Window(), design=design)
+    )
     loop = consumer._loop
     assert (loop.controller.law, loop.controller.limits, loop.sample_time_s) == (law, Limits(2, 50), 0.25)
     assert consumer.state.window == 2
     with pytest.raises(ControlError, match="a design or a law"):
-        AdaptiveConsumer("amqp://nowhere", "queue", handler, Rate(1), law=law, design=design)
+        AdaptiveConsumer("amqp://nowhere", "queue", handler, Rate(1), options=AdaptiveOptions(law=law, design=design))
 
 
 def test_a_law_of_ones_own_may_run_without_a_certificate_if_that_is_known() -> None:
     AdaptiveConsumer(
-        "amqp://nowhere", "queue", handler, Rate(1), law=ProportionalIntegral(0.1, 0.1), allow_uncertified=True
+        "amqp://nowhere",
+        "queue",
+        handler,
+        Rate(1),
+        options=AdaptiveOptions(law=ProportionalIntegral(0.1, 0.1), allow_uncertified=True),
     )
 
 
 @pytest.mark.parametrize("smoothing_share", [None, 0.6])
 def test_a_design_brings_its_law_its_limits_its_sample_time_and_its_filter(smoothing_share: float | None) -> None:
     given = design(0.5, smoothing_share)
-    consumer = AdaptiveConsumer("amqp://nowhere", "queue", handler, Rate(400), design=given)
+    consumer = AdaptiveConsumer("amqp://nowhere", "queue", handler, Rate(400), options=AdaptiveOptions(design=given))
     loop = consumer._loop
     assert (loop.controller.law, loop.controller.limits, loop.sample_time_s) == (given.law, given.limits, 0.5)
     assert loop.controller.smoothing_share == smoothing_share
@@ -511,9 +550,9 @@ async def test_a_broker_that_says_nothing_is_told_at_the_start(monkeypatch: pyte
 
 async def test_an_actuator_belongs_to_one_consumer() -> None:
     actuator = Window()
-    AdaptiveConsumer("amqp://nowhere", "queue", handler, Fast(), actuator=actuator)
+    AdaptiveConsumer("amqp://nowhere", "queue", handler, Fast(), options=AdaptiveOptions(actuator=actuator))
     with pytest.raises(ControlError, match="make one for each"):
-        AdaptiveConsumer("amqp://nowhere", "queue", handler, Fast(), actuator=actuator)
+        AdaptiveConsumer("amqp://nowhere", "queue", handler, Fast(), options=AdaptiveOptions(actuator=actuator))
 
 
 async def test_a_queue_that_is_not_there_is_told_at_the_start(broker: Broker, name: str) -> None:
@@ -530,7 +569,7 @@ def test_it_runs_on_uvloop_as_well(broker: Broker, name: str) -> None:
     async def consume(goal: Goal) -> list[str]:
         await fill(broker.url(), name, 100)
         work = Work()
-        async with AdaptiveConsumer(broker.url(), name, work, goal, sample_time_s=SAMPLE_S):
+        async with AdaptiveConsumer(broker.url(), name, work, goal, options=AdaptiveOptions(sample_time_s=SAMPLE_S)):
             await work.until_done(100)
         assert work.done == list(range(100))
         return await drain(broker.url(), name)

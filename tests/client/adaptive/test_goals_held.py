@@ -11,6 +11,7 @@ import pytest
 
 from flyball.client.adaptive import (
     AdaptiveConsumer,
+    AdaptiveOptions,
     Fast,
     FractionalWindow,
     Goal,
@@ -97,7 +98,9 @@ def new_consumer(goal: Goal, handling_s: float, samples: Samples, **options: Any
     async def handle(message: Any) -> None:
         await asyncio.sleep(handling_s)
 
-    return AdaptiveConsumer("amqp://ideal", "orders", handle, goal, record=samples.record, **options)
+    return AdaptiveConsumer(
+        "amqp://ideal", "orders", handle, goal, options=AdaptiveOptions(record=samples.record, **options)
+    )
 
 
 @leaping

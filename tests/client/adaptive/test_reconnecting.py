@@ -12,7 +12,7 @@ import aio_pika
 import pytest
 
 from flyball.backoff import Backoff
-from flyball.client.adaptive import AdaptiveConsumer, Fast, FractionalWindow, Rate, Window, actuators
+from flyball.client.adaptive import AdaptiveConsumer, AdaptiveOptions, Fast, FractionalWindow, Rate, Window, actuators
 from flyball.client.adaptive import session as session_module
 from flyball.client.adaptive import subscription as subscription_module
 from flyball.client.adaptive.actuators import ConsumerActuator
@@ -35,7 +35,11 @@ async def test_the_loop_goes_on_over_cut_connections_and_no_message_is_lost(
     samples = Samples()
     async with Relay(broker.host, broker.port) as relay:
         consumer = AdaptiveConsumer(
-            relay.url, name, work, Rate(1e5), actuator=actuator(), start=5, sample_time_s=0.05, record=samples.record
+            relay.url,
+            name,
+            work,
+            Rate(1e5),
+            options=AdaptiveOptions(actuator=actuator(), start=5, sample_time_s=0.05, record=samples.record),
         )
         async with consumer:
             for cut in range(1, 4):
@@ -57,7 +61,9 @@ async def test_what_handlers_of_a_lost_channel_have_done_is_dropped_quietly_and_
     work = Work(is_open=False)
     async with Relay(broker.host, broker.port) as relay:
         with caplog.at_level(logging.INFO, "flyball"):
-            async with AdaptiveConsumer(relay.url, name, work, Fast(), concurrency=4, start=6) as consumer:
+            async with AdaptiveConsumer(
+                relay.url, name, work, Fast(), options=AdaptiveOptions(concurrency=4, start=6)
+            ) as consumer:
                 await work.until_begun(4)
                 relay.cut()
                 await until(lambda: consumer.state.sessions == 2)
@@ -79,7 +85,11 @@ async def test_a_window_that_was_set_while_the_connection_was_away_holds_when_it
     acting = Window()
     async with Relay(broker.host, broker.port) as relay:
         consumer = AdaptiveConsumer(
-            relay.url, name, work, Rate(1), actuator=acting, start=2, sample_time_s=60, stop_limit_s=0
+            relay.url,
+            name,
+            work,
+            Rate(1),
+            options=AdaptiveOptions(actuator=acting, start=2, sample_time_s=60, stop_limit_s=0),
         )
         async with consumer:
             await work.until_begun(2)
@@ -148,7 +158,9 @@ async def test_a_connection_that_is_cut_at_any_place_of_its_opening_is_tried_aga
             with contextlib.suppress(ControlError):
                 await starting.start()
             await starting.stop()
-        async with AdaptiveConsumer(relay.url, name, work, Rate(1000), sample_time_s=0.05) as consumer:
+        async with AdaptiveConsumer(
+            relay.url, name, work, Rate(1000), options=AdaptiveOptions(sample_time_s=0.05)
+        ) as consumer:
             whole, relay.budgets = relay.whole, budgets.copy()
             relay.cut()
             # What it does over a connection that is going to be cut, nobody may hear of.
@@ -162,7 +174,9 @@ async def test_a_start_that_failed_may_be_tried_again_and_is_as_good_as_the_firs
     work = Work(is_open=False)
     acting = Window()
     async with Relay(broker.host, broker.port) as relay:
-        consumer = AdaptiveConsumer(relay.url, name, work, Rate(1), actuator=acting, sample_time_s=60, stop_limit_s=0)
+        consumer = AdaptiveConsumer(
+            relay.url, name, work, Rate(1), options=AdaptiveOptions(actuator=acting, sample_time_s=60, stop_limit_s=0)
+        )
         with pytest.raises(ControlError, match="no queue"):
             await consumer.start()
         await fill(broker.url(), name, 5)
@@ -183,7 +197,11 @@ async def test_tasks_are_not_lost_with_a_connection_that_takes_no_more_acknowled
     work = Work(is_open=False)
     async with Relay(broker.host, broker.port) as relay:
         consumer = AdaptiveConsumer(
-            relay.url, name, work, Fast(), concurrency=30, limits=Limits(30, 30), stop_limit_s=0
+            relay.url,
+            name,
+            work,
+            Fast(),
+            options=AdaptiveOptions(concurrency=30, limits=Limits(30, 30), stop_limit_s=0),
         )
         async with consumer:
             await work.until_begun(30)
@@ -210,7 +228,11 @@ async def test_a_fraction_that_was_set_while_the_connection_was_away_holds_when_
     acting = FractionalWindow()
     async with Relay(flyball_node.host, flyball_node.port) as relay:
         consumer = AdaptiveConsumer(
-            relay.url, name, work, Rate(1), actuator=acting, start=0.5, sample_time_s=60, limits=Limits(0.1, 9)
+            relay.url,
+            name,
+            work,
+            Rate(1),
+            options=AdaptiveOptions(actuator=acting, start=0.5, sample_time_s=60, limits=Limits(0.1, 9)),
         )
         async with consumer:
             await work.until_done(3)
@@ -323,7 +345,9 @@ def test_a_node_that_is_stopped_and_started_again_is_consumed_on(
         node = start_node(store=store, amqp=address)
         await fill(url, "orders", 200)
         work = Work()
-        async with AdaptiveConsumer(url, "orders", work, Rate(1e5), actuator=Window(), sample_time_s=0.05):
+        async with AdaptiveConsumer(
+            url, "orders", work, Rate(1e5), options=AdaptiveOptions(actuator=Window(), sample_time_s=0.05)
+        ):
             await work.until_done(50)
             await asyncio.to_thread(node.stop)
             await asyncio.to_thread(start_node, store=store, amqp=address)

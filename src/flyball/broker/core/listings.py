@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from flyball.admission import AdmissionOptions
 from flyball.admission.admission import Admission
 from flyball.admission.sensors.thread import ThreadSensor
 from flyball.errors import NotAdmitted, StoreUnavailable
@@ -27,12 +28,14 @@ class Listings:
     def __init__(self, time_limit_s: float) -> None:
         self.admission = Admission(
             ThreadSensor(),
-            reference=BUSY_RATIO * 1000.0,
-            deadline_s=time_limit_s,
-            least_deadline_ratio=1.0,
-            queue_limit=MOST_WAITING,
-            burst_s=0.0,
-            name="listings",
+            options=AdmissionOptions(
+                reference=BUSY_RATIO * 1000.0,
+                deadline_s=time_limit_s,
+                least_deadline_ratio=1.0,
+                queue_limit=MOST_WAITING,
+                burst_s=0.0,
+                name="listings",
+            ),
         )
 
     @asynccontextmanager

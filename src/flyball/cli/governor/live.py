@@ -18,7 +18,7 @@ from flyball.cli.governor.display import Display
 from flyball.cli.governor.handlers import handler_of
 from flyball.cli.governor.requests import ActuatorName, Source
 from flyball.cli.governor.telling import Interrupted
-from flyball.client.adaptive import AdaptiveConsumer, FractionalWindow, Pacer, Rate, Window
+from flyball.client.adaptive import AdaptiveConsumer, AdaptiveOptions, FractionalWindow, Pacer, Rate, Window
 from flyball.client.adaptive.actuators import ConsumerActuator
 from flyball.control.laws import Law, Reading
 from flyball.control.limits import Limits
@@ -73,14 +73,16 @@ def excite(source: Source, actions: Sequence[float], sample_time_s: float, folde
             handler,
             # Nothing is held: it only says that rates are measured, and how many a pacer may have at hand.
             Rate(limits.highest),
-            actuator=new_actuator(source.actuator or ActuatorName.WINDOW),
-            law=Played(tuple(actions)),
-            limits=limits,
-            start=actions[0],
-            sample_time_s=sample_time_s,
-            concurrency=source.concurrency,
-            record=record,
-            allow_uncertified=True,
+            options=AdaptiveOptions(
+                actuator=new_actuator(source.actuator or ActuatorName.WINDOW),
+                law=Played(tuple(actions)),
+                limits=limits,
+                start=actions[0],
+                sample_time_s=sample_time_s,
+                concurrency=source.concurrency,
+                record=record,
+                allow_uncertified=True,
+            ),
         )
 
     return consume(consumer, display, folder, most_samples=len(actions))

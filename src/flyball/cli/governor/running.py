@@ -15,7 +15,7 @@ from flyball.cli.governor.laws import goal_warning
 from flyball.cli.governor.requests import Files, Source, WantedGoal
 from flyball.cli.governor.telling import Interrupted, WrongUse, warn
 from flyball.cli.output import Output
-from flyball.client.adaptive import AdaptiveConsumer, Fast, Goal, Latency, Rate
+from flyball.client.adaptive import AdaptiveConsumer, AdaptiveOptions, Fast, Goal, Latency, Rate
 from flyball.client.reporting import LoopReporter
 from flyball.control.assessment import LoopFigures, assess
 from flyball.control.documents import Design
@@ -62,13 +62,15 @@ def run(
             source.queue,
             handler,
             goal,
-            actuator=None if source.actuator is None else live.new_actuator(source.actuator),
-            design=design,
-            sample_time_s=sample_time_s,
-            concurrency=source.concurrency,
-            record=record,
-            is_shadow=is_shadow,
-            reporter=reporter,
+            options=AdaptiveOptions(
+                actuator=None if source.actuator is None else live.new_actuator(source.actuator),
+                design=design,
+                sample_time_s=sample_time_s,
+                concurrency=source.concurrency,
+                record=record,
+                is_shadow=is_shadow,
+                reporter=reporter,
+            ),
         )
 
     kept = live.consume(

@@ -9,10 +9,9 @@ import asyncio
 import inspect
 import logging
 import math
-from collections.abc import Callable
 from time import monotonic
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from aio_pika.abc import AbstractConnection
 
@@ -22,14 +21,14 @@ from flyball.client.adaptive.delivery import Delivery
 from flyball.client.adaptive.facts import loop_facts
 from flyball.client.adaptive.goals import Fast, Goal, Latency, Rate, default_law, own_certificate
 from flyball.client.adaptive.meter import Meter
+from flyball.client.adaptive.options import AdaptiveOptions, Design
 from flyball.client.adaptive.sensors import sensor_for
 from flyball.client.adaptive.state import ConsumerState
 from flyball.client.adaptive.subscription import Subscription
-from flyball.client.reporting import LoopReporter, ReportedLoop
+from flyball.client.reporting import ReportedLoop
 from flyball.control.certificate import Certificate
 from flyball.control.controller import Controller, Smoothing
 from flyball.control.laws import Law
-from flyball.control.limits import Limits
 from flyball.control.loop import Loop, Sample
 from flyball.errors import ControlError
 
@@ -38,31 +37,14 @@ log = logging.getLogger(__name__)
 SAMPLE_TIME_S = 1.0
 
 
-class Design(Protocol):
-    """A law with all that belongs to it, as `flyball control design` writes it."""
-
-    @property
-    def law(self) -> Law[Any]: ...
-
-    @property
-    def limits(self) -> Limits: ...
-
-    @property
-    def sample_time_s(self) -> float: ...
-
-    @property
-    def smoothing_share(self) -> float | None: ...
-
-    @property
-    def certificate(self) -> Certificate | None: ...
+DEFAULTS = AdaptiveOptions()
 
 
 class AdaptiveConsumer:
     """Consumes a queue and holds a goal.
 
     The handler is awaited with each message; when it returns, the message is acknowledged, and when it raises, the
-    message goes back to the queue (`on_error="requeue"`) or is rejected (`"reject"`). Up to `concurrency` handlers
-    run at once; if None, as many as there are messages in the window. Each message is settled once, on the channel
+    message goes back to the queue, or is rejected if the options say so. Each message is settled once, on the channel
     that it came by. When the connection is lost, what was not settled comes again, also what handlers had begun with.
 
     Use it as an asynchronous context manager, or `run` it until it is stopped or cancelled.
@@ -74,51 +56,34 @@ class AdaptiveConsumer:
         queue_name: str,
         handler: Handler,
         goal: Goal,
-        *,
-        actuator: ConsumerActuator | None = None,
-        law: Law[Any] | None = None,
-        certificate: Certificate | None = None,
-        design: Design | None = None,
-        sample_time_s: float | None = None,
-        limits: Limits | None = None,
-        start: float | None = None,
-        concurrency: int | None = None,
-        on_error: str = "requeue",
-        record: Callable[[Sample], None] | None = None,
-        is_shadow: bool = False,
-        allow_uncertified: bool = False,
-        reporter: LoopReporter | None = None,
-        name: str | None = None,
-        stop_limit_s: float = 30.0,
+        options: AdaptiveOptions = DEFAULTS,
     ) -> None:
         """`source` is an address (amqp://...) or a connection of aio-pika. Nothing is connected before `start`.
 
-        Without `law` and `design` there is a law that needs no model. `design` brings a law, its certificate, limits,
-        filter and sample time. `record` is called with each sample. A `reporter` tells a node's console of the loop,
-        and switches it between shadow and active as somebody there wishes. When it stops, handlers have
-        `stop_limit_s` to finish. Raises ControlError if something does not fit together.
+        Raises ControlError if something does not fit together.
         """
-        _check(source, queue_name, handler, goal, concurrency, on_error, stop_limit_s)
-        law, certificate = _law_and_proof(goal, law, certificate, design)
+        _check(source, queue_name, handler, goal)
+        design = options.design
+        law, certificate = _law_and_proof(goal, options)
         self._goal = goal
-        self._actuator = actuator or _default_actuator(goal, design)
+        self._actuator = options.actuator or _default_actuator(goal, design)
+        sample_time_s = options.sample_time_s
         if sample_time_s is None:
             sample_time_s = design.sample_time_s if design is not None else _default_sample_time_s(goal)
         # Only a design may know what happens within a latency.
-        self._must_outlast_latency = design is None and not (is_shadow or allow_uncertified)
+        self._must_outlast_latency = design is None and not (options.is_shadow or options.allow_uncertified)
         self._check_sample_time(goal, sample_time_s)
-        self._has_own_limits = limits is None and design is None
-        limits = limits or (design.limits if design is not None else self._actuator.default_limits(goal))
+        limits = options.limits or (None if design is None else design.limits)
+        self._has_own_limits = limits is None
+        limits = limits or self._actuator.default_limits(goal)
         self._actuator.check_limits(limits)
-        self._stop_limit_s = stop_limit_s
-        self._record = record
-        self._reporter = reporter
+        self._options = options
         self._reported: ReportedLoop | None = None
         self._last_sample: Sample | None = None
         self._samples = 0
         self._meter = Meter()
-        self._crew = Crew(handler, self._meter, concurrency, requeues=on_error == "requeue")
-        begin = self._actuator.default_start(goal) if start is None else start
+        self._crew = Crew(handler, self._meter, options.concurrency, requeues=options.on_error == "requeue")
+        begin = self._actuator.default_start(goal) if options.start is None else options.start
         share = None if design is None else design.smoothing_share
         self._smoothing = None if share is None else Smoothing(share)
         controller = Controller(law, limits, goal.setpoint, begin, self._smoothing)
@@ -131,17 +96,19 @@ class AdaptiveConsumer:
             self._actuator.window_at(controller.action, goal),
         )
         self._actuator.bind(self._subscription, self._crew)
-        self._sensor = sensor_for(goal, self._meter, self._subscription, self._actuator.is_binding, concurrency)
+        self._sensor = sensor_for(
+            goal, self._meter, self._subscription, self._actuator.is_binding, options.concurrency
+        )
         self._loop = Loop(
-            name or queue_name,
+            options.name or queue_name,
             self._sensor,
             controller,
             self._actuator,
             sample_time_s,
             certificate=certificate,
             record=self._on_sample,
-            is_shadow=is_shadow,
-            allow_uncertified=allow_uncertified,
+            is_shadow=options.is_shadow,
+            allow_uncertified=options.allow_uncertified,
         )
         self._queue_name = queue_name
         self._starting = asyncio.Lock()
@@ -261,16 +228,16 @@ class AdaptiveConsumer:
         try:
             if not self._loop.is_shadow:
                 await self._actuator.apply(self._loop.controller.action)
-            if self._reporter is not None:
+            if self._options.reporter is not None:
                 facts = loop_facts(self._loop, self._goal, self._actuator, self._queue_name)
-                self._reported = self._reporter.watch_loop(self._loop.name, facts, self._on_mode)
+                self._reported = self._options.reporter.watch_loop(self._loop.name, facts, self._on_mode)
                 self._reported.is_shadow = self._loop.is_shadow
             async with asyncio.TaskGroup() as tasks:
                 self._crew.start(tasks)
                 failure = await self._until_stopped()
                 self._crew.wind_up()
                 await self._subscription.end()
-                await self._crew.finish(self._stop_limit_s)
+                await self._crew.finish(self._options.stop_limit_s)
                 self._crew.dismiss()
             if failure is not None:
                 raise failure
@@ -279,8 +246,8 @@ class AdaptiveConsumer:
         finally:
             self._crew.dismiss()
             await self._subscription.close()
-            if self._reporter is not None and self._reported is not None:
-                await self._reporter.forget(self._reported)
+            if self._options.reporter is not None and self._reported is not None:
+                await self._options.reporter.forget(self._reported)
 
     async def _until_stopped(self) -> BaseException | None:
         """Keep the connection and the loop going until it is to stop; return what has ended them before, if so."""
@@ -319,8 +286,8 @@ class AdaptiveConsumer:
         self._last_sample = sample
         if self._reported is not None:
             self._reported.record(sample)
-        if self._record is not None:
-            self._record(sample)
+        if self._options.record is not None:
+            self._options.record(sample)
 
     def _on_mode(self, mode: str) -> str | None:
         """Somebody wants the loop to act, or not to; return why it does not obey."""
@@ -337,13 +304,10 @@ def _default_sample_time_s(goal: Goal) -> float:
     return max(SAMPLE_TIME_S, goal.seconds) if isinstance(goal, Latency) else SAMPLE_TIME_S
 
 
-def _law_and_proof(
-    goal: Goal, law: Law[Any] | None, certificate: Certificate | None, design: Design | None
-) -> tuple[Law[Any], Certificate | None]:
+def _law_and_proof(goal: Goal, options: AdaptiveOptions) -> tuple[Law[Any], Certificate | None]:
     """Return the law to use and its certificate, where it has one."""
+    law, certificate, design = options.law, options.certificate, options.design
     if design is not None:
-        if law is not None or certificate is not None:
-            raise ControlError("give a design or a law with its certificate, not both")
         return design.law, design.certificate
     if law is None:
         return default_law(goal)
@@ -357,15 +321,7 @@ def _default_actuator(goal: Goal, design: Design | None) -> ConsumerActuator:
     return Window()
 
 
-def _check(
-    source: object,
-    queue_name: object,
-    handler: object,
-    goal: object,
-    concurrency: object,
-    on_error: object,
-    stop_limit_s: float,
-) -> None:
+def _check(source: object, queue_name: object, handler: object, goal: object) -> None:
     """Raise ControlError with the first thing that is not as it should be."""
     if not isinstance(source, str | AbstractConnection):
         raise ControlError(
@@ -378,10 +334,3 @@ def _check(
         raise ControlError(f"a handler is an `async def` that takes a message, not {handler!r}")
     if not isinstance(goal, Rate | Latency | Fast):
         raise ControlError(f"a goal is a Rate, a Latency or Fast, not {goal!r}")
-    is_count = isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency >= 1
-    if concurrency is not None and not is_count:
-        raise ControlError(f"concurrency is the number of handlers at once, 1 or more, not {concurrency!r}")
-    if on_error not in ("requeue", "reject"):
-        raise ControlError(f'on_error is "requeue" or "reject", not {on_error!r}')
-    if not (math.isfinite(stop_limit_s) and stop_limit_s >= 0):
-        raise ControlError(f"stop_limit_s is a number of seconds, 0 or more, not {stop_limit_s!r}")

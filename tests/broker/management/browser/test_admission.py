@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from flyball.admission import AdmissionMiddleware, Meter
+from flyball.admission import AdmissionMiddleware, AdmissionOptions, Meter
 from flyball.client.reporting import LoopReporter
 from tests.broker.management.browser.background import in_background
 from tests.broker.management.browser.test_overview import PIXELS
@@ -51,9 +51,8 @@ async def shop(node: ServeProcess) -> AsyncIterator[AdmissionMiddleware]:
     guarded = AdmissionMiddleware(
         Starlette(routes=[Route(path, database.work) for path in WORK_S]),
         sensor=database,
-        reference=float(REFERENCE),
-        name="shop",
         reporter=LoopReporter(f"http://guest:guest@{node.address('http')}", period_s=0.2),
+        options=AdmissionOptions(reference=float(REFERENCE), name="shop"),
     )
 
     async def buy(customer: httpx.AsyncClient, path: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from aio_pika import IncomingMessage
 from playwright.sync_api import Locator, expect
 
-from flyball.client.adaptive import AdaptiveConsumer, Rate, Window
+from flyball.client.adaptive import AdaptiveConsumer, AdaptiveOptions, Rate, Window
 from flyball.client.reporting import LoopReporter
 from flyball.control.laws import ProportionalIntegral
 from tests.broker.management.browser.background import in_background, meanwhile
@@ -38,11 +38,13 @@ def consumer_of(node: ServeProcess, queue: str, **options: Any) -> AdaptiveConsu
         queue,
         handle,
         Rate(SETPOINT),
-        sample_time_s=0.2,
-        is_shadow=True,
-        concurrency=1,
-        reporter=LoopReporter(f"http://guest:guest@{node.address('http')}", period_s=0.2),
-        **options,
+        options=AdaptiveOptions(
+            sample_time_s=0.2,
+            is_shadow=True,
+            concurrency=1,
+            reporter=LoopReporter(f"http://guest:guest@{node.address('http')}", period_s=0.2),
+            **options,
+        ),
     )
 
 

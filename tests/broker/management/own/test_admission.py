@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from flyball.admission import Admission, AdmissionMiddleware, Meter
+from flyball.admission import Admission, AdmissionMiddleware, AdmissionOptions, Meter
 from flyball.admission.state import loop_facts_of
 from flyball.broker.management.own import admission as module
 from flyball.client.reporting import LoopReporter
@@ -28,7 +28,7 @@ class Sensor:
 
 
 def told(name: str = "shop", **others: Any) -> dict[str, Any]:
-    admission = Admission(Sensor(), reference=1000.0, name=name)
+    admission = Admission(Sensor(), options=AdmissionOptions(reference=1000.0, name=name))
     return {**admission.state(), "facts": {**loop_facts_of(admission), "client": "host-1"}, **others}
 
 
@@ -123,7 +123,10 @@ def test_a_real_application_reports_and_is_switched(api: httpx.Client, node: Run
     async def scenario() -> None:
         reporter = LoopReporter(f"http://guest:guest@{node.address('http')}", period_s=0.02)
         guarded = AdmissionMiddleware(
-            Starlette(routes=[Route("/", hello)]), sensor=Sensor(), name="shop", reporter=reporter
+            Starlette(routes=[Route("/", hello)]),
+            sensor=Sensor(),
+            reporter=reporter,
+            options=AdmissionOptions(name="shop"),
         )
         transport = httpx.ASGITransport(guarded)
         base = api.base_url

@@ -13,7 +13,7 @@ import httpx
 from typer.testing import CliRunner
 
 from flyball.cli.main import app
-from flyball.client.adaptive import AdaptiveConsumer, Rate, Window
+from flyball.client.adaptive import AdaptiveConsumer, AdaptiveOptions, Rate, Window
 from flyball.client.reporting import LoopReporter
 from flyball.control.laws import ProportionalIntegral
 from tests.client.adaptive.work import Work, fill, until
@@ -61,9 +61,9 @@ def test_a_consumer_in_shadow_is_made_active_and_brought_back(api: httpx.Client,
             "orders",
             work,
             Rate(100),
-            sample_time_s=0.1,
-            is_shadow=True,
-            reporter=LoopReporter(url_of(node, "http"), period_s=0.02),
+            options=AdaptiveOptions(
+                sample_time_s=0.1, is_shadow=True, reporter=LoopReporter(url_of(node, "http"), period_s=0.02)
+            ),
         )
         async with Page(api) as page, consumer:
             loop = await page.loop("orders", is_shadow=True, setpoint=100.0)
@@ -89,11 +89,13 @@ def test_a_consumer_without_a_certificate_is_not_made_active(api: httpx.Client, 
             "orders",
             Work(),
             Rate(100),
-            actuator=Window(),
-            law=ProportionalIntegral(0.1, 0.1),
-            sample_time_s=0.1,
-            is_shadow=True,
-            reporter=LoopReporter(url_of(node, "http"), period_s=0.02),
+            options=AdaptiveOptions(
+                actuator=Window(),
+                law=ProportionalIntegral(0.1, 0.1),
+                sample_time_s=0.1,
+                is_shadow=True,
+                reporter=LoopReporter(url_of(node, "http"), period_s=0.02),
+            ),
         )
         async with Page(api) as page, consumer:
             loop = await page.loop("orders")
@@ -109,7 +111,11 @@ def test_a_consumer_does_not_care_whether_the_console_is_there(node: RunningNode
         work = Work()
         reporter = LoopReporter("http://127.0.0.1:1", period_s=0.02)
         async with AdaptiveConsumer(
-            url_of(node, "amqp"), "orders", work, Rate(1e6), sample_time_s=0.1, reporter=reporter
+            url_of(node, "amqp"),
+            "orders",
+            work,
+            Rate(1e6),
+            options=AdaptiveOptions(sample_time_s=0.1, reporter=reporter),
         ):
             await until(lambda: reporter.failures > 0)
             await work.until_done(200)
