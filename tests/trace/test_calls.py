@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flyball.trace.calls import CallWriter, Texts
+from flyball.trace.buffer import Texts
+from flyball.trace.calls import CallWriter
 from flyball.trace.files import CALLS, TraceFiles
 from flyball.trace.schema import CALL_SCHEMA, DROPPED_KEY, NODE_KEY, TABLE_KEY, VERSION_KEY, Kind, Protocol, Result
 

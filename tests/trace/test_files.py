@@ -10,17 +10,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flyball.trace.buffer import RECORD, WORD_COLUMNS, TraceBuffer
+from flyball.trace.buffer import RecordBuffer
 from flyball.trace.files import TraceFiles
+from flyball.trace.requests import REQUEST
 
 UNLIMITED = 2**40
 
 
 def batch_of(count: int) -> pa.RecordBatch:
-    buffer = TraceBuffer(count)
+    buffer = RecordBuffer(REQUEST, count, {})
+    numbers = range(len(REQUEST.dtype.names or ()) - 3)
     for place in range(count):
-        RECORD.pack_into(buffer.words, place * RECORD.size, 3, 0, 0, *range(len(WORD_COLUMNS)))
-    buffer.used_bytes = count * RECORD.size
+        REQUEST.packed.pack_into(buffer.words, place * buffer.record_bytes, 3, 0, 0, *numbers)
+    buffer.used_bytes = buffer.capacity_bytes
     return buffer.take(count, "n1", epoch_ns=0)
 
 

@@ -5,59 +5,37 @@ Cheap enough to record every one; the writer's thread turns records into files. 
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-
-from flyball.trace.buffer import WORD_BYTES, RecordBuffer, coded
-from flyball.trace.calls import Texts
+from flyball.trace.buffer import Columns, Layout, Texts
 from flyball.trace.files import ADMISSIONS, TraceFiles
-from flyball.trace.schema import ADMISSION_SCHEMA, Outcome, names_of
+from flyball.trace.schema import Outcome, names_of
 from flyball.trace.writer import RecordWriter
-
-ADMISSION = struct.Struct("bxhi6q")
-"""outcome, key and class; then the words of `WORD_COLUMNS`."""
-
-WORD_COLUMNS = ("arrived_ns", "waited_ns", "served_ns", "connections", "busy_ns", "pool_ns")
 
 OTHER = "other"
 """The key of requests whose keys are too many to tell apart."""
 
 BUFFER_RECORDS = 8_192
 
-_pack = ADMISSION.pack_into
-_ADMISSION_BYTES = ADMISSION.size
-_OUTCOMES = names_of(Outcome)
 _CODES = {outcome.name.lower(): int(outcome) for outcome in Outcome}
 
 
-class AdmissionBuffer(RecordBuffer):
-    """Records of requests, packed as `ADMISSION`."""
+def _derived(columns: Columns, epoch_ns: int) -> Columns:
+    return {"arrived_us": (columns["arrived_ns"] + epoch_ns) // 1000}
 
-    __slots__ = ("_keys",)
 
-    def __init__(self, capacity: int, keys: Texts) -> None:
-        super().__init__(capacity, ADMISSION.size)
-        self._keys = keys
-
-    def take(self, count: int, origin: str, epoch_ns: int) -> pa.RecordBatch:
-        by_column, sequence = self._columns_of(count)
-        numbers = dict(zip(WORD_COLUMNS, by_column[1:], strict=True))
-        columns = {
-            **numbers,
-            "arrived_us": (numbers["arrived_ns"] + epoch_ns) // 1000,
-            "outcome": coded(by_column[0].view(np.int8).reshape(count, WORD_BYTES)[:, 0], _OUTCOMES),
-            "key": coded(by_column[0].view(np.int16).reshape(count, WORD_BYTES // 2)[:, 1], self._keys.column()),
-            "class_number": by_column[0].view(np.int32).reshape(count, WORD_BYTES // 4)[:, 1].astype(np.int64),
-            "application": coded(np.zeros(count, np.int8), pa.array([origin], pa.string())),
-            "sequence": np.arange(sequence.start, sequence.stop),
-            "weight": np.ones(count, np.int64),
-        }
-        return pa.RecordBatch.from_arrays(
-            [pa.array(columns[name]) for name in ADMISSION_SCHEMA.names], schema=ADMISSION_SCHEMA
-        )
+ADMISSION = Layout(
+    ADMISSIONS,
+    (
+        ("b", ("outcome",)),
+        ("h", ("key",)),
+        ("i", ("class_number",)),
+        ("q", ("arrived_ns", "waited_ns", "served_ns", "connections", "busy_ns", "pool_ns")),
+    ),
+    "application",
+    {"outcome": names_of(Outcome)},
+    _derived,
+)
 
 
 class AdmissionWriter(RecordWriter):
@@ -89,7 +67,7 @@ class AdmissionWriter(RecordWriter):
         self._keys = Texts(most=most_keys)
         self._other = self._keys.code_of(OTHER)
         files = files or TraceFiles(folder, name, 1.0, rotate_bytes, keep_bytes, table=ADMISSIONS)
-        super().__init__(files, name, lambda: AdmissionBuffer(buffer_records, self._keys), rotate_s, max_buffers)
+        super().__init__(files, name, ADMISSION, rotate_s, max_buffers, buffer_records, {"key": self._keys})
 
     def record(
         self,
@@ -108,16 +86,7 @@ class AdmissionWriter(RecordWriter):
         It arrived at `arrived_s` of the event loop's clock, waited to be admitted, was served, and meanwhile waited
         `pool_s` for the connections that it held for `busy_s` in all.
         """
-        buffer = self._buffer
-        used_bytes = buffer.used_bytes
-        if used_bytes == self._buffer_bytes:
-            if not self._change_buffer():
-                return
-            buffer = self._buffer
-            used_bytes = 0
-        _pack(
-            buffer.words,
-            used_bytes,
+        self._put(
             _CODES[outcome],
             self._code_of(key),
             class_number,
@@ -128,7 +97,6 @@ class AdmissionWriter(RecordWriter):
             round(busy_s * 1e9),
             round(pool_s * 1e9),
         )
-        buffer.used_bytes = used_bytes + _ADMISSION_BYTES
 
     def _code_of(self, key: str) -> int:
         try:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from flyball.trace.buffer import RECORD, WORD_BYTES, WORD_COLUMNS, Numbers, RecordBuffer, phases_of
+from flyball.trace.buffer import Numbers, RecordBuffer
+from flyball.trace.requests import phases_of
 from flyball.trace.schema import Kind
 
 PHASES = ("wait", "parse", "engine", "store", "emit", "total")
@@ -25,7 +26,6 @@ BUCKETS = len(BOUNDS_NS) + 1
 
 _BOUNDS = np.array(BOUNDS_NS, np.int64)
 _KINDS = len(Kind)
-_WORDS = RECORD.size // WORD_BYTES
 
 
 class Latencies:
@@ -49,13 +49,11 @@ class Latencies:
 
     def count(self, buffer: RecordBuffer, start_bytes: int, end_bytes: int) -> None:
         """Take in the records between two places of a buffer of requests."""
-        count = (end_bytes - start_bytes) // RECORD.size
+        count = (end_bytes - start_bytes) // buffer.record_bytes
         if count <= 0:
             return
-        words = np.frombuffer(buffer.words, np.int64, count * _WORDS, start_bytes).reshape(count, _WORDS)
-        by_column = np.ascontiguousarray(words.T)
-        kinds = by_column[0].view(np.int8).reshape(count, WORD_BYTES)[:, 0].astype(np.int64)
-        at = dict(zip(WORD_COLUMNS, by_column[1:], strict=True))
+        at = buffer.columns(start_bytes, count)
+        kinds = at["kind"].astype(np.int64)
         weights = at["weight"]
         self._counts += _summed(kinds, weights, _KINDS)
         took = phases_of(at)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from flyball.trace.buffer import RECORD, TraceBuffer
 from flyball.trace.files import TraceFiles
 from flyball.trace.latencies import Latencies
+from flyball.trace.requests import REQUEST
 from flyball.trace.span import Span
 from flyball.trace.writer import RecordWriter
 
-_pack = RECORD.pack_into
-_RECORD_BYTES = RECORD.size
+_pack = REQUEST.packed.pack_into
+_RECORD_BYTES = REQUEST.packed.size
 
 BUFFER_RECORDS = 8_192
 """Enough to make a row group worth its overhead; few enough that turning them into columns, which holds the
@@ -65,7 +65,7 @@ class Recorder(RecordWriter):
         if not 0.0 <= sample_ratio <= 1.0:
             raise ValueError(f"sample_ratio {sample_ratio} is not between 0 and 1")
         files = files or TraceFiles(folder, node, sample_ratio, rotate_bytes, keep_bytes)
-        super().__init__(files, node, lambda: TraceBuffer(buffer_records), rotate_s, max_buffers)
+        super().__init__(files, node, REQUEST, rotate_s, max_buffers, buffer_records)
         self._latencies = Latencies()
         self._counted_bytes = 0
         """So much of the present buffer is in the latencies."""
@@ -121,6 +121,7 @@ class Recorder(RecordWriter):
 
     def record(self, span: Span, emitted_ns: int) -> None:
         """Note a request whose answer left then. Never blocks; raises nothing but for a number beyond 64 bits."""
+        # `_put` by hand: the call and its tuple would make every request that is recorded dearer.
         buffer = self._buffer
         used_bytes = buffer.used_bytes
         if used_bytes == self._buffer_bytes:

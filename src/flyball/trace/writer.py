@@ -1,7 +1,7 @@
 """Records on their way from the thread that makes them to files: buffers, and the one thread that writes.
 
 Between the two there is no lock: one side only fills, the other only takes. Nothing that goes wrong with the files is
-ever noticed by whoever records. What a record says is the subclasses' business.
+ever noticed by whoever records. What a record says is its layout's business.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from flyball.trace.buffer import RecordBuffer
+from flyball.trace.buffer import Layout, RecordBuffer, Texts
 from flyball.trace.clock import epoch_ns
 from flyball.trace.files import TraceFiles
 
@@ -39,6 +39,7 @@ class RecordWriter:
         "_full",
         "_lost",
         "_origin",
+        "_pack",
         "_packed",
         "_refused",
         "_rotate_s",
@@ -52,16 +53,26 @@ class RecordWriter:
         self,
         files: TraceFiles,
         origin: str,
-        new_buffer: Callable[[], RecordBuffer],
+        layout: Layout,
         rotate_s: float,
         max_buffers: int,
+        buffer_records: int,
+        texts: Mapping[str, Texts] | None = None,
     ) -> None:
-        """Prepare to write what `origin` records; no file is touched and no thread runs before `start`."""
+        """Prepare to write what `origin` records; no file is touched and no thread runs before `start`.
+
+        `texts` are those of fields that are numbered as they are met.
+        """
+
+        def new_buffer() -> RecordBuffer:
+            return RecordBuffer(layout, buffer_records, texts or {})
+
         if max_buffers < 2:
             raise ValueError("max_buffers must be 2 at least: one to fill while another is written")
         self._files = files
         self._origin = origin
         self._rotate_s = rotate_s
+        self._pack = layout.packed.pack_into
         self._buffer = new_buffer()
         self._buffer_bytes = self._buffer.capacity_bytes
         self._free = deque(new_buffer() for _ in range(max_buffers - 1))
@@ -108,6 +119,18 @@ class RecordWriter:
                 self._ask(_Flush(last=True))
                 self._thread.join()
                 self._thread = None
+
+    def _put(self, *values: float) -> None:
+        """Pack a record. Never blocks."""
+        buffer = self._buffer
+        used_bytes = buffer.used_bytes
+        if used_bytes == self._buffer_bytes:
+            if not self._change_buffer():
+                return
+            buffer = self._buffer
+            used_bytes = 0
+        self._pack(buffer.words, used_bytes, *values)
+        buffer.used_bytes = used_bytes + buffer.record_bytes
 
     def _change_buffer(self) -> bool:
         full = self._buffer
