@@ -18,10 +18,12 @@ from typing import Any, Self, TypeVar
 import pytest
 import uvloop
 
+from flyball.broker.management.part import console_part
 from flyball.broker.node.node import Node, Part, running
 from flyball.broker.settings import Address, ServeSettings, load_settings
 from flyball.broker.store.interface import Batch
 from flyball.broker.store.memory import MemoryStore
+from flyball.client.api import Api, place_at
 
 T = TypeVar("T")
 
@@ -36,6 +38,11 @@ ANSWER_LIMIT_S = 60.0
 
 EPHEMERAL = {**dict.fromkeys(("amqp", "telesto", "thorbang"), "127.0.0.1:0"), "http": "off"}
 """Every listener of messages on a port that the system chooses, and no console."""
+
+
+def with_api(**flags: Any) -> dict[str, Any]:
+    """Return these flags, with which a node has an HTTP API as well."""
+    return {"parts": [console_part()], "http": "127.0.0.1:0", **flags}
 
 
 class RunningNode:
@@ -101,6 +108,15 @@ class RunningNode:
 
     def address(self, protocol: str) -> Address:
         return self.node.addresses[protocol]
+
+    @property
+    def url(self) -> str:
+        """Of its HTTP API; see `with_api`."""
+        return f"http://{self.address('http')}"
+
+    def api(self) -> Api:
+        """Return what asks the node's HTTP API as its owner."""
+        return Api(place_at(self.url))
 
     def connect(self, protocol: str) -> socket.socket:
         """Connect to a listener; the connection is closed with the node at the latest."""

@@ -17,12 +17,14 @@ from typing import Any
 
 import pytest
 import typer
-from tests.nodes import RunningNode
+from tests.nodes import RunningNode, with_api
 from typer.testing import CliRunner, Result
 
+from flyball.broker.core.authority import Authority
 from flyball.cli import queues
 from flyball.cli.main import app
 from flyball.cli.output import Output
+from flyball.cli.session import amqp_url
 from flyball.client import ClientMode
 from flyball.client.sync import Client
 
@@ -35,7 +37,7 @@ Flyball = Callable[..., Result]
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[RunningNode]:
-    with RunningNode(tmp_path / "data", store="memory", thorbang="off") as node:
+    with RunningNode(tmp_path / "data", **with_api(store="memory", thorbang="off")) as node:
         yield node
 
 
@@ -45,11 +47,12 @@ def address(node: RunningNode) -> str:
 
 
 @pytest.fixture
-def flyball(address: str) -> Flyball:
+def flyball(node: RunningNode, address: str) -> Flyball:
     """Run a command in this process."""
+    environment = {"FLYBALL_SERVER": address, "FLYBALL_URL": node.url, **QUIET}
 
     def run(*arguments: str, stdin: bytes | None = None) -> Result:
-        result = CliRunner().invoke(app, list(arguments), input=stdin, env={"FLYBALL_SERVER": address, **QUIET})
+        result = CliRunner().invoke(app, list(arguments), input=stdin, env=environment)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result
 
@@ -120,8 +123,8 @@ def test_no_message_is_exit_code_3_and_no_output(flyball: Flyball) -> None:
     [
         (["put", "no", "x"], 1, "no queue 'no'. Create it with `flyball queue create no`, or give --create."),
         (["get", "no"], 1, "no queue 'no'. See `flyball queue list`, or create it with `flyball queue create`."),
-        (["queue", "delete", "no"], 1, "no queue 'no'. See `flyball queue list`"),
-        (["queue", "purge", "no"], 1, "no queue 'no'. See `flyball queue list`"),
+        (["queue", "delete", "no"], 1, "no queue 'no' in vhost '/'. See `flyball queue list`"),
+        (["queue", "purge", "no"], 1, "no queue 'no' in vhost '/'. See `flyball queue list`"),
         (["queue", "create", "q"], 1, "there is already a queue named 'q'. Give --exist-ok if that is fine."),
         (["client", "register", "cli"], 1, "there is already a client named 'cli'. Choose another name"),
         (["client", "delete", "no"], 1, "no client 'no'. See `flyball client list`."),
@@ -149,11 +152,12 @@ def test_no_message_is_exit_code_3_and_no_output(flyball: Flyball) -> None:
         (["put", "q", "x", "--file", "y"], 2, "give the message as TEXT"),
         (["put", "q", "--file", "/no/such/file"], 1, "cannot read /no/such/file: No such file or directory."),
         (
-            ["status", "--server", "127.0.0.1:1"],
+            ["status", "--url", "http://guest:secret@127.0.0.1:1"],
             1,
-            "Start a node with `flyball serve`, or say where it is with --serv",
+            "no answer from http://127.0.0.1:1: nobody listens there. Start a node with `flyball serve`",
         ),
-        (["status", "--server", "nowhere"], 1, "'nowhere' is not an address: give host:port"),
+        (["status", "--url", "nowhere"], 2, "--url: an address is http://user:password@host:15672"),
+        (["status", "--url", "http://u:secret@host:port"], 2, "--url: an address is http://user:password@host:15672"),
     ],
 )
 def test_an_error_is_one_line_that_says_what_to_do(
@@ -168,6 +172,38 @@ def test_an_error_is_one_line_that_says_what_to_do(
     assert result.stderr.startswith("flyball: ")
     assert result.stderr.count("\n") == 1
     assert error in result.stderr
+    assert "secret" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("user", "error"),
+    [
+        ("guest:wrong", "name or password are not right. Give a user and password with --url, or the node's token"),
+        ("ann:secret", "user 'ann' has not the tag administrator. Give a user who may do it with --url."),
+    ],
+)
+def test_who_may_not_is_told_whom_to_be(node: RunningNode, flyball: Flyball, user: str, error: str) -> None:
+    flyball("user", "add", "ann", "--password", "secret", "--tag", "monitoring")
+    url = node.url.replace("//", f"//{user}@")
+    result = flyball("user", "list", "--url", url)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert error in result.stderr
+    assert user.partition(":")[2] not in result.stderr
+
+
+def test_without_the_token_it_is_guest(flyball: Flyball, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flyball("vhost", "add", "owners")
+    monkeypatch.setenv("FLYBALL_TOKEN_FILE", str(tmp_path / "nothing"))
+    flyball("vhost", "add", "guests")
+    permissions = [(found["user"], found["vhost"]) for found in documents(flyball("permission", "list", "--json"))]  # type: ignore[index]
+    assert permissions == [("guest", "/"), ("guest", "guests")]
+
+
+def test_amqp_url_is_the_nodes_with_the_same_user(node: RunningNode) -> None:
+    with node.api() as api:
+        url = amqp_url(api, "a/b")
+        token = api.place.password.decode()
+    assert url == f"amqp://%40owner:{token}@127.0.0.1:{node.address('amqp').port}/a%2Fb"
 
 
 def test_put_creates_the_queue_if_told_so(flyball: Flyball) -> None:
@@ -182,13 +218,15 @@ def test_an_empty_queue_is_deleted_without_asking(flyball: Flyball) -> None:
 
 
 @pytest.mark.parametrize(("answer", "is_deleted"), [(b"y\n", True), (b"n\n", False)])
-def test_deleting_messages_asks_at_a_terminal(address: str, answer: bytes, is_deleted: bool) -> None:
+def test_deleting_messages_asks_at_a_terminal(
+    node: RunningNode, address: str, answer: bytes, is_deleted: bool
+) -> None:
     with Client.connect(address, name="a") as client:
         client.create_queue("q")
         client.put("q", "x")
         main, side = os.openpty()
         with subprocess.Popen(
-            [BIN / "flyball", "queue", "delete", "q", "--server", address], stdin=side, stderr=side, stdout=side
+            [BIN / "flyball", "queue", "delete", "q", "--url", node.url], stdin=side, stderr=side, stdout=side
         ) as process:
             os.close(side)
             asked = b""
@@ -205,10 +243,10 @@ def test_deleting_messages_asks_at_a_terminal(address: str, answer: bytes, is_de
 
 
 @pytest.mark.parametrize("repeated", [b"secret", b"other"])
-def test_a_password_is_asked_for_twice_and_not_shown(address: str, repeated: bytes) -> None:
+def test_a_password_is_asked_for_twice_and_not_shown(node: RunningNode, repeated: bytes) -> None:
     main, side = os.openpty()
     with subprocess.Popen(
-        [BIN / "flyball", "user", "add", "alice", "--server", address],
+        [BIN / "flyball", "user", "add", "alice", "--url", node.url],
         stdin=side,
         stderr=side,
         stdout=side,
@@ -230,8 +268,8 @@ def test_a_password_is_asked_for_twice_and_not_shown(address: str, repeated: byt
             process.kill()
     os.close(main)
     assert b"secret" not in shown
-    with Client.connect(address) as client:
-        users = [user["name"] for user in client.manage("user.list")]
+    with node.api() as api:
+        users = [user["name"] for user in api.get("users")]
     assert ("alice" in users) == (repeated == b"secret")
 
 
@@ -241,17 +279,18 @@ def test_a_password_comes_from_a_file_or_standard_input_without_its_line_end(
 ) -> None:
     sent: list[object] = []
 
-    def note(client: Client, command: str, **arguments: object) -> None:
-        sent.append((command, arguments["password"]))
+    async def note(authority: Authority, name: str, *arguments: object, **secrets: object) -> None:
+        sent.append((name, *arguments, *secrets.values()))
 
-    monkeypatch.setattr(Client, "manage", note)
+    monkeypatch.setattr(Authority, "put_user", note)
+    monkeypatch.setattr(Authority, "change_password", note)
     (tmp_path / "password").write_bytes(f" sécret {line_end}".encode())
     assert flyball("user", "add", "a", "--password-file", str(tmp_path / "password")).exit_code == 0
     assert (
         flyball("user", "password", "a", "--password-file", "-", stdin=f" sécret {line_end}".encode()).exit_code == 0
     )
     assert flyball("user", "password", "a", "--no-password").exit_code == 0
-    assert sent == [("user.add", " sécret "), ("user.password", " sécret "), ("user.password", None)]
+    assert sent == [("a", [], " sécret ", None), ("a", " sécret "), ("a", None)]
 
 
 def test_json_tells_what_was_managed(flyball: Flyball) -> None:
@@ -310,11 +349,11 @@ def test_names_cannot_confuse_the_terminal(flyball: Flyball) -> None:
     assert repr(name) in flyball("queue", "list").stdout
 
 
-def test_functions_write_to_the_stream_they_are_given(address: str) -> None:
+def test_functions_write_to_the_stream_they_are_given(node: RunningNode) -> None:
     stream = io.BytesIO()
-    with Client.connect(address) as client:
-        assert queues.create_queue(client, "q", Output(stream), exist_ok=False) == 0
-        assert queues.purge_queue(client, "q", Output(stream, is_json=True)) == 0
+    with node.api() as api:
+        assert queues.create_queue(api, "q", Output(stream), exist_ok=False) == 0
+        assert queues.purge_queue(api, "q", Output(stream, is_json=True)) == 0
     assert stream.getvalue() == b'created q with id 1\n{"name": "q", "purged": 0}\n'
 
 
@@ -378,6 +417,7 @@ def test_the_page_shows_what_happens(node: RunningNode, tmp_path: Path) -> None:
         **os.environ,
         **QUIET,
         "FLYBALL_SERVER": str(node.address("telesto")),
+        "FLYBALL_URL": node.url,
         "FLYBALL_AMQP_URL": f"amqp://guest:guest@{node.address('amqp')}/",
         "PATH": f"{BIN}:{os.environ['PATH']}",
     }

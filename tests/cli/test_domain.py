@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.broker.cluster.models import ModelGovernor
-from tests.nodes import RunningNode
+from tests.nodes import RunningNode, with_api
 from typer.testing import CliRunner, Result
 
 from flyball.broker.cluster.commands import carry_out, install
@@ -65,14 +65,14 @@ def governor() -> SlowGovernor:
 
 @pytest.fixture
 def node(governor: SlowGovernor, tmp_path: Path) -> Iterator[RunningNode]:
-    with RunningNode(tmp_path / "data", store="memory", thorbang="off", amqp="off") as node:
+    with RunningNode(tmp_path / "data", **with_api(store="memory", thorbang="off", amqp="off")) as node:
         node.call(lambda running: install(running.hub, partial(carry_out, governor)))
         yield node
 
 
 @pytest.fixture
 def address(node: RunningNode) -> str:
-    return str(node.address("telesto"))
+    return node.url
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def flyball(address: str, monkeypatch: pytest.MonkeyPatch) -> Flyball:
     monkeypatch.setattr(doing, "POLL_S", 0.0)
 
     def run(*arguments: str, stdin: str | None = None) -> Result:
-        result = CliRunner().invoke(app, list(arguments), input=stdin, env={"FLYBALL_SERVER": address, **QUIET})
+        result = CliRunner().invoke(app, list(arguments), input=stdin, env={"FLYBALL_URL": address, **QUIET})
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result
 
@@ -416,7 +416,7 @@ def test_apply_asks_at_a_terminal(
     file.write_text(FILE)
     main, side = os.openpty()
     with subprocess.Popen(
-        [BIN / "flyball", "domain", "apply", str(file), "--server", address],
+        [BIN / "flyball", "domain", "apply", str(file), "--url", address],
         stdin=side,
         stderr=side,
         stdout=side,
@@ -460,7 +460,7 @@ def test_apply_asks_at_a_terminal(
         (["cluster", "remove", "known", "n2"], "node 'n2' has no member of clustered queue 'known'"),
         (["place", "no"], "there is no clustered queue 'no'"),
         (["apply", "/no/such/file"], "cannot read /no/such/file: No such file or directory"),
-        (["show", "--server", "127.0.0.1:1"], "Start a node with `flyball serve`"),
+        (["show", "--url", "http://127.0.0.1:1"], "Start a node with `flyball serve`"),
     ],
 )
 def test_an_error_is_one_line_that_says_what_to_do(

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from tests.broker.domains import Pair, two_nodes
+from tests.nodes import with_api
 from typer.testing import CliRunner, Result
 
-from flyball.broker.management import status
+from flyball.broker.management import everywhere
 from flyball.cli.main import app
 from flyball.client.sync import Client
 
@@ -20,7 +21,7 @@ Flyball = Callable[..., Result]
 @pytest.fixture
 def pair(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[Pair]:
     """Two nodes; the queue `orders` is the first's."""
-    with two_nodes(tmp_path, new_database, thorbang="off", amqp="off") as nodes:
+    with two_nodes(tmp_path, new_database, **with_api(thorbang="off", amqp="off")) as nodes:
         with Client.connect(str(nodes[0].address("telesto")), name="alice") as client:
             client.create_queue("orders")
             client.put_many("orders", ["one", "two", "three"])
@@ -30,8 +31,9 @@ def pair(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[Pair]:
 @pytest.fixture
 def flyball(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Flyball:
     """Run a command at the second node, which waits for the first however slow it is."""
-    monkeypatch.setattr(status, "LIST_LIMIT_S", 60.0)
-    env = {"FLYBALL_SERVER": str(pair[1].address("telesto")), "COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
+    monkeypatch.setattr(everywhere, "LIMIT_S", 60.0)
+    env = {"FLYBALL_SERVER": str(pair[1].address("telesto")), "FLYBALL_URL": pair[1].url}
+    env |= {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
 
     def run(*arguments: str) -> Result:
         result = CliRunner().invoke(app, ["queue", *arguments], env=env)
@@ -68,7 +70,7 @@ def test_a_queue_of_another_node_is_looked_into_purged_and_deleted(flyball: Flyb
 def test_what_the_queues_of_a_node_hold_that_is_gone_is_not_known(
     pair: Pair, flyball: Flyball, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status, "LIST_LIMIT_S", 0.2)
+    monkeypatch.setattr(everywhere, "LIMIT_S", 0.2)
     pair[0].stop()
     assert flyball("list").stdout.splitlines()[1].split() == ["1", "orders", "a", "?", "?", "?"]
     refused = flyball("delete", "orders")

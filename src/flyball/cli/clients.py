@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from flyball.cli.output import Output, shown
-from flyball.cli.session import DEFAULT_SERVER, DONE, AsJson, Server, client_id_of, run
-from flyball.client import ClientMode
-from flyball.client.sync import Client
+from flyball.cli.session import DONE, AsJson, Url, run
+from flyball.client.api import DEFAULT_URL, Api
+from flyball.errors import ClientNotFound
 
 app = typer.Typer(name="client", help="Register, list and delete clients.", no_args_is_help=True)
 
@@ -22,29 +22,52 @@ class Mode(enum.StrEnum):
     READ_ONLY = "read-only"
 
     @classmethod
-    def of(cls, mode: ClientMode | None) -> Mode:
-        return cls.FULL if mode == ClientMode.FULL else cls.READ_ONLY
+    def of(cls, told: str) -> Mode:
+        """Return the mode that a node tells."""
+        return cls(told.replace(" ", "-"))
+
+    @property
+    def told(self) -> str:
+        """As a node names it."""
+        return self.value.replace("-", " ")
 
 
-def tell_registered(client: Client, out: Output) -> int:
-    facts = {"id": client.id, "name": client.name, "mode": Mode.of(client.mode)}
-    out.tell(f"registered {shown(str(client.name))} with id {client.id}", facts)
+def register_client(api: Api, name: str, mode: Mode, out: Output) -> int:
+    client = api.put("flyball", "clients", name, document={"mode": mode.told}).document
+    facts = {"id": client["id"], "name": name, "mode": mode}
+    out.tell(f"registered {shown(name)} with id {client['id']}", facts)
     return DONE
 
 
-def list_clients(client: Client, out: Output) -> int:
-    clients = client.get_clients()
+def known_clients(api: Api) -> list[dict[str, Any]]:
+    clients: list[dict[str, Any]] = api.get("flyball", "clients")
+    return clients
+
+
+def client_id_of(api: Api, who: str) -> int:
+    """Return the id of the client of that name, or with that number. Raises ClientNotFound."""
+    for known in known_clients(api):
+        if known["name"] == who:
+            return int(known["id"])
+    if who.isascii() and who.isdigit() and 0 < int(who) < 2**31:
+        return int(who)
+    raise ClientNotFound(who)
+
+
+def list_clients(api: Api, out: Output) -> int:
+    columns = ("id", "name", "mode")
+    clients = [{**known, "mode": Mode.of(known["mode"])} for known in known_clients(api)]
     if out.is_json:
-        for known in clients:
-            out.json({"id": known.id, "name": known.name, "mode": Mode.of(known.mode)})
+        for client in clients:
+            out.json({column: client[column] for column in columns})
     elif clients:
-        out.table(("id", "name", "mode"), [(known.id, known.name, Mode.of(known.mode)) for known in clients])
+        out.table(columns, [[client[column] for column in columns] for client in clients])
     return DONE
 
 
-def delete_client(client: Client, who: str, out: Output) -> int:
-    client_id = client_id_of(client, who)
-    client.remove_client(client_id)
+def delete_client(api: Api, who: str, out: Output) -> int:
+    client_id = client_id_of(api, who)
+    api.delete("flyball", "clients", str(client_id))
     out.tell(f"deleted client {shown(who)}", {"id": client_id, "deleted": True})
     return DONE
 
@@ -53,33 +76,33 @@ def delete_client(client: Client, who: str, out: Output) -> int:
 def register(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new client.")],
     mode: Annotated[Mode, typer.Option("--mode", help="Whether it may put messages.")] = Mode.FULL,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Register a new client.
 
     Example: flyball client register alice --mode read-only
     """
-    run(server, name, as_json, tell_registered, mode=ClientMode[mode.name], existing_ok=False)
+    run(url, as_json, lambda api, out: register_client(api, name, mode, out))
 
 
 @app.command("list")
-def list_(server: Server = DEFAULT_SERVER, as_json: AsJson = False) -> None:
+def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """List all clients.
 
     Example: flyball client list
     """
-    run(server, None, as_json, list_clients)
+    run(url, as_json, list_clients)
 
 
 @app.command()
 def delete(
     client: Annotated[str, typer.Argument(metavar="CLIENT", help="Name or id of the client.")],
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Delete a client. Messages from and for it stay.
 
     Example: flyball client delete alice
     """
-    run(server, None, as_json, lambda connected, out: delete_client(connected, client, out))
+    run(url, as_json, lambda api, out: delete_client(api, client, out))

@@ -24,13 +24,12 @@ from flyball.cli.session import (
     ClientName,
     ReadOrder,
     Server,
-    client_id_of,
     fail,
-    run,
+    run_client,
 )
 from flyball.client import Draft, Order
 from flyball.client.sync import Client
-from flyball.errors import QueueNameTaken, QueueNotFound
+from flyball.errors import ClientNotFound, QueueNameTaken, QueueNotFound
 
 _LONG_COUNT = 50_000
 """Putting so many messages may take more than a few seconds."""
@@ -86,6 +85,16 @@ def get_messages(
     return DONE
 
 
+def client_id_of(client: Client, who: str) -> int:
+    """Return the id of the client of that name, or with that number. Raises ClientNotFound."""
+    for known in client.get_clients():
+        if known.name == who:
+            return known.id
+    if who.isascii() and who.isdigit() and 0 < int(who) < 2**31:
+        return int(who)
+    raise ClientNotFound(who)
+
+
 def read_body(text: str | None, file: Path | None) -> bytes:
     """Return the body that the command line gives: a text, standard input or a file."""
     if (text is None) == (file is None):
@@ -130,7 +139,7 @@ def put(
         draft = Draft(body, receiver, context, priority, ttl, not transient)
         return puts(client, queue, draft, out, count=count, create=create)
 
-    run(server, name, as_json, work)
+    run_client(server, name, as_json, work)
 
 
 def get(
@@ -158,4 +167,4 @@ def get(
         take = partial(get_messages, count=count, wait_s=wait, order=order.order, sender=sender_id, raw=raw)
         return take(client, queue, out)
 
-    run(server, name, as_json, work)
+    run_client(server, name, as_json, work)

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from flyball.cli.output import Output, shown
-from flyball.cli.session import DEFAULT_SERVER, DONE, AsJson, Server, run
-from flyball.client.sync import Client
+from flyball.cli.session import DONE, AsJson, Url, run
+from flyball.client.api import DEFAULT_URL, Api
 from flyball.model import DEFAULT_VHOST
 
 app = typer.Typer(name="permission", help="Set, clear and list what users may do.", no_args_is_help=True)
@@ -18,22 +18,23 @@ Vhost = Annotated[str, typer.Option("--vhost", metavar="NAME", help="The virtual
 _ACTIONS = ("configure", "write", "read")
 
 
-def set_permission(client: Client, user: str, vhost: str, patterns: tuple[str, str, str], out: Output) -> int:
+def set_permission(api: Api, user: str, vhost: str, patterns: tuple[str, str, str], out: Output) -> int:
     permission: dict[str, Any] = {"user": user, "vhost": vhost, **dict(zip(_ACTIONS, patterns, strict=True))}
-    client.manage("permission.set", **permission)
+    api.put("permissions", vhost, user, document=dict(zip(_ACTIONS, patterns, strict=True)))
     out.tell(f"set the permission of {shown(user)} in {shown(vhost)}", permission)
     return DONE
 
 
-def clear_permission(client: Client, user: str, vhost: str, out: Output) -> int:
-    client.manage("permission.clear", user=user, vhost=vhost)
+def clear_permission(api: Api, user: str, vhost: str, out: Output) -> int:
+    api.delete("permissions", vhost, user)
     text = f"cleared the permission of {shown(user)} in {shown(vhost)}"
     out.tell(text, {"user": user, "vhost": vhost, "cleared": True})
     return DONE
 
 
-def list_permissions(client: Client, user: str | None, vhost: str | None, out: Output) -> int:
-    permissions = client.manage("permission.list", user=user, vhost=vhost)
+def list_permissions(api: Api, user: str | None, vhost: str | None, out: Output) -> int:
+    found = api.get("permissions") if user is None else api.get("users", user, "permissions")
+    permissions = [permission for permission in found if vhost in (None, permission["vhost"])]
     if out.is_json:
         for permission in permissions:
             out.json(permission)
@@ -50,7 +51,7 @@ def set_(
     configure: Annotated[str, typer.Option("--configure", help="Names that it may declare and delete.")] = "",
     write: Annotated[str, typer.Option("--write", help="Names that it may write to.")] = "",
     read: Annotated[str, typer.Option("--read", help="Names that it may read from.")] = "",
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Let a user into a virtual host and say what it may do there.
@@ -60,18 +61,16 @@ def set_(
 
     Example: flyball permission set alice --vhost shop --write '^orders$' --read '.*'
     """
-    run(server, None, as_json, lambda client, out: set_permission(client, user, vhost, (configure, write, read), out))
+    run(url, as_json, lambda api, out: set_permission(api, user, vhost, (configure, write, read), out))
 
 
 @app.command()
-def clear(
-    user: UserName, vhost: Vhost = DEFAULT_VHOST, server: Server = DEFAULT_SERVER, as_json: AsJson = False
-) -> None:
+def clear(user: UserName, vhost: Vhost = DEFAULT_VHOST, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Shut a user out of a virtual host.
 
     Example: flyball permission clear alice --vhost shop
     """
-    run(server, None, as_json, lambda client, out: clear_permission(client, user, vhost, out))
+    run(url, as_json, lambda api, out: clear_permission(api, user, vhost, out))
 
 
 @app.command("list")
@@ -80,11 +79,11 @@ def list_(
     vhost: Annotated[
         str | None, typer.Option("--vhost", metavar="NAME", help="Only those in one virtual host.")
     ] = None,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """List what users may do.
 
     Example: flyball permission list --user alice
     """
-    run(server, None, as_json, lambda client, out: list_permissions(client, user, vhost, out))
+    run(url, as_json, lambda api, out: list_permissions(api, user, vhost, out))

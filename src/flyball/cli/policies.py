@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from flyball.cli.output import Output, shown
-from flyball.cli.session import DEFAULT_SERVER, DONE, WRONG_USE, AsJson, Server, fail, run
-from flyball.client.sync import Client
+from flyball.cli.session import DONE, WRONG_USE, AsJson, Url, fail, run
+from flyball.client.api import DEFAULT_URL, Api
 from flyball.model import DEFAULT_VHOST
 
 app = typer.Typer(name="policy", help="Set, clear and list policies.", no_args_is_help=True)
@@ -27,20 +27,22 @@ class ApplyTo(enum.StrEnum):
     EXCHANGES = "exchanges"
 
 
-def set_policy(client: Client, policy: dict[str, Any], out: Output) -> int:
-    client.manage("policy.set", **policy)
+def set_policy(api: Api, policy: dict[str, Any], out: Output) -> int:
+    api.put("policies", policy["vhost"], policy["name"], document={**policy, "apply-to": policy["apply_to"]})
     out.tell(f"set policy {shown(policy['name'])} in {shown(policy['vhost'])}", policy)
     return DONE
 
 
-def clear_policy(client: Client, name: str, vhost: str, out: Output) -> int:
-    client.manage("policy.clear", name=name, vhost=vhost)
+def clear_policy(api: Api, name: str, vhost: str, out: Output) -> int:
+    api.delete("policies", vhost, name)
     out.tell(f"cleared policy {shown(name)} in {shown(vhost)}", {"name": name, "vhost": vhost, "cleared": True})
     return DONE
 
 
-def list_policies(client: Client, vhost: str | None, out: Output) -> int:
-    policies = client.manage("policy.list", vhost=vhost)
+def list_policies(api: Api, vhost: str | None, out: Output) -> int:
+    found = api.get("policies") if vhost is None else api.get("policies", vhost)
+    names = ("name", "vhost", "pattern", "priority", "definition")
+    policies = [{"apply_to": told["apply-to"], **{name: told[name] for name in names}} for told in found]
     if out.is_json:
         for policy in policies:
             out.json(policy)
@@ -70,7 +72,7 @@ def set_(
     vhost: Vhost = DEFAULT_VHOST,
     apply_to: Annotated[ApplyTo, typer.Option("--apply-to", help="What it is for.")] = ApplyTo.ALL,
     priority: Annotated[int, typer.Option("--priority", help="Where several fit, the highest applies.")] = 0,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Set a policy. It applies at once, also to queues and exchanges that exist.
@@ -85,7 +87,7 @@ def set_(
         "priority": priority,
         "definition": _read(definition),
     }
-    run(server, None, as_json, lambda client, out: set_policy(client, policy, out))
+    run(url, as_json, lambda api, out: set_policy(api, policy, out))
 
 
 def _read(definition: str) -> dict[str, Any]:
@@ -99,14 +101,12 @@ def _read(definition: str) -> dict[str, Any]:
 
 
 @app.command()
-def clear(
-    name: PolicyName, vhost: Vhost = DEFAULT_VHOST, server: Server = DEFAULT_SERVER, as_json: AsJson = False
-) -> None:
+def clear(name: PolicyName, vhost: Vhost = DEFAULT_VHOST, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Remove a policy.
 
     Example: flyball policy clear short
     """
-    run(server, None, as_json, lambda client, out: clear_policy(client, name, vhost, out))
+    run(url, as_json, lambda api, out: clear_policy(api, name, vhost, out))
 
 
 @app.command("list")
@@ -114,11 +114,11 @@ def list_(
     vhost: Annotated[
         str | None, typer.Option("--vhost", metavar="NAME", help="Only those of one virtual host.")
     ] = None,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """List policies, in each virtual host those first that go before others.
 
     Example: flyball policy list
     """
-    run(server, None, as_json, lambda client, out: list_policies(client, vhost, out))
+    run(url, as_json, lambda api, out: list_policies(api, vhost, out))

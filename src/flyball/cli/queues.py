@@ -17,33 +17,61 @@ from flyball.cli.session import (
     AsJson,
     ClientName,
     Server,
+    Url,
     fail,
     run,
+    run_client,
 )
+from flyball.client.api import DEFAULT_URL, Api
+from flyball.client.http import Refused
 from flyball.client.sync import Client
 from flyball.errors import ClusterError, QueueNameTaken, QueueNotFound
+from flyball.model import DEFAULT_VHOST
+
+_COLUMNS = "id,name,vhost,node,messages_ready,messages_unacknowledged,messages_parked,messages_ready_ram,consumers"
+_CREATED = 201
 
 app = typer.Typer(name="queue", help="Create, list, delete, purge and look into queues.", no_args_is_help=True)
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
 
 
-def create_queue(client: Client, name: str, out: Output, *, exist_ok: bool) -> int:
-    try:
-        queue = client.create_queue(name)
-    except QueueNameTaken:
-        if not exist_ok:
-            raise
-        queue = client.get_queue_by_name(name)
-        out.tell(f"{shown(name)} exists with id {queue.id}", {"id": queue.id, "name": name, "created": False})
-    else:
-        out.tell(f"created {shown(name)} with id {queue.id}", {"id": queue.id, "name": name, "created": True})
+def create_queue(api: Api, name: str, out: Output, *, exist_ok: bool) -> int:
+    is_new = find_queue(api, name) is None and _declare(api, name)
+    if not is_new and not exist_ok:
+        raise QueueNameTaken(name)
+    queue_id = get_queue(api, name)["id"]
+    text = f"created {shown(name)} with id {queue_id}" if is_new else f"{shown(name)} exists with id {queue_id}"
+    out.tell(text, {"id": queue_id, "name": name, "created": is_new})
     return DONE
 
 
-def list_queues(client: Client, out: Output) -> int:
+def _declare(api: Api, name: str) -> bool:
+    """Return whether there was no such queue before."""
+    return api.put("queues", DEFAULT_VHOST, name, document={"durable": True}).status == _CREATED
+
+
+def find_queue(api: Api, name: str) -> dict[str, Any] | None:
+    """Return what the node tells of a queue, None if there is none."""
+    try:
+        return get_queue(api, name)
+    except Refused as error:
+        if error.kind != QueueNotFound.__name__:
+            raise
+        return None
+
+
+def get_queue(api: Api, name: str) -> dict[str, Any]:
+    """Return what the node tells of a queue. Raises Refused if there is none."""
+    queue: dict[str, Any] = api.get("queues", DEFAULT_VHOST, name, columns=_COLUMNS)
+    return queue
+
+
+def list_queues(api: Api, out: Output) -> int:
     """List the queues of all nodes; whose they are is shown if any belongs to another node than the one asked."""
-    queues = client.manage("queue.list")
+    here = api.get("whoami")["node"]
+    found = [_facts(told, here) for told in api.get("queues", columns=_COLUMNS)]
+    queues = sorted(found, key=lambda queue: queue["id"])
     if out.is_json:
         for queue in queues:
             out.json(queue)
@@ -54,33 +82,46 @@ def list_queues(client: Client, out: Output) -> int:
     return DONE
 
 
+def _facts(told: dict[str, Any], here: str) -> dict[str, Any]:
+    """Return what is shown of a queue at the node `here`; counts are None if the queue's node does not answer."""
+    return {
+        "id": told["id"],
+        "name": told["name"],
+        "vhost": told["vhost"],
+        "node": told["node"],
+        "is_here": told["node"] == here,
+        "ready": told.get("messages_ready"),
+        "leased": told.get("messages_unacknowledged"),
+        "parked": told.get("messages_parked"),
+        "in_memory": told.get("messages_ready_ram"),
+        "consumers": told.get("consumers"),
+    }
+
+
 def _cell(value: Any) -> Any:
     """Return what stands in a table; a node that does not answer has not told how much its queues hold."""
     return "?" if value is None else value
 
 
-def count_messages(client: Client, name: str) -> int:
+def count_messages(api: Api, name: str) -> int:
     """Return how many messages the queue holds, leased ones included.
 
-    Raises QueueNotFound, and ClusterError if its node does not say.
+    Raises Refused if there is none, ClusterError if its node does not say.
     """
-    queue_id = client.get_queue_by_name(name).id
-    for queue in client.manage("queue.list"):
-        if queue["id"] == queue_id:
-            if queue["ready"] is None:
-                raise ClusterError(f"node {queue['node']}, which serves {shown(name)}, does not answer; try again")
-            return int(queue["ready"] + queue["leased"])
-    raise QueueNotFound(name)
+    queue = get_queue(api, name)
+    if "messages_ready" not in queue:
+        raise ClusterError(f"node {queue['node']}, which serves {shown(name)}, does not answer; try again")
+    return int(queue["messages_ready"] + queue["messages_unacknowledged"])
 
 
-def delete_queue(client: Client, name: str, out: Output) -> int:
-    client.delete_queue(name)
+def delete_queue(api: Api, name: str, out: Output) -> int:
+    api.delete("queues", DEFAULT_VHOST, name)
     out.tell(f"deleted {shown(name)}", {"name": name, "deleted": True})
     return DONE
 
 
-def purge_queue(client: Client, name: str, out: Output) -> int:
-    count = client.purge(name)
+def purge_queue(api: Api, name: str, out: Output) -> int:
+    count = api.post("flyball", "queues", DEFAULT_VHOST, name, "purge")["purged"]
     out.tell(f"purged {count} messages from {shown(name)}", {"name": name, "purged": count})
     return DONE
 
@@ -96,55 +137,55 @@ def peek_queue(client: Client, name: str, out: Output, *, count: int, raw: bool)
 def create(
     queue: QueueName,
     exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Accept a queue that exists already.")] = False,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Create a queue.
 
     Example: flyball queue create orders
     """
-    run(server, None, as_json, lambda client, out: create_queue(client, queue, out, exist_ok=exist_ok))
+    run(url, as_json, lambda api, out: create_queue(api, queue, out, exist_ok=exist_ok))
 
 
 @app.command("list")
-def list_(server: Server = DEFAULT_SERVER, as_json: AsJson = False) -> None:
+def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """List the queues of all nodes and how many messages they hold.
 
     Example: flyball queue list --json
     """
-    run(server, None, as_json, list_queues)
+    run(url, as_json, list_queues)
 
 
 @app.command()
 def delete(
     queue: QueueName,
     yes: Annotated[bool, typer.Option("--yes", help="Delete it even if it holds messages, and do not ask.")] = False,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Delete a queue and its messages. Asks first if there are any.
 
     Example: flyball queue delete orders --yes
     """
-    run(server, None, as_json, partial(_confirm_and_delete, queue, yes))
+    run(url, as_json, partial(_confirm_and_delete, queue, yes))
 
 
-def _confirm_and_delete(queue: str, yes: bool, client: Client, out: Output) -> int:
-    count = 0 if yes else count_messages(client, queue)
+def _confirm_and_delete(queue: str, yes: bool, api: Api, out: Output) -> int:
+    count = 0 if yes else count_messages(api, queue)
     if count:
         if not sys.stdin.isatty():
             fail(f"{shown(queue)} holds {count} messages. Give --yes to delete them with it.")
         typer.confirm(f"{shown(queue)} holds {count} messages. Delete them with it?", abort=True, err=True)
-    return delete_queue(client, queue, out)
+    return delete_queue(api, queue, out)
 
 
 @app.command()
-def purge(queue: QueueName, server: Server = DEFAULT_SERVER, as_json: AsJson = False) -> None:
+def purge(queue: QueueName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Remove all messages of a queue, except those that consumers hold.
 
     Example: flyball queue purge orders
     """
-    run(server, None, as_json, lambda client, out: purge_queue(client, queue, out))
+    run(url, as_json, lambda api, out: purge_queue(api, queue, out))
 
 
 @app.command()
@@ -162,4 +203,4 @@ def peek(
 
     Example: flyball queue peek orders --count 5
     """
-    run(server, name, as_json, lambda client, out: peek_queue(client, queue, out, count=count, raw=raw))
+    run_client(server, name, as_json, lambda client, out: peek_queue(client, queue, out, count=count, raw=raw))

@@ -1,4 +1,4 @@
-"""What the commands that talk to a node share: its address, who they are, and how they fail."""
+"""What the commands that talk to a node share: where it is, who they are, and how they fail."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ import os
 import sys
 from collections.abc import Callable
 from typing import Annotated, NoReturn
+from urllib.parse import quote
 
 import typer
 
 from flyball.cli.output import Output
 from flyball.client import ClientMode, ConnectionFailed, NotSupported, Order, RequestTimeout
+from flyball.client.api import Api, NoAnswer, place_at
+from flyball.client.http import Refused
 from flyball.client.sync import Client
 from flyball.errors import (
     ClientNameTaken,
     ClientNotFound,
+    ClusterError,
     FlyballError,
     NotPermitted,
     QueueNameTaken,
     QueueNotFound,
     StoreUnavailable,
 )
+from flyball.model import DEFAULT_VHOST
 
 DONE = 0
 FAILED = 1
@@ -31,6 +36,12 @@ INTERRUPTED = 130
 
 CLIENT_NAME = "cli"
 
+Url = Annotated[
+    str,
+    typer.Option(
+        "--url", envvar="FLYBALL_URL", metavar="URL", help="The node's HTTP API: http://USER:PASSWORD@HOST:15672."
+    ),
+]
 Server = Annotated[
     str, typer.Option("--server", envvar="FLYBALL_SERVER", metavar="HOST:PORT", help="Where the node listens.")
 ]
@@ -41,7 +52,8 @@ ClientName = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 DEFAULT_SERVER = "127.0.0.1:9001"
 
-Work = Callable[[Client, Output], int]
+Work = Callable[[Api, Output], int]
+ClientWork = Callable[[Client, Output], int]
 
 
 class ReadOrder(enum.StrEnum):
@@ -56,7 +68,8 @@ class ReadOrder(enum.StrEnum):
         return Order[self.name]
 
 
-_ADVICE: dict[type[FlyballError], str] = {
+_ADVICE: dict[type[Exception], str] = {
+    NoAnswer: "Start a node with `flyball serve`, or say where it is with --url.",
     ConnectionFailed: "Start a node with `flyball serve`, or say where it is with --server.",
     QueueNotFound: "See `flyball queue list`, or create it with `flyball queue create`.",
     QueueNameTaken: "Give --exist-ok if that is fine.",
@@ -67,18 +80,64 @@ _ADVICE: dict[type[FlyballError], str] = {
     RequestTimeout: "See the node's log.",
     StoreUnavailable: "See the node's log.",
 }
+_ADVICE_BY_KIND = {kind.__name__: advice for kind, advice in _ADVICE.items()} | {
+    NotPermitted.__name__: "Give a user who may do it with --url.",
+}
+_UNAUTHORIZED = 401
 
 
-def run(
+def run(url: str, as_json: bool, work: Work) -> NoReturn:
+    """Do the work with the node's HTTP API and exit with its result. An error is one line on stderr."""
+    try:
+        place = place_at(url)
+    except ValueError as error:
+        fail(f"--url: {error}", WRONG_USE)
+    try:
+        with Api(place) as api:
+            code = work(api, Output(sys.stdout.buffer, as_json))
+    except Refused as error:
+        fail(_joined(error.reason, _advice_for(error)))
+    except FlyballError as error:
+        fail(advised(error))
+    except BrokenPipeError:
+        pipe_closed()
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    raise typer.Exit(code)
+
+
+def _advice_for(error: Refused) -> str | None:
+    if error.status == _UNAUTHORIZED and not error.kind:
+        return "Give a user and password with --url, or the node's token with --token-file."
+    return _ADVICE_BY_KIND.get(error.kind)
+
+
+def amqp_url(api: Api, vhost: str = DEFAULT_VHOST) -> str:
+    """Return the address for AMQP clients of the node, as the same user. It holds the password.
+
+    Raises ClusterError if the node does not listen for AMQP.
+    """
+    listeners: dict[str, str] = api.get("whoami")["listeners"]
+    protocols = ("amqps", "amqp") if api.place.tls is not None else ("amqp", "amqps")
+    protocol = next((protocol for protocol in protocols if protocol in listeners), None)
+    if protocol is None:
+        raise ClusterError(f"the node at {api.place.shown} does not listen for AMQP; start it with --amqp")
+    port = listeners[protocol].rpartition(":")[2]
+    host = f"[{api.place.host}]" if ":" in api.place.host else api.place.host
+    user, password = quote(api.place.user, safe=""), quote(api.place.password, safe="")
+    return f"{protocol}://{user}:{password}@{host}:{port}/{quote(vhost, safe='')}"
+
+
+def run_client(
     server: str,
     name: str | None,
     as_json: bool,
-    work: Work,
+    work: ClientWork,
     *,
     mode: ClientMode = ClientMode.FULL,
     existing_ok: bool = True,
 ) -> NoReturn:
-    """Connect, do the work and exit with its result. An error is one line on stderr."""
+    """Connect a client, do the work and exit with its result. An error is one line on stderr."""
     try:
         with Client.connect(server, name=name, mode=mode, existing_ok=existing_ok) as client:
             code = work(client, Output(sys.stdout.buffer, as_json))
@@ -107,14 +166,8 @@ def fail(problem: str, code: int = FAILED) -> NoReturn:
 def advised(error: FlyballError) -> str:
     """Return what happened and what to do about it."""
     advice = next((_ADVICE[kind] for kind in type(error).__mro__ if kind in _ADVICE), None)
-    return str(error) if advice is None else f"{error}. {advice}"
+    return _joined(str(error), advice)
 
 
-def client_id_of(client: Client, who: str) -> int:
-    """Return the id of the client of that name, or with that number. Raises ClientNotFound."""
-    for known in client.get_clients():
-        if known.name == who:
-            return known.id
-    if who.isascii() and who.isdigit() and 0 < int(who) < 2**31:
-        return int(who)
-    raise ClientNotFound(who)
+def _joined(problem: str, advice: str | None) -> str:
+    return problem if advice is None else f"{problem}. {advice}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from flyball.cli.output import Output
-from flyball.cli.session import DEFAULT_SERVER, DONE, AsJson, Server, run
-from flyball.client.sync import Client
+from flyball.cli.session import DONE, AsJson, Url, run
+from flyball.client.api import DEFAULT_URL, Api
 
 
-def show_status(client: Client, out: Output) -> int:
-    report = client.status()
+def show_status(api: Api, out: Output) -> int:
+    report = api.get("flyball", "status")
     if out.is_json:
         out.json(report)
         return DONE
@@ -40,9 +40,9 @@ def mebibytes(count_bytes: int) -> str:
     return f"{count_bytes / 2**20:.1f} MiB"
 
 
-def status(server: Server = DEFAULT_SERVER, as_json: AsJson = False) -> None:
+def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Show the state of a node and its queues.
 
     Example: flyball status
     """
-    run(server, None, as_json, show_status)
+    run(url, as_json, show_status)

@@ -12,19 +12,14 @@ from rich.console import Console
 from rich.live import Live
 
 from flyball.cli.output import Output
-from flyball.cli.session import INTERRUPTED, WRONG_USE, AsJson, fail, pipe_closed
+from flyball.cli.session import INTERRUPTED, WRONG_USE, AsJson, Url, fail, pipe_closed
 from flyball.cli.view.feed import FORBIDDEN, Feed, Seen
 from flyball.cli.view.keyboard import keys_to
 from flyball.cli.view.screen import screen
+from flyball.client.api import DEFAULT_URL, place_at
 from flyball.client.http import AWAY, Place, Refused, reason_of
 
-DEFAULT_URL = "http://guest:guest@127.0.0.1:15672"
-FAILED_ADVICE = "Start a node with `flyball serve`, or say where its console is with --url."
-
-Url = Annotated[
-    str,
-    typer.Option("--url", envvar="FLYBALL_URL", metavar="URL", help="The console: http://USER:PASSWORD@HOST:15672."),
-]
+FAILED_ADVICE = "Start a node with `flyball serve`, or say where it is with --url."
 
 
 class NobodyReads(Exception):
@@ -44,7 +39,7 @@ def top(
     Example: flyball top --url http://guest:guest@127.0.0.1:15672
     """
     try:
-        place = Place(url)
+        place = place_at(url)
     except ValueError as error:
         fail(f"--url: {error}", WRONG_USE)
     if not (once or as_json or sys.stdout.isatty()):

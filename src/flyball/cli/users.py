@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from flyball.cli.output import Output, shown
-from flyball.cli.session import DEFAULT_SERVER, DONE, WRONG_USE, AsJson, Server, fail, run
-from flyball.client.sync import Client
+from flyball.cli.session import DONE, WRONG_USE, AsJson, Url, fail, run
+from flyball.client.api import DEFAULT_URL, Api
+from flyball.client.http import Refused
+from flyball.errors import UserNameTaken, UserNotFound
 
 app = typer.Typer(name="user", help="Add, change, list and delete users.", no_args_is_help=True)
 
@@ -27,33 +29,38 @@ NoPassword = Annotated[
 ]
 
 
-def add_user(client: Client, name: str, password: str | None, tags: list[str], out: Output) -> int:
-    client.manage("user.add", name=name, password=password, tags=tags)
+def add_user(api: Api, name: str, password: str | None, tags: list[str], out: Output) -> int:
+    if _exists(api, name):
+        raise UserNameTaken(name)
+    api.put("users", name, document={"password": password, "tags": tags})
     out.tell(f"added user {shown(name)}", {"name": name, "tags": tags})
     return DONE
 
 
-def change_password(client: Client, name: str, password: str | None, out: Output) -> int:
-    client.manage("user.password", name=name, password=password)
+def change_password(api: Api, name: str, password: str | None, out: Output) -> int:
+    api.put("flyball", "users", name, "password", document={"password": password})
     what = "removed" if password is None else "changed"
     out.tell(f"{what} the password of {shown(name)}", {"name": name, "has_password": password is not None})
     return DONE
 
 
-def set_tags(client: Client, name: str, tags: list[str], out: Output) -> int:
-    client.manage("user.tags", name=name, tags=tags)
+def set_tags(api: Api, name: str, tags: list[str], out: Output) -> int:
+    api.put("flyball", "users", name, "tags", document={"tags": tags})
     out.tell(f"{shown(name)} has the tags {shown(', '.join(tags)) or 'none'}", {"name": name, "tags": tags})
     return DONE
 
 
-def delete_user(client: Client, name: str, out: Output) -> int:
-    client.manage("user.delete", name=name)
+def delete_user(api: Api, name: str, out: Output) -> int:
+    api.delete("users", name)
     out.tell(f"deleted user {shown(name)}", {"name": name, "deleted": True})
     return DONE
 
 
-def list_users(client: Client, out: Output) -> int:
-    users = client.manage("user.list")
+def list_users(api: Api, out: Output) -> int:
+    users = [
+        {"name": user["name"], "tags": user["tags"], "has_password": bool(user["password_hash"])}
+        for user in api.get("users")
+    ]
     if out.is_json:
         for user in users:
             out.json(user)
@@ -63,6 +70,16 @@ def list_users(client: Client, out: Output) -> int:
             [(user["name"], "yes" if user["has_password"] else "no", ", ".join(user["tags"])) for user in users],
         )
     return DONE
+
+
+def _exists(api: Api, name: str) -> bool:
+    try:
+        api.get("users", name, columns="name")
+    except Refused as error:
+        if error.kind != UserNotFound.__name__:
+            raise
+        return False
+    return True
 
 
 def read_password(plain: str | None, file: str | None, none: bool) -> str | None:
@@ -103,7 +120,7 @@ def add(
     password_file: PasswordFile = None,
     password: PlainPassword = None,
     no_password: NoPassword = False,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Add a user. Asks for the password unless told where to find it.
@@ -113,7 +130,7 @@ def add(
     Example: flyball user add alice --tag administrator
     """
     secret = read_password(password, password_file, no_password)
-    run(server, None, as_json, lambda client, out: add_user(client, name, secret, tag or [], out))
+    run(url, as_json, lambda api, out: add_user(api, name, secret, tag or [], out))
 
 
 @app.command()
@@ -122,7 +139,7 @@ def password(
     password_file: PasswordFile = None,
     password: PlainPassword = None,
     no_password: NoPassword = False,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Change the password of a user. Asks for it unless told where to find it.
@@ -130,7 +147,7 @@ def password(
     Example: flyball user password alice
     """
     secret = read_password(password, password_file, no_password)
-    run(server, None, as_json, lambda client, out: change_password(client, name, secret, out))
+    run(url, as_json, lambda api, out: change_password(api, name, secret, out))
 
 
 @app.command()
@@ -139,29 +156,29 @@ def tags(
     tag: Annotated[
         list[str] | None, typer.Argument(metavar="TAG...", help="All its tags; none to clear them.")
     ] = None,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Give a user just these tags.
 
     Example: flyball user tags alice administrator
     """
-    run(server, None, as_json, lambda client, out: set_tags(client, name, tag or [], out))
+    run(url, as_json, lambda api, out: set_tags(api, name, tag or [], out))
 
 
 @app.command("list")
-def list_(server: Server = DEFAULT_SERVER, as_json: AsJson = False) -> None:
+def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """List all users.
 
     Example: flyball user list
     """
-    run(server, None, as_json, list_users)
+    run(url, as_json, list_users)
 
 
 @app.command()
-def delete(name: UserName, server: Server = DEFAULT_SERVER, as_json: AsJson = False) -> None:
+def delete(name: UserName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Delete a user and its permissions.
 
     Example: flyball user delete guest
     """
-    run(server, None, as_json, lambda client, out: delete_user(client, name, out))
+    run(url, as_json, lambda api, out: delete_user(api, name, out))

@@ -9,22 +9,27 @@ from typing import Annotated
 import typer
 
 from flyball.cli.output import Output, shown
-from flyball.cli.session import DEFAULT_SERVER, DONE, AsJson, Server, fail, run
-from flyball.client.sync import Client
+from flyball.cli.session import DONE, AsJson, Url, fail, run
+from flyball.client.api import DEFAULT_URL, Api
+from flyball.errors import VhostNameTaken
 
 app = typer.Typer(name="vhost", help="Add, list and delete virtual hosts.", no_args_is_help=True)
 
 VhostName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the virtual host.")]
 
 
-def add_vhost(client: Client, name: str, out: Output) -> int:
-    client.manage("vhost.add", name=name)
+_CREATED = 201
+
+
+def add_vhost(api: Api, name: str, out: Output) -> int:
+    if api.put("vhosts", name).status != _CREATED:
+        raise VhostNameTaken(name)
     out.tell(f"added vhost {shown(name)}", {"name": name})
     return DONE
 
 
-def list_vhosts(client: Client, out: Output) -> int:
-    vhosts = client.manage("vhost.list")
+def list_vhosts(api: Api, out: Output) -> int:
+    vhosts = api.get("vhosts", columns="name")
     if out.is_json:
         for vhost in vhosts:
             out.json(vhost)
@@ -33,49 +38,49 @@ def list_vhosts(client: Client, out: Output) -> int:
     return DONE
 
 
-def delete_vhost(client: Client, name: str, out: Output) -> int:
-    client.manage("vhost.delete", name=name)
+def delete_vhost(api: Api, name: str, out: Output) -> int:
+    api.delete("vhosts", name)
     out.tell(f"deleted vhost {shown(name)}", {"name": name, "deleted": True})
     return DONE
 
 
 @app.command()
-def add(name: VhostName, server: Server = DEFAULT_SERVER, as_json: AsJson = False) -> None:
+def add(name: VhostName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Add a virtual host.
 
     Nobody may enter it yet: see flyball permission set.
 
     Example: flyball vhost add shop
     """
-    run(server, None, as_json, lambda client, out: add_vhost(client, name, out))
+    run(url, as_json, lambda api, out: add_vhost(api, name, out))
 
 
 @app.command("list")
-def list_(server: Server = DEFAULT_SERVER, as_json: AsJson = False) -> None:
+def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """List all virtual hosts.
 
     Example: flyball vhost list
     """
-    run(server, None, as_json, list_vhosts)
+    run(url, as_json, list_vhosts)
 
 
 @app.command()
 def delete(
     name: VhostName,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Delete a virtual host with its queues, exchanges, messages, permissions and policies. Asks first.
 
     Example: flyball vhost delete shop --yes
     """
-    run(server, None, as_json, partial(_confirm_and_delete, name, yes))
+    run(url, as_json, partial(_confirm_and_delete, name, yes))
 
 
-def _confirm_and_delete(name: str, yes: bool, client: Client, out: Output) -> int:
+def _confirm_and_delete(name: str, yes: bool, api: Api, out: Output) -> int:
     if not yes:
         if not sys.stdin.isatty():
             fail(f"all queues and messages of {shown(name)} go with it. Give --yes to delete them.")
         typer.confirm(f"Delete {shown(name)} and all its queues and messages?", abort=True, err=True)
-    return delete_vhost(client, name, out)
+    return delete_vhost(api, name, out)

@@ -9,8 +9,9 @@ import asyncio
 from types import TracebackType
 from typing import Any, Self
 
-from flyball.client.http import Answer, Line, Place, path_of
+from flyball.client.http import AWAY, Answer, Line, Place, Refused, path_of, reason_of
 from flyball.client.owner import find_token
+from flyball.errors import FlyballError
 from flyball.model import OWNER
 
 DEFAULT_URL = "http://127.0.0.1:15672"
@@ -20,10 +21,17 @@ LONGEST_ANSWER_BYTES = 64 * 2**20
 """Of a list of half a million queues, with the fields that the command line wants."""
 
 
+class NoAnswer(FlyballError):
+    """The node cannot be reached, or has not answered: what was asked may or may not be done."""
+
+    def __init__(self, place: Place, reason: str) -> None:
+        super().__init__(f"no answer from {place.shown}: {reason}")
+
+
 class Api:
     """Asks a node. Parts of paths are given one by one and may hold any character.
 
-    Every request raises one of `http.AWAY` if the node does not answer, and Refused if it does not do it.
+    Every request raises Refused if the node does not do it, and NoAnswer.
     """
 
     def __init__(self, place: Place, *, time_limit_s: float = TIME_LIMIT_S) -> None:
@@ -52,20 +60,29 @@ class Api:
     def put(self, *parts: str, document: Any = None) -> Answer:
         return self.ask("PUT", path_of(*parts), document)
 
-    def post(self, *parts: str, document: Any = None) -> Answer:
-        return self.ask("POST", path_of(*parts), document)
+    def post(self, *parts: str, document: Any = None, time_limit_s: float | None = None) -> Any:
+        """Return the document that comes back."""
+        return self.ask("POST", path_of(*parts), document, time_limit_s).document
 
     def delete(self, *parts: str, **query: object) -> Answer:
         return self.ask("DELETE", path_of(*parts, **query))
 
-    def ask(self, method: str, path: str, document: Any = None) -> Answer:
+    def ask(self, method: str, path: str, document: Any = None, time_limit_s: float | None = None) -> Answer:
         """Send a request to a path of the node."""
-        return self._runner.run(self._ask(method, path, document))
-
-    async def _ask(self, method: str, path: str, document: Any) -> Answer:
+        limit_s = self.time_limit_s if time_limit_s is None else time_limit_s
         try:
-            async with asyncio.timeout(self.time_limit_s):
+            return self._runner.run(self._ask(method, path, document, limit_s))
+        except Refused:
+            raise
+        except AWAY as error:
+            raise NoAnswer(self.place, reason_of(error)) from error
+
+    async def _ask(self, method: str, path: str, document: Any, limit_s: float) -> Answer:
+        try:
+            async with asyncio.timeout(limit_s):
                 return await self._line.ask(method, path, document)
+        except Refused:
+            raise
         except BaseException:
             # What comes late is no answer to the next request.
             self._line.close()

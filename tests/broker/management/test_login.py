@@ -46,7 +46,7 @@ def with_login(use: Use, *, loopback_users: tuple[str, ...] = (), proxies: tuple
             attempts = Attempts(now=lambda: 0.0)
             authority = Authority(journal, (), loopback_users=loopback_users, attempts=attempts)
             await authority.start()
-            login = ConsoleLogin(authority)
+            login = ConsoleLogin(authority, "north", {"amqp": Address("127.0.0.1", 5672)})
             route = Route("/hello", login.required(hello), methods=["GET", "POST"])
             app = behind(make_app([*login.routes(), route]), proxies, ["broker.example"])
             async with (
@@ -305,6 +305,8 @@ def test_a_user_is_told_its_tags_and_permissions() -> None:
             "name": "ann",
             "tags": ["monitoring"],
             "permissions": [{"vhost": "/", "configure": "", "write": "^x", "read": ".*"}],
+            "node": "north",
+            "listeners": {"amqp": "127.0.0.1:5672"},
         }
 
     with_login(use)

@@ -10,7 +10,7 @@ import functools
 import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +21,7 @@ from starlette.routing import BaseRoute, Route
 from flyball.broker.core.attempts import TooManyAttempts
 from flyball.broker.core.authority import Authority
 from flyball.broker.management.sessions import Sessions
+from flyball.broker.settings import Address
 from flyball.broker.transport.connection import is_loopback
 from flyball.broker.transport.http import (
     CONSOLE,
@@ -61,8 +62,18 @@ class _Refused(Exception):
 class ConsoleLogin(Login):
     """Lets users in who say a name and password, or have a session."""
 
-    def __init__(self, authority: Authority, *, sessions: Sessions | None = None) -> None:
+    def __init__(
+        self,
+        authority: Authority,
+        node: str = "",
+        listeners: Mapping[str, Address] | None = None,
+        *,
+        sessions: Sessions | None = None,
+    ) -> None:
+        """`node` is the name of the node, `listeners` where it listens, by protocol."""
         super().__init__(authority)
+        self._node = node
+        self._listeners = {} if listeners is None else listeners
         self._sessions = Sessions(authority.access) if sessions is None else sessions
 
     def required(self, handler: Handler) -> Endpoint:
@@ -150,7 +161,7 @@ class ConsoleLogin(Login):
         return response
 
     async def _who_am_i(self, request: Request, user: User) -> Response:
-        """Tell who has logged in and what it may do where."""
+        """Tell who has logged in, what it may do where, and where this node listens."""
         permissions = [
             {
                 "vhost": permission.vhost,
@@ -160,7 +171,9 @@ class ConsoleLogin(Login):
             }
             for permission in self.authority.access.permissions_of(user.name)
         ]
-        return JSONResponse({"name": user.name, "tags": list(user.tags), "permissions": permissions})
+        who = {"name": user.name, "tags": list(user.tags), "permissions": permissions}
+        listeners = {protocol: str(address) for protocol, address in self._listeners.items()}
+        return JSONResponse({**who, "node": self._node, "listeners": listeners})
 
     async def _authenticated(self, request: Request, name: str, password: str) -> User | None:
         address = "" if request.client is None else request.client.host

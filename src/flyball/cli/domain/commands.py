@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 import tomllib
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from flyball.cli.domain import doing
-from flyball.cli.session import DEFAULT_SERVER, WRONG_USE, AsJson, Server, Work, fail, run
+from flyball.cli.session import WRONG_USE, AsJson, Url, fail, run
+from flyball.client.api import DEFAULT_URL
 from flyball.model import DEFAULT_VHOST
 
 app = typer.Typer(name="domain", help="Show and change the domain of a node.", no_args_is_help=True)
@@ -56,17 +57,13 @@ class ProtocolName(enum.StrEnum):
     HTTP = "http"
 
 
-def _run(server: str, as_json: bool, work: Work) -> NoReturn:
-    run(server, None, as_json, work)
-
-
 @app.command()
-def show(server: Server = DEFAULT_SERVER, as_json: AsJson = False) -> None:
+def show(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Show the domain as a tree: nodes, queues, clustered queues, topics.
 
     Example: flyball domain show
     """
-    _run(server, as_json, doing.show)
+    run(url, as_json, doing.show)
 
 
 @app.command()
@@ -76,7 +73,7 @@ def apply(
     prune: Annotated[bool, typer.Option("--prune", help="Remove what the file does not name.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan only.")] = False,
     wait_s: Wait = DEFAULT_WAIT_S,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Make the domain what a file says: show the plan, ask, do it.
@@ -86,21 +83,21 @@ def apply(
 
     Example: flyball domain apply domain.toml --yes
     """
-    _run(server, as_json, lambda client, out: doing.apply(client, file, yes, prune, dry_run, wait_s, out))
+    run(url, as_json, lambda api, out: doing.apply(api, file, yes, prune, dry_run, wait_s, out))
 
 
 @app.command()
 def rebalance(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the moves only.")] = False,
     wait_s: Wait = DEFAULT_WAIT_S,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Move ordinary queues so that all nodes bear alike, and show what moves.
 
     Example: flyball domain rebalance --dry-run
     """
-    _run(server, as_json, lambda client, out: doing.rebalance(client, dry_run, wait_s, out))
+    run(url, as_json, lambda api, out: doing.rebalance(api, dry_run, wait_s, out))
 
 
 @app.command()
@@ -109,14 +106,14 @@ def place(
     role: Annotated[RoleName, typer.Option("--role", help="What the client wants to do.")] = RoleName.CONSUMER,
     protocol: Annotated[ProtocolName, typer.Option("--protocol", help="What it speaks.")] = ProtocolName.AMQP,
     vhost: Vhost = DEFAULT_VHOST,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Print the address of the node where a new client of a clustered queue should go.
 
     Example: flyball domain place orders --role producer
     """
-    _run(server, as_json, lambda client, out: doing.place(client, vhost, name, role.value, protocol.value, out))
+    run(url, as_json, lambda api, out: doing.place(api, vhost, name, role.value, protocol.value, out))
 
 
 # Nodes
@@ -129,7 +126,7 @@ def add_node(
         str, typer.Option("--provisioner", metavar="NAME", help="Who starts it; see --provisioners of serve.")
     ] = "local",
     wait_s: Wait = DEFAULT_WAIT_S,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Start a node that joins the domain.
@@ -138,7 +135,7 @@ def add_node(
 
     Example: flyball domain node add n4
     """
-    _run(server, as_json, lambda client, out: doing.add_node(client, name, provisioner, wait_s, out))
+    run(url, as_json, lambda api, out: doing.add_node(api, name, provisioner, wait_s, out))
 
 
 @node_app.command("remove")
@@ -146,14 +143,14 @@ def remove_node(
     name: NodeName,
     force: Annotated[bool, typer.Option("--force", help="Forget it: only for a node that is dead.")] = False,
     wait_s: Wait = DEFAULT_WAIT_S,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Drain a node and stop it: its clients, queues and members go to others first.
 
     Example: flyball domain node remove n4
     """
-    _run(server, as_json, lambda client, out: doing.remove_node(client, name, force, wait_s, out))
+    run(url, as_json, lambda api, out: doing.remove_node(api, name, force, wait_s, out))
 
 
 # Clustered queues
@@ -182,7 +179,7 @@ def create_cluster(
     ] = None,
     option: Option = None,
     vhost: Vhost = DEFAULT_VHOST,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Create a clustered queue. Without --member the manager chooses where it begins.
@@ -196,10 +193,10 @@ def create_cluster(
         "provisioner": provisioner,
     }
     options = {key: value for key, value in flags.items() if value is not None} | _options(option)
-    _run(
-        server,
+    run(
+        url,
         as_json,
-        lambda client, out: doing.create_cluster(client, vhost, name, options, member or [], capacity_model, out),
+        lambda api, out: doing.create_cluster(api, vhost, name, options, member or [], capacity_model, out),
     )
 
 
@@ -210,7 +207,7 @@ def change_cluster(
         list[str], typer.Argument(metavar="KEY=VALUE...", help="What is to be different, as in domain.toml.")
     ],
     vhost: Vhost = DEFAULT_VHOST,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Change how a clustered queue is governed; what is not named stays.
@@ -218,7 +215,7 @@ def change_cluster(
     Example: flyball domain cluster change orders max_members=8 dwell_s=60
     """
     options = _options(option)
-    _run(server, as_json, lambda client, out: doing.change_cluster(client, vhost, name, options, out))
+    run(url, as_json, lambda api, out: doing.change_cluster(api, vhost, name, options, out))
 
 
 def _options(pairs: list[str] | None) -> dict[str, object]:
@@ -241,14 +238,14 @@ def delete_cluster(
     name: ClusterName,
     yes: Yes = False,
     vhost: Vhost = DEFAULT_VHOST,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Delete a clustered queue with its members. Asks first if it holds messages.
 
     Example: flyball domain cluster delete orders
     """
-    _run(server, as_json, lambda client, out: doing.delete_cluster(client, vhost, name, yes, out))
+    run(url, as_json, lambda api, out: doing.delete_cluster(api, vhost, name, yes, out))
 
 
 @cluster_app.command("add")
@@ -257,14 +254,14 @@ def add_member(
     node: NodeName,
     wait_s: Wait = DEFAULT_WAIT_S,
     vhost: Vhost = DEFAULT_VHOST,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Add a member on a node, which the manager will not remove.
 
     Example: flyball domain cluster add orders n3
     """
-    _run(server, as_json, lambda client, out: doing.add_member(client, vhost, name, node, wait_s, out))
+    run(url, as_json, lambda api, out: doing.add_member(api, vhost, name, node, wait_s, out))
 
 
 @cluster_app.command("remove")
@@ -273,25 +270,25 @@ def remove_member(
     node: NodeName,
     wait_s: Wait = DEFAULT_WAIT_S,
     vhost: Vhost = DEFAULT_VHOST,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Drain the member on a node, and remove it when no client and no message is left.
 
     Example: flyball domain cluster remove orders n3
     """
-    _run(server, as_json, lambda client, out: doing.remove_member(client, vhost, name, node, wait_s, out))
+    run(url, as_json, lambda api, out: doing.remove_member(api, vhost, name, node, wait_s, out))
 
 
 @cluster_app.command("show")
 def show_cluster(
-    name: ClusterName, vhost: Vhost = DEFAULT_VHOST, server: Server = DEFAULT_SERVER, as_json: AsJson = False
+    name: ClusterName, vhost: Vhost = DEFAULT_VHOST, url: Url = DEFAULT_URL, as_json: AsJson = False
 ) -> None:
     """Show the members of a clustered queue, its options, and the last decisions with their reasons.
 
     Example: flyball domain cluster show orders
     """
-    _run(server, as_json, lambda client, out: doing.show_one_cluster(client, vhost, name, out))
+    run(url, as_json, lambda api, out: doing.show_one_cluster(api, vhost, name, out))
 
 
 # Topics
@@ -305,14 +302,14 @@ def create_topic(
         typer.Option("--parent", metavar="NAME", help="Topic whose subscribers get its messages, too."),
     ] = None,
     vhost: Vhost = DEFAULT_VHOST,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Create a topic, on all nodes.
 
     Example: flyball domain topic create news.sport --parent news
     """
-    _run(server, as_json, lambda client, out: doing.create_topic(client, vhost, name, parent, out))
+    run(url, as_json, lambda api, out: doing.create_topic(api, vhost, name, parent, out))
 
 
 @topic_app.command("move")
@@ -323,25 +320,25 @@ def move_topic(
         typer.Option("--parent", metavar="NAME", help="Its new parent; without, it has none."),
     ] = None,
     vhost: Vhost = DEFAULT_VHOST,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Give a topic another parent, or none.
 
     Example: flyball domain topic move news.sport --parent leisure
     """
-    _run(server, as_json, lambda client, out: doing.move_topic(client, vhost, name, parent, out))
+    run(url, as_json, lambda api, out: doing.move_topic(api, vhost, name, parent, out))
 
 
 @topic_app.command("delete")
 def delete_topic(
-    name: TopicName, vhost: Vhost = DEFAULT_VHOST, server: Server = DEFAULT_SERVER, as_json: AsJson = False
+    name: TopicName, vhost: Vhost = DEFAULT_VHOST, url: Url = DEFAULT_URL, as_json: AsJson = False
 ) -> None:
     """Delete a topic.
 
     Example: flyball domain topic delete news.sport
     """
-    _run(server, as_json, lambda client, out: doing.delete_topic(client, vhost, name, out))
+    run(url, as_json, lambda api, out: doing.delete_topic(api, vhost, name, out))
 
 
 @topic_app.command("list")
@@ -349,11 +346,11 @@ def list_topics(
     vhost: Annotated[
         str | None, typer.Option("--vhost", metavar="NAME", help="Only those of one virtual host.")
     ] = None,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """List all topics with their parents.
 
     Example: flyball domain topic list
     """
-    _run(server, as_json, lambda client, out: doing.list_topics(client, vhost, out))
+    run(url, as_json, lambda api, out: doing.list_topics(api, vhost, out))

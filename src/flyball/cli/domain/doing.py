@@ -18,8 +18,7 @@ from flyball.broker.cluster.wording import titled, valued
 from flyball.cli.domain.showing import counted, show_cluster, show_moves, tree_of
 from flyball.cli.output import Output, shown
 from flyball.cli.session import DONE, fail
-from flyball.client import ConnectionFailed, ConnectionLost, RequestTimeout
-from flyball.client.sync import Client
+from flyball.client.api import Api, NoAnswer
 from flyball.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -39,12 +38,18 @@ LONG_S = 180.0
 """So long a command may take that starts a node, or asks several of them for something."""
 
 
-def facts_from(client: Client, time_limit_s: float | None = None) -> DomainFacts:
-    return cast("DomainFacts", client.manage("domain.show", time_limit_s=time_limit_s))
+def command(api: Api, command_name: str, /, *, time_limit_s: float | None = None, **arguments: object) -> Any:
+    """Have a command of the domain carried out and return its result."""
+    answer = api.post("flyball", "domain", "commands", command_name, document=arguments, time_limit_s=time_limit_s)
+    return answer["result"]
 
 
-def show(client: Client, out: Output) -> int:
-    facts = facts_from(client)
+def facts_from(api: Api, time_limit_s: float | None = None) -> DomainFacts:
+    return cast("DomainFacts", command(api, "show", time_limit_s=time_limit_s))
+
+
+def show(api: Api, out: Output) -> int:
+    facts = facts_from(api)
     if out.is_json:
         out.json(facts)
     else:
@@ -55,30 +60,30 @@ def show(client: Client, out: Output) -> int:
 # Nodes
 
 
-def add_node(client: Client, name: str, provisioner: str, wait_s: float, out: Output) -> int:
-    client.manage("domain.node.add", name=name, provisioner=provisioner, time_limit_s=LONG_S)
-    _wait(client, lambda facts: _state_of(facts, name) == "up", f"node {name} joins", wait_s)
-    state = _state_of(facts_from(client), name) or "starting"
+def add_node(api: Api, name: str, provisioner: str, wait_s: float, out: Output) -> int:
+    command(api, "node.add", name=name, provisioner=provisioner, time_limit_s=LONG_S)
+    _wait(api, lambda facts: _state_of(facts, name) == "up", f"node {name} joins", wait_s)
+    state = _state_of(facts_from(api), name) or "starting"
     out.tell(f"node {shown(name)} is {state}", {"name": name, "state": state})
     return DONE
 
 
-def remove_node(client: Client, name: str, force: bool, wait_s: float, out: Output) -> int:
-    state = _remove_node(client, name, force, wait_s)
+def remove_node(api: Api, name: str, force: bool, wait_s: float, out: Output) -> int:
+    state = _remove_node(api, name, force, wait_s)
     out.tell(f"node {shown(name)} is {state}", {"name": name, "state": state})
     return DONE
 
 
-def _remove_node(client: Client, name: str, force: bool, wait_s: float) -> str:
+def _remove_node(api: Api, name: str, force: bool, wait_s: float) -> str:
     """Have a node removed, which may be the one that is asked, and wait for that; return its state."""
-    is_asked = facts_from(client)["asked"] == name
-    client.manage("domain.node.remove", name=name, force=force)
+    is_asked = facts_from(api)["asked"] == name
+    command(api, "node.remove", name=name, force=force)
     try:
         # A node that is about to stop answers at once or never again.
         answer_s = LAST_ANSWER_S if is_asked else ANSWER_S
-        _wait(client, lambda facts: _state_of(facts, name) is None, f"node {name} drains", wait_s, answer_s)
-        return _state_of(facts_from(client, answer_s), name) or "gone"
-    except (ConnectionFailed, ConnectionLost, RequestTimeout):
+        _wait(api, lambda facts: _state_of(facts, name) is None, f"node {name} drains", wait_s, answer_s)
+        return _state_of(facts_from(api, answer_s), name) or "gone"
+    except NoAnswer:
         if not is_asked:
             raise
         return "gone"
@@ -100,7 +105,7 @@ def fitted_options(reference: str) -> dict[str, object]:
 
 
 def create_cluster(
-    client: Client,
+    api: Api,
     vhost: str,
     name: str,
     options: Mapping[str, object],
@@ -110,9 +115,7 @@ def create_cluster(
 ) -> int:
     fitted = {} if model is None else fitted_options(model)
     options = {**fitted, **options}
-    client.manage(
-        "domain.cluster.create", name=name, vhost=vhost, options=options, members=members, time_limit_s=LONG_S
-    )
+    command(api, "cluster.create", name=name, vhost=vhost, options=options, members=members, time_limit_s=LONG_S)
     where = f" on {', '.join(members)}" if members else ""
     out.tell(
         f"created clustered queue {shown(titled(vhost, name))}{shown(where)}",
@@ -121,46 +124,46 @@ def create_cluster(
     return DONE
 
 
-def change_cluster(client: Client, vhost: str, name: str, options: Mapping[str, object], out: Output) -> int:
-    result = client.manage("domain.cluster.change", name=name, vhost=vhost, options=options)
+def change_cluster(api: Api, vhost: str, name: str, options: Mapping[str, object], out: Output) -> int:
+    result = command(api, "cluster.change", name=name, vhost=vhost, options=options)
     said = ", ".join(f"{key} {valued(result[key])}" for key in options)
     out.tell(f"clustered queue {shown(titled(vhost, name))} has {shown(said)}", {"name": name, "options": result})
     return DONE
 
 
-def delete_cluster(client: Client, vhost: str, name: str, yes: bool, out: Output) -> int:
-    cluster = cluster_from(client, vhost, name)
+def delete_cluster(api: Api, vhost: str, name: str, yes: bool, out: Output) -> int:
+    cluster = cluster_from(api, vhost, name)
     title = shown(titled(vhost, name))
     count = sum(member["ready"] + member["unacked"] for member in cluster["members"])
     if count and not yes:
         if not sys.stdin.isatty():
             fail(f"{title} holds {count} messages. Give --yes to delete them with it.")
         typer.confirm(f"{title} holds {count} messages. Delete them with it?", abort=True, err=True)
-    client.manage("domain.cluster.delete", name=name, vhost=vhost, time_limit_s=LONG_S)
+    command(api, "cluster.delete", name=name, vhost=vhost, time_limit_s=LONG_S)
     out.tell(f"deleted clustered queue {title}", {"name": name, "vhost": vhost, "deleted": True})
     return DONE
 
 
-def add_member(client: Client, vhost: str, name: str, node: str, wait_s: float, out: Output) -> int:
-    client.manage("domain.cluster.add", name=name, vhost=vhost, node=node)
-    _wait(client, lambda facts: _has_member(facts, vhost, name, node), f"a member on {node} is made", wait_s)
+def add_member(api: Api, vhost: str, name: str, node: str, wait_s: float, out: Output) -> int:
+    command(api, "cluster.add", name=name, vhost=vhost, node=node)
+    _wait(api, lambda facts: _has_member(facts, vhost, name, node), f"a member on {node} is made", wait_s)
     facts = {"name": name, "vhost": vhost, "node": node, "member": True}
     out.tell(f"clustered queue {shown(titled(vhost, name))} has a member on {shown(node)}", facts)
     return DONE
 
 
-def remove_member(client: Client, vhost: str, name: str, node: str, wait_s: float, out: Output) -> int:
-    client.manage("domain.cluster.remove", name=name, vhost=vhost, node=node)
-    _wait(client, lambda facts: not _has_member(facts, vhost, name, node), f"the member on {node} drains", wait_s)
-    is_there = _has_member(facts_from(client), vhost, name, node)
+def remove_member(api: Api, vhost: str, name: str, node: str, wait_s: float, out: Output) -> int:
+    command(api, "cluster.remove", name=name, vhost=vhost, node=node)
+    _wait(api, lambda facts: not _has_member(facts, vhost, name, node), f"the member on {node} drains", wait_s)
+    is_there = _has_member(facts_from(api), vhost, name, node)
     title = shown(titled(vhost, name))
     text = f"the member of {title} on {shown(node)} drains" if is_there else f"{title} has no member on {shown(node)}"
     out.tell(text, {"name": name, "vhost": vhost, "node": node, "member": is_there})
     return DONE
 
 
-def show_one_cluster(client: Client, vhost: str, name: str, out: Output) -> int:
-    cluster = cluster_from(client, vhost, name)
+def show_one_cluster(api: Api, vhost: str, name: str, out: Output) -> int:
+    cluster = cluster_from(api, vhost, name)
     if out.is_json:
         out.json(cluster)
     else:
@@ -168,9 +171,9 @@ def show_one_cluster(client: Client, vhost: str, name: str, out: Output) -> int:
     return DONE
 
 
-def cluster_from(client: Client, vhost: str, name: str) -> ClusterFacts:
+def cluster_from(api: Api, vhost: str, name: str) -> ClusterFacts:
     """Return what is known of a clustered queue. Raises ClusterError if there is none."""
-    for cluster in facts_from(client)["clusters"]:
+    for cluster in facts_from(api)["clusters"]:
         if (cluster["vhost"], cluster["name"]) == (vhost, name):
             return cluster
     raise ClusterError(
@@ -191,8 +194,8 @@ def _has_member(facts: DomainFacts, vhost: str, name: str, node: str) -> bool:
 # Topics
 
 
-def create_topic(client: Client, vhost: str, name: str, parent: str | None, out: Output) -> int:
-    client.manage("topic.create", name=name, vhost=vhost, parent=parent)
+def create_topic(api: Api, vhost: str, name: str, parent: str | None, out: Output) -> int:
+    api.put("flyball", "topics", vhost, name, document={"parent": parent})
     below = "" if parent is None else f" below {parent}"
     out.tell(
         f"created topic {shown(titled(vhost, name))}{shown(below)}", {"name": name, "vhost": vhost, "parent": parent}
@@ -200,22 +203,22 @@ def create_topic(client: Client, vhost: str, name: str, parent: str | None, out:
     return DONE
 
 
-def move_topic(client: Client, vhost: str, name: str, parent: str | None, out: Output) -> int:
-    client.manage("topic.parent", name=name, vhost=vhost, parent=parent)
+def move_topic(api: Api, vhost: str, name: str, parent: str | None, out: Output) -> int:
+    api.put("flyball", "topics", vhost, name, "parent", document={"parent": parent})
     where = "at the top" if parent is None else f"below {shown(parent)}"
     facts = {"name": name, "vhost": vhost, "parent": parent}
     out.tell(f"topic {shown(titled(vhost, name))} is {where}", facts)
     return DONE
 
 
-def delete_topic(client: Client, vhost: str, name: str, out: Output) -> int:
-    client.manage("topic.delete", name=name, vhost=vhost)
+def delete_topic(api: Api, vhost: str, name: str, out: Output) -> int:
+    api.delete("flyball", "topics", vhost, name)
     out.tell(f"deleted topic {shown(titled(vhost, name))}", {"name": name, "vhost": vhost, "deleted": True})
     return DONE
 
 
-def list_topics(client: Client, vhost: str | None, out: Output) -> int:
-    topics: list[dict[str, Any]] = client.manage("topic.list", vhost=vhost)
+def list_topics(api: Api, vhost: str | None, out: Output) -> int:
+    topics: list[dict[str, Any]] = api.get("flyball", "topics", *([] if vhost is None else [vhost]))
     if out.is_json:
         for topic in topics:
             out.json(topic)
@@ -228,7 +231,7 @@ def list_topics(client: Client, vhost: str | None, out: Output) -> int:
 # All at once
 
 
-def apply(client: Client, file: str, yes: bool, prune: bool, dry_run: bool, wait_s: float, out: Output) -> int:
+def apply(api: Api, file: str, yes: bool, prune: bool, dry_run: bool, wait_s: float, out: Output) -> int:
     """Show the plan, ask, and do it step by step. Each step is waited for: the next may need what it has made."""
     # Here, not above: other commands do not need it, and it takes time to import.
     from flyball.broker.cluster.domain_file import read_domain_file
@@ -237,7 +240,7 @@ def apply(client: Client, file: str, yes: bool, prune: bool, dry_run: bool, wait
     # A model that the file names is found from where the file is.
     folder = Path() if file == "-" else Path(file).parent
     wanted = read_domain_file(_read(file), file, lambda name: _read(str(folder / name)))
-    plan = plan_of(wanted, facts_from(client), prune=prune)
+    plan = plan_of(wanted, facts_from(api), prune=prune)
     _show_plan(plan, out)
     if not plan.steps or dry_run:
         return DONE
@@ -250,7 +253,7 @@ def apply(client: Client, file: str, yes: bool, prune: bool, dry_run: bool, wait
             err=True,
         )
     for number, step in enumerate(plan.steps, 1):
-        _do(client, step, wait_s)
+        _do(api, step, wait_s)
         if out.is_json:
             out.json({"done": str(step), "number": number, "of": len(plan.steps)})
         else:
@@ -283,19 +286,34 @@ def _show_plan(plan: Plan, out: Output) -> None:
         out.tell(f"  not in the file, stays without --prune: {shown(words)}", None)
 
 
-def _do(client: Client, step: Step, wait_s: float) -> None:
+def _carry_out(api: Api, name: str, /, **arguments: Any) -> None:
+    """Carry out a command of a plan."""
+    match name:
+        case "topic.create":
+            topic = [arguments["vhost"], arguments["name"]]
+            api.put("flyball", "topics", *topic, document={"parent": arguments["parent"]})
+        case "topic.parent":
+            topic = [arguments["vhost"], arguments["name"], "parent"]
+            api.put("flyball", "topics", *topic, document={"parent": arguments["parent"]})
+        case "topic.delete":
+            api.delete("flyball", "topics", arguments["vhost"], arguments["name"])
+        case _:
+            command(api, name.removeprefix("domain."), time_limit_s=LONG_S, **arguments)
+
+
+def _do(api: Api, step: Step, wait_s: float) -> None:
     if step.command == "domain.node.remove":
-        _remove_node(client, wait_s=wait_s, **step.arguments)
+        _remove_node(api, wait_s=wait_s, **step.arguments)
         return
-    client.manage(step.command, time_limit_s=LONG_S, **step.arguments)
-    _wait(client, step.is_done, step.words, wait_s)
+    _carry_out(api, step.command, **step.arguments)
+    _wait(api, step.is_done, step.words, wait_s)
 
 
-def rebalance(client: Client, dry_run: bool, wait_s: float, out: Output) -> int:
-    moves: list[MoveFacts] = client.manage("domain.rebalance", dry_run=dry_run)
+def rebalance(api: Api, dry_run: bool, wait_s: float, out: Output) -> int:
+    moves: list[MoveFacts] = command(api, "rebalance", dry_run=dry_run)
     if moves and not dry_run:
         what = f"{counted(len(moves), 'queue')} {'move' if len(moves) > 1 else 'moves'}"
-        _wait(client, lambda facts: not any(_is_at_source(facts, move) for move in moves), what, wait_s)
+        _wait(api, lambda facts: not any(_is_at_source(facts, move) for move in moves), what, wait_s)
     if out.is_json:
         for move in moves:
             out.json(move)
@@ -315,8 +333,8 @@ def _is_at_source(facts: DomainFacts, move: MoveFacts) -> bool:
     )
 
 
-def place(client: Client, vhost: str, name: str, role: str, protocol: str, out: Output) -> int:
-    chosen = client.manage("domain.place", name=name, vhost=vhost, role=role)
+def place(api: Api, vhost: str, name: str, role: str, protocol: str, out: Output) -> int:
+    chosen = command(api, "place", name=name, vhost=vhost, role=role)
     address = chosen["addresses"].get(protocol)
     if address is None:
         known = ", ".join(chosen["addresses"]) or "nothing"
@@ -328,7 +346,7 @@ def place(client: Client, vhost: str, name: str, role: str, protocol: str, out: 
 
 
 def _wait(
-    client: Client,
+    api: Api,
     is_done: Callable[[DomainFacts], bool],
     what: str,
     wait_s: float,
@@ -339,7 +357,7 @@ def _wait(
         return
     deadline_s = time.monotonic() + wait_s
     with Console(stderr=True).status(shown(what)):
-        while not is_done(facts_from(client, answer_s)):
+        while not is_done(facts_from(api, answer_s)):
             if time.monotonic() > deadline_s:
                 raise ClusterError(
                     f"after {wait_s:g} s it is still not done: {what}. It goes on; see `flyball domain show`."

@@ -18,8 +18,10 @@ from typer.testing import CliRunner
 
 from flyball.broker.cluster.facts import ClusterFacts, DomainFacts
 from flyball.broker.settings import ServeSettings
+from flyball.cli.domain.doing import facts_from
 from flyball.cli.main import app
-from flyball.client.sync import Client
+from flyball.client.api import Api, place_at
+from flyball.client.http import Refused
 from flyball.errors import FlyballError
 from tests.nodes import ServeProcess
 
@@ -99,10 +101,13 @@ class Site:
 
     # Asking
 
+    def url(self, at: str | None = None) -> str:
+        """Return where the HTTP API is of a node, or of any."""
+        return f"http://{self.address(at or next(iter(self.nodes)), 'http')}"
+
     def run(self, *arguments: str, at: str | None = None, code: int = 0) -> str:
         """Run `flyball` with these arguments against a node; return what it prints."""
-        server = self.address(at or next(iter(self.nodes)), "telesto")
-        environment = {"FLYBALL_SERVER": server, "NO_COLOR": "1", "COLUMNS": "200"}
+        environment = {"FLYBALL_URL": self.url(at), "NO_COLOR": "1", "COLUMNS": "200"}
         result = CliRunner().invoke(app, list(arguments), env=environment)
         assert result.exit_code == code, result.output
         return result.output
@@ -117,12 +122,12 @@ class Site:
     def wait_until(self, condition: Condition, at: str | None = None, limit_s: float = LIMIT_S) -> float:
         """Return when the condition holds for what a node shows; return how many seconds that took."""
         began_s = time.monotonic()
-        with Client.connect(self.address(at or next(iter(self.nodes)), "telesto")) as client:
+        with Api(place_at(self.url(at))) as api:
             while True:
                 facts: DomainFacts | None = None
                 try:
-                    facts = client.manage("domain.show")
-                except FlyballError:
+                    facts = facts_from(api)
+                except (FlyballError, Refused):
                     if time.monotonic() - began_s > limit_s:
                         raise
                 if facts is not None and condition(facts):

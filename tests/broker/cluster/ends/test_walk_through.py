@@ -21,7 +21,7 @@ PAGE = (Path(__file__).parents[4] / "docs" / "domain.md").read_text(encoding="ut
 SECTION = re.findall(r"^## From one node to three$(.*?)^## ", PAGE, flags=re.MULTILINE | re.DOTALL)[0]
 STORE, SERVE, CREATE, CHANGE = re.findall(r"^```sh\n(.*?)^```", SECTION, flags=re.MULTILINE | re.DOTALL)
 
-HERE = ["--amqp", "127.0.0.1:0", "--telesto", "127.0.0.1:0", "--thorbang", "off", "--http", "off"]
+HERE = ["--amqp", "127.0.0.1:0", "--telesto", "127.0.0.1:0", "--thorbang", "off", "--http", "127.0.0.1:0"]
 """Ports of the page may be in use."""
 
 
@@ -102,8 +102,9 @@ def test_the_walk_through_works_as_it_is_written(terminals: Terminals) -> None:
     for command in commands(SERVE):
         [name] = re.findall(r"--name (\w+)", command)
         serving[name], said = terminals.open(command, *HERE)
-        addresses[name] = next(line.removeprefix("telesto on ") for line in said if line.startswith("telesto on "))
-    terminals.environment["FLYBALL_SERVER"] = addresses["n1"]
+        listeners = dict(line.split(" on ") for line in said if " on " in line)
+        addresses[name] = listeners["telesto"]
+        terminals.environment.setdefault("FLYBALL_URL", f"http://{listeners['http']}")
     create, show = commands(CREATE)
     terminals.run(create)
     tree = terminals.run(show)
