@@ -250,11 +250,11 @@ class UnlikeDeclared(RequestError):
 
 
 class MemoryLimitReached(RequestError):
-    """There is no memory for another queue, exchange or binding."""
+    """There is no memory for another queue, exchange, binding or client."""
 
     def __init__(self, held_bytes: int, limit_bytes: int) -> None:
         super().__init__(
-            f"queues, exchanges and bindings take {held_bytes} bytes of memory, the limit is {limit_bytes}:"
+            f"queues, exchanges, bindings and clients take {held_bytes} bytes of memory, the limit is {limit_bytes}:"
             " delete some, or raise --memory-bytes"
         )
         self.held_bytes = held_bytes

@@ -49,6 +49,9 @@ QUEUE_BYTES = 4096
 EXCHANGE_BYTES = 2048
 BINDING_BYTES = 2048
 
+# What a registered client costs in memory, with its name.
+CLIENT_BYTES = 1024
+
 # What a place in the trie of a topic exchange costs: a word of a binding's key takes one, unless others begin alike.
 TOPIC_PLACE_BYTES = 512
 

@@ -422,6 +422,7 @@ class Broker:
         return working
 
     def create_client(self, name: str, mode: ClientMode, done: Done) -> Client:
+        self.ledger.check_definitions()
         self.store.check(ClientCreated(Client(0, name, mode)))
         client = self.engine.create_client(name, mode)
 

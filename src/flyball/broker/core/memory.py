@@ -8,7 +8,7 @@ What is held is charged to one of these:
   channels, consumers and caches (`Holder.held_bytes`);
 - links to other nodes: what those have not read or answered. Puts wait before a link holds much (`peering.remote`),
   and what waits is charged to the connection that it came from;
-- definitions: queues, exchanges, bindings and their arguments.
+- definitions: queues, exchanges, bindings and their arguments, and registered clients.
 
 What waits for the store (`GroupCommit.pending_bytes`) has a loop and a setpoint of its own: see `core.flow`.
 

@@ -113,9 +113,10 @@ class Topology:
                 await self.broker.measure(working)
 
     def definitions_bytes(self) -> int:
-        """What queues, exchanges and bindings take in memory, those included that other nodes serve; about."""
+        """What queues, exchanges, bindings and clients take in memory, those of other nodes included; about."""
         routers = sum([router.size_bytes for router in self._routers.values()])
-        return self.engine.queues_bytes + routers + REMOTE_QUEUE_BYTES * len(self.directory)
+        queues_bytes = self.engine.queues_bytes + REMOTE_QUEUE_BYTES * len(self.directory)
+        return queues_bytes + routers + self.engine.clients_bytes
 
     def definitions_bytes_by_vhost(self) -> dict[str, int]:
         """The same for each virtual host, without the queues of other nodes."""

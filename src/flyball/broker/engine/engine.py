@@ -27,6 +27,7 @@ from flyball.errors import (
     QueueNotFound,
 )
 from flyball.model import (
+    CLIENT_BYTES,
     DEFAULT_VHOST,
     MAX_NAME_LENGTH,
     QUEUE_BYTES,
@@ -181,6 +182,11 @@ class Engine:
 
     def find_client(self, name: str) -> Client | None:
         return self._clients_by_name.get(name)
+
+    @property
+    def clients_bytes(self) -> int:
+        """What the clients take in memory, about."""
+        return CLIENT_BYTES * len(self._clients)
 
     @property
     def next_client_id(self) -> int:
