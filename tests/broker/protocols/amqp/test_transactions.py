@@ -9,6 +9,7 @@ from pika import spec
 
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import AmqpSession
+from flyball.broker.protocols.amqp import channel as channel_module
 from tests.broker.protocols.amqp.compatibility.peer import Content, Peer
 from tests.nodes import Gate, RunningNode
 
@@ -140,3 +141,43 @@ def test_transaction_is_charged_for_every_copy_that_its_commit_makes(
             peer.publish(b"", "amq.fanout")
         peer.send(spec.Tx.Commit())
         peer.expect_connection_close(506, "RESOURCE_ERROR")
+
+
+def test_transaction_that_would_keep_the_loop_for_long_is_refused(
+    memory_node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel_module, "MAX_TRANSACTION_STEPS", 10)
+    too_large = "PRECONDITION_FAILED - a transaction may publish and settle 10 messages in all queues: commit earlier"
+    with opened(memory_node) as peer:
+        declare(peer, "copies", "requests")
+        for queue in ("copies", "requests"):
+            peer.ask(spec.Queue.Bind(queue=queue, exchange="amq.fanout", routing_key=""), spec.Queue.BindOk)
+        peer.ask(spec.Tx.Select(), spec.Tx.SelectOk)
+        for _ in range(2):
+            # As large as one may be: what was committed counts no more.
+            for _ in range(5):
+                peer.publish(b"", exchange="amq.fanout")
+            peer.ask(spec.Tx.Commit(), spec.Tx.CommitOk)
+        for _ in range(6):
+            peer.publish(b"", exchange="amq.fanout")
+        assert peer.expect(spec.Channel.Close).reply_text == too_large
+        peer.send(spec.Channel.CloseOk())
+        # Nothing that it has settled is lost.
+        peer.ask(spec.Channel.Open(), spec.Channel.OpenOk)
+        peer.ask(spec.Tx.Select(), spec.Tx.SelectOk)
+        for settle in (
+            spec.Basic.Ack(delivery_tag=0, multiple=True),
+            spec.Basic.Nack(delivery_tag=2, multiple=True, requeue=False),
+        ):
+            peer.publish(b"", routing_key="requests")
+            peer.ask(spec.Tx.Commit(), spec.Tx.CommitOk)
+            for _ in range(11):
+                peer.send(spec.Basic.Get(queue="requests"))
+                peer.expect_content(spec.Basic.GetOk)
+            peer.send(settle)
+            assert peer.expect(spec.Channel.Close).reply_text == too_large
+            peer.send(spec.Channel.CloseOk())
+            peer.ask(spec.Channel.Open(), spec.Channel.OpenOk)
+            ready = peer.ask(spec.Queue.Declare(queue="requests", passive=True), spec.Queue.DeclareOk).message_count
+            assert ready in (11, 12)
+            peer.ask(spec.Tx.Select(), spec.Tx.SelectOk)

@@ -17,6 +17,7 @@ from flyball.broker.protocols.amqp.consuming import (
     UNLIMITED,
     AmqpConsumer,
     Deliveries,
+    Lease,
     Settling,
     consumer_arguments,
     new_queue_name,
@@ -37,6 +38,13 @@ if TYPE_CHECKING:
     from flyball.broker.protocols.amqp.session import AmqpSession
 
 
+# What one transaction may publish, with a copy for each queue, and settle: its commit is one batch, made in one turn
+# of the loop, and 50,000 steps take a third of a second. A rejected message may be dead-lettered, which takes ten
+# times as long.
+MAX_TRANSACTION_STEPS = 50_000
+REJECTION_STEPS = 10
+
+
 class Channel:
     """A channel of a connection, from its opening to its end."""
 
@@ -51,6 +59,7 @@ class Channel:
         "reply_tag",
         "session",
         "settling",
+        "settling_steps",
     )
 
     def __init__(self, session: AmqpSession, number: int) -> None:
@@ -65,6 +74,7 @@ class Channel:
         self.reply_tag = ""
         self.settling: list[Settling] | None = None
         """What the transaction that is under way has settled, until its commit."""
+        self.settling_steps = 0
         self.commit: Commit | None = None
         """The one that is under way."""
         self.is_closing = False
@@ -88,8 +98,25 @@ class Channel:
         """How many deliveries are acked in the transaction that is under way."""
         return sum([len(leases) for settlement, leases in self.settling or () if settlement is Settlement.ACK])
 
+    def settle_with_commit(self, settlement: Settlement, leases: dict[int, Lease]) -> None:
+        """Note what the transaction settles. Raises AmqpError, and so ends the channel, if that becomes too much."""
+        assert self.settling is not None
+        self.settling.append((settlement, leases))
+        self.settling_steps += len(leases) * (REJECTION_STEPS if settlement is Settlement.REJECT else 1)
+        self.check_transaction()
+
+    def check_transaction(self) -> None:
+        """Raise AmqpError if the transaction has become larger than one may be."""
+        if self.settling_steps + self.publisher.transaction_copies > MAX_TRANSACTION_STEPS:
+            raise refusal(
+                ReplyCode.PRECONDITION_FAILED,
+                f"a transaction may publish and settle {MAX_TRANSACTION_STEPS} messages in all queues:"
+                " commit earlier",
+            )
+
     def roll_back(self) -> None:
         """Let what the transaction has settled be unacked again."""
+        self.settling_steps = 0
         settling, self.settling = self.settling or (), []
         # All at once: each time what is unacked is sorted, and a transaction may have a hundred thousand acks.
         self.deliveries.put_back({tag: lease for _, leases in settling for tag, lease in leases.items()})
@@ -532,7 +559,7 @@ def basic_ack(channel: Channel, method: amqp.BasicAck) -> None:
     if channel.settling is None:
         deliveries.acknowledge(method.delivery_tag, method.multiple)
     else:
-        channel.settling.append((Settlement.ACK, deliveries.take(method.delivery_tag, method.multiple)))
+        channel.settle_with_commit(Settlement.ACK, deliveries.take(method.delivery_tag, method.multiple))
 
 
 def basic_nack(channel: Channel, method: amqp.BasicNack) -> None:
@@ -549,7 +576,7 @@ def _reject(channel: Channel, tag: int, multiple: bool, requeue: bool) -> None:
         deliveries.reject(tag, multiple, requeue)
     else:
         settlement = Settlement.REQUEUE if requeue else Settlement.REJECT
-        channel.settling.append((settlement, deliveries.take(tag, multiple)))
+        channel.settle_with_commit(settlement, deliveries.take(tag, multiple))
 
 
 def basic_recover(channel: Channel, method: amqp.BasicRecover) -> None:
@@ -589,6 +616,7 @@ def tx_select(channel: Channel, method: amqp.TxSelect) -> None:
 def tx_commit(channel: Channel, method: amqp.TxCommit) -> None:
     if channel.settling is None:
         raise refusal(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
+    channel.settling_steps = 0
     channel.carry_out(method, lambda: amqp.TxCommitOk(channel.number), Commit(channel).begin)
 
 

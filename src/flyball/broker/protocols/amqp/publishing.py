@@ -189,6 +189,7 @@ class Publisher:
         "taken",
         "transaction",
         "transaction_bytes",
+        "transaction_copies",
     )
 
     def __init__(self, channel: Channel) -> None:
@@ -226,6 +227,8 @@ class Publisher:
         self._batch_number = -1
         self.transaction: list[Content] | None = None
         self.transaction_bytes = 0
+        self.transaction_copies = 0
+        """How many messages its commit puts into queues, as far as they are known by now."""
 
     @property
     def is_busy(self) -> bool:
@@ -562,10 +565,12 @@ class Publisher:
         size += sum([len(name) for name in content.names])
         session = self._channel.session
         self.transaction_bytes += size
+        self.transaction_copies += copies
         session.transaction_bytes += size
         if size > CHARGE_STEP_BYTES:
             # Not only when all that has come is carried out: the commit may be among it.
             session.charge_if_changed()
+        self._channel.check_transaction()
 
     def take_transaction(self) -> tuple[list[Content], int]:
         """Return what the transaction has published so far, and begin another one.
@@ -575,6 +580,7 @@ class Publisher:
         assert self.transaction is not None
         contents, self.transaction = self.transaction, []
         charged_bytes, self.transaction_bytes = self.transaction_bytes, 0
+        self.transaction_copies = 0
         return contents, charged_bytes
 
     def drop_transaction(self) -> None:
