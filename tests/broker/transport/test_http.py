@@ -89,7 +89,7 @@ def test_an_error_is_told_with_a_word_a_reason_and_advice(error: errors.FlyballE
     assert answer.status_code == status
     told = answer.json()
     assert told.pop("advice")
-    assert told == {"error": word, "reason": str(error)}
+    assert told == {"error": word, "reason": str(error), "kind": type(error).__name__}
 
 
 def test_a_path_or_method_that_is_not_there_is_told_alike() -> None:
