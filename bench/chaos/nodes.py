@@ -35,7 +35,7 @@ class NodeProcess:
             "data": folder / name,
             "name": name,
             "thorbang": "off",
-            "http": "off",
+            "http": "127.0.0.1:0",
             "trace": "off",
             **flags,
         }

@@ -35,10 +35,9 @@ from bench.chaos.clients import (
 )
 from bench.chaos.faults import CUT_LINK, KINDS, FaultKind, Plan, Planned, inflict
 from bench.chaos.nodes import Site
-from flyball.client import Client
+from flyball.client.http import Line, Place, path_of
 from flyball.errors import LabError
 from flyball.lab.history import UPHEAVAL, Checker, Kind, Operation, Recorder, Verdict, to_line
-from flyball.model import TOKEN_FILE
 
 SERVED_LIMIT_S = 10.0
 """Everything has to be served again so soon after a fault, unless the settings say otherwise."""
@@ -269,10 +268,10 @@ class Chaos:
                 channel = await connection.channel()
                 await channel.declare_queue(feature.queue, durable=True, arguments=dict(feature.arguments))
         if CLUSTERED in self._queues:
-            first = self._names[0]
-            token_file = self._settings.folder / first / TOKEN_FILE
-            async with Client.connect(self._site.address(first, "telesto"), token_file=token_file) as client:
-                await client.manage("domain.cluster.create", name=CLUSTERED, members=self._names, options=OPTIONS)
+            host, port = self._site.nodes[self._names[0]].addresses["http"]
+            wanted = {"name": CLUSTERED, "members": self._names, "options": OPTIONS}
+            with contextlib.closing(Line(Place(f"http://{host}:{port}"))) as line:
+                await line.ask("POST", path_of("flyball", "domain", "commands", "cluster.create"), wanted)
 
     def _hire(self, tasks: asyncio.TaskGroup) -> None:
         """Let clients work on every queue."""

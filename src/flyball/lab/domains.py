@@ -7,12 +7,13 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from flyball.broker.cluster.asking import HttpPlacer
 from flyball.broker.cluster.gateway import Wish
 from flyball.broker.settings import Address
-from flyball.client import Client
-from flyball.errors import ClusterError, FlyballError, LabError, RequestError
+from flyball.client.http import AWAY, Line, Place, path_of, reason_of
+from flyball.errors import ClusterError, LabError, RequestError
 from flyball.lab.drivers.session import Target
 
 READY_LIMIT_S = 30.0
@@ -20,24 +21,26 @@ READY_LIMIT_S = 30.0
 PLACE_TRIES = 20
 LOOK_S = 0.1
 WATCH_S = 1.0
+LONGEST_ANSWER_BYTES = 16 * 2**20
 
 
 async def create_cluster(targets: Sequence[Target], name: str) -> None:
     """Create a clustered queue with a member on each of the nodes; on return all of them know. Raises LabError."""
     nodes = [target.name for target in targets]
     try:
-        async with contextlib.AsyncExitStack() as opened, asyncio.timeout(READY_LIMIT_S):
-            clients = [await opened.enter_async_context(_client(target)) for target in targets]
-            for client in clients:
-                await _until(client, lambda facts: set(nodes) <= _nodes_up(facts))
-            options = targets[0].cluster or {}
-            await clients[0].manage("domain.cluster.create", name=name, options=options, members=nodes)
-            for client in clients:
-                await _until(client, lambda facts: _member_count(facts, name) >= len(nodes))
+        async with asyncio.timeout(READY_LIMIT_S):
+            with contextlib.ExitStack() as opened:
+                lines = [opened.enter_context(contextlib.closing(_line(target))) for target in targets]
+                for line in lines:
+                    await _until(line, lambda facts: set(nodes) <= _nodes_up(facts))
+                wanted = {"name": name, "options": targets[0].cluster or {}, "members": nodes}
+                await lines[0].ask("POST", path_of("flyball", "domain", "commands", "cluster.create"), wanted)
+                for line in lines:
+                    await _until(line, lambda facts: _member_count(facts, name) >= len(nodes))
     except TimeoutError:
         raise LabError(f"the members of {name} are not there after {READY_LIMIT_S:.0f} s") from None
-    except FlyballError as error:
-        raise LabError(f"cannot create the clustered queue: {error}") from error
+    except AWAY as error:
+        raise LabError(f"cannot create the clustered queue: {reason_of(error)}") from error
 
 
 async def placed(targets: Sequence[Target], queue_name: str, role: str) -> Target:
@@ -89,23 +92,31 @@ class DomainWatch:
 
     async def _look(self) -> None:
         try:
-            async with _client(self._target) as client:
-                facts = await client.manage("domain.show")
-        except FlyballError as error:
-            raise LabError(f"the domain does not tell how it is: {error}") from error
+            async with asyncio.timeout(READY_LIMIT_S):
+                with contextlib.closing(_line(self._target)) as line:
+                    facts = await _facts(line)
+        except AWAY as error:
+            raise LabError(f"the domain does not tell how it is: {reason_of(error)}") from error
         members = [member for cluster in facts["clusters"] for member in cluster["members"]]
         self._members.append((round(time.monotonic() - self._began_s, 1), len(members)))
         for member in members:
             self._given[member["node"]] = max(member["given"], self._given.get(member["node"], 0))
 
 
-def _client(target: Target) -> Client:
-    return Client.connect(_address(target, "telesto"), token_file=target.token_file or None)
+def _line(target: Target) -> Line:
+    user, password = quote(target.user, safe=""), quote(target.password, safe="")
+    place = Place(f"http://{user}:{password}@{Address(target.host, target.ports['http'])}")
+    return Line(place, longest_answer_bytes=LONGEST_ANSWER_BYTES)
 
 
-async def _until(client: Client, condition: Callable[[Mapping[str, Any]], bool]) -> None:
+async def _facts(line: Line) -> Mapping[str, Any]:
+    facts: Mapping[str, Any] = await line.get(path_of("flyball", "domain"))
+    return facts
+
+
+async def _until(line: Line, condition: Callable[[Mapping[str, Any]], bool]) -> None:
     # Nothing tells when a domain is as one wants it.
-    while not condition(await client.manage("domain.show")):  # noqa: ASYNC110
+    while not condition(await _facts(line)):  # noqa: ASYNC110
         await asyncio.sleep(LOOK_S)
 
 
@@ -117,7 +128,3 @@ def _nodes_up(facts: Mapping[str, Any]) -> set[str]:
 
 def _member_count(facts: Mapping[str, Any], name: str) -> int:
     return sum(len(cluster["members"]) for cluster in facts["clusters"] if cluster["name"] == name)
-
-
-def _address(target: Target, protocol: str) -> str:
-    return str(Address(target.host, target.ports[protocol]))

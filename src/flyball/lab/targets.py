@@ -33,8 +33,6 @@ class Node:
         self.host = host
         self.ports = ports
         """By protocol; a foreign server has one port, under every name."""
-        self.token_file = ""
-        """Where its token is, if the lab has started it."""
         self.version = version
         self.settings: Mapping[str, object] = {}
         """What the experiment says about it."""
@@ -46,7 +44,7 @@ class Node:
         if protocol not in self.ports:
             raise LabError(f"{self.name} does not speak {protocol}, only {', '.join(self.ports)}")
         place = {"name": self.name, "host": self.host, "port": self.ports[protocol]}
-        more = {"ports": self.ports, "cluster": self.cluster, "token_file": self.token_file}
+        more = {"ports": self.ports, "cluster": self.cluster}
         return {**place, "user": user, "password": password, "settings": self.settings, **more}
 
     async def usage(self) -> Usage | None:
@@ -104,7 +102,6 @@ class OwnNode(Node):
         if event["event"] == "ready":
             self.version = event["version"]
             self.ports = {protocol: port for protocol, (_, port) in event["addresses"].items()}
-            self.token_file = event["token_file"]
             self._is_ready.set()
         elif event["event"] == "usage":
             self._usages.put_nowait(Usage(event["cpu_s"], event["store_cpu_s"], event["peak_bytes"]))

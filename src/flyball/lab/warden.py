@@ -24,7 +24,6 @@ import psutil
 import flyball
 from flyball.errors import LabError
 from flyball.lab.rabbitmq import RabbitMqFailed, rabbitmq
-from flyball.model import TOKEN_FILE
 
 SHOWN_LINES = 8
 STOP_LIMIT_S = 60.0
@@ -272,14 +271,7 @@ def main() -> int:
         with _KINDS[assignment["kind"]](assignment, folder) as server:
             watch = threading.Thread(target=_watch, args=(server, folder, is_over), daemon=True)
             watch.start()
-            token_file = str(folder / "data" / TOKEN_FILE)
-            _say(
-                "ready",
-                version=server.version,
-                addresses=server.addresses,
-                store=server.store,
-                token_file=token_file,
-            )
+            _say("ready", version=server.version, addresses=server.addresses, store=server.store)
             for _ in sys.stdin:
                 # A node that has just died is told by whoever watches it.
                 with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):

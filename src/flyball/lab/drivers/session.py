@@ -42,8 +42,6 @@ class Target(BaseModel):
     """What an experiment has it started with."""
     ports: dict[str, int] = {}
     """Where it listens for each protocol, as far as that is known."""
-    token_file: str = ""
-    """Where its token is, if that is known."""
     cluster: dict[str, Any] | None = None
     """Options of the clustered queue that it shares with others; None if it shares none."""
 
