@@ -18,12 +18,14 @@ from typing import Any, Self, TypeVar
 import pytest
 import uvloop
 
+from flyball.broker.core.authority import Authority
 from flyball.broker.management.part import console_part
 from flyball.broker.node.node import Node, Part, running
 from flyball.broker.settings import Address, ServeSettings, load_settings
 from flyball.broker.store.interface import Batch
 from flyball.broker.store.memory import MemoryStore
 from flyball.client.api import Api, place_at
+from flyball.model import Permission
 
 T = TypeVar("T")
 
@@ -94,6 +96,14 @@ class RunningNode:
     def run(self, function: Callable[[Node], Coroutine[Any, Any, T]]) -> T:
         """Run what a function of the node begins in its thread, and return what comes of it."""
         return asyncio.run_coroutine_threadsafe(function(self.node), self._loop).result(ANSWER_LIMIT_S)
+
+    def administer(self, change: Callable[[Authority], Coroutine[Any, Any, T]]) -> T:
+        """Have something changed by the node's authority."""
+        return self.run(lambda node: change(node.hub.authority))
+
+    def allow_all(self, user: str, vhost: str) -> None:
+        """Let a user do everything in a virtual host."""
+        self.administer(lambda authority: authority.set_permission(Permission(user, vhost, ".*", ".*", ".*")))
 
     def wait_until(self, condition: Callable[[Node], bool]) -> None:
         """Return when the condition holds; it is looked at after every turn of the node's loop."""

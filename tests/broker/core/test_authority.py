@@ -11,11 +11,11 @@ import pytest
 
 from flyball.broker.core.authority import Authority
 from flyball.broker.engine.access import Action
+from flyball.broker.node.node import Node
 from flyball.broker.store.changes import DefinitionPut
 from flyball.broker.store.group_commit import GroupCommit
 from flyball.broker.store.interface import Batch
 from flyball.broker.store.memory import MemoryStore
-from flyball.client.sync import Client
 from flyball.errors import (
     InvalidArgument,
     InvalidPattern,
@@ -385,19 +385,24 @@ def test_a_node_keeps_it_all_in_postgresql(
 ) -> None:
     store = new_database()
     node = start_node(store=store)
-    with Client.connect(str(node.address("telesto"))) as client:
-        client.manage("vhost.add", name="shöp")
-        client.manage("user.add", name="alice", password="secret", tags=["administrator"])
-        client.manage("user.delete", name="guest")
-        client.manage("permission.set", user="alice", vhost="shöp", read="^é\\d")
-        client.manage("policy.set", name="p", vhost="shöp", pattern="^x", definition={"message-ttl": 5})
-        commands = ("user.list", "vhost.list", "permission.list", "policy.list")
-        before = [client.manage(command) for command in commands]
+
+    async def change(authority: Authority) -> None:
+        await authority.add_vhost("shöp")
+        await authority.add_user("alice", "secret", ["administrator"])
+        await authority.delete_user("guest")
+        await authority.set_permission(Permission("alice", "shöp", read="^é\\d"))
+        await authority.set_policy(Policy("p", "^x", {"message-ttl": 5}, "shöp"))
+
+    def known(node: Node) -> tuple[object, ...]:
+        authority = node.hub.authority
+        return authority.access.users, authority.access.vhosts, authority.access.permissions, authority.policies.all()
+
+    node.administer(change)
+    before = node.call(known)
     node.stop()
     node = start_node(store=store)
-    with Client.connect(str(node.address("telesto"))) as client:
-        assert [client.manage(command) for command in commands] == before
-    assert [user["name"] for user in before[0]] == ["alice"]
+    assert node.call(known) == before
+    assert node.call(lambda running: [user.name for user in running.hub.authority.access.users]) == ["alice"]
     assert node.call(lambda running: running.hub.authority.access.may("alice", "shöp", Action.READ, "é1"))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from flyball.client import CommandRefused
 from flyball.client.sync import Client
+from flyball.errors import InvalidArgument, RequestError
 from tests.broker.protocols.amqp.compatibility.queues import declare, take
 from tests.nodes import RunningNode
 
@@ -29,41 +30,41 @@ def channel(memory_node: RunningNode) -> Iterator[Any]:
     connection.close()
 
 
-def parents(client: Client) -> dict[str, str | None]:
-    return {topic["name"]: topic["parent"] for topic in client.manage("topic.list")}
+def parents(node: RunningNode) -> dict[str, str | None]:
+    return node.call(lambda running: {topic.name: topic.parent for topic in running.hub.topics.all()})
 
 
 # Hierarchy
 
 
-def test_a_topic_cannot_be_its_own_ancestor(client: Client) -> None:
+def test_a_topic_cannot_be_its_own_ancestor(memory_node: RunningNode, client: Client) -> None:
     client.create_topic("a")
     client.create_topic("b", parent="a")
     client.create_topic("c", parent="b")
     for parent in ("a", "b", "c"):
-        with pytest.raises(CommandRefused, match=f"topic '{parent}' is 'a' or below it"):
-            client.manage("topic.parent", name="a", parent=parent)
+        with pytest.raises(InvalidArgument, match=f"topic '{parent}' is 'a' or below it"):
+            memory_node.run(lambda node: node.hub.topics.set_parent("a", parent))  # noqa: B023
     with pytest.raises(CommandRefused, match="its own parent"):
         client.create_topic("d", parent="d")
-    assert parents(client) == {"a": None, "b": "a", "c": "b"}
+    assert parents(memory_node) == {"a": None, "b": "a", "c": "b"}
 
 
-def test_a_topic_may_get_another_parent(client: Client) -> None:
+def test_a_topic_may_get_another_parent(memory_node: RunningNode, client: Client) -> None:
     for name, parent in (("a", None), ("b", None), ("c", "a")):
         client.create_topic(name, parent=parent)
     with pytest.raises(CommandRefused, match="with the parent 'a'"):
         client.create_topic("c", parent="b")
-    client.manage("topic.parent", name="c", parent="b")
-    client.manage("topic.parent", name="c", parent="b")
+    for _ in range(2):
+        memory_node.run(lambda node: node.hub.topics.set_parent("c", "b"))
     with client.subscribe("a") as old, client.subscribe("b") as new:
         assert client.topic("c").publish("x") == 1
         assert new.next(20) is not None
         assert old.next(0) is None
-        client.manage("topic.parent", name="c", parent=None)
+        memory_node.run(lambda node: node.hub.topics.set_parent("c", None))
         assert client.topic("c").publish("x") == 0
 
 
-def test_a_parent_must_exist_and_stays_while_it_has_children(client: Client) -> None:
+def test_a_parent_must_exist_and_stays_while_it_has_children(memory_node: RunningNode, client: Client) -> None:
     with pytest.raises(CommandRefused, match="no topic 'a'; create it first"):
         client.create_topic("b", parent="a")
     client.create_topic("a")
@@ -72,20 +73,22 @@ def test_a_parent_must_exist_and_stays_while_it_has_children(client: Client) -> 
         client.delete_topic("a")
     client.delete_topic("b")
     client.delete_topic("a")
-    assert parents(client) == {}
+    assert parents(memory_node) == {}
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "ä" * 200, "amq.news"])
-def test_what_cannot_be_the_name_of_a_topic_is_refused(client: Client, name: str) -> None:
-    with pytest.raises(CommandRefused):
-        client.manage("topic.create", name=name)
+def test_what_cannot_be_the_name_of_a_topic_is_refused(memory_node: RunningNode, name: str) -> None:
+    with pytest.raises(RequestError):
+        memory_node.run(lambda node: node.hub.topics.create(name))
 
 
-def test_a_name_of_an_exchange_that_is_no_topic_is_refused(client: Client, channel: Any) -> None:
+def test_a_name_of_an_exchange_that_is_no_topic_is_refused(
+    memory_node: RunningNode, client: Client, channel: Any
+) -> None:
     channel.exchange_declare("news", "fanout", durable=True)
     with pytest.raises(CommandRefused, match="inequivalent arg 'type'"):
         client.create_topic("news")
-    assert parents(client) == {}
+    assert parents(memory_node) == {}
 
 
 def test_a_subscription_with_a_name_that_it_cannot_have_is_refused(client: Client) -> None:
@@ -98,13 +101,15 @@ def test_a_subscription_with_a_name_that_it_cannot_have_is_refused(client: Clien
 # Management
 
 
-def test_subscriptions_are_listed_those_of_amqp_included(client: Client, channel: Any) -> None:
+def test_subscriptions_are_listed_those_of_amqp_included(
+    memory_node: RunningNode, client: Client, channel: Any
+) -> None:
     client.create_topic("news")
     queue = declare(channel)
     channel.queue_bind(queue, "news", "*.berlin")
     with client.subscribe("news", durable="billing", pattern="a.#"), client.subscribe("news"):
         client.topic("news").publish("x", key="y.berlin")
-        bound, durable, passing = client.manage("topic.subscriptions", name="news")
+        bound, durable, passing = memory_node.run(lambda node: node.hub.topics.list_subscriptions("news"))
         assert bound == {
             "subscription": None,
             "queue": queue,
@@ -131,7 +136,7 @@ def test_topics_and_subscriptions_survive_a_restart(tmp_path: Path) -> None:
                     pass
                 client.topic("sport").publish("kept", key="today.berlin")
             else:
-                assert parents(client) == {"news": None, "sport": "news"}
+                assert parents(node) == {"news": None, "sport": "news"}
                 client.topic("sport").publish("fresh", key="today.berlin")
                 with client.subscribe("news", durable="billing", pattern="*.berlin") as messages:
                     found = [messages.next(20), messages.next(20)]
@@ -164,19 +169,23 @@ def test_what_amqp_publishes_arrives_at_python(client: Client, channel: Any) -> 
         delivery.ack()
 
 
-def test_a_topic_exchange_of_amqp_is_a_topic_to_publish_and_subscribe_to(client: Client, channel: Any) -> None:
+def test_a_topic_exchange_of_amqp_is_a_topic_to_publish_and_subscribe_to(
+    memory_node: RunningNode, client: Client, channel: Any
+) -> None:
     channel.exchange_declare("logs", "topic")
     with client.subscribe("logs") as messages:
         assert client.topic("logs").publish("x") == 1
         assert messages.next(20) is not None
-    assert parents(client) == {}
+    assert parents(memory_node) == {}
 
 
-def test_a_topic_goes_with_its_exchange_and_its_children_have_no_parent_then(client: Client, channel: Any) -> None:
+def test_a_topic_goes_with_its_exchange_and_its_children_have_no_parent_then(
+    memory_node: RunningNode, client: Client, channel: Any
+) -> None:
     client.create_topic("news")
     client.create_topic("sport", parent="news")
     channel.exchange_delete("news")
-    assert parents(client) == {"sport": None}
+    assert parents(memory_node) == {"sport": None}
     client.create_topic("news", parent="sport")
 
 

@@ -13,7 +13,7 @@ from pika.exceptions import UnroutableError
 from flyball.client.errors import LimitExceeded
 from flyball.client.sync import Client
 from flyball.errors import FlyballError
-from flyball.model import Order
+from flyball.model import Order, Policy
 from tests.broker.peers import ThorBangPeer, thorbang
 from tests.broker.protocols.amqp.compatibility.queues import (
     Consumer,
@@ -255,8 +255,8 @@ def test_a_queue_that_amqp_deletes_is_gone_for_telesto(channel: Any, telesto: Cl
     assert telesto.get_queues() == []
 
 
-def test_a_policy_applies_to_queues_of_telesto(channel: Any, telesto: Client) -> None:
-    telesto.manage("policy.set", name="short", pattern="^short", definition={"max-length": 2})
+def test_a_policy_applies_to_queues_of_telesto(node: RunningNode, channel: Any, telesto: Client) -> None:
+    node.administer(lambda authority: authority.set_policy(Policy("short", "^short", {"max-length": 2})))
     telesto.create_queue("short")
     for number in range(4):
         telesto.put("short", str(number))
@@ -284,8 +284,8 @@ def test_the_limits_of_a_queue_hold_for_telesto(channel: Any, telesto: Client) -
 def test_telesto_lists_only_queues_of_the_default_virtual_host(
     node: RunningNode, telesto: Client, channel: Any
 ) -> None:
-    telesto.manage("vhost.add", name="shop")
-    telesto.manage("permission.set", user="guest", vhost="shop", configure=".*", write=".*", read=".*")
+    node.administer(lambda authority: authority.add_vhost("shop"))
+    node.allow_all("guest", "shop")
     host, port = node.address("amqp")
     connection = pika.BlockingConnection(pika.ConnectionParameters(host, port, "shop", heartbeat=0))
     shop = connection.channel()

@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import httpx
 import pika
 import pytest
 
+from flyball.broker.core.authority import Authority
 from flyball.broker.management.part import console_part
 from flyball.broker.settings import Address
-from flyball.client.sync import Client
 from flyball.lab.rabbitmq import RabbitMq, rabbitmq
+from flyball.model import Permission
 from tests.broker.management import rabbitmqadmin
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 
@@ -89,13 +91,12 @@ def api(console_node: RunningNode) -> Iterator[Api]:
 def api_of(console_node: RunningNode) -> Iterator[Callable[..., Api]]:
     """Add a user with tags and permissions (by virtual host: configure, write, read), and return the API for it."""
     opened: list[Api] = []
-    telesto = str(console_node.address("telesto"))
 
     def add(name: str, tags: list[str], permissions: dict[str, tuple[str, str, str]] | None = None) -> Api:
-        with Client.connect(telesto) as client:
-            client.manage("user.add", name=name, password=name, tags=tags)
-            for vhost, (configure, write, read) in (permissions or {}).items():
-                client.manage("permission.set", user=name, vhost=vhost, configure=configure, write=write, read=read)
+        console_node.administer(lambda authority: authority.add_user(name, name, tags))
+        for vhost, patterns in (permissions or {}).items():
+            permission = Permission(name, vhost, *patterns)
+            console_node.administer(partial(Authority.set_permission, permission=permission))
         opened.append(Api(console_node.address("http"), (name, name)))
         return opened[-1]
 

@@ -11,7 +11,7 @@ from flyball.broker.management import inspection
 from flyball.broker.management.api import queues
 from flyball.broker.management.api.context import ApiContext
 from flyball.broker.node.node import Node
-from flyball.client.sync import Client
+from flyball.model import Policy
 from tests.broker.management.api.conftest import Api
 from tests.nodes import RunningNode
 
@@ -197,8 +197,7 @@ def test_an_exclusive_queue_names_its_owner(api: Api, channel: Any) -> None:
 
 def test_the_policy_of_a_queue_is_shown_with_what_it_says(api: Api, channel: Any, console_node: RunningNode) -> None:
     channel.queue_declare("governed")
-    with Client.connect(str(console_node.address("telesto"))) as client:
-        client.manage("policy.set", name="short", pattern="^governed$", definition={"max-length": 5})
+    console_node.administer(lambda authority: authority.set_policy(Policy("short", "^governed$", {"max-length": 5})))
     found = api.get("/queues/%2F/governed")
     assert (found["policy"], found["effective_policy_definition"]) == ("short", {"max-length": 5})
 

@@ -8,7 +8,6 @@ import httpx
 import pytest
 
 from flyball.broker.management.api.context import Right, has_right
-from flyball.client.sync import Client
 from flyball.model import User
 from tests.broker.management.api.conftest import Api, connected
 from tests.nodes import RunningNode
@@ -51,9 +50,8 @@ def test_the_console_hears_403_of_missing_rights_since_401_means_to_log_in(api_o
 def test_a_user_sees_the_vhosts_that_it_may_enter(
     api: Api, api_of: Callable[..., Api], console_node: RunningNode
 ) -> None:
-    with Client.connect(str(console_node.address("telesto"))) as client:
-        client.manage("vhost.add", name="hidden/place")
-        client.manage("permission.set", user="guest", vhost="hidden/place", configure=".*", write=".*", read=".*")
+    console_node.administer(lambda authority: authority.add_vhost("hidden/place"))
+    console_node.allow_all("guest", "hidden/place")
     with connected(console_node.address("amqp"), "hidden/place") as connection:
         connection.channel().queue_declare("secret", durable=True)
     limited = api_of("limited", ["management"], {"/": ("", "", "")})

@@ -14,7 +14,6 @@ import pytest
 from flyball.broker.management.metrics import scraping
 from flyball.broker.management.metrics.exposition import GAUGE, Family, labels
 from flyball.broker.management.metrics.tables import OfEach
-from flyball.client.sync import Client
 from tests.broker.management.metrics.scrapes import Scrape, scrape
 from tests.broker.management.own.streams import report
 from tests.nodes import RunningNode
@@ -147,9 +146,8 @@ def test_other_work_goes_on_between_the_slices(monkeypatch: pytest.MonkeyPatch) 
 
 def test_only_the_wanted_families_and_virtual_hosts_are_detailed(node: RunningNode, channel: Any) -> None:
     channel.queue_declare("orders")
-    with Client.connect(str(node.address("telesto"))) as client:
-        client.manage("vhost.add", name="tests")
-        client.manage("permission.set", user="guest", vhost="tests", configure=".*", write=".*", read=".*")
+    node.administer(lambda authority: authority.add_vhost("tests"))
+    node.allow_all("guest", "tests")
     credentials = pika.PlainCredentials("guest", "guest")
     parameters = pika.ConnectionParameters(*node.address("amqp"), "tests", credentials, heartbeat=0)
     other = pika.BlockingConnection(parameters)

@@ -14,10 +14,10 @@ import pytest
 from pika import spec
 from pika.exceptions import ConnectionClosedByBroker, NackError, ProbableAuthenticationError, UnroutableError
 
+from flyball.broker.core.authority import Authority
 from flyball.broker.core.topology import Topology
 from flyball.broker.protocols.amqp import AmqpSession
-from flyball.client.sync import Client
-from flyball.model import Exchange
+from flyball.model import Exchange, Permission, Policy
 from tests.broker.chaos import frozen
 from tests.broker.peers import ThorBangPeer
 from tests.broker.protocols.amqp.compatibility.peer import Peer
@@ -56,10 +56,6 @@ class Node:
         """Stop it in good order and start it again; return a channel."""
         self.now.stop()
         return self.start()
-
-    def manage(self, command: str, **arguments: Any) -> Any:
-        with Client.connect(str(self.now.address("telesto"))) as client:
-            return client.manage(command, **arguments)
 
 
 @pytest.fixture
@@ -211,10 +207,14 @@ def test_what_is_not_durable_is_gone_after_a_restart(node: Node, connect: Callab
 
 def test_users_vhosts_permissions_and_policies_hold_after_a_restart(node: Node, open_channel: OpenChannel) -> None:
     node.start()
-    node.manage("vhost.add", name="shop")
-    node.manage("user.add", name="dora", password="secret", tags=["monitoring"])
-    node.manage("permission.set", user="dora", vhost="shop", configure=".*", write=".*", read="^short$")
-    node.manage("policy.set", name="short", pattern="^short", definition={"max-length": 1}, vhost="shop")
+
+    async def change(authority: Authority) -> None:
+        await authority.add_vhost("shop")
+        await authority.add_user("dora", "secret", ["monitoring"])
+        await authority.set_permission(Permission("dora", "shop", ".*", ".*", "^short$"))
+        await authority.set_policy(Policy("short", "^short", {"max-length": 1}, "shop"))
+
+    node.now.administer(change)
     channel = open_channel(node.now, "dora", "secret", "shop")
     channel.queue_declare("short", durable=True)
     channel.queue_declare("closed", durable=True)
@@ -228,7 +228,7 @@ def test_users_vhosts_permissions_and_policies_hold_after_a_restart(node: Node, 
     text = "access to queue 'closed' in vhost 'shop' refused for user 'dora'"
     with channel_closed(403, f"ACCESS_REFUSED - {text}"):
         get(channel, "closed")
-    assert [user["tags"] for user in node.manage("user.list") if user["name"] == "dora"] == [["monitoring"]]
+    assert node.now.call(lambda node: node.hub.authority.access.user("dora").tags) == ("monitoring",)
     with pytest.raises(ProbableAuthenticationError):
         open_channel(node.now, "dora", "wrong", "shop")
 
@@ -236,17 +236,17 @@ def test_users_vhosts_permissions_and_policies_hold_after_a_restart(node: Node, 
 def test_a_deleted_vhost_leaves_nothing_behind(node: Node, open_channel: OpenChannel) -> None:
     node.start()
     for _ in range(2):
-        node.manage("vhost.add", name="shop")
-        node.manage("permission.set", user="guest", vhost="shop", configure=".*", write=".*", read=".*")
+        node.now.administer(lambda authority: authority.add_vhost("shop"))
+        node.now.allow_all("guest", "shop")
         channel = open_channel(node.now, vhost="shop")
         channel.exchange_declare("exchange", "fanout", durable=True)
         channel.queue_declare("queue", durable=True)
         channel.queue_bind("queue", "exchange")
         assert count(channel, "queue") == 0
         keep(channel, "queue", "message")
-        node.manage("vhost.delete", name="shop")
+        node.now.administer(lambda authority: authority.delete_vhost("shop"))
         node.restart()
-    assert [vhost["name"] for vhost in node.manage("vhost.list")] == ["/"]
+    assert node.now.call(lambda node: node.hub.authority.access.vhosts) == ["/"]
 
 
 def test_messages_are_the_same_after_a_restart(node: Node) -> None:
@@ -332,7 +332,7 @@ def test_a_new_limit_on_bytes_counts_what_was_there_before_a_restart(node: Node)
     assert get(channel, "queue", auto_ack=True) is not None
     publish(channel, "queue", "4444")
 
-    node.manage("policy.set", name="short", pattern="", definition={"max-length-bytes": 10})
+    node.now.administer(lambda authority: authority.set_policy(Policy("short", "", {"max-length-bytes": 10})))
 
     wait_for_count(channel, "queue", 2)
     assert take_all(channel, "queue") == ["3333*", "4444"]

@@ -8,64 +8,27 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
-from flyball.client.sync import Client
-from flyball.lab.rabbitmq import RabbitMq, rabbitmq
-from tests.nodes import TOKEN_FILE
+import httpx
+
+from flyball.lab.rabbitmq import rabbitmq
+from tests.nodes import ANSWER_LIMIT_S, TOKEN_FILE
 
 
-class Broker(Protocol):
-    """A running broker with an AMQP listener and the user guest, and how it is administered."""
+class Broker:
+    """A running broker with an AMQP listener and the user guest, administered through RabbitMQ's HTTP API."""
 
-    name: str
-    host: str
-    port: int
-
-    def url(self, user: str = "guest", password: str = "guest", vhost: str = "/") -> str: ...
-
-    def set_policy(
-        self,
-        name: str,
-        pattern: str,
-        definition: Mapping[str, Any],
-        vhost: str = "/",
-        apply_to: str = "all",
-        priority: int = 0,
-    ) -> None: ...
-
-    def clear_policy(self, name: str, vhost: str = "/") -> None: ...
-
-    def add_user(self, name: str, password: str, tags: tuple[str, ...] = ()) -> None: ...
-
-    def delete_user(self, name: str) -> None: ...
-
-    def set_vhost_limit(self, vhost: str, name: str, value: int) -> None: ...
-
-    def set_user_limit(self, user: str, name: str, value: int) -> None: ...
-
-    def add_vhost(self, name: str) -> None: ...
-
-    def delete_vhost(self, name: str) -> None: ...
-
-    def set_permission(
-        self, user: str, vhost: str = "/", configure: str = ".*", write: str = ".*", read: str = ".*"
-    ) -> None: ...
-
-
-class RabbitMqBroker:
-    """RabbitMQ, administered through its HTTP API."""
-
-    name = "rabbitmq"
-
-    def __init__(self, node: RabbitMq) -> None:
-        self._node = node
-        self.host = node.host
-        self.port = node.port
+    def __init__(self, name: str, host: str, port: int, api_address: str) -> None:
+        self.name = name
+        self.host = host
+        self.port = port
+        self._api = f"http://{api_address}/api"
 
     def url(self, user: str = "guest", password: str = "guest", vhost: str = "/") -> str:
-        return amqp_url(self, user, password, vhost)
+        """Return the address of a virtual host, as clients want it."""
+        return f"amqp://{_part(user)}:{_part(password)}@{self.host}:{self.port}/{_part(vhost)}"
 
     def set_policy(
         self,
@@ -77,107 +40,45 @@ class RabbitMqBroker:
         priority: int = 0,
     ) -> None:
         body = {"pattern": pattern, "definition": definition, "apply-to": apply_to, "priority": priority}
-        self._node.api("PUT", f"/policies/{_part(vhost)}/{_part(name)}", body)
+        self._ask("PUT", f"/policies/{_part(vhost)}/{_part(name)}", body)
 
     def clear_policy(self, name: str, vhost: str = "/") -> None:
-        self._node.api("DELETE", f"/policies/{_part(vhost)}/{_part(name)}")
+        self._ask("DELETE", f"/policies/{_part(vhost)}/{_part(name)}")
 
     def add_user(self, name: str, password: str, tags: tuple[str, ...] = ()) -> None:
-        self._node.api("PUT", f"/users/{_part(name)}", {"password": password, "tags": ",".join(tags)})
+        self._ask("PUT", f"/users/{_part(name)}", {"password": password, "tags": ",".join(tags)})
 
     def add_vhost(self, name: str) -> None:
-        self._node.api("PUT", f"/vhosts/{_part(name)}")
+        self._ask("PUT", f"/vhosts/{_part(name)}")
 
     def delete_vhost(self, name: str) -> None:
-        self._node.api("DELETE", f"/vhosts/{_part(name)}")
+        self._ask("DELETE", f"/vhosts/{_part(name)}")
 
     def delete_user(self, name: str) -> None:
-        self._node.api("DELETE", f"/users/{_part(name)}")
+        self._ask("DELETE", f"/users/{_part(name)}")
 
     def set_vhost_limit(self, vhost: str, name: str, value: int) -> None:
-        self._node.api("PUT", f"/vhost-limits/{_part(vhost)}/{name}", {"value": value})
+        self._ask("PUT", f"/vhost-limits/{_part(vhost)}/{name}", {"value": value})
 
     def set_user_limit(self, user: str, name: str, value: int) -> None:
-        self._node.api("PUT", f"/user-limits/{_part(user)}/{name}", {"value": value})
+        self._ask("PUT", f"/user-limits/{_part(user)}/{name}", {"value": value})
 
     def set_permission(
         self, user: str, vhost: str = "/", configure: str = ".*", write: str = ".*", read: str = ".*"
     ) -> None:
         body = {"configure": configure, "write": write, "read": read}
-        self._node.api("PUT", f"/permissions/{_part(vhost)}/{_part(user)}", body)
+        self._ask("PUT", f"/permissions/{_part(vhost)}/{_part(user)}", body)
 
-
-class FlyballBroker:
-    """A Flyball node in a process of its own, administered with its command line."""
-
-    name = "flyball"
-
-    def __init__(self, amqp: str, server: str) -> None:
-        self.host, _, port = amqp.rpartition(":")
-        self.port = int(port)
-        self._server = server
-
-    def url(self, user: str = "guest", password: str = "guest", vhost: str = "/") -> str:
-        return amqp_url(self, user, password, vhost)
-
-    def set_policy(
-        self,
-        name: str,
-        pattern: str,
-        definition: Mapping[str, Any],
-        vhost: str = "/",
-        apply_to: str = "all",
-        priority: int = 0,
-    ) -> None:
-        self._manage(
-            "policy.set",
-            name=name,
-            pattern=pattern,
-            definition=dict(definition),
-            vhost=vhost,
-            apply_to=apply_to,
-            priority=priority,
-        )
-
-    def clear_policy(self, name: str, vhost: str = "/") -> None:
-        self._manage("policy.clear", name=name, vhost=vhost)
-
-    def add_user(self, name: str, password: str, tags: tuple[str, ...] = ()) -> None:
-        if any(user["name"] == name for user in self._manage("user.list")):
-            self._manage("user.delete", name=name)
-        self._manage("user.add", name=name, password=password, tags=list(tags))
-
-    def add_vhost(self, name: str) -> None:
-        if all(vhost["name"] != name for vhost in self._manage("vhost.list")):
-            self._manage("vhost.add", name=name)
-
-    def delete_vhost(self, name: str) -> None:
-        self._manage("vhost.delete", name=name)
-
-    def delete_user(self, name: str) -> None:
-        self._manage("user.delete", name=name)
-
-    def set_vhost_limit(self, vhost: str, name: str, value: int) -> None:
-        self._manage("vhost.limits", vhost=vhost, limits={name: value})
-
-    def set_user_limit(self, user: str, name: str, value: int) -> None:
-        self._manage("user.limits", user=user, limits={name: value})
-
-    def set_permission(
-        self, user: str, vhost: str = "/", configure: str = ".*", write: str = ".*", read: str = ".*"
-    ) -> None:
-        self._manage("permission.set", user=user, vhost=vhost, configure=configure, write=write, read=read)
-
-    def _manage(self, command: str, **arguments: Any) -> Any:
-        with Client.connect(self._server) as client:
-            return client.manage(command, **arguments)
+    def _ask(self, method: str, path: str, body: object = None) -> None:
+        answer = httpx.request(method, self._api + path, json=body, auth=("guest", "guest"), timeout=ANSWER_LIMIT_S)
+        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
 
 
 @contextmanager
 def rabbitmq_broker(folder: Path) -> Iterator[Broker]:
     """Run RabbitMQ."""
     with rabbitmq(folder) as node:
-        yield RabbitMqBroker(node)
+        yield Broker("rabbitmq", node.host, node.port, str(node.api_address))
 
 
 @contextmanager
@@ -185,7 +86,7 @@ def flyball_broker(folder: Path, *options: str) -> Iterator[Broker]:
     """Run a Flyball node on its embedded PostgreSQL, with further options of `flyball serve`."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "flyball", "serve", "--store", "embedded", "--data", str(folder / "data")]
-    command += ["--amqp", "127.0.0.1:0", "--telesto", "127.0.0.1:0", "--thorbang", "off", "--http", "off"]
+    command += ["--amqp", "127.0.0.1:0", "--telesto", "off", "--thorbang", "off", "--http", "127.0.0.1:0"]
     command += ["--trace", "off", "--token-file", str(TOKEN_FILE), *options]
     # A file, since nobody reads a pipe during the tests and a full one would stop the node.
     log = folder / "log"
@@ -201,15 +102,11 @@ def flyball_broker(folder: Path, *options: str) -> Iterator[Broker]:
             if line.startswith("ready"):
                 break
         assert "amqp" in addresses, f"no AMQP listener: {log.read_text()}"
-        yield FlyballBroker(addresses["amqp"], addresses["telesto"])
+        host, _, port = addresses["amqp"].rpartition(":")
+        yield Broker("flyball", host, int(port), addresses["http"])
     finally:
         node.terminate()
         node.communicate()
-
-
-def amqp_url(broker: Broker, user: str, password: str, vhost: str) -> str:
-    """Return the address of a virtual host, as clients want it."""
-    return f"amqp://{_part(user)}:{_part(password)}@{broker.host}:{broker.port}/{_part(vhost)}"
 
 
 def _part(text: str) -> str:
