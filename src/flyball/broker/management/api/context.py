@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
+from flyball.broker.core.authority import Authority
 from flyball.broker.engine.access import DEFAULT_EXCHANGE, Access, Action
 from flyball.broker.management.api.answers import answer, fields_of, only, problem
 from flyball.broker.management.api.bodies import Bodies, document_in
@@ -264,6 +265,10 @@ class Call:
             raise NotPermitted(f"access to {what} in vhost '{vhost}' refused for user '{self.user.name}'")
 
     # Changes
+
+    @property
+    def authority(self) -> Authority:
+        return self.node.hub.authority
 
     async def followed(self) -> None:
         """Wait until the other nodes know what was changed: it has to hold wherever one looks next."""

@@ -35,7 +35,7 @@ from flyball.broker.management.commands import manage
 from flyball.broker.node.node import Node
 from flyball.broker.wire import amqp
 from flyball.errors import ClusterError, InvalidArgument, QueueNotFound, RequestError
-from flyball.model import Binding, Destination, Exchange, Policy, Queue
+from flyball.model import Binding, Destination, Exchange, Permission, Policy, Queue
 
 AT_ONCE = 32
 """So many declarations are under way at a time: they share the commits of the store."""
@@ -341,20 +341,22 @@ class Import:
 
     async def apply(self, call: Call) -> None:
         """Do it all. Raises StoreError or ClusterError, after which a part may be done: then import again."""
-        hub = self._node.hub
+        hub, authority = self._node.hub, call.authority
         for vhost in self._vhosts:
             if not self._access.has_vhost(vhost):
-                await manage(hub, "vhost.add", {"name": vhost})
+                await authority.add_vhost(vhost)
         for user in self._users.values():
-            await manage(hub, "user.put", user)
+            await authority.put_user(**user)
         for user_name, limits in self._user_limits.items():
-            await manage(hub, "user.limits", {"user": user_name, "limits": limits})
+            await authority.set_user_limits(user_name, limits)
         for vhost, limits in self._vhost_limits.items():
-            await manage(hub, "vhost.limits", {"vhost": vhost, "limits": limits})
+            await authority.set_vhost_limits(vhost, limits)
         for permission in self._permissions:
-            await manage(hub, "permission.set", permission)
+            await authority.set_permission(Permission(**permission))
         for policy in self._policies:
-            await hub.authority.set_policy(policy)
+            await authority.set_policy(policy)
+        # What follows may go through other nodes, which have to know of all this.
+        await hub.company.followed()
         await self._declare(call, [(vhost, _exchange(method)) for vhost, method in self._exchanges])
         await self._declare(call, [(vhost, _queue(method)) for (vhost, _), method in self._queues.items()])
         for step in self._steps:

@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from flyball.broker.management.api.answers import done, not_found
 from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call, Right
-from flyball.broker.management.commands import manage
 from flyball.errors import InvalidArgument
 
 COMPONENT = "vhost-limits"
@@ -60,17 +59,19 @@ async def set_vhost_limit(call: Call) -> Response:
     vhost = call.vhost
     call.context.access.check_vhost(vhost)
     value = await _value(call)
-    limits = {**call.node.hub.authority.vhost_limits.of(vhost), call.part("name"): value}
-    await manage(call.node.hub, "vhost.limits", {"vhost": vhost, "limits": limits})
+    limits = {**call.authority.vhost_limits.of(vhost), call.part("name"): value}
+    await call.authority.set_vhost_limits(vhost, limits)
+    await call.followed()
     return done()
 
 
 async def clear_vhost_limit(call: Call) -> Response:
     """Remove a limit of a virtual host; it is no error if there is none."""
     vhost = call.vhost
-    limits = call.node.hub.authority.vhost_limits.of(vhost)
+    limits = call.authority.vhost_limits.of(vhost)
     limits.pop(call.part("name"), None)
-    await manage(call.node.hub, "vhost.limits", {"vhost": vhost, "limits": limits})
+    await call.authority.set_vhost_limits(vhost, limits)
+    await call.followed()
     return done()
 
 
@@ -79,13 +80,13 @@ async def clear_vhost_limit(call: Call) -> Response:
 
 async def list_user_limits(call: Call) -> Response:
     """List the limits of all users."""
-    return await _listed(call, "user", call.node.hub.authority.user_limits.all())
+    return await _listed(call, "user", call.authority.user_limits.all())
 
 
 async def show_user_limits(call: Call) -> Response:
     """List the limits of a user: one entry, or none."""
     user = call.context.access.user(call.part("user")).name
-    limits = call.node.hub.authority.user_limits.of(user)
+    limits = call.authority.user_limits.of(user)
     return await _listed(call, "user", [(user, limits)] if limits else [])
 
 
@@ -93,17 +94,19 @@ async def set_user_limit(call: Call) -> Response:
     """Set a limit of a user, max-connections or max-channels; below 0 is none."""
     user = call.context.access.user(call.part("user")).name
     value = await _value(call)
-    limits = {**call.node.hub.authority.user_limits.of(user), call.part("name"): value}
-    await manage(call.node.hub, "user.limits", {"user": user, "limits": limits})
+    limits = {**call.authority.user_limits.of(user), call.part("name"): value}
+    await call.authority.set_user_limits(user, limits)
+    await call.followed()
     return done()
 
 
 async def clear_user_limit(call: Call) -> Response:
     """Remove a limit of a user; it is no error if there is none."""
     user = call.part("user")
-    limits = call.node.hub.authority.user_limits.of(user)
+    limits = call.authority.user_limits.of(user)
     limits.pop(call.part("name"), None)
-    await manage(call.node.hub, "user.limits", {"user": user, "limits": limits})
+    await call.authority.set_user_limits(user, limits)
+    await call.followed()
     return done()
 
 
@@ -122,7 +125,7 @@ async def list_parameters(call: Call) -> Response:
 
 async def show_parameter(call: Call) -> Response:
     """Show a parameter: the limits of a virtual host."""
-    limits = call.node.hub.authority.vhost_limits.of(call.vhost)
+    limits = call.authority.vhost_limits.of(call.vhost)
     if (call.part("component"), call.part("name")) != (COMPONENT, NAME) or not limits:
         raise not_found(f"{call.request.url.path} does not exist: Flyball has {COMPONENT} only")
     return call.one(parameter_of((call.vhost, limits)))
@@ -136,7 +139,7 @@ def parameter_of(entry: Entry) -> dict[str, Any]:
 
 def _visible(call: Call) -> list[Entry]:
     visible = frozenset(call.visible_vhosts())
-    return [each for each in call.node.hub.authority.vhost_limits.all() if each[0] in visible]
+    return [each for each in call.authority.vhost_limits.all() if each[0] in visible]
 
 
 async def _listed(call: Call, kind: str, found: Sequence[Entry]) -> Response:

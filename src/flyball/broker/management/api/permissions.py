@@ -10,7 +10,6 @@ from starlette.responses import Response
 from flyball.broker.management.api import fields
 from flyball.broker.management.api.answers import answer, done, not_found
 from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call, Right
-from flyball.broker.management.commands import manage
 from flyball.errors import InvalidArgument
 from flyball.model import Permission
 
@@ -64,14 +63,16 @@ async def set_permission(call: Call) -> Response:
     document = await call.document()
     is_new = call.context.access.find_permission(user, vhost) is None
     patterns = {pattern: fields.text(document, pattern) for pattern in _PATTERNS}
-    await manage(call.node.hub, "permission.set", {"user": user, "vhost": vhost, **patterns})
+    await call.authority.set_permission(Permission(user, vhost, **patterns))
+    await call.followed()
     return done(201 if is_new else 204)
 
 
 async def clear_permission(call: Call) -> Response:
     """Shut a user out of a virtual host."""
     permission = _found(call)
-    await manage(call.node.hub, "permission.clear", {"user": permission.user, "vhost": permission.vhost})
+    await call.authority.clear_permission(permission.user, permission.vhost)
+    await call.followed()
     return done()
 
 

@@ -9,7 +9,6 @@ from starlette.responses import Response
 from flyball.broker.management.api import fields
 from flyball.broker.management.api.answers import answer, done, not_found
 from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call, Right
-from flyball.broker.management.commands import manage
 from flyball.errors import InvalidArgument, NotPermitted, PolicyNotFound
 from flyball.model import Policy
 
@@ -37,14 +36,14 @@ def routes(context: ApiContext) -> list[ApiRoute]:
 
 async def list_policies(call: Call) -> Response:
     """List the policies of all virtual hosts that the user sees."""
-    policies = call.node.hub.authority.policies
+    policies = call.authority.policies
     found = [policy for vhost in call.visible_vhosts() for policy in policies.of_vhost(vhost)]
     return await call.many(found, document_of, {"name": lambda policy: policy.name})
 
 
 async def list_policies_in_vhost(call: Call) -> Response:
     """List the policies of a virtual host, those first that go before others."""
-    found = call.node.hub.authority.policies.of_vhost(call.vhost)
+    found = call.authority.policies.of_vhost(call.vhost)
     return await call.many(found, document_of, {"name": lambda policy: policy.name})
 
 
@@ -58,8 +57,9 @@ async def set_policy(call: Call) -> Response:
     _check_change(call)
     vhost, name = call.vhost, call.part("name")
     document = await call.document()
-    is_new = call.node.hub.authority.policies.find(vhost, name) is None
-    await manage(call.node.hub, "policy.set", {"name": name, "vhost": vhost, **settings_of(document)})
+    is_new = call.authority.policies.find(vhost, name) is None
+    await call.authority.set_policy(Policy(name=name, vhost=vhost, **settings_of(document)))
+    await call.followed()
     return done(201 if is_new else 204)
 
 
@@ -67,7 +67,8 @@ async def clear_policy(call: Call) -> Response:
     """Delete a policy."""
     _check_change(call)
     policy = _found(call)
-    await manage(call.node.hub, "policy.clear", {"name": policy.name, "vhost": policy.vhost})
+    await call.authority.clear_policy(policy.vhost, policy.name)
+    await call.followed()
     return done()
 
 
@@ -123,7 +124,7 @@ def _check_change(call: Call) -> None:
 
 def _found(call: Call) -> Policy:
     vhost, name = call.vhost, call.part("name")
-    found = call.node.hub.authority.policies.find(vhost, name)
+    found = call.authority.policies.find(vhost, name)
     if found is None:
         raise PolicyNotFound(name, vhost)
     return found

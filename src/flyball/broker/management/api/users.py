@@ -13,7 +13,6 @@ from flyball.broker.core.authority import Authority
 from flyball.broker.management.api import fields
 from flyball.broker.management.api.answers import done
 from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call, Right
-from flyball.broker.management.commands import manage
 from flyball.errors import InvalidArgument
 from flyball.model import User
 
@@ -39,7 +38,7 @@ def routes(context: ApiContext) -> list[ApiRoute]:
 
 async def list_users(call: Call) -> Response:
     """List the users."""
-    tell = documents_of(call.node.hub.authority)
+    tell = documents_of(call.authority)
     return await call.many(call.context.access.users, tell, {"name": lambda user: user.name})
 
 
@@ -48,12 +47,12 @@ async def list_users_without_permissions(call: Call) -> Response:
     access = call.context.access
     having = {permission.user for permission in access.permissions}
     found = [user for user in access.users if user.name not in having]
-    return await call.many(found, documents_of(call.node.hub.authority), {"name": lambda user: user.name})
+    return await call.many(found, documents_of(call.authority), {"name": lambda user: user.name})
 
 
 async def show_user(call: Call) -> Response:
     """Show a user."""
-    tell = documents_of(call.node.hub.authority)
+    tell = documents_of(call.authority)
     return call.one(tell(call.context.access.user(call.part("name"))))
 
 
@@ -64,14 +63,15 @@ async def put_user(call: Call) -> Response:
     if document.get("tags") is None:
         raise InvalidArgument("the field 'tags' is missing: give a list, it may be empty")
     is_new = call.context.access.find_user(name) is None
-    arguments = {"name": name, "tags": fields.names(document, "tags"), **secret_of(document)}
-    await manage(call.node.hub, "user.put", arguments)
+    await call.authority.put_user(name, fields.names(document, "tags"), **secret_of(document))
+    await call.followed()
     return done(201 if is_new else 204)
 
 
 async def delete_user(call: Call) -> Response:
     """Delete a user; its connections and sessions end."""
-    await manage(call.node.hub, "user.delete", {"name": call.part("name")})
+    await call.authority.delete_user(call.part("name"))
+    await call.followed()
     return done()
 
 
@@ -79,7 +79,8 @@ async def delete_users(call: Call) -> Response:
     """Delete several users; those that do not exist are no error."""
     for name in fields.names(await call.document(), "users"):
         if call.context.access.find_user(name) is not None:
-            await manage(call.node.hub, "user.delete", {"name": name})
+            await call.authority.delete_user(name)
+    await call.followed()
     return done()
 
 

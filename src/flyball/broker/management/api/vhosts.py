@@ -19,8 +19,7 @@ from flyball.broker.management.api.statistics import (
     message_stats,
     rates_of,
 )
-from flyball.broker.management.commands import manage
-from flyball.model import DEFAULT_VHOST, OWNER
+from flyball.model import DEFAULT_VHOST, OWNER, Permission
 
 COUNTED = (*OF_LENGTH.values(), *OF_QUEUE.values(), *OF_BYTES.values())
 
@@ -103,18 +102,19 @@ def document(context: ApiContext, facts: Facts) -> dict[str, Any]:
 
 async def add_vhost(call: Call) -> Response:
     """Add a virtual host, where the user may do everything then; one that exists stays as it is."""
-    name, hub = call.part("name"), call.node.hub
+    name = call.part("name")
     await call.document()
     if call.context.access.has_vhost(name):
         return done()
-    await manage(hub, "vhost.add", {"name": name})
+    await call.authority.add_vhost(name)
     if call.user.name != OWNER:
-        everything = dict.fromkeys(("configure", "write", "read"), ".*")
-        await manage(hub, "permission.set", {"user": call.user.name, "vhost": name, **everything})
+        await call.authority.set_permission(Permission(call.user.name, name, ".*", ".*", ".*"))
+    await call.followed()
     return done(201)
 
 
 async def delete_vhost(call: Call) -> Response:
     """Delete a virtual host and all that is in it."""
-    await manage(call.node.hub, "vhost.delete", {"name": call.part("name")})
+    await call.authority.delete_vhost(call.part("name"))
+    await call.followed()
     return done()

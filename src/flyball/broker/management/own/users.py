@@ -25,7 +25,7 @@ async def change_password(call: Call) -> Response:
     if "password" not in document:
         raise InvalidArgument("the field 'password' is missing: give a text, or null for none")
     password = None if document["password"] is None else fields.text(document, "password")
-    await call.node.hub.authority.change_password(call.part("name"), password)
+    await call.authority.change_password(call.part("name"), password)
     await call.followed()
     return done()
 
@@ -35,6 +35,6 @@ async def set_tags(call: Call) -> Response:
     document = await call.document()
     if document.get("tags") is None:
         raise InvalidArgument("the field 'tags' is missing: give a list, it may be empty")
-    await call.node.hub.authority.set_tags(call.part("name"), fields.names(document, "tags"))
+    await call.authority.set_tags(call.part("name"), fields.names(document, "tags"))
     await call.followed()
     return done()
