@@ -9,12 +9,14 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.protocols import telesto
 from flyball.broker.protocols.amqp import AmqpContext, AmqpSession
 from flyball.broker.protocols.thorbang import ThorBangSession
 from flyball.broker.settings import Address, ServeSettings
 from flyball.broker.transport.connection import Connection, Hub, is_loopback
 from flyball.broker.transport.tls import LinkTls, client_tls
+from flyball.broker.transport.tls_listener import TlsListener, listening_sockets
 from flyball.model import Order
 
 log = logging.getLogger(__name__)
@@ -23,9 +25,6 @@ LISTEN_BACKLOG = 1024
 
 EVERYWHERE = ("0.0.0.0", "::")
 """Who listens there is reached under any of the machine's addresses, but not under these."""
-
-TLS_HANDSHAKE_S = 10.0
-"""A client that has not agreed on TLS by then is disconnected."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -73,7 +72,8 @@ def link_listener(address: Address, new_link: Callable[[], Connection], secured:
     return Listener("link", address, new_link, None if secured is None else secured.listener, knows_passwords=True)
 
 
-async def listen(listener: Listener) -> asyncio.Server:
+async def listen(listener: Listener, hub: Hub, supervisor: Supervisor) -> asyncio.Server | TlsListener:
+    """Begin to listen. The supervisor keeps what accepts peers over TLS."""
     if not listener.knows_passwords and not is_loopback(listener.address.host):
         log.warning(
             "%s listens on %s and knows no passwords: everybody who reaches it may use it",
@@ -82,14 +82,12 @@ async def listen(listener: Listener) -> asyncio.Server:
         )
     loop = asyncio.get_running_loop()
     host, port = listener.address
-    return await loop.create_server(
-        listener.factory,
-        host,
-        port,
-        backlog=LISTEN_BACKLOG,
-        ssl=listener.tls,
-        ssl_handshake_timeout=TLS_HANDSHAKE_S if listener.tls is not None else None,
-    )
+    if listener.tls is None:
+        return await loop.create_server(listener.factory, host, port, backlog=LISTEN_BACKLOG)
+    sockets = await asyncio.to_thread(listening_sockets, host, port, LISTEN_BACKLOG)
+    secured = TlsListener(hub, sockets, listener.factory, listener.tls)
+    secured.start(supervisor, f"{listener.name} listener")
+    return secured
 
 
 def address_of(listening: socket.socket) -> Address:

@@ -39,6 +39,7 @@ from flyball.broker.settings import Address, ServeSettings
 from flyball.broker.store.interface import Store
 from flyball.broker.transport.connection import Hub
 from flyball.broker.transport.tls import LinkTls, link_tls
+from flyball.broker.transport.tls_listener import TlsListener
 from flyball.errors import StoreError
 from flyball.faults import Faults
 from flyball.files import make_private_folder
@@ -165,7 +166,7 @@ async def serving(
             pace = Pace(settings.pace_per_s, partial(operations_of, broker))
             hub.before_flush = pace.settle
             beside.append(supervisor.keep("pace", pace.run))
-        servers: list[asyncio.Server] = []
+        servers: list[asyncio.Server | TlsListener] = []
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(partial(_note_escaped, faults))
         try:
@@ -175,7 +176,7 @@ async def serving(
                 new_link = partial(LinkSession, hub, peers, topology, amqp_context.intake, amqp_context.reply)
                 listeners.append(link_listener(settings.link, new_link, secured))
             for listener in listeners:
-                server = await listen(listener)
+                server = await listen(listener, hub, supervisor)
                 servers.append(server)
                 addresses[listener.name] = address_of(server.sockets[0])
             if recorder is not None:

@@ -256,6 +256,26 @@ class Hub:
                 connection.is_client = True
                 self.clients += 1
                 surplus = self.handshakes.shrink(limit - self.clients)
+        return self._make_way(surplus, connection)
+
+    def admit_before_tls(self, connection: Connection, host: str) -> bool:
+        """Return whether there is room for a connection whose peer has not agreed on TLS yet; see `admit`."""
+        if connection.is_link:
+            surplus = self.link_handshakes.add(connection, host)
+        else:
+            if self.clients >= self.max_connections:
+                log.warning("refused %s: %d connections are open", host, self.clients)
+                return False
+            surplus = self.handshakes.add(connection, host, self.max_connections - self.clients)
+        return self._make_way(surplus, connection)
+
+    def forget_handshake(self, connection: Connection) -> None:
+        """The peer has not agreed on TLS."""
+        self.handshakes.remove(connection)
+        self.link_handshakes.remove(connection)
+
+    def _make_way(self, surplus: Connection | None, connection: Connection) -> bool:
+        """Drop the connection that is one too many, if there is one; return whether the new one stays."""
         if surplus is None:
             return True
         log.warning(
@@ -360,6 +380,8 @@ class Connection(asyncio.Protocol, abc.ABC):
         """Whether it counts among the node's clients."""
         self.is_held_back = False
         """Whether its consumers get nothing, since it holds too many unacked messages."""
+        self.securing: asyncio.Task[None] | None = None
+        """Agrees on TLS with the peer, before the connection is made."""
         self.is_scheduled = False
         """Whether it goes on in the next turn of the loop."""
         self.waits_for_turn = False
@@ -579,6 +601,8 @@ class Connection(asyncio.Protocol, abc.ABC):
         """End the connection at once, without another word."""
         if self._transport is not None:
             self._transport.abort()
+        elif self.securing is not None:
+            self.securing.cancel()
 
     # Reading
 

@@ -20,7 +20,7 @@ from pika import spec
 from pika.credentials import ExternalCredentials
 from pika.exceptions import AMQPConnectionError, ProbableAuthenticationError
 
-from flyball.broker.node import listeners
+from flyball.broker.transport import tls_listener
 from tests.broker.peers import Closed
 from tests.broker.peers import Peer as RawPeer
 from tests.broker.protocols.amqp.compatibility.peer import PROTOCOL_HEADER, Peer
@@ -215,11 +215,46 @@ def test_a_client_with_tls_is_disconnected_from_the_plain_port(node: RunningNode
 def test_a_client_that_never_begins_tls_is_disconnected(
     start_memory_node: Callable[..., RunningNode], server: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert listeners.TLS_HANDSHAKE_S == 10.0
-    monkeypatch.setattr(listeners, "TLS_HANDSHAKE_S", 0.2)
+    assert tls_listener.HANDSHAKE_S == 10.0
+    monkeypatch.setattr(tls_listener, "HANDSHAKE_S", 0.2)
     node = start_memory_node(amqps="127.0.0.1:0", tls_cert=server.cert, tls_key=server.key)
     with socket.create_connection(node.address("amqps"), timeout=20) as connection:
         assert RawPeer(connection).is_closed_by_node()
+    node.wait_until(lambda node: not len(node.hub.handshakes))
+
+
+def test_clients_that_never_begin_tls_make_way_for_others(
+    start_memory_node: Callable[..., RunningNode], server: Identity, authority: Authority
+) -> None:
+    node = start_memory_node(
+        amqps="127.0.0.1:0", tls_cert=server.cert, tls_key=server.key, max_connections=10, max_unauthenticated=4
+    )
+    with contextlib.ExitStack() as all_:
+        silent = [
+            all_.enter_context(
+                socket.create_connection(node.address("amqps"), timeout=20, source_address=("127.0.0.2", 0))
+            )
+            for _ in range(6)
+        ]
+        # Of the address that has the most the newest go, as of those that do not log in.
+        assert [RawPeer(each).is_closed_by_node() for each in silent[4:]] == [True, True]
+        assert node.call(lambda node: len(node.hub.handshakes)) == 4
+        for number in range(3):
+            all_.enter_context(TlsPeer(node, client_tls(authority))).open()
+            if number == 0:
+                assert RawPeer(silent[3]).is_closed_by_node()
+        assert node.call(lambda node: (node.hub.clients, len(node.hub.handshakes))) == (3, 3)
+    node.wait_until(lambda node: (node.hub.clients, len(node.hub.handshakes)) == (0, 0))
+
+
+def test_client_that_speaks_no_tls_on_its_port_leaves_nothing_behind(
+    start_memory_node: Callable[..., RunningNode], server: Identity
+) -> None:
+    node = start_memory_node(amqps="127.0.0.1:0", tls_cert=server.cert, tls_key=server.key)
+    with socket.create_connection(node.address("amqps"), timeout=20) as connection:
+        connection.sendall(PROTOCOL_HEADER)
+        assert everything(connection)[:1] in (b"", b"\x15")
+    node.wait_until(lambda node: not len(node.hub.handshakes) and not node.hub.tasks_under_way)
 
 
 def test_a_peer_that_does_not_read_is_sent_little_over_tls_too(node: RunningNode, authority: Authority) -> None:

@@ -169,8 +169,7 @@ class LinkSession(Connection):
 
     def abort(self) -> None:
         """End the link at once."""
-        if self._transport is not None:
-            self._transport.abort()
+        super().abort()
         self.ended()
 
     def ended(self) -> None:

@@ -1,0 +1,120 @@
+"""Listens for peers over TLS. Those that have not agreed on it yet count with those that have not logged in.
+
+The servers of asyncio tell nobody of a peer before its handshake is over: some thousands that say nothing would use
+up all files that the process may open, and nobody could connect, not even the node to its store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+
+from flyball.broker.core.supervisor import Supervisor
+from flyball.broker.transport.connection import Connection, Hub
+
+log = logging.getLogger("flyball.server")
+
+# A peer that has not agreed on TLS by then is disconnected.
+HANDSHAKE_S = 10.0
+
+# While no file is free a connection cannot be accepted; it waits in the backlog.
+RETRY_S = 0.1
+
+
+class TlsListener:
+    """The sockets on which a protocol is served over TLS."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        sockets: Sequence[socket.socket],
+        factory: Callable[[], Connection],
+        context: ssl.SSLContext,
+    ) -> None:
+        self.sockets = sockets
+        self._hub = hub
+        self._factory = factory
+        self._context = context
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, supervisor: Supervisor, name: str) -> None:
+        """Accept peers until `close`."""
+        self._task = supervisor.keep(name, self._run)
+        # Not before it waits for them no more.
+        self._task.add_done_callback(lambda _: self._close_sockets())
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _close_sockets(self) -> None:
+        for listening in self.sockets:
+            listening.close()
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for listening in self.sockets:
+                tasks.create_task(self._accept(listening))
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        problem = ""
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listening)
+            except OSError as error:
+                # The peer has gone, or no file is free.
+                if str(error) != problem:
+                    problem = str(error)
+                    log.warning("connections over TLS cannot be accepted: %s", problem)
+                await asyncio.sleep(RETRY_S)
+                continue
+            problem = ""
+            connection = self._factory()
+            if not self._hub.admit_before_tls(connection, str(address[0])):
+                accepted.close()
+                continue
+            connection.securing = self._hub.spawn(self._secure(connection, accepted))
+            if connection.securing is None:
+                self._hub.forget_handshake(connection)
+                accepted.close()
+
+    async def _secure(self, connection: Connection, accepted: socket.socket) -> None:
+        """Agree on TLS with the peer: then the connection is made."""
+        loop = asyncio.get_running_loop()
+        is_made = False
+        try:
+            await loop.connect_accepted_socket(
+                lambda: connection, accepted, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
+            )
+            is_made = True
+        except OSError as error:
+            log.info("no TLS with a peer: %s", error)
+        finally:
+            connection.securing = None
+            if not is_made:
+                self._hub.forget_handshake(connection)
+
+
+def listening_sockets(host: str, port: int, backlog: int) -> list[socket.socket]:
+    """Return sockets that listen on all addresses of a host. Raises OSError."""
+    found: list[socket.socket] = []
+    addresses = dict.fromkeys(
+        (family, address)
+        for family, _, _, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    )
+    try:
+        for family, address in addresses:
+            listening = socket.create_server(address[:2], family=family, backlog=backlog)
+            found.append(listening)
+            listening.setblocking(False)
+    except OSError:
+        for listening in found:
+            listening.close()
+        raise
+    return found
