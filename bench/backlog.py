@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bench.nodes import node
-from flyball.client import Client, Draft, Order
+from flyball.client.telesto import Client, Draft, Order
 
 MIB = 2**20
 TAKEN_AT_ONCE = 100

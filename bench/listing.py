@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.nodes import node
-from flyball.client import Client, Draft
+from flyball.client.telesto import Client, Draft
 
 TAKEN_AT_ONCE = 50
 TAKES_PER_S = 50

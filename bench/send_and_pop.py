@@ -29,7 +29,7 @@ from rich.table import Table
 from bench.load import Dialect, Plan, Telesto, ThorBang, generate_elsewhere
 from bench.nodes import cpu_seconds, node
 from flyball.broker.store.postgres.embedded import EmbeddedPostgres, find_binaries
-from flyball.client import Client, Draft
+from flyball.client.telesto import Client, Draft
 
 PEER_CONNECTIONS = 15
 """The original systems worked with pools of 10 to 25."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from flyball.client.sync import Client
+from flyball.client.telesto.sync import Client
 from flyball.errors import QueueNameTaken
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from flyball.client import Client
+from flyball.client.telesto import Client
 from flyball.errors import QueueNameTaken
 
 QUEUE = "squares"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from flyball.client import Client, LeaseLost
+from flyball.client.telesto import Client, LeaseLost
 
 MOST_ATTEMPTS = 3
 

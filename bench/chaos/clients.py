@@ -18,8 +18,8 @@ from aio_pika.exceptions import AMQPError, DeliveryError
 from aiormq.exceptions import AMQPError as LowerAMQPError
 from yarl import URL
 
-from flyball.client import Client, ConnectionFactory, Delivery, LeaseLost
-from flyball.client.errors import NotSent
+from flyball.client.telesto import Client, ConnectionFactory, Delivery, LeaseLost
+from flyball.client.telesto.errors import NotSent
 from flyball.errors import FlyballError
 from flyball.lab.history import Kind, Recorder
 

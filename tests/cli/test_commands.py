@@ -25,8 +25,8 @@ from flyball.cli import queues
 from flyball.cli.main import app
 from flyball.cli.output import Output
 from flyball.cli.session import amqp_url
-from flyball.client import ClientMode
-from flyball.client.sync import Client
+from flyball.client.telesto import ClientMode
+from flyball.client.telesto.sync import Client
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 BIN = Path(sys.executable).parent

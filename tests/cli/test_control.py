@@ -29,7 +29,7 @@ from flyball.cli.governor.live import shown_url, without_password
 from flyball.cli.governor.series import read_series
 from flyball.cli.main import app
 from flyball.client.adaptive.sensors import LEAST_S
-from flyball.client.sync import Client
+from flyball.client.telesto.sync import Client
 from flyball.control.documents import read_design
 from flyball.control.laws import Multiplicative, SelfTuning, law_to_json
 from flyball.control.plant import read_model

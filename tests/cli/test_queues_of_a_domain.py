@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from flyball.broker.management import everywhere
 from flyball.cli.main import app
-from flyball.client.sync import Client
+from flyball.client.telesto.sync import Client
 
 Flyball = Callable[..., Result]
 

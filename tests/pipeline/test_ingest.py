@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
-from flyball.client.sync import Client
+from flyball.client.telesto.sync import Client
 from flyball.errors import PipelineError
 from flyball.pipeline import schemas
 from flyball.pipeline.ingest import Ingested, ingest, open_store

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from flyball.client.sync import Client
+from flyball.client.telesto.sync import Client
 from tests.nodes import RunningNode
 
 Read = Callable[..., DataFrame]

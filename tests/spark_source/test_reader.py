@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 from pyspark.sql.types import BooleanType
 
-from flyball.client import Draft
-from flyball.client.sync import Client
+from flyball.client.telesto import Draft
+from flyball.client.telesto.sync import Client
 from flyball.spark_source.options import read_options
 from flyball.spark_source.reader import BatchReader
 from tests.nodes import RunningNode

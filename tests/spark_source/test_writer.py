@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 from pyspark.sql.types import IntegerType
 
-from flyball.client.sync import Client
+from flyball.client.telesto.sync import Client
 from tests.spark_source.conftest import Read, run
 
 

@@ -27,8 +27,8 @@ from flyball.cli.session import (
     fail,
     run_client,
 )
-from flyball.client import Draft, Order
-from flyball.client.sync import Client
+from flyball.client.telesto import Draft, Order
+from flyball.client.telesto.sync import Client
 from flyball.errors import ClientNotFound, QueueNameTaken, QueueNotFound
 
 _LONG_COUNT = 50_000

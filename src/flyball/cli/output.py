@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from flyball.client import ReceivedMessage
+from flyball.client.telesto import ReceivedMessage
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from flyball.cli.session import (
 )
 from flyball.client.api import DEFAULT_URL, Api
 from flyball.client.http import Refused
-from flyball.client.sync import Client
+from flyball.client.telesto.sync import Client
 from flyball.errors import ClusterError, QueueNameTaken, QueueNotFound
 from flyball.model import DEFAULT_VHOST
 

@@ -12,10 +12,10 @@ from urllib.parse import quote
 import typer
 
 from flyball.cli.output import Output
-from flyball.client import ClientMode, ConnectionFailed, NotSupported, Order, RequestTimeout
 from flyball.client.api import Api, NoAnswer, place_at
 from flyball.client.http import Refused
-from flyball.client.sync import Client
+from flyball.client.telesto import ClientMode, ConnectionFailed, NotSupported, Order, RequestTimeout
+from flyball.client.telesto.sync import Client
 from flyball.errors import (
     ClientNameTaken,
     ClientNotFound,

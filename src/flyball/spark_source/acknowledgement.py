@@ -7,7 +7,7 @@ import json
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from flyball.client.client import DEFAULT_ADDRESS
+from flyball.client.telesto.client import DEFAULT_ADDRESS
 from flyball.errors import PipelineError
 from flyball.spark_source import places
 from flyball.spark_source.connecting import connected

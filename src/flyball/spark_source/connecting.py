@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flyball.client import ConnectionFailed
-from flyball.client.sync import Client
+from flyball.client.telesto import ConnectionFailed
+from flyball.client.telesto.sync import Client
 from flyball.errors import FlyballError, QueueNotFound
 from flyball.spark_source.options import Access, InvalidOption
 

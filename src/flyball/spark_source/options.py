@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flyball.client.client import DEFAULT_ADDRESS
+from flyball.client.telesto.client import DEFAULT_ADDRESS
 from flyball.errors import FlyballError
 
 DEFAULT_CLIENT = "spark"

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from flyball.client.sync import Client
+from flyball.client.telesto.sync import Client
 from flyball.spark_source import places
 from flyball.spark_source.connecting import SourceFailed, connected, explained, new_client
 from flyball.spark_source.options import CONSUME, Access, ReadOptions

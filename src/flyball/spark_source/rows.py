@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from flyball.client import Draft, ReceivedMessage
+from flyball.client.telesto import Draft, ReceivedMessage
 from flyball.spark_source.options import InvalidOption
 
 _COLUMNS: list[tuple[str, DataType, pa.DataType]] = [

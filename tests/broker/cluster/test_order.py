@@ -9,8 +9,8 @@ import pytest
 
 from flyball.broker.protocols.telesto import relay
 from flyball.broker.wire import telesto as wire
-from flyball.client import Client
-from flyball.client.connection import Connection, ServerAddress
+from flyball.client.telesto import Client
+from flyball.client.telesto.connection import Connection, ServerAddress
 from flyball.errors import StoreUnavailable
 from flyball.model import Queue
 from tests.broker.cluster.simulation.stage import Stage, on_stage

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable
 
 from flyball.broker.settings import ServeSettings
-from flyball.client import Client
+from flyball.client.telesto import Client
 from flyball.errors import FlyballError
 from tests.broker.cluster.simulation.stage import Stage, on_stage
 from tests.broker.cluster.simulation.world import SimulatedNode

@@ -9,8 +9,8 @@ from typing import Any
 import pika
 import pytest
 
-from flyball.client import CommandRefused
-from flyball.client.sync import Client
+from flyball.client.telesto import CommandRefused
+from flyball.client.telesto.sync import Client
 from flyball.errors import InvalidArgument, RequestError
 from tests.broker.protocols.amqp.compatibility.queues import declare, take
 from tests.nodes import RunningNode

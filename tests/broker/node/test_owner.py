@@ -21,8 +21,8 @@ from flyball.broker.store.group_commit import GroupCommit
 from flyball.broker.store.memory import MemoryStore
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
-from flyball.client import NotOwner
-from flyball.client.sync import Client
+from flyball.client.telesto import NotOwner
+from flyball.client.telesto.sync import Client
 from flyball.errors import ReservedName, SettingsError, UserNotFound
 from flyball.model import OWNER, Definition, Permission
 from tests.broker.peers import TelestoPeer, telesto

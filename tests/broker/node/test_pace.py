@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flyball.broker.node.pace import Pace, operations_of
-from flyball.client.sync import Client
+from flyball.client.telesto.sync import Client
 from tests.nodes import RunningNode
 
 

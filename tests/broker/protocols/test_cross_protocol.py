@@ -10,8 +10,8 @@ import pika
 import pytest
 from pika.exceptions import UnroutableError
 
-from flyball.client.errors import LimitExceeded
-from flyball.client.sync import Client
+from flyball.client.telesto.errors import LimitExceeded
+from flyball.client.telesto.sync import Client
 from flyball.errors import FlyballError
 from flyball.model import Order, Policy
 from tests.broker.peers import ThorBangPeer, thorbang

@@ -14,7 +14,7 @@ import pytest
 
 from flyball.broker.cluster.facts import DomainFacts
 from flyball.broker.settings import Address
-from flyball.client import ConnectionFactory
+from flyball.client.telesto import ConnectionFactory
 from tests.broker.cluster.ends.site import LIMIT_S, Site, cluster_of, drain, members_of, numbered, publish
 
 

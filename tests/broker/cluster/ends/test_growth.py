@@ -14,9 +14,9 @@ import pika.exceptions
 import pytest
 
 from flyball.broker.cluster.facts import DomainFacts
-from flyball.client import Client, ConnectionFactory, sync
-from flyball.client.consumer import Delivery
-from flyball.client.errors import LeaseLost
+from flyball.client.telesto import Client, ConnectionFactory, sync
+from flyball.client.telesto.consumer import Delivery
+from flyball.client.telesto.errors import LeaseLost
 from flyball.errors import FlyballError
 from flyball.lab.history import Checker, Kind, Recorder
 from tests.broker.cluster.ends.site import LIMIT_S, Site, cluster_of, drain, members_of, publish, up

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from flyball.broker.cluster.facts import DomainFacts
-from flyball.client import Client
+from flyball.client.telesto import Client
 from tests.broker.cluster.ends.site import LIMIT_S, Site, drain, state_of
 
 

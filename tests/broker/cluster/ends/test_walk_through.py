@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from flyball.client.sync import ConnectionFactory
+from flyball.client.telesto.sync import ConnectionFactory
 from tests.broker.cluster.ends.site import LIMIT_S
 
 PAGE = (Path(__file__).parents[4] / "docs" / "domain.md").read_text(encoding="utf-8")

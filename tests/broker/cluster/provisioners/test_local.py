@@ -16,7 +16,7 @@ import uvloop
 
 from flyball.broker.cluster.provisioners import LocalProcesses, Surroundings
 from flyball.broker.node.logs import MAX_FILE_BYTES
-from flyball.client.sync import Client
+from flyball.client.telesto.sync import Client
 from flyball.errors import ClusterError
 from tests.broker.cluster.provisioners.clock import leap, run_with_leaps
 

@@ -16,8 +16,8 @@ from typing import Any, cast
 
 from flyball.backoff import Backoff
 from flyball.broker.wire import amqp as wire
-from flyball.client import Client, ConnectionFactory, ConnectionLost, Delivery, LeaseLost, Outcome
-from flyball.client.errors import NotSent
+from flyball.client.telesto import Client, ConnectionFactory, ConnectionLost, Delivery, LeaseLost, Outcome
+from flyball.client.telesto.errors import NotSent
 from flyball.errors import FlyballError
 from flyball.lab.history import Kind, Recorder
 from tests.broker.cluster.simulation.network import HOST

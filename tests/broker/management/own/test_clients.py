@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from flyball.client.sync import Client
+from flyball.client.telesto.sync import Client
 from tests.nodes import RunningNode
 
 

@@ -17,12 +17,12 @@ from typing import Any, Self, TypeVar
 from flyball.backoff import Backoff
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
-from flyball.client import plain
-from flyball.client.connection import Connection, ServerAddress
-from flyball.client.consumer import Consumer
-from flyball.client.errors import InvalidValue, RequestTimeout
-from flyball.client.link import Identity, Link, expect
-from flyball.client.messages import (
+from flyball.client.telesto import plain
+from flyball.client.telesto.connection import Connection, ServerAddress
+from flyball.client.telesto.consumer import Consumer
+from flyball.client.telesto.errors import InvalidValue, RequestTimeout
+from flyball.client.telesto.link import Identity, Link, expect
+from flyball.client.telesto.messages import (
     MAX_INT,
     MAX_LONG,
     MAX_WAIT_S,
@@ -38,8 +38,8 @@ from flyball.client.messages import (
     to_wire,
     wire_draft,
 )
-from flyball.client.takes import AbandonedTakes
-from flyball.client.topics import ALL, Topic, subscribe
+from flyball.client.telesto.takes import AbandonedTakes
+from flyball.client.telesto.topics import ALL, Topic, subscribe
 from flyball.errors import ClientNotFound, ProtocolError, QueueNotFound
 from flyball.model import Client as KnownClient
 from flyball.model import ClientMode, Order, Queue

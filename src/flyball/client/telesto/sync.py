@@ -12,11 +12,12 @@ from typing import Any, Literal, Self, overload
 
 from flyball.backoff import Backoff
 from flyball.broker.wire.telesto import Outcome
-from flyball.client import client as asynchronous
-from flyball.client import consumer as consuming
-from flyball.client import factory as placing
-from flyball.client import topics
-from flyball.client.client import (
+from flyball.client.portal import Portal
+from flyball.client.telesto import client as asynchronous
+from flyball.client.telesto import consumer as consuming
+from flyball.client.telesto import factory as placing
+from flyball.client.telesto import topics
+from flyball.client.telesto.client import (
     DEFAULT_ADDRESS,
     DEFAULT_MAX_PENDING,
     DEFAULT_TIME_LIMIT_S,
@@ -24,8 +25,7 @@ from flyball.client.client import (
     ClientRef,
     QueueRef,
 )
-from flyball.client.messages import Draft, ReceivedMessage
-from flyball.client.portal import Portal
+from flyball.client.telesto.messages import Draft, ReceivedMessage
 from flyball.model import Client as KnownClient
 from flyball.model import ClientMode, Order, Queue
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol, Self, cast
 
 from flyball.broker.wire import telesto as wire
-from flyball.client.errors import ConnectionFailed, ConnectionLost, InvalidValue, NotSent
+from flyball.client.telesto.errors import ConnectionFailed, ConnectionLost, InvalidValue, NotSent
 from flyball.errors import InvalidBody, ProtocolError
 
 VERSION = 1

@@ -11,10 +11,10 @@ from typing import Self
 
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import Outcome
-from flyball.client.connection import Connection
-from flyball.client.errors import ConnectionLost, InvalidValue, LeaseLost
-from flyball.client.link import Link, expect
-from flyball.client.messages import ReceivedMessage, check_prefetch, check_seconds, from_record
+from flyball.client.telesto.connection import Connection
+from flyball.client.telesto.errors import ConnectionLost, InvalidValue, LeaseLost
+from flyball.client.telesto.link import Link, expect
+from flyball.client.telesto.messages import ReceivedMessage, check_prefetch, check_seconds, from_record
 from flyball.errors import ConsumerNotFound, LeaseNotFound
 
 

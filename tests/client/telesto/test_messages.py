@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from flyball.broker.wire.telesto import Record, WireMessage
-from flyball.client import Draft, InvalidValue, NotSupported
-from flyball.client.messages import (
+from flyball.client.telesto import Draft, InvalidValue, NotSupported
+from flyball.client.telesto.messages import (
     body_bytes,
     check_int,
     check_seconds,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flyball.broker.wire import telesto as wire
-from flyball.client import (
+from flyball.client.telesto import (
     Backoff,
     Client,
     ClientClosed,
@@ -19,8 +19,8 @@ from flyball.client import (
     RequestTimeout,
 )
 from flyball.errors import ClientNotFound
-from tests.client.flavours import Connect
-from tests.client.servers import Proxy, proxy, scripted, welcome
+from tests.client.telesto.flavours import Connect
+from tests.client.telesto.servers import Proxy, proxy, scripted, welcome
 
 Unique = Callable[[str], str]
 QUICK = Backoff(first_s=0.001, max_s=0.01)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from flyball.client import Backoff, ClientMode, Draft, InvalidValue, NotSupported, Order
+from flyball.client.telesto import Backoff, ClientMode, Draft, InvalidValue, NotSupported, Order
 from flyball.errors import ClientNameTaken, InvalidBody, NotIdentified, QueueNotFound
-from tests.client.flavours import Connect
-from tests.client.servers import proxy
+from tests.client.telesto.flavours import Connect
+from tests.client.telesto.servers import proxy
 
 Unique = Callable[[str], str]
 Plain = Callable[..., Any]

@@ -12,13 +12,13 @@ from types import CodeType
 
 import pytest
 
-from flyball import client as package
-from flyball.client import Client
-from flyball.client import errors as client_errors
+from flyball.client import telesto as package
+from flyball.client.telesto import Client
+from flyball.client.telesto import errors as client_errors
 from flyball.errors import FlyballError
 from tests.nodes import RunningNode
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
 TOPICS = (ROOT / "docs" / "topics.md").read_text(encoding="utf-8")
 DEFAULT_ADDRESS = "127.0.0.1:9001"

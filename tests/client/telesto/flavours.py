@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from flyball import client as asynchronous
-from flyball.client import sync
+from flyball.client import telesto as asynchronous
+from flyball.client.telesto import sync
 
 Connect = Callable[..., Any]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flyball.broker.core.placement import Movable, NoPlaceYet, Place, PlaceRequest, Role
-from flyball.client import (
+from flyball.client.telesto import (
     Backoff,
     Client,
     ClientClosed,
@@ -26,10 +26,10 @@ from flyball.client import (
     placed,
     sync,
 )
-from flyball.client.consumer import Consumer
-from flyball.client.placed import Seat
+from flyball.client.telesto.consumer import Consumer
+from flyball.client.telesto.placed import Seat
 from flyball.errors import QueueNotFound
-from tests.client.servers import proxy
+from tests.client.telesto.servers import proxy
 from tests.nodes import RunningNode
 
 QUICK = Backoff(first_s=0.01, max_s=0.05)

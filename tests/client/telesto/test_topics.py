@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from flyball.broker.node.node import Node
-from flyball.client import Client, ClientMode, CommandRefused
+from flyball.client.telesto import Client, ClientMode, CommandRefused
 from flyball.errors import NotPermitted, TopicNotFound
-from tests.client.flavours import Connect
+from tests.client.telesto.flavours import Connect
 from tests.nodes import RunningNode
 
 Unique = Callable[[str], str]

@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 import pytest
 
-from flyball.client import ClientClosed, ConnectionFailed
-from flyball.client.sync import Client
+from flyball.client.telesto import ClientClosed, ConnectionFailed
+from flyball.client.telesto.sync import Client
 
 Unique = Callable[[str], str]
 
 INTERRUPTED = """
 import signal, sys, threading
-from flyball.client.sync import Client
+from flyball.client.telesto.sync import Client
 
 with Client.connect(sys.argv[1], name=sys.argv[2]) as client:
     queue = client.create_queue(sys.argv[2])

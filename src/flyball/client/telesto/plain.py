@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
-from flyball.client.errors import NotSupported
-from flyball.client.link import Link, expect
-from flyball.client.messages import (
+from flyball.client.telesto.errors import NotSupported
+from flyball.client.telesto.link import Link, expect
+from flyball.client.telesto.messages import (
     MAX_INT,
     Draft,
     ReceivedMessage,

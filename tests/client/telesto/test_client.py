@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from flyball.broker.wire import telesto as wire
-from flyball.client import (
+from flyball.client.telesto import (
     Client,
     ClientClosed,
     ClientMode,
@@ -35,8 +35,8 @@ from flyball.errors import (
     QueueNameTaken,
     QueueNotFound,
 )
-from tests.client.flavours import Connect
-from tests.client.servers import scripted, welcome
+from tests.client.telesto.flavours import Connect
+from tests.client.telesto.servers import scripted, welcome
 from tests.nodes import RunningNode
 
 Unique = Callable[[str], str]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from flyball.broker.wire.telesto import Record, WireDraft, WireMessage
-from flyball.client.errors import InvalidValue, NotSupported
+from flyball.client.telesto.errors import InvalidValue, NotSupported
 from flyball.errors import InvalidBody, InvalidName
 from flyball.model import MAX_NAME_LENGTH
 

@@ -16,11 +16,11 @@ from typing import Self
 
 from flyball.backoff import Backoff
 from flyball.broker.wire import telesto as wire
-from flyball.client.connection import ServerAddress
-from flyball.client.consumer import Consumer
-from flyball.client.errors import ClientClosed, ConnectionFailed, ConnectionLost, NotSupported, RequestTimeout
-from flyball.client.link import Identity, Link, TimeLimit, expect
-from flyball.client.messages import check_name
+from flyball.client.telesto.connection import ServerAddress
+from flyball.client.telesto.consumer import Consumer
+from flyball.client.telesto.errors import ClientClosed, ConnectionFailed, ConnectionLost, NotSupported, RequestTimeout
+from flyball.client.telesto.link import Identity, Link, TimeLimit, expect
+from flyball.client.telesto.messages import check_name
 from flyball.errors import FlyballError, StoreUnavailable
 
 log = logging.getLogger(__name__)

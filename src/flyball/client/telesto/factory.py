@@ -12,18 +12,26 @@ from typing import Literal, Self, overload
 from flyball.backoff import Backoff
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import Outcome
-from flyball.client.connection import ServerAddress
-from flyball.client.consumer import Consumer, Delivery
-from flyball.client.errors import (
+from flyball.client.telesto.connection import ServerAddress
+from flyball.client.telesto.consumer import Consumer, Delivery
+from flyball.client.telesto.errors import (
     ClientClosed,
     ConnectionFailed,
     ConnectionLost,
     InvalidValue,
     NotSent,
 )
-from flyball.client.link import TimeLimit
-from flyball.client.messages import Draft, batches, check_int, check_name, check_prefetch, check_seconds, to_wire
-from flyball.client.placed import GONE, Options, Placed, Seat
+from flyball.client.telesto.link import TimeLimit
+from flyball.client.telesto.messages import (
+    Draft,
+    batches,
+    check_int,
+    check_name,
+    check_prefetch,
+    check_seconds,
+    to_wire,
+)
+from flyball.client.telesto.placed import GONE, Options, Placed, Seat
 from flyball.errors import QueueNotFound, RequestError
 
 log = logging.getLogger(__name__)

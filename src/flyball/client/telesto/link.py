@@ -18,8 +18,9 @@ from typing import TypeVar
 from flyball.backoff import Backoff
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
-from flyball.client.connection import Connection, ServerAddress
-from flyball.client.errors import (
+from flyball.client.owner import find_token
+from flyball.client.telesto.connection import Connection, ServerAddress
+from flyball.client.telesto.errors import (
     ClientClosed,
     ConnectionFailed,
     ConnectionLost,
@@ -28,8 +29,7 @@ from flyball.client.errors import (
     RequestTimeout,
     error_of,
 )
-from flyball.client.messages import check_seconds
-from flyball.client.owner import find_token
+from flyball.client.telesto.messages import check_seconds
 from flyball.errors import FlyballError, ProtocolError, RequestError
 from flyball.model import Client, ClientMode
 
