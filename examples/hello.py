@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import sys
 
-from flyball.client.telesto.sync import Client
-from flyball.errors import QueueNameTaken
+from flyball.client.sync import Client
 
 
 def main(address: str) -> None:
-    with Client.connect(address, name="hello") as client:
-        try:
-            queue = client.create_queue("greetings")
-        except QueueNameTaken:
-            queue = client.get_queue_by_name("greetings")
+    with Client.connect(address) as client:
+        queue = client.create_queue("greetings")
         client.put(queue, "hello, world")
         message = client.take(queue)
         print("nobody left a greeting" if message is None else message.text)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9001")
+    main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:5672")

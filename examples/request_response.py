@@ -1,4 +1,4 @@
-"""A service that answers requests, and a client that asks it. Both use one queue, as in Telesto.
+"""A service that answers requests, and a client that asks it. Responses come directly, without a queue of their own.
 
 Start a node with `./run`, then: python examples/request_response.py [HOST:PORT]
 """
@@ -8,19 +8,15 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from flyball.client.telesto import Client
-from flyball.errors import QueueNameTaken
+from flyball.client import Client
 
 QUEUE = "squares"
 
 
 async def serve(address: str, ready: asyncio.Event) -> None:
     """Answer each request with the square of its number, until cancelled."""
-    async with Client.connect(address, name="squarer") as client:
-        try:
-            await client.create_queue(QUEUE)
-        except QueueNameTaken:
-            await client.purge(QUEUE)
+    async with Client.connect(address) as client:
+        await client.create_queue(QUEUE)
         ready.set()
         while True:
             request = await client.take(QUEUE, wait_s=60)
@@ -29,7 +25,7 @@ async def serve(address: str, ready: asyncio.Event) -> None:
 
 
 async def ask(address: str) -> None:
-    async with Client.connect(address, name="asker") as client:
+    async with Client.connect(address) as client:
         for number in range(1, 4):
             response = await client.send_request_response(QUEUE, str(number), time_limit_s=10)
             print(f"{number} squared is {response.text}")
@@ -45,4 +41,4 @@ async def main(address: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9001"))
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:5672"))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from flyball.client.telesto import Client, LeaseLost
+from flyball.client import Client, LeaseLost
 
 MOST_ATTEMPTS = 3
 
@@ -25,7 +25,7 @@ async def work(text: str) -> None:
 
 async def main(address: str) -> None:
     done = 0
-    async with Client.connect(address, name="worker") as client, client.consume("jobs", prefetch=10) as consumer:
+    async with Client.connect(address) as client, client.consume("jobs", prefetch=10) as consumer:
         while (delivery := await consumer.next(wait_s=2)) is not None:
             message = delivery.message
             try:
@@ -47,4 +47,4 @@ async def main(address: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9001"))
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:5672"))

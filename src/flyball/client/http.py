@@ -121,6 +121,28 @@ class Line:
         """Return the document that the node answers with. Raises one of AWAY."""
         return (await self.ask("GET", path)).document
 
+    async def chunks(self, path: str, media_type: str) -> AsyncGenerator[bytes, None]:
+        """Yield the parts of a long answer as they come. Raises one of AWAY, also if it is not complete."""
+        reader = await self._send("GET", path, b"", ("Accept", media_type))
+        status, answer = 0, b""
+        while True:
+            match self._protocol.next_event():
+                case h11.NEED_DATA:
+                    self._protocol.receive_data(await reader.read(READ_BYTES))
+                case h11.Response(status_code=code):
+                    status = code
+                case h11.Data(data=data) if status >= _ERRORS:
+                    answer += bytes(data)
+                case h11.Data(data=data):
+                    yield bytes(data)
+                case h11.EndOfMessage():
+                    self.close()
+                    if status >= _ERRORS:
+                        _document(status, answer)
+                    return
+                case _:
+                    raise EOFError("the connection ended in mid-answer")
+
     async def events(self, path: str) -> AsyncGenerator[Any, None]:
         """Yield the documents of server-sent events until the node ends the stream. Raises one of AWAY."""
         reader = await self._send("GET", path, b"")
@@ -147,7 +169,7 @@ class Line:
             if len(rest) + len(answer) > MOST_EVENT_BYTES:
                 raise ValueError(f"an event of more than {MOST_EVENT_BYTES} bytes")
 
-    async def _send(self, method: str, path: str, body: bytes) -> asyncio.StreamReader:
+    async def _send(self, method: str, path: str, body: bytes, *more: tuple[str, str]) -> asyncio.StreamReader:
         if self._streams is not None and self._streams[0].at_eof():
             # Who was silent for some seconds is not waited for.
             self.close()
@@ -155,7 +177,7 @@ class Line:
             self._protocol = h11.Connection(h11.CLIENT)
             self._streams = await asyncio.open_connection(self._place.host, self._place.port, ssl=self._place.tls)
         reader, writer = self._streams
-        headers = [*self._place.headers, ("Content-Length", str(len(body)))]
+        headers = [*self._place.headers, *more, ("Content-Length", str(len(body)))]
         protocol = self._protocol
         request = protocol.send(h11.Request(method=method, target=self._place.prefix + path, headers=headers)) or b""
         content = (protocol.send(h11.Data(data=body)) or b"") + (protocol.send(h11.EndOfMessage()) or b"")

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from flyball.client.telesto.errors import ClientClosed
+from flyball.client.errors import ClientClosed
 
 T = TypeVar("T")
 

@@ -36,6 +36,7 @@ def test_a_rate_is_what_a_counter_gained_since_it_was_looked_at() -> None:
 class Client:
     """Somebody who arrives, and cannot be moved."""
 
+    protocol = "amqp"
     requests = 0
 
     def ask_to_move(self, session_id: str, node: str, address: str, queue_id: int, deadline_s: float) -> None:

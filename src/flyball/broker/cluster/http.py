@@ -17,6 +17,7 @@ from flyball import errors
 from flyball.broker.core.authority import Authority
 from flyball.broker.core.placement import NoPlaceYet, PlaceRequest, Role
 from flyball.broker.engine.access import Action
+from flyball.broker.node.listeners import advertised
 from flyball.broker.node.name import node_name
 from flyball.broker.node.node import Node
 from flyball.broker.settings import Address
@@ -43,6 +44,8 @@ class PlaceQuery:
     """That of an earlier answer, if the client could not go there."""
     avoid: str = ""
     """The name of a node that the client cannot reach."""
+    arrives: bool = False
+    """Whether the client will say its session there; otherwise it is known by what it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ class NodePlaces:
             query.client_name,
             query.session_id,
             query.avoid,
-            arrives=False,
+            arrives=query.arrives,
         )
         found = await self._node.hub.placement.place(request)
         if isinstance(found, NoPlaceYet):
@@ -110,7 +113,7 @@ class NodePlaces:
 
     @property
     def _addresses(self) -> dict[str, str]:
-        return {protocol: str(address) for protocol, address in self._node.addresses.items()}
+        return advertised(self._node.addresses, self._node.settings)
 
 
 def placement_routes(login: Login, places: Places) -> list[Route]:
@@ -177,6 +180,7 @@ def _query_of(request: Request, user: User) -> PlaceQuery:
         client_name=user.name,
         session_id=request.query_params.get("session", ""),
         avoid=request.query_params.get("avoid", ""),
+        arrives=request.query_params.get("arrives") == "true",
     )
 
 

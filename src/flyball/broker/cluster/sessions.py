@@ -187,7 +187,7 @@ class Sessions:
         """Let a session be served by another member, whose node has these addresses; tell whether that has begun."""
         placed = self._placed.get(session_id)
         if placed is not None:
-            address = addresses.get("telesto")
+            address = addresses.get(placed[0].protocol)
             if address is None:
                 return False
             placed[0].ask_to_move(session_id, node, address, queue_id, MOVE_S)
@@ -279,8 +279,10 @@ class Sessions:
 
     def _consumers_by_id(self) -> Iterator[tuple[str, AmqpConsumer]]:
         for session, channel in self._channels():
+            placed = _placed_as(session)
             for consumer in channel.deliveries.consumers.values():
-                if self._member(consumer.queue.id) is not None:
+                queue = self._member(consumer.queue.id)
+                if queue is not None and (Role.CONSUMER, key_of(queue)) not in placed:
                     yield f"{self._plain_id(session)}.{channel.number}.{consumer.tag}", consumer
 
     def _producers(self) -> Iterator[Session]:
@@ -302,8 +304,10 @@ class Sessions:
             for route in connection.routes.values():
                 queues += [working.queue for working in route.targets]
                 queues += [remote.queue for remote in route.elsewhere]
+            placed = _placed_as(connection)
             for vhost, name in {(queue.vhost, queue.name) for queue in queues if queue.member}:
-                yield connection, vhost, name
+                if (Role.PRODUCER, cluster_key(vhost, name)) not in placed:
+                    yield connection, vhost, name
 
     def _channels(self) -> Iterator[tuple[AmqpSession, Channel]]:
         for connection in list(self._node.hub.connections):
@@ -331,3 +335,8 @@ class Sessions:
 
     def _producer_id(self, session: AmqpSession, vhost: str, name: str) -> str:
         return f"{self._plain_id(session)}.{cluster_key(vhost, name)}"
+
+
+def _placed_as(session: AmqpSession) -> set[tuple[Role, str] | None]:
+    """Return what a connection was placed as, by role and clustered queue: it is not counted once more for that."""
+    return {read_session_id(placed.session_id) for channel in session.channels for placed in channel.placed.values()}

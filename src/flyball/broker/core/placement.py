@@ -62,8 +62,15 @@ class NoPlaceYet:
 class Movable(Protocol):
     """A connection whose client can be asked to go on elsewhere."""
 
-    requests: int
-    """How many requests it has made: a measure of what its client does."""
+    @property
+    def protocol(self) -> str:
+        """The name of the protocol it speaks: it goes on at an address for that."""
+        ...
+
+    @property
+    def requests(self) -> int:
+        """How many requests it has made: a measure of what its client does."""
+        ...
 
     def ask_to_move(self, session_id: str, node: str, address: str, queue_id: int, deadline_s: float) -> None:
         """Ask the client to go to the queue at that address within so long. It may not: then it stays."""

@@ -65,6 +65,8 @@ def console_part(factories: Sequence[RouteFactory] = FACTORIES) -> Part:
                 app = behind(app, node.settings.http_proxies, own_names(node.settings))
                 async with serving(app, node.settings.http, HTTP_CONNECTIONS, node.supervisor) as address:
                     node.addresses["http"] = address
+                    # Our own client asks there for what AMQP cannot say.
+                    node.amqp.server_properties["flyball_http_port"] = address.port
                     try:
                         yield
                     finally:

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flyball.broker.wire.telesto import ErrorCode
+from flyball.client.errors import ClientClosed as ClientClosed
 from flyball.errors import (
     ClientNameTaken,
     ClientNotFound,
@@ -68,10 +69,6 @@ class RequestTimeout(FlyballError):
         super().__init__(f"{operation}: no answer within {time_limit_s:g} s")
         self.operation = operation
         self.time_limit_s = time_limit_s
-
-
-class ClientClosed(FlyballError):
-    """The client was closed, or never opened."""
 
 
 class NotSupported(FlyballError):

@@ -272,6 +272,43 @@ def test_header_that_cannot_select_is_refused(channel: Any, headers: dict[str, A
         channel.basic_publish("", "queue", b"", pika.BasicProperties(headers=headers))
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"auto_ack": False, "arguments": {"x-session": "s"}}, "placement consumer cannot acknowledge"),
+        (
+            {"auto_ack": True},
+            "invalid arg 'x-session' for queue 'amq.flyball.placement': expected the id of a session",
+        ),
+    ],
+)
+def test_placed_client_says_its_session(channel: Any, options: dict[str, Any], text: str) -> None:
+    with channel_closed(406, f"PRECONDITION_FAILED - {text}"):
+        Consumer(channel, "amq.flyball.placement", **options)
+
+
+def test_placed_client_comes_and_leaves(memory_node: RunningNode, open_channel: OpenChannel) -> None:
+    log: list[str] = []
+
+    def note(node: Node) -> None:
+        placement = node.hub.placement
+        placement.arrived = lambda session_id, connection: log.append(f"{session_id} came")  # type: ignore[method-assign]
+        placement.left = lambda session_id, connection, *, orderly: log.append(  # type: ignore[method-assign]
+            f"{session_id} {'left' if orderly else 'is gone'}"
+        )
+
+    memory_node.call(note)
+    channel = open_channel(memory_node)
+    placed = [
+        Consumer(channel, "amq.flyball.placement", auto_ack=True, arguments={"x-session": name})
+        for name in ("a", "b")
+    ]
+    placed[0].cancel()
+    memory_node.call(lambda node: [connection.disconnect() for connection in node.hub.connections])
+    memory_node.wait_until(lambda node: len(log) == 4)
+    assert log == ["a came", "b came", "a left", "b is gone"]
+
+
 # Another window
 
 

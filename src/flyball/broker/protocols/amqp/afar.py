@@ -29,6 +29,7 @@ from flyball.broker.protocols.amqp.consuming import (
     selector_in,
 )
 from flyball.broker.protocols.amqp.context import REPLY_TO, AmqpContext
+from flyball.broker.protocols.amqp.placed import PLACEMENT
 from flyball.broker.protocols.amqp.replies import refusal
 from flyball.broker.transport.connection import Hub
 from flyball.broker.wire import amqp, link
@@ -166,7 +167,7 @@ class Afar:
         name: str = method.queue  # type: ignore[attr-defined]
         if name or (channel.last_queue and not isinstance(method, amqp.QueueDeclare)):
             name = channel.queue_name(name)
-        if not name or name.startswith(REPLY_TO):
+        if not name or name == PLACEMENT or name.startswith(REPLY_TO):
             return False
         found = self.find(channel.session, name)
         if isinstance(found, WorkingQueue):
@@ -284,7 +285,7 @@ class Afar:
         session = channel.session
         queue = remote.queue
         tag = method.consumer_tag or new_tag()
-        if tag in channel.deliveries.consumers or (channel.reply_name is not None and tag == channel.reply_tag):
+        if channel.has_consumer(tag):
             # To change a window or to be refused.
             return False
         session.check(Action.READ, queue.name, f"queue '{queue.name}'")
@@ -304,7 +305,7 @@ class Afar:
             prefetch=channel.deliveries.prefetch if prefetch is None else prefetch,
             priority=priority,
             exclusive=method.exclusive,
-            counts_deliveries=is_quorum,
+            counts_deliveries=is_quorum or method.arguments.get("x-delivery-count") is True,
             selector=selector,
             arguments=method.arguments,
         )

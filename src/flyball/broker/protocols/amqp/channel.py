@@ -25,6 +25,7 @@ from flyball.broker.protocols.amqp.consuming import (
     selector_in,
 )
 from flyball.broker.protocols.amqp.context import REPLY_TO
+from flyball.broker.protocols.amqp.placed import PLACEMENT, PlacedSession, consume_placement, end_placed
 from flyball.broker.protocols.amqp.publishing import Publisher
 from flyball.broker.protocols.amqp.replies import refusal, reply_of
 from flyball.broker.protocols.amqp.transactions import Commit
@@ -54,6 +55,7 @@ class Channel:
         "is_closing",
         "last_queue",
         "number",
+        "placed",
         "publisher",
         "reply_name",
         "reply_tag",
@@ -72,6 +74,8 @@ class Channel:
         self.reply_name: str | None = None
         """Where direct replies to this channel go."""
         self.reply_tag = ""
+        self.placed: dict[str, PlacedSession] = {}
+        """The sessions of clustered queues that it serves, by consumer tag."""
         self.settling: list[Settling] | None = None
         """What the transaction that is under way has settled, until its commit."""
         self.settling_steps = 0
@@ -129,6 +133,8 @@ class Channel:
         if self.reply_name is not None:
             session.context.replies.pop(self.reply_name, None)
             self.reply_name = None
+        for tag in list(self.placed):
+            end_placed(self, tag, orderly=False)
         self.publisher.end()
         if self.commit is not None:
             self.commit.abandon()
@@ -143,6 +149,11 @@ class Channel:
         """A consumer has been cancelled: its queue may go with it."""
         if consumer.engine_consumer is not None:
             self.session.context.topology.consumer_gone(consumer.engine_consumer.queue_id, consumer)
+
+    def has_consumer(self, tag: str) -> bool:
+        """Whether there is a consumer of that tag, also one of what is no queue."""
+        is_of_replies = self.reply_name is not None and tag == self.reply_tag
+        return tag in self.deliveries.consumers or tag in self.placed or is_of_replies
 
     # Names
 
@@ -444,8 +455,11 @@ def basic_consume(channel: Channel, method: amqp.BasicConsume) -> None:
     tag = method.consumer_tag or new_tag()
     if _changes_window(channel, method, tag):
         return
-    if tag in channel.deliveries.consumers or (channel.reply_name is not None and tag == channel.reply_tag):
+    if channel.has_consumer(tag):
         raise refusal(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+    if method.queue == PLACEMENT:
+        consume_placement(channel, method, tag)
+        return
     if method.queue == REPLY_TO:
         _consume_replies(channel, method, tag)
         return
@@ -508,6 +522,7 @@ def basic_cancel(channel: Channel, method: amqp.BasicCancel) -> None:
     if channel.reply_name is not None and method.consumer_tag == channel.reply_tag:
         channel.session.context.replies.pop(channel.reply_name, None)
         channel.reply_name = None
+    end_placed(channel, method.consumer_tag, orderly=True)
     consumer = channel.deliveries.cancel(method.consumer_tag)
     channel.reply(amqp.BasicCancelOk(channel.number, method.consumer_tag), unless=method.no_wait)
     if consumer is not None:

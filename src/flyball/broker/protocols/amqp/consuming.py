@@ -253,7 +253,7 @@ class Deliveries:
             prefetch=self.prefetch if prefetch is None else prefetch,
             priority=priority,
             exclusive=exclusive,
-            counts_deliveries=working.traits.is_quorum,
+            counts_deliveries=working.traits.is_quorum or arguments.get("x-delivery-count") is True,
             selector=selector,
             arguments=arguments,
         )
@@ -605,10 +605,11 @@ def consumer_arguments(arguments: Mapping[str, Any], what: str) -> tuple[int, fl
     priority = arguments.get("x-priority", 0)
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise InvalidArgument(f"invalid arg 'x-priority' for {what}: \"expected integer, got {type_name(priority)}\"")
-    cancels = arguments.get("x-cancel-on-ha-failover", False)
-    if not isinstance(cancels, bool):
-        problem = f"{{unacceptable_type,{type_name(cancels)}}}"
-        raise InvalidArgument(f"invalid arg 'x-cancel-on-ha-failover' for {what}: {problem}")
+    for name in ("x-cancel-on-ha-failover", "x-delivery-count"):
+        flag = arguments.get(name, False)
+        if not isinstance(flag, bool):
+            problem = f"{{unacceptable_type,{type_name(flag)}}}"
+            raise InvalidArgument(f"invalid arg '{name}' for {what}: {problem}")
     prefetch = arguments.get("x-prefetch")
     if prefetch is None:
         return priority, None

@@ -123,6 +123,7 @@ class TelestoSession(RequestConnection):
     """One connection: unidentified at first, then one client's; plain at first, and wide if it asks for it."""
 
     PROTOCOL = Protocol.TELESTO
+    protocol = "telesto"
 
     def __init__(self, hub: Hub, states: States, time_order: Order, frame_max: int) -> None:
         super().__init__(hub)

@@ -12,23 +12,24 @@ from types import CodeType
 
 import pytest
 
-from flyball.client import telesto as package
-from flyball.client.telesto import Client
-from flyball.client.telesto import errors as client_errors
+from flyball import client as package
+from flyball.broker.management.part import console_part
+from flyball.client import Client
+from flyball.client import errors as client_errors
 from flyball.errors import FlyballError
 from tests.nodes import RunningNode
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
 TOPICS = (ROOT / "docs" / "topics.md").read_text(encoding="utf-8")
-DEFAULT_ADDRESS = "127.0.0.1:9001"
+DEFAULT_ADDRESS = "127.0.0.1:5672"
 
 
 @pytest.fixture
 def own_address(tmp_path: Path) -> Iterator[str]:
     """A node without queues."""
-    with RunningNode(tmp_path, store="memory", thorbang="off") as node:
-        yield str(node.address("telesto"))
+    with RunningNode(tmp_path, parts=[console_part()], store="memory", http="127.0.0.1:0", thorbang="off") as node:
+        yield str(node.address("amqp"))
 
 
 def blocks(kind: str, page: str = PAGE) -> list[str]:
@@ -51,12 +52,12 @@ async def test_the_examples_of_the_page_run_one_after_the_other(own_address: str
     first, *rest = blocks("python")
     names: dict[str, object] = {}
     await run(compiled(first, own_address), names)
-    async with Client.connect(own_address, name="alice") as client:
+    async with Client.connect(own_address) as client:
         names["client"] = client
         for block in rest:
             await run(compiled(block, own_address), names)
     assert [getattr(names[name], "text", None) for name in ("newest", "oldest")] == [
-        "only alice may read this",
+        "for number 7",
         "one",
     ]
     assert names["nothing"] is None
@@ -67,7 +68,7 @@ async def test_the_examples_of_the_page_run_one_after_the_other(own_address: str
 
 async def test_the_examples_about_topics_run_one_after_the_other(own_address: str) -> None:
     names: dict[str, object] = {}
-    async with Client.connect(own_address, name="alice") as client:
+    async with Client.connect(own_address) as client:
         names["client"] = client
         for block in blocks("python", TOPICS):
             await run(compiled(block, own_address), names)
@@ -122,7 +123,7 @@ def test_request_response(own_address: str) -> None:
 
 
 async def test_worker(own_address: str) -> None:
-    async with Client.connect(own_address, name="boss") as client:
+    async with Client.connect(own_address) as client:
         queue = await client.create_queue("jobs")
         await client.put_many(queue, ["a job", "broken", "a job"])
         assert run_example("worker.py", own_address) == (

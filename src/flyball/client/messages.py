@@ -1,0 +1,272 @@
+"""Messages as users of the client see them: drafts on their way in, received ones on their way out."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from flyball.broker.wire.amqp import (
+    Properties,
+    Value,
+    join_table,
+    read_table,
+    split_table,
+    write_table,
+    write_value,
+)
+from flyball.client.values import MAX_INT, MAX_LONG, body_bytes, check_int, check_seconds
+from flyball.model import Order
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+MAX_PRIORITY = 255
+MAX_TTL_S = 2**32 / 1000
+
+SENDER, RECEIVER, CONTEXT = "x-flyball-sender", "x-flyball-receiver", "x-flyball-context"
+PROPERTIES = "x-flyball-properties"
+_DELIVERY_COUNT = "x-delivery-count"
+
+PERSISTENT, TRANSIENT = 2, 1
+
+# What is published and confirmed together; a longer batch is several.
+BATCH_MESSAGES = 1000
+BATCH_BYTES = 1024 * 1024
+
+# Properties are the same for most messages: so many different ones are remembered.
+_REMEMBERED = 1000
+
+Content = tuple[bytes, bytes]
+"""The properties and the body of a message, as AMQP has them."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A message to be put. A body given as text is sent as UTF-8."""
+
+    body: bytes | str
+    receiver: int | None = None
+    """Who is to read it, for those who select messages by that."""
+    context: int | None = None
+    """A number that links messages."""
+    priority: int = 0
+    """0 to 255."""
+    ttl_s: float | None = None
+    """How long it may wait; None for ever."""
+    persistent: bool = True
+    """Whether it outlives the node."""
+    properties: bytes = b""
+    """Opaque to the node, given out with the message."""
+    sender: int | None = None
+    """Who has sent it, for those who select messages by that."""
+
+
+@dataclass(slots=True)
+class ReceivedMessage:
+    """A message as the node gave it out. `sender`, `receiver` and `context` are None where there is none."""
+
+    body: bytes
+    queue: str = ""
+    id: int | None = None
+    """It counts up in the order of arrival; known of messages that were listed or peeked at."""
+    sender: int | None = None
+    receiver: int | None = None
+    context: int | None = None
+    priority: int = 0
+    arrived_us: int | None = None
+    properties: bytes = b""
+    persistent: bool = True
+    delivery_count: int = 0
+    """How often it was handed to a consumer before and came back; of a message that was taken, 0 or 1."""
+    redelivered: bool = False
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    headers: Mapping[str, Any] = field(default_factory=dict)
+    """All headers of AMQP, of a message that was taken or consumed."""
+
+    @property
+    def text(self) -> str:
+        """The body as text. Raises UnicodeDecodeError if it is not UTF-8."""
+        return self.body.decode()
+
+    @property
+    def arrived(self) -> datetime | None:
+        """When the node took it in, in UTC; known of messages that were listed or peeked at."""
+        return None if self.arrived_us is None else _EPOCH + timedelta(microseconds=self.arrived_us)
+
+
+# Going out
+
+
+def content_of(draft: Draft, *, reply_to: str | None = None, correlation_id: str | None = None) -> Content:
+    """Return a draft as AMQP carries it. Raises InvalidBody, InvalidValue."""
+    properties = _encoded(
+        None if draft.sender is None else check_int("sender", draft.sender, 1, MAX_INT),
+        None if draft.receiver is None else check_int("receiver", draft.receiver, 1, MAX_INT),
+        None if draft.context is None else check_int("context", draft.context, -MAX_LONG - 1, MAX_LONG),
+        check_int("priority", draft.priority, 0, MAX_PRIORITY),
+        None if draft.ttl_s is None else max(1, int(check_seconds("ttl_s", draft.ttl_s, MAX_TTL_S, above=0) * 1000)),
+        bool(draft.persistent),
+        body_bytes(draft.properties),
+        reply_to,
+        correlation_id,
+    )
+    return properties, body_bytes(draft.body)
+
+
+@lru_cache(_REMEMBERED)
+def _encoded(
+    sender: int | None,
+    receiver: int | None,
+    context: int | None,
+    priority: int,
+    ttl_ms: int | None,
+    persistent: bool,
+    own: bytes,
+    reply_to: str | None,
+    correlation_id: str | None,
+) -> bytes:
+    named = ((SENDER, sender), (RECEIVER, receiver), (CONTEXT, context), (PROPERTIES, own or None))
+    headers: dict[str, Value] = {name: value for name, value in named if value is not None}
+    return Properties(
+        headers=write_table(headers) if headers else None,
+        delivery_mode=PERSISTENT if persistent else TRANSIENT,
+        priority=priority or None,
+        expiration=None if ttl_ms is None else str(ttl_ms),
+        reply_to=reply_to,
+        correlation_id=correlation_id,
+    ).encode()
+
+
+def with_copies(content: Content, queues: Sequence[str]) -> Content:
+    """Return a message of which these queues get a copy, too."""
+    if not queues:
+        return content
+    properties = Properties.decode(content[0])
+    headers = {} if properties.headers is None else split_table(properties.headers)
+    copies: list[Value] = [*queues]
+    headers["CC"] = write_value(copies)
+    properties.headers = join_table(headers)
+    return properties.encode(), content[1]
+
+
+def batches(drafts: Iterable[Draft | bytes | str]) -> Iterator[list[Content]]:
+    """Cut messages into what is published together. Raises InvalidBody, InvalidValue."""
+    batch: list[Content] = []
+    left_bytes = BATCH_BYTES
+    for draft in drafts:
+        content = content_of(draft if isinstance(draft, Draft) else Draft(draft))
+        batch.append(content)
+        left_bytes -= len(content[0]) + len(content[1])
+        if left_bytes <= 0 or len(batch) == BATCH_MESSAGES:
+            yield batch
+            batch, left_bytes = [], BATCH_BYTES
+    if batch:
+        yield batch
+
+
+# Coming in
+
+
+class _Known(NamedTuple):
+    sender: int | None
+    receiver: int | None
+    context: int | None
+    priority: int
+    arrived_us: int | None
+    own: bytes
+    persistent: bool
+    delivery_count: int
+    correlation_id: str | None
+    reply_to: str | None
+    headers: Mapping[str, Any]
+
+
+@lru_cache(_REMEMBERED)
+def _decoded(properties: bytes) -> _Known:
+    found = Properties.decode(properties)
+    headers: Mapping[str, Any] = {}
+    if found.headers is not None:
+        headers = read_table(found.headers, 0, len(found.headers))[0]
+    own = headers.get(PROPERTIES, b"")
+    return _Known(
+        _number(headers, SENDER),
+        _number(headers, RECEIVER),
+        _number(headers, CONTEXT),
+        found.priority or 0,
+        None if found.timestamp is None else found.timestamp * 1_000_000,
+        own.encode() if isinstance(own, str) else bytes(own),
+        found.delivery_mode == PERSISTENT,
+        _number(headers, _DELIVERY_COUNT) or 0,
+        found.correlation_id,
+        found.reply_to,
+        MappingProxyType(headers),
+    )
+
+
+def _number(headers: Mapping[str, Any], name: str) -> int | None:
+    value = headers.get(name)
+    return value if isinstance(value, int) else None
+
+
+def received(queue: str, properties: bytes, body: bytes, redelivered: bool) -> ReceivedMessage:
+    """Return a message that AMQP has brought."""
+    known = _decoded(properties)
+    return ReceivedMessage(
+        body,
+        queue,
+        None,
+        known.sender,
+        known.receiver,
+        known.context,
+        known.priority,
+        known.arrived_us,
+        known.own,
+        known.persistent,
+        max(known.delivery_count, redelivered),
+        redelivered,
+        known.correlation_id,
+        known.reply_to,
+        known.headers,
+    )
+
+
+def listed(document: Mapping[str, Any]) -> ReceivedMessage:
+    """Return a message that the HTTP API has listed."""
+    return ReceivedMessage(
+        base64.b64decode(document["body"]),
+        document["queue"],
+        document["id"],
+        document["sender"],
+        document["receiver"],
+        document["context"],
+        document["priority"],
+        document["arrived_us"],
+        base64.b64decode(document["properties"]),
+        document["persistent"],
+        document["delivery_count"],
+        document["delivery_count"] > 0,
+    )
+
+
+# Selecting
+
+
+def selection(
+    order: Order | None, context: int | None, sender: int | None, receiver: int | None
+) -> dict[str, int | str]:
+    """Return what a reader asks for, by name. Raises InvalidValue."""
+    found: dict[str, int | str] = {}
+    if order is not None:
+        found["order"] = Order(order).name.lower()
+    if context is not None:
+        found["context"] = check_int("context", context, -MAX_LONG - 1, MAX_LONG)
+    if sender is not None:
+        found["sender"] = check_int("sender", sender, 1, MAX_INT)
+    if receiver is not None:
+        found["receiver"] = check_int("receiver", receiver, 1, MAX_INT)
+    return found
