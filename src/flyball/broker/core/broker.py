@@ -66,6 +66,10 @@ RETRY_S = 1.0
 DROPPED_AT_ONCE = 1000
 EXPIRED_AT_ONCE = 1000
 
+# Of more messages that are purged, those that the store has are removed there, without a look at each: half a million
+# would keep the loop for seconds.
+PURGED_ONE_BY_ONE = 1000
+
 _EVERYTHING = Selector()
 """Oldest first, whoever it is addressed to."""
 
@@ -441,15 +445,24 @@ class Broker:
         """Remove all ready messages and tell how many went."""
         working = self.engine.queue(queue_id)
         up_to_id = working.last_message_id
-        gone, absent = self.engine.purge(queue_id)
+        gone, in_store = self.engine.purge(queue_id)
+        # What is not persistent is gone with that.
+        doomed = [message for message in gone if message.persistent]
+        if len(doomed) > PURGED_ONE_BY_ONE:
+            unstored = [message for message in doomed if not message.stored]
+            in_store += len(doomed) - len(unstored)
+            already = len(gone) - len(doomed) + len(unstored)
+            doomed = unstored
+        else:
+            already = len(gone)
 
         def removed(error: FlyballError | None) -> None:
-            if error is None and absent:
-                self._spawn(self._purge_absent(working, up_to_id, len(gone), done))
+            if error is None and in_store:
+                self._spawn(self._purge_in_store(working, up_to_id, already, done))
             else:
-                done(len(gone), error)
+                done(already, error)
 
-        self.remove_all(gone, removed)
+        self.remove_all(doomed, removed)
 
     # Messages
 
@@ -1003,7 +1016,7 @@ class Broker:
             # Also when it failed for good: whoever needs ids next asks again.
             self._is_reserving = False
 
-    async def _purge_absent(
+    async def _purge_in_store(
         self,
         working: WorkingQueue,
         up_to_id: int,

@@ -11,7 +11,7 @@ import pytest
 from pika import spec
 
 from flyball.broker.core import topology as topology_module
-from flyball.broker.core.broker import DROPPED_AT_ONCE
+from flyball.broker.core.broker import DROPPED_AT_ONCE, PURGED_ONE_BY_ONE
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import session as session_module
 from flyball.broker.protocols.amqp.session import AmqpSession
@@ -216,3 +216,35 @@ def test_queue_that_is_dropping_messages_drops_no_more_with_each_that_comes(node
         return [*lengths, len(working)]
 
     assert node.run(apply) == [4 * DROPPED_AT_ONCE] * 2
+
+
+def test_purge_of_many_stored_messages_leaves_them_to_the_store(node: RunningNode, peer: Peer) -> None:
+    count = PURGED_ONE_BY_ONE + 2
+    persistent = spec.BasicProperties(delivery_mode=2)
+    peer.ask(spec.Queue.Declare(queue="orders", durable=True), spec.Queue.DeclareOk)
+    peer.ask(spec.Confirm.Select(), spec.Confirm.SelectOk)
+    for number in range(count):
+        peer.publish(b"%d" % number, routing_key="orders", properties=persistent)
+    confirmed = 0
+    while confirmed < count:
+        confirmed = peer.expect(spec.Basic.Ack).delivery_tag
+    # What somebody has is not purged, and what comes then is not either.
+    peer.send(spec.Basic.Get(queue="orders"))
+    held = peer.expect_content(spec.Basic.GetOk)
+    removed = node.call(lambda running: running.hub.broker.journal.rows_removed)
+    peer.send(spec.Queue.Purge(queue="orders"))
+    peer.publish(b"later", routing_key="orders", properties=persistent)
+    assert peer.expect(spec.Queue.PurgeOk).message_count == count - 1
+    assert peer.expect(spec.Basic.Ack).delivery_tag == count + 1
+    assert node.call(lambda running: running.hub.broker.journal.rows_removed) == removed
+
+    async def stored(running: Node) -> list[bytes]:
+        (working,) = running.topology.engine.queues
+        page = await running.hub.broker.store.page(working.queue.id, 0, 10, 10**6)
+        return [message.body for message in page]
+
+    assert node.run(stored) == [b"0", b"later"]
+    peer.send(spec.Basic.Nack(delivery_tag=held.method.delivery_tag, requeue=True))
+    for expected in (b"0", b"later"):
+        peer.send(spec.Basic.Get(queue="orders", no_ack=True))
+        assert peer.expect_content(spec.Basic.GetOk).body == expected
