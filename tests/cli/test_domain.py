@@ -19,8 +19,8 @@ from tests.nodes import RunningNode, with_api
 from typer.testing import CliRunner, Result
 
 from flyball.broker.cluster.commands import carry_out, install
-from flyball.broker.cluster.domain import ConnectionFactory, Queue, Topic, cluster_key
-from flyball.broker.cluster.facts import MoveFacts, View
+from flyball.broker.cluster.domain import Domain, Queue, Topic, cluster_key
+from flyball.broker.cluster.facts import MoveFacts
 from flyball.cli.domain import doing
 from flyball.cli.main import app
 
@@ -47,11 +47,11 @@ class SlowGovernor(ModelGovernor):
     looks = 0
     is_stuck = False
 
-    async def view(self) -> View:
+    async def read(self) -> Domain:
         self.looks += 1
         if self.looks % 3 == 0 and not self.is_stuck:
             await self.settle()
-        return await super().view()
+        return await super().read()
 
 
 @pytest.fixture
@@ -123,7 +123,6 @@ def test_show_is_a_tree_of_everything(flyball: Flyball, governor: SlowGovernor) 
     governor.domain.queues[99] = mail
     for topic in (Topic("news", subscriptions=("paper",)), Topic("news.sport", parent="news")):
         governor.domain.topics[topic.key] = topic
-    governor.domain.factories["first"] = ConnectionFactory("first", governor.domain.node_named("n1").id)
     assert lines(flyball("domain", "show")) == [
         "domain of 2 nodes, led by n1",
         "├── nodes",
@@ -144,7 +143,9 @@ def test_show_is_a_tree_of_everything(flyball: Flyball, governor: SlowGovernor) 
         "│   └── news, 1 subscription: paper",
         "│       └── news.sport, 0 subscriptions",
         "└── connection factories",
-        "    └── first: to n1",
+        "    ├── n1: to n1",
+        "    ├── n2: to n2",
+        "    └── domain: clustered, to n1, n2",
     ]
 
 
@@ -174,9 +175,11 @@ def test_a_clustered_queue_is_shown_with_its_options_and_why_it_is_so(
     flyball: Flyball, governor: SlowGovernor
 ) -> None:
     flyball("domain", "cluster", "create", "orders", "--member", "n1")
-    governor.decisions[cluster_key("/", "orders")] = [
-        {"at": "2026-05-04T10:20:30+00:00", "what": "add a member on n2", "reason": "load would be 1.20"}
-    ]
+    governor.domain.decisions = {
+        cluster_key("/", "orders"): [
+            {"at": "2026-05-04T10:20:30+00:00", "what": "add a member on n2", "reason": "load would be 1.20"}
+        ]
+    }
     shown = lines(flyball("domain", "cluster", "show", "orders"))
     assert shown[0] == "orders: 1 member, 0 producers, 0 consumers, load 0.00"
     assert shown[2].split() == [

@@ -8,7 +8,7 @@ from typing import Any
 
 from flyball.broker.cluster.commands import PlaceFacts, carry_out
 from flyball.broker.cluster.domain import ClusteredQueue, Domain, Node, Queue, Topic, cluster_key
-from flyball.broker.cluster.facts import DecisionFacts, DomainFacts, MoveFacts, View, facts_of
+from flyball.broker.cluster.facts import DomainFacts, MoveFacts, facts_of
 from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.errors import ClusterError
 
@@ -17,10 +17,7 @@ class ModelGovernor:
     """Keeps the rules of a domain: nodes and members must be there, and nothing is left behind."""
 
     def __init__(self, provisioners: Sequence[str] = ("local", "cloud")) -> None:
-        self.domain = Domain()
-        self.provisioners = tuple(provisioners)
-        self.managed: set[int] = set()
-        self.decisions: dict[str, list[DecisionFacts]] = {}
+        self.domain = Domain(provisioners=provisioners)
         self.moves: list[MoveFacts] = []
         self.arrives_later = False
         """Whether nodes take their time to join and to leave."""
@@ -28,13 +25,15 @@ class ModelGovernor:
         """The name of the node that is asked, if it is one of them."""
         self._last_id = 0
 
-    async def view(self) -> View:
-        leases_s = {node.id: 4.5 for node in self.domain.nodes.values() if node.state == "up"}
-        asked = next((node.id for node in self.domain.nodes.values() if node.name == self.asked), None)
-        return View(self.domain, leases_s, frozenset(self.managed), {}, self.provisioners, self.decisions, asked)
+    async def read(self) -> Domain:
+        for node in self.domain.nodes.values():
+            node.lease_left_s = 4.5 if node.state == "up" else None
+            if node.name == self.asked:
+                self.domain.asked = node.id
+        return self.domain
 
     def facts(self) -> DomainFacts:
-        return facts_of(asyncio.run(self.view()))
+        return facts_of(asyncio.run(self.read()))
 
     def next_id(self) -> int:
         self._last_id += 1
@@ -50,12 +49,11 @@ class ModelGovernor:
         node_id = known[0].id if known else self.next_id()
         epoch = known[0].epoch + 1 if known else 1
         address = f"127.0.0.1:{5600 + node_id}"
-        node = Node(node_id, name, state, epoch, {"amqp": address, "telesto": address}, provisioner)
+        addresses = {"amqp": address, "telesto": address}
+        node = Node(node_id, name, state, epoch, addresses, provisioner, is_managed=is_managed)
         self.domain.add_node(node)
-        if is_managed:
-            self.managed.add(node_id)
-        if self.domain.registry.leader not in self.domain.nodes:
-            self.domain.registry.leader = node_id
+        if self.domain.leader not in self.domain.nodes:
+            self.domain.leader = node_id
         return node
 
     async def remove_node(self, name: str, *, force: bool) -> None:
@@ -68,7 +66,6 @@ class ModelGovernor:
         for cluster in self.domain.clusters.values():
             cluster.fixed_nodes -= {node.id}
         del self.domain.nodes[node.id]
-        self.managed.discard(node.id)
 
     async def settle(self) -> None:
         """Let those nodes be there that are coming, and those be gone that are going."""

@@ -9,16 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flyball.broker.cluster.domain import (
-    ClusteredConnectionFactory,
     ClusteredQueue,
-    ClusteredTopic,
-    ConnectionFactory,
     Domain,
     Node,
     Queue,
     Topic,
 )
-from flyball.broker.cluster.facts import View, facts_of
+from flyball.broker.cluster.facts import facts_of
 from flyball.broker.cluster.options import ClusterOptions
 
 
@@ -38,7 +35,7 @@ def domain_of(*clients: tuple[int, int], **options: float) -> Domain:
 def test_shares_and_loads_follow_from_clients_weights_and_capacities() -> None:
     domain = domain_of((3, 2), (1, 6), capacity=10, producer_weight=2)
     domain.queues[2].capacity = 20
-    (cluster,) = facts_of(View(domain))["clusters"]
+    (cluster,) = facts_of(domain)["clusters"]
     first, second = cluster["members"]
     assert (cluster["producers"], cluster["consumers"]) == (4, 8)
     assert (first["x"], first["y"], first["load"], first["capacity"]) == (0.75, 0.25, 0.8, 10)
@@ -49,20 +46,22 @@ def test_shares_and_loads_follow_from_clients_weights_and_capacities() -> None:
 def test_a_marked_member_bears_load_but_is_no_capacity() -> None:
     domain = domain_of((2, 2), (2, 2), capacity=10)
     domain.queues[2].is_marked = True
-    (cluster,) = facts_of(View(domain))["clusters"]
+    (cluster,) = facts_of(domain)["clusters"]
     assert cluster["load"] == 0.8
     assert [member["marked"] for member in cluster["members"]] == [False, True]
 
 
 def test_a_measured_load_counts_instead_of_weights() -> None:
-    (cluster,) = facts_of(View(domain_of((2, 2), capacity=10), loads={1: 9.0}))["clusters"]
+    domain = domain_of((2, 2), capacity=10)
+    domain.queues[1].load = 9.0
+    (cluster,) = facts_of(domain)["clusters"]
     assert cluster["load"] == 0.9
     assert cluster["members"][0]["load"] == 0.9
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=6))
 def test_shares_add_up_to_one_or_to_nothing(clients: list[tuple[int, int]]) -> None:
-    (cluster,) = facts_of(View(domain_of(*clients)))["clusters"]
+    (cluster,) = facts_of(domain_of(*clients))["clusters"]
     assert sum(member["producers"] for member in cluster["members"]) == cluster["producers"]
     assert sum(member["x"] for member in cluster["members"]) == pytest.approx(min(1, cluster["producers"]), abs=0.001)
     assert sum(member["y"] for member in cluster["members"]) == pytest.approx(min(1, cluster["consumers"]), abs=0.001)
@@ -74,13 +73,11 @@ def test_everything_is_there_and_can_be_said_in_json() -> None:
     domain.queues[7] = Queue(7, "plain", 1, ready=3, unacked=1, consumers=2)
     for topic in (Topic("news", subscriptions=("b", "a")), Topic("news.sport", parent="news")):
         domain.topics[topic.key] = topic
-    domain.clustered_topics["news"] = ClusteredTopic("news", nodes=frozenset({2, 1}))
-    domain.factories["f1"] = ConnectionFactory("f1", 1)
-    domain.factories["gone"] = ConnectionFactory("gone", 99)
-    domain.clustered_factories["all"] = ClusteredConnectionFactory("all", ("f1", "gone"))
-    domain.registry.leader = 2
-    view = View(domain, {1: 4.56}, frozenset({2}), {}, ("local",), {})
-    facts = json.loads(json.dumps(facts_of(view)))
+    domain.leader = 2
+    domain.provisioners = ("local",)
+    domain.nodes[1].lease_left_s = 4.56
+    domain.nodes[2].is_managed = True
+    facts = json.loads(json.dumps(facts_of(domain)))
     assert facts["leader"] == "n2"
     assert facts["provisioners"] == ["local"]
     first, second = facts["nodes"]
@@ -94,18 +91,23 @@ def test_everything_is_there_and_can_be_said_in_json() -> None:
         {"vhost": "/", "name": "news", "parent": None, "subscriptions": ["a", "b"]},
         {"vhost": "/", "name": "news.sport", "parent": "news", "subscriptions": []},
     ]
-    assert facts["clustered_topics"] == [{"vhost": "/", "name": "news", "nodes": ["n1", "n2"]}]
-    assert facts["factories"] == [
-        {"name": "f1", "clustered": False, "nodes": ["n1"]},
-        {"name": "gone", "clustered": False, "nodes": []},
-        {"name": "all", "clustered": True, "nodes": ["n1"]},
+    assert facts["clustered_topics"] == [
+        {"vhost": "/", "name": "news", "nodes": ["n1", "n2"]},
+        {"vhost": "/", "name": "news.sport", "nodes": ["n1", "n2"]},
     ]
+    assert facts["factories"] == [
+        {"name": "n1", "clustered": False, "nodes": ["n1"]},
+        {"name": "n2", "clustered": False, "nodes": ["n2"]},
+        {"name": "domain", "clustered": True, "nodes": ["n1", "n2"]},
+    ]
+    domain.nodes[1].state = "dead"
+    assert facts_of(domain)["clustered_topics"] == []
 
 
 def test_of_a_queue_that_its_node_does_not_tell_of_nothing_is_known() -> None:
     domain = domain_of((1, 1))
     domain.queues[7] = Queue(7, "plain", 1, is_counted=False)
-    (node,) = facts_of(View(domain))["nodes"]
+    (node,) = facts_of(domain)["nodes"]
     assert [(queue["name"], queue["ready"], queue["consumers"]) for queue in node["queues"]] == [
         ("plain", None, None)
     ]

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, Protocol, TypedDict
 
 from pydantic import ConfigDict, SkipValidation, ValidationError, validate_call
 
-from flyball.broker.cluster.domain import cluster_key
-from flyball.broker.cluster.facts import DomainFacts, MoveFacts, View, facts_of
+from flyball.broker.cluster.domain import Domain, cluster_key
+from flyball.broker.cluster.facts import DomainFacts, MoveFacts, facts_of
 from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.broker.cluster.provisioners.interface import check_node_name
 from flyball.broker.core.arguments import invalid_argument
@@ -33,12 +33,12 @@ class PlaceFacts(TypedDict):
 class Governor(Protocol):
     """What the node that leads can do with its domain. All raise FlyballError."""
 
-    async def view(self) -> View:
+    async def read(self) -> Domain:
         """Return the present domain."""
         ...
 
     async def add_node(self, name: str, provisioner: str) -> None:
-        """Have a node started. On return it runs; that it has joined shows in the view."""
+        """Have a node started. On return it runs; that it has joined shows in what is read."""
         ...
 
     async def remove_node(self, name: str, *, force: bool) -> None:
@@ -87,15 +87,15 @@ _Governor = Annotated[Governor, SkipValidation]
 
 @_checked
 async def show(governor: _Governor) -> DomainFacts:
-    return facts_of(await governor.view())
+    return facts_of(await governor.read())
 
 
 @_checked
 async def add_node(governor: _Governor, name: str, provisioner: str = "local") -> None:
     check_node_name(name)
-    view = await governor.view()
-    _check_provisioner(view, provisioner)
-    for node in view.domain.nodes.values():
+    domain = await governor.read()
+    _check_provisioner(domain, provisioner)
+    for node in domain.nodes.values():
         if node.name == name and node.state != "dead":
             raise ClusterError(f"there is a node {name!r} already: choose another name")
     await governor.add_node(name, provisioner)
@@ -103,7 +103,7 @@ async def add_node(governor: _Governor, name: str, provisioner: str = "local") -
 
 @_checked
 async def remove_node(governor: _Governor, name: str, force: bool = False) -> None:
-    domain = (await governor.view()).domain
+    domain = await governor.read()
     node = domain.node_named(name)
     if node.state == "dead" and not force:
         raise ClusterError(f"node {name!r} is dead and cannot be drained: give --force to forget it")
@@ -123,14 +123,14 @@ async def create_cluster(
 ) -> None:
     if not name:
         raise ClusterError("a clustered queue needs a name")
-    view = await governor.view()
-    if cluster_key(vhost, name) in view.domain.clusters:
+    domain = await governor.read()
+    if cluster_key(vhost, name) in domain.clusters:
         raise ClusterError(f"there is a clustered queue {name!r} already: see `flyball domain cluster show {name}`")
     checked = ClusterOptions.from_dict(options or {}, f"clustered queue {name}")
     if checked.provisioner:
-        _check_provisioner(view, checked.provisioner)
+        _check_provisioner(domain, checked.provisioner)
     for node in members or ():
-        view.domain.node_named(node)
+        domain.node_named(node)
     if len(members or ()) > checked.max_members:
         raise ClusterError(f"{len(members or ())} members are more than max_members {checked.max_members}")
     await governor.create_cluster(vhost, name, checked, members or ())
@@ -141,30 +141,30 @@ async def change_cluster(
     governor: _Governor, name: str, options: dict[str, Any], vhost: str = DEFAULT_VHOST
 ) -> dict[str, object]:
     """Change these options, and leave the others; return all."""
-    view = await governor.view()
-    present = view.domain.cluster(cluster_key(vhost, name)).options
+    domain = await governor.read()
+    present = domain.cluster(cluster_key(vhost, name)).options
     changed = ClusterOptions.from_dict({**present.to_dict(), **options}, f"clustered queue {name}")
     if changed.provisioner:
-        _check_provisioner(view, changed.provisioner)
+        _check_provisioner(domain, changed.provisioner)
     await governor.change_cluster(vhost, name, options)
     return changed.to_dict()
 
 
-def _check_provisioner(view: View, name: str) -> None:
-    if name not in view.provisioners:
-        known = ", ".join(sorted(view.provisioners)) or "none"
+def _check_provisioner(domain: Domain, name: str) -> None:
+    if name not in domain.provisioners:
+        known = ", ".join(sorted(domain.provisioners)) or "none"
         raise ClusterError(f"there is no provisioner {name!r}; there are {known}: see --provisioners of serve")
 
 
 @_checked
 async def delete_cluster(governor: _Governor, name: str, vhost: str = DEFAULT_VHOST) -> None:
-    (await governor.view()).domain.cluster(cluster_key(vhost, name))
+    (await governor.read()).cluster(cluster_key(vhost, name))
     await governor.delete_cluster(vhost, name)
 
 
 @_checked
 async def add_member(governor: _Governor, name: str, node: str, vhost: str = DEFAULT_VHOST) -> None:
-    domain = (await governor.view()).domain
+    domain = await governor.read()
     domain.cluster(cluster_key(vhost, name))
     found = domain.node_named(node)
     if found.state != "up":
@@ -174,7 +174,7 @@ async def add_member(governor: _Governor, name: str, node: str, vhost: str = DEF
 
 @_checked
 async def remove_member(governor: _Governor, name: str, node: str, vhost: str = DEFAULT_VHOST) -> None:
-    domain = (await governor.view()).domain
+    domain = await governor.read()
     cluster = domain.cluster(cluster_key(vhost, name))
     found = domain.node_named(node)
     members = list(domain.members_of(cluster.key))
@@ -196,7 +196,7 @@ async def rebalance(governor: _Governor, dry_run: bool = False) -> list[MoveFact
 async def place(
     governor: _Governor, name: str, role: Literal["producer", "consumer"], vhost: str = DEFAULT_VHOST
 ) -> PlaceFacts:
-    (await governor.view()).domain.cluster(cluster_key(vhost, name))
+    (await governor.read()).cluster(cluster_key(vhost, name))
     return await governor.place(vhost, name, Role(role))
 
 

@@ -1,14 +1,16 @@
-"""What a domain is made of, as plain data: nodes, queues, topics, users, clusters of queues and topics, factories.
+"""What a domain is made of, as plain data: nodes, queues, clustered queues, topics and users, and who leads it.
 
-Everything is kept once and by its id; whatever refers to something else holds that id, so that no reference can be
-out of date. Nothing here decides anything, does I/O or knows a store.
+It is the one model that is read: `read_model` fills it and `facts` describes it. Everything is kept once and by its
+id; whatever refers to something else holds that id, so that no reference can be out of date. Nothing here decides
+anything, does I/O or knows a store.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from flyball.broker.cluster.options import ClusterOptions
 from flyball.broker.cluster.wording import suggestion, titled
@@ -43,6 +45,14 @@ class Node:
     addresses: Mapping[str, str] = field(default_factory=dict)
     provisioner: str | None = None
     """Who started it; None for a node that somebody started by hand."""
+    lease_left_s: float | None = None
+    """Below zero the lease is over."""
+    is_managed: bool = False
+    """Whether the manager had it started for a clustered queue."""
+
+    @property
+    def is_live(self) -> bool:
+        return self.state != "dead"
 
 
 @dataclass(slots=True)
@@ -67,6 +77,8 @@ class Queue:
     """Whether its node has told how much is in it: a node with very many queues does not of all."""
     given: int = 0
     """Messages that it has handed to other members since its node serves it."""
+    load: float | None = None
+    """What it bears, where that is measured; of others the weights of their clients count."""
 
 
 @dataclass(slots=True)
@@ -100,19 +112,6 @@ class ClusteredQueue:
 
 
 @dataclass(slots=True)
-class ClusteredTopic:
-    """A topic that several nodes have: what is published at one of them reaches the subscribers of all."""
-
-    name: str
-    vhost: str = DEFAULT_VHOST
-    nodes: frozenset[int] = frozenset()
-
-    @property
-    def key(self) -> str:
-        return cluster_key(self.vhost, self.name)
-
-
-@dataclass(slots=True)
 class User:
     """Somebody who may log in, at every node."""
 
@@ -120,43 +119,30 @@ class User:
     tags: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class ConnectionFactory:
-    """How clients reach one node."""
+class DecisionFacts(TypedDict):
+    """A decision of the manager, as JSON says it."""
 
-    name: str
-    node: int
-
-
-@dataclass(slots=True)
-class ClusteredConnectionFactory:
-    """A set of factories, from which the manager chooses for each client."""
-
-    name: str
-    factories: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class Registry:
-    """Where the nodes find each other."""
-
-    leader: int | None = None
-    """The node that manages the domain."""
+    at: str
+    what: str
+    reason: str
 
 
 @dataclass(slots=True)
 class Domain:
     """The nodes that share one registry, and all they have."""
 
-    registry: Registry = field(default_factory=Registry)
     nodes: dict[int, Node] = field(default_factory=dict)
     queues: dict[int, Queue] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
     users: dict[str, User] = field(default_factory=dict)
     clusters: dict[str, ClusteredQueue] = field(default_factory=dict)
-    clustered_topics: dict[str, ClusteredTopic] = field(default_factory=dict)
-    factories: dict[str, ConnectionFactory] = field(default_factory=dict)
-    clustered_factories: dict[str, ClusteredConnectionFactory] = field(default_factory=dict)
+    provisioners: Sequence[str] = ()
+    decisions: Mapping[str, Sequence[DecisionFacts]] = field(default_factory=dict)
+    """The last ones of each clustered queue, by its key, newest last."""
+    leader: int | None = None
+    """The node that manages the domain."""
+    asked: int | None = None
+    """The node that says all this."""
 
     def add_node(self, node: Node) -> None:
         """Take a node in. Its name must be its own."""

@@ -1,15 +1,14 @@
 """A domain as commands show it and plans compare it: what JSON can say, with shares and loads worked out.
 
-Pure: what is asked of the registry and of the manager comes as a View.
+Pure: it reads the model and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Literal, TypedDict
 
-from flyball.broker.cluster.domain import ClusteredQueue, ClusteredTopic, Domain, Node, Queue, Topic
+from flyball.broker.cluster.domain import ClusteredQueue, DecisionFacts, Domain, Node, Queue, Topic
 from flyball.broker.cluster.options import Role
 
 
@@ -54,12 +53,6 @@ class MemberFacts(TypedDict):
     unacked: int
     given: int
     """Messages that it has handed to other members."""
-
-
-class DecisionFacts(TypedDict):
-    at: str
-    what: str
-    reason: str
 
 
 class ClusterFacts(TypedDict):
@@ -123,55 +116,35 @@ class MoveFacts(TypedDict):
     reason: str
 
 
-@dataclass(slots=True)
-class View:
-    """The model of a domain, and what the model does not hold."""
-
-    domain: Domain
-    leases_s: Mapping[int, float] = field(default_factory=dict)
-    """What is left of the leases, by node; below zero they are over."""
-    managed_nodes: frozenset[int] = frozenset()
-    """Those that the manager had started for a clustered queue."""
-    loads: Mapping[int, float] = field(default_factory=dict)
-    """What members bear, by their queue ids, where it is measured; of others the weights of their clients count."""
-    provisioners: Sequence[str] = ()
-    decisions: Mapping[str, Sequence[DecisionFacts]] = field(default_factory=dict)
-    """The last ones of each clustered queue, by its key, newest last."""
-    asked: int | None = None
-    """The node whose view it is."""
-
-
-def facts_of(view: View) -> DomainFacts:
+def facts_of(domain: Domain) -> DomainFacts:
     """Describe a domain, all in the order of names."""
-    domain = view.domain
-    leader = domain.registry.leader
+    nodes = sorted(domain.nodes.values(), key=lambda node: node.name)
+    names = {node.id: node.name for node in nodes}
+    topics = [topic for _, topic in sorted(domain.topics.items())]
     return {
-        "asked": domain.nodes[view.asked].name if view.asked in domain.nodes else None,
-        "leader": domain.nodes[leader].name if leader in domain.nodes else None,
-        "provisioners": sorted(view.provisioners),
-        "nodes": [_node_facts(view, node) for node in sorted(domain.nodes.values(), key=lambda node: node.name)],
-        "clusters": [_cluster_facts(view, cluster) for _, cluster in sorted(domain.clusters.items())],
-        "topics": [_topic_facts(topic) for _, topic in sorted(domain.topics.items())],
-        "clustered_topics": [
-            _clustered_topic_facts(domain, topic) for _, topic in sorted(domain.clustered_topics.items())
-        ],
+        "asked": None if domain.asked is None else names.get(domain.asked),
+        "leader": None if domain.leader is None else names.get(domain.leader),
+        "provisioners": sorted(domain.provisioners),
+        "nodes": [_node_facts(domain, node) for node in nodes],
+        "clusters": [_cluster_facts(domain, cluster) for _, cluster in sorted(domain.clusters.items())],
+        "topics": [_topic_facts(topic) for topic in topics],
+        "clustered_topics": _clustered_topic_facts(topics, [node.name for node in nodes if node.is_live]),
         "users": [{"name": name, "tags": sorted(user.tags)} for name, user in sorted(domain.users.items())],
-        "factories": _factory_facts(domain),
+        "factories": _factory_facts([node.name for node in nodes]),
     }
 
 
-def _node_facts(view: View, node: Node) -> NodeFacts:
-    queues = sorted(view.domain.queues_of(node.id), key=lambda queue: (queue.vhost, queue.name))
-    lease_s = view.leases_s.get(node.id)
+def _node_facts(domain: Domain, node: Node) -> NodeFacts:
+    queues = sorted(domain.queues_of(node.id), key=lambda queue: (queue.vhost, queue.name))
     return {
         "id": node.id,
         "name": node.name,
         "state": str(node.state),
         "epoch": node.epoch,
-        "lease_left_s": None if lease_s is None else round(lease_s, 1),
+        "lease_left_s": None if node.lease_left_s is None else round(node.lease_left_s, 1),
         "addresses": dict(node.addresses),
         "provisioner": node.provisioner,
-        "managed": node.id in view.managed_nodes,
+        "managed": node.is_managed,
         "queues": [_queue_facts(queue) for queue in queues if queue.cluster is None],
     }
 
@@ -187,12 +160,11 @@ def _queue_facts(queue: Queue) -> QueueFacts:
     }
 
 
-def _cluster_facts(view: View, cluster: ClusteredQueue) -> ClusterFacts:
-    domain = view.domain
+def _cluster_facts(domain: Domain, cluster: ClusteredQueue) -> ClusterFacts:
     members = sorted(domain.members_of(cluster.key), key=lambda member: domain.node(member.node).name)
     producers, consumers = sum(member.producers for member in members), sum(member.consumers for member in members)
     usable = sum(_capacity(cluster, member) for member in members if not member.is_marked)
-    loads = [_load(view, cluster, member) for member in members]
+    loads = [_load(cluster, member) for member in members]
     return {
         "vhost": cluster.vhost,
         "name": cluster.name,
@@ -200,22 +172,24 @@ def _cluster_facts(view: View, cluster: ClusteredQueue) -> ClusterFacts:
         "producers": producers,
         "consumers": consumers,
         "load": _ratio(sum(loads), usable),
-        "members": [_member_facts(view, cluster, member, producers, consumers) for member in members],
-        "decisions": list(view.decisions.get(cluster.key, ())),
+        "members": [_member_facts(domain, cluster, member, producers, consumers) for member in members],
+        "decisions": list(domain.decisions.get(cluster.key, ())),
     }
 
 
-def _member_facts(view: View, cluster: ClusteredQueue, member: Queue, producers: int, consumers: int) -> MemberFacts:
+def _member_facts(
+    domain: Domain, cluster: ClusteredQueue, member: Queue, producers: int, consumers: int
+) -> MemberFacts:
     capacity = _capacity(cluster, member)
     return {
-        "node": view.domain.node(member.node).name,
+        "node": domain.node(member.node).name,
         "marked": member.is_marked,
         "fixed": member.node in cluster.fixed_nodes,
         "producers": member.producers,
         "consumers": member.consumers,
         "x": _ratio(member.producers, producers),
         "y": _ratio(member.consumers, consumers),
-        "load": _ratio(_load(view, cluster, member), capacity),
+        "load": _ratio(_load(cluster, member), capacity),
         "capacity": capacity,
         "ready": member.ready,
         "unacked": member.unacked,
@@ -227,10 +201,11 @@ def _capacity(cluster: ClusteredQueue, member: Queue) -> float:
     return cluster.options.capacity if member.capacity is None else member.capacity
 
 
-def _load(view: View, cluster: ClusteredQueue, member: Queue) -> float:
+def _load(cluster: ClusteredQueue, member: Queue) -> float:
+    if member.load is not None:
+        return member.load
     options = cluster.options
-    weights = member.producers * options.weight(Role.PRODUCER) + member.consumers * options.weight(Role.CONSUMER)
-    return view.loads.get(member.id, weights)
+    return member.producers * options.weight(Role.PRODUCER) + member.consumers * options.weight(Role.CONSUMER)
 
 
 def _ratio(part: float, whole: float) -> float:
@@ -246,23 +221,14 @@ def _topic_facts(topic: Topic) -> TopicFacts:
     }
 
 
-def _clustered_topic_facts(domain: Domain, topic: ClusteredTopic) -> ClusteredTopicFacts:
-    nodes = sorted(domain.node(node).name for node in topic.nodes)
-    return {"vhost": topic.vhost, "name": topic.name, "nodes": nodes}
+def _clustered_topic_facts(topics: Sequence[Topic], live: list[str]) -> list[ClusteredTopicFacts]:
+    """All nodes have all topics: where there are several nodes, each is a clustered one."""
+    if len(live) < 2:
+        return []
+    return [{"vhost": topic.vhost, "name": topic.name, "nodes": live} for topic in topics]
 
 
-def _factory_facts(domain: Domain) -> list[FactoryFacts]:
-    """A factory whose node is gone leads nowhere, and is shown so."""
-
-    def nodes_of(*names: str) -> list[str]:
-        known = [domain.factories[name].node for name in names if name in domain.factories]
-        return [domain.nodes[node].name for node in known if node in domain.nodes]
-
-    plain: list[FactoryFacts] = [
-        {"name": name, "clustered": False, "nodes": nodes_of(name)} for name in sorted(domain.factories)
-    ]
-    clustered: list[FactoryFacts] = [
-        {"name": name, "clustered": True, "nodes": nodes_of(*factory.factories)}
-        for name, factory in sorted(domain.clustered_factories.items())
-    ]
-    return plain + clustered
+def _factory_facts(nodes: list[str]) -> list[FactoryFacts]:
+    """Each node has a connection factory of its name; that of the domain chooses among them for each client."""
+    own: list[FactoryFacts] = [{"name": name, "clustered": False, "nodes": [name]} for name in nodes]
+    return [*own, {"name": "domain", "clustered": True, "nodes": nodes}] if nodes else []

@@ -7,12 +7,12 @@ from typing import Any
 
 from flyball.broker.cluster.agent import Agent
 from flyball.broker.cluster.commands import PlaceFacts, carry_out
-from flyball.broker.cluster.domain import cluster_key
-from flyball.broker.cluster.facts import MoveFacts, View
+from flyball.broker.cluster.domain import Domain, cluster_key
+from flyball.broker.cluster.facts import MoveFacts
 from flyball.broker.cluster.leader import Leader
 from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.broker.cluster.placing import DomainPlacement
-from flyball.broker.cluster.viewing import Viewer
+from flyball.broker.cluster.read_model import ReadModel
 from flyball.broker.core.placement import NoPlaceYet, PlaceRequest
 from flyball.broker.core.placement import Role as WireRole
 from flyball.errors import ClusterError
@@ -31,7 +31,7 @@ class DomainGovernor:
         self._leader = leader
         self._placement = placement
         self._overview = leader.overview
-        self._viewer = Viewer(agent, leader.overview, provisioners)
+        self._model = ReadModel(agent, leader.overview, provisioners)
         agent.answer_while_leading({"domain.govern": self._govern, "domain.tell": self._tell})
 
     async def run(self, command: str, arguments: Mapping[str, Any]) -> Any:
@@ -47,14 +47,14 @@ class DomainGovernor:
 
     # Looking
 
-    async def view(self) -> View:
+    async def read(self) -> Domain:
         leader = self._agent.leader
         try:
             told = {} if leader is None else await self._agent.ask_leader("domain.tell")
         except ClusterError:
             # It may just have died: what all nodes know is shown nevertheless.
             told = {}
-        return self._viewer.view(None if leader is None else leader.id, told)
+        return self._model.read(None if leader is None else leader.id, told)
 
     async def _tell(self) -> dict[str, Any]:
         """Tell what only the leader knows of clustered queues: what their members bear, and what was decided."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from flyball.broker.cluster.domain import Domain
 from flyball.broker.cluster.domain_file import DomainFile, WantedCluster
-from flyball.broker.cluster.facts import DomainFacts, View, facts_of
+from flyball.broker.cluster.facts import DomainFacts, facts_of
 from flyball.broker.core.topics import Topic
 from flyball.broker.node.node import Node
 
@@ -63,7 +63,7 @@ async def present(node: Node) -> DomainFacts:
     if has_domain(node):
         facts: DomainFacts = await node.hub.commands["domain.show"]()
         return facts
-    alone = facts_of(View(Domain()))
+    alone = facts_of(Domain())
     alone["topics"] = [
         {"vhost": topic.vhost, "name": topic.name, "parent": topic.parent, "subscriptions": []}
         for topic in node.hub.topics.all()

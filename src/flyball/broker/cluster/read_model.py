@@ -1,4 +1,4 @@
-"""The domain as a node can show it: the model, filled from what the nodes tell of themselves and what is defined."""
+"""The model of the domain, filled from what its nodes report of themselves and from what is defined."""
 
 from __future__ import annotations
 
@@ -8,41 +8,29 @@ from typing import Any
 from flyball.broker.cluster import domain as model
 from flyball.broker.cluster.agent import Agent
 from flyball.broker.cluster.domain import cluster_key
-from flyball.broker.cluster.facts import View
 from flyball.broker.cluster.options import Role
 from flyball.broker.cluster.overview import Overview
 from flyball.broker.store.registry import NodeRecord, NodeState
 
 
-class Viewer:
-    """Shows what one node knows of the domain."""
+class ReadModel:
+    """Fills the model from what one node knows of the domain."""
 
     def __init__(self, agent: Agent, overview: Overview, provisioners: Collection[str]) -> None:
         self._node = agent.node
         self._overview = overview
         self._provisioners = provisioners
 
-    def view(self, leader: int | None, told: Mapping[str, Any]) -> View:
+    def read(self, leader: int | None, told: Mapping[str, Any]) -> model.Domain:
         """Return the present domain. `told` is what only the leader knows, empty if nobody could ask it."""
-        domain = self._domain()
-        domain.registry.leader = leader
-        provisioned = self._node.definitions.of("node")
-        nodes = self._overview.nodes
-        return View(
-            domain,
-            leases_s={node.id: node.lease_left_s for node in nodes},
-            managed_nodes=frozenset(node.id for node in nodes if provisioned.get(node.name, {}).get("cluster")),
-            loads={int(queue_id): load for queue_id, load in told.get("loads", {}).items()},
+        domain = model.Domain(
             provisioners=sorted(self._provisioners),
             decisions=told.get("decisions", {}),
+            leader=leader,
             asked=self._overview.own_id,
         )
-
-    def _domain(self) -> model.Domain:
-        domain = model.Domain()
-        provisioned = self._node.definitions.of("node")
         for node in self._overview.nodes:
-            origin = provisioned.get(node.name)
+            origin = self._overview.origin(node.name)
             domain.add_node(
                 model.Node(
                     node.id,
@@ -50,22 +38,18 @@ class Viewer:
                     self._state_of(node),
                     node.epoch,
                     node.addresses,
-                    None if origin is None else origin["provisioner"],
+                    origin.get("provisioner"),
+                    node.lease_left_s,
+                    bool(origin.get("cluster")),
                 )
             )
-            domain.factories[node.name] = model.ConnectionFactory(node.name, node.id)
-        domain.clustered_factories["domain"] = model.ClusteredConnectionFactory("domain", tuple(domain.factories))
         for user in self._node.hub.authority.access.users:
             domain.users[user.name] = model.User(user.name, user.tags)
-        live = frozenset(node.id for node in self._overview.live)
         for topic in self._node.hub.topics.all():
             names = [str(found["queue"]) for found in self._node.hub.topics.subscriptions(topic.name, topic.vhost)]
             known = model.Topic(topic.name, topic.vhost, topic.parent, subscriptions=tuple(names))
             domain.topics[known.key] = known
-            if len(live) > 1:
-                # All nodes have all topics: in company each is a clustered one.
-                domain.clustered_topics[known.key] = model.ClusteredTopic(topic.name, topic.vhost, live)
-        self._add_queues(domain)
+        self._add_queues(domain, {int(queue_id): load for queue_id, load in told.get("loads", {}).items()})
         return domain
 
     def _state_of(self, node: NodeRecord) -> NodeState:
@@ -73,7 +57,7 @@ class Viewer:
             return NodeState.DEAD
         return NodeState.LEAVING if self._overview.is_leaving(node.name) else node.state
 
-    def _add_queues(self, domain: model.Domain) -> None:
+    def _add_queues(self, domain: model.Domain, loads: Mapping[int, float]) -> None:
         counts = self._counts()
         given = self._given()
         clients = self._clients()
@@ -95,6 +79,7 @@ class Viewer:
                 known.is_marked = queue.id in definitions[place].get("marked", ())
                 known.capacity = self._overview.capacity_of(owner) * domain.clusters[place].options.capacity
                 known.given = given.get(queue.id, 0)
+                known.load = loads.get(queue.id)
                 known.producers = clients.get((queue.id, Role.PRODUCER), 0)
                 known.consumers = clients.get((queue.id, Role.CONSUMER), 0)
             domain.queues[queue.id] = known
