@@ -28,7 +28,8 @@ from rich.table import Table
 
 from bench.load import Dialect, Plan, Telesto, ThorBang, generate_elsewhere
 from bench.nodes import cpu_seconds, node
-from flyball.broker.store.postgres.embedded import EmbeddedPostgres, find_binaries
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres
+from flyball.broker.store.postgres.launcher import find_binaries
 from flyball.client.telesto import Client, Draft
 
 PEER_CONNECTIONS = 15

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import asyncpg
 
-from flyball.broker.store.postgres.embedded import _environment, _find_launcher, _Launcher
+from flyball.broker.store.postgres.launcher import Launcher, environment, find_launcher
 
 LIMIT_S = 60.0
 
@@ -31,7 +31,7 @@ wal_receiver_status_interval = 1s
 class Server:
     """One PostgreSQL server in a folder."""
 
-    def __init__(self, folder: Path, launcher: _Launcher) -> None:
+    def __init__(self, folder: Path, launcher: Launcher) -> None:
         self.cluster_dir = folder / "cluster"
         self.socket_dir = folder / "run"
         self._launcher = launcher
@@ -43,14 +43,14 @@ class Server:
 
     async def run(self, program: str, *arguments: str) -> None:
         command = [*self._launcher.command(program), *arguments]
-        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, env=_environment())
+        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, env=environment())
         assert await process.wait() == 0, command
 
     def _launch(self) -> subprocess.Popen[bytes]:
         (self.cluster_dir / "postgresql.conf").write_text(CONFIGURATION.format(socket_dir=self.socket_dir))
         command = [*self._launcher.command("postgres", follows_parent=True), "-D", str(self.cluster_dir)]
         with self._log_path.open("ab") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log, env=_environment())
+            return subprocess.Popen(command, stdout=log, stderr=log, env=environment())
 
     async def start(self) -> None:
         self._process = self._launch()
@@ -87,7 +87,7 @@ class Pair:
         self.replica: Server
 
     async def start(self) -> None:
-        launcher = await _find_launcher(self._folder)
+        launcher = await find_launcher(self._folder)
         self.primary, self.replica = Server(self._folder / "a", launcher), Server(self._folder / "b", launcher)
         for server in (self.primary, self.replica):
             server.cluster_dir.mkdir(mode=0o700)

@@ -19,7 +19,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from flyball.broker.store.postgres.embedded import EmbeddedPostgres, _gone, find_binaries
+from flyball.broker.store.postgres.embedded import EmbeddedPostgres, _gone
+from flyball.broker.store.postgres.launcher import find_binaries
 from flyball.errors import StoreError, StoreMismatch
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -79,7 +80,7 @@ def open_binaries() -> Iterator[Path]:
 
 @pytest.fixture
 def reachable_binaries(open_binaries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flyball.broker.store.postgres.embedded.find_binaries", lambda: open_binaries)
+    monkeypatch.setattr("flyball.broker.store.postgres.launcher.find_binaries", lambda: open_binaries)
 
 
 async def answer(server: EmbeddedPostgres, question: str = "SELECT 42") -> object:

@@ -11,7 +11,7 @@ import pytest
 
 from flyball.broker.store.changes import QueueCreated
 from flyball.broker.store.interface import Batch, IndexColumns, Transfer
-from flyball.broker.store.postgres import statements
+from flyball.broker.store.postgres import rows, statements
 from flyball.broker.store.postgres import store as store_module
 from flyball.broker.store.postgres.embedded import EmbeddedPostgres
 from flyball.broker.store.postgres.store import PostgresStore
@@ -279,7 +279,7 @@ async def test_an_index_comes_in_rounds_of_bounded_size(
 async def test_bodies_larger_than_one_statement_takes_are_stored_in_pieces(
     postgres_store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "MAX_ARRAY_BYTES", 300_000)
+    monkeypatch.setattr(rows, "MAX_ARRAY_BYTES", 300_000)
     await postgres_store.open()
     messages = [Message(number, 1, os.urandom(200_000)) for number in range(1, 6)]
     await postgres_store.commit(Batch(appended=messages[:4]))

