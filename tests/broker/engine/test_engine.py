@@ -397,7 +397,7 @@ def test_expiries_of_messages_that_are_gone_do_not_pile_up() -> None:
     for _ in range(1000):
         put(engine, queue_id, Draft(b"", expires_us=10**12))
         engine.settle(take(engine, queue_id))
-    assert len(engine._expiries) < 100
+    assert len(engine._expiries._heap) < 100
 
 
 def test_an_expired_message_that_recovery_left_in_the_store_goes_when_it_is_read() -> None:
@@ -636,8 +636,8 @@ def test_expiries_of_messages_that_are_not_in_memory_take_one_place_in_each_queu
         message.stored = True
         stored[message.id] = message
     assert engine.queue(queue_id).absent > 900
-    assert len(engine._expiring) == 1000 - engine.queue(queue_id).absent
-    assert len(engine._expiries) < 300
+    assert len(engine._expiries._present) == 1000 - engine.queue(queue_id).absent
+    assert len(engine._expiries._heap) < 300
     # All of them expire all the same, and in order.
     expired: list[int] = []
     while len(engine.queue(queue_id)):

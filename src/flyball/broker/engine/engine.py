@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 
 from flyball.broker.engine.backlog import Load, Need
 from flyball.broker.engine.consumer import Consumer, SharedWindow
 from flyball.broker.engine.counts import Counts
 from flyball.broker.engine.credit import UNLIMITED, Credit
+from flyball.broker.engine.expiries import Expiries
 from flyball.broker.engine.queue import Delivery, Original, WorkingQueue
 from flyball.broker.engine.traits import Traits
 from flyball.errors import (
@@ -43,9 +43,6 @@ from flyball.model import (
     size_of,
 )
 
-Expiry = tuple[int, int, int]
-"""expires_us, queue id, message id; the id 0 stands for the messages of the queue that are not in memory"""
-
 # How often a queue is looked at whose absent messages may expire, after the first of them has.
 _LOOK_AGAIN_US = 1_000_000
 
@@ -57,9 +54,6 @@ _BODY_SHARE = 8
 
 _EVICT_SHARE = 16
 """When memory runs short, this fraction of the budget is freed at once."""
-
-_FEW = 64
-"""Below so many entries it is not worth sweeping out the stale ones."""
 
 
 @dataclass(slots=True)
@@ -75,7 +69,6 @@ class Engine:
     """All queues and clients of a node."""
 
     __slots__ = (
-        "_absent_expiries",
         "_body_limit_bytes",
         "_client_id_end",
         "_clients",
@@ -83,7 +76,6 @@ class Engine:
         "_eviction_pause_bytes",
         "_expired",
         "_expiries",
-        "_expiring",
         "_fractional",
         "_id_ranges",
         "_name_counts",
@@ -148,13 +140,7 @@ class Engine:
         """Where the ids end that follow each other: as a plain number cheap to ask for each message."""
         self._id_ranges: list[tuple[int, int]] = []
         self._fractional: dict[int, Consumer] = {}
-        self._expiries: list[Expiry] = []
-        """A heap of what was in `_expiring` once."""
-        self._expiring: dict[int, Expiry] = {}
-        """The messages in memory whose time is not up yet, by their ids."""
-        self._absent_expiries: dict[int, int] = {}
-        """When the first of a queue's messages that are not in memory may expire, by queue: not of each, since they
-        may be many more than memory has room for. Messages expire at the head, where they are read first anyway."""
+        self._expiries = Expiries()
         self._overdue: set[int] = set()
         self._eviction_pause_bytes = 0
         """How much more may come before it is worth trying to evict again."""
@@ -344,7 +330,7 @@ class Engine:
             raise QueueNotEmpty(working.queue.name, working.queue.vhost)
         del self._queues[queue_id]
         self.queues_bytes -= _queue_bytes(working.queue)
-        self._absent_expiries.pop(queue_id, None)
+        self._expiries.forget_absent(queue_id)
         if working.original is None:
             self._unname(working)
             self.gone.add(working)
@@ -502,7 +488,7 @@ class Engine:
         """Take a new message into its queue; return to whom it goes at once, if to anybody."""
         self.resident_bytes += message.footprint_bytes
         if message.expires_us is not None:
-            self._expect_expiry((message.expires_us, message.queue_id, message.id))
+            self._expiries.expect(message.expires_us, message.queue_id, message.id)
         delivery = working.arrive(message, now_us)
         if self._body_limit_bytes is not None and self.resident_bytes > self._body_limit_bytes:
             self._evict_after(message)
@@ -603,7 +589,7 @@ class Engine:
     @property
     def next_expiry_us(self) -> int | None:
         """When the time of a message may be up next; None if none is to expire."""
-        return self._expiries[0][0] if self._expiries else None
+        return self._expiries.next_us
 
     @property
     def has_expired(self) -> bool:
@@ -615,31 +601,28 @@ class Engine:
 
         Those in memory are taken out now, the others when they are read: `overdue_queue_ids` tells where.
         """
-        while self._expiries and self._expiries[0][0] <= now_us and len(self._expired) < most:
-            expires_us, queue_id, message_id = heappop(self._expiries)
+        while len(self._expired) < most and (due := self._expiries.take_due(now_us)) is not None:
+            queue_id, message_id = due
             working = self._queues.get(queue_id)
+            if working is None:
+                continue
             if message_id == 0:
-                if self._absent_expiries.get(queue_id) == expires_us:
-                    del self._absent_expiries[queue_id]
-                    if working is not None and working.absent:
-                        self._overdue.add(queue_id)
-                        # Those that are not read because of it may expire any time.
-                        self._expect_absent_expiry(queue_id, now_us + _LOOK_AGAIN_US)
+                if working.absent:
+                    self._overdue.add(queue_id)
+                    # Those that are not read because of it may expire any time.
+                    self._expiries.expect_absent(queue_id, now_us + _LOOK_AGAIN_US)
                 continue
-            if self._expiring.pop(message_id, None) is None:
-                continue
-            message = None if working is None else working.get(message_id)
-            if message is not None and queue_id in self._absent_expiries:
+            message = working.get(message_id)
+            if message is not None and self._expiries.expects_absent(queue_id):
                 # Messages expire from the head. Earlier ones may be overdue and only in the store: those are read
                 # first, and the read meets this one in its turn.
                 self._overdue.add(queue_id)
-                self._expect_expiry((now_us + _LOOK_AGAIN_US, queue_id, message_id))
+                self._expiries.expect(now_us + _LOOK_AGAIN_US, queue_id, message_id)
                 continue
-            if working is not None:
-                if message is not None:
-                    working.expire(message)
-                if working.absent:
-                    self._overdue.add(queue_id)
+            if message is not None:
+                working.expire(message)
+            if working.absent:
+                self._overdue.add(queue_id)
         expired = [message for message in self._expired if message.queue_id in self._queues]
         self._expired.clear()
         return expired
@@ -771,7 +754,7 @@ class Engine:
         for message in working.loaded(load, messages):
             self.resident_bytes += message.footprint_bytes
             if message.expires_us is not None:
-                self._expect_expiry((message.expires_us, queue_id, message.id))
+                self._expiries.expect(message.expires_us, queue_id, message.id)
         return working.feed_blocked(now_us)
 
     def wake(self, queue_id: int, now_us: int) -> list[Delivery]:
@@ -783,7 +766,7 @@ class Engine:
     def expect_expiries(self, expiries: Iterable[tuple[int, int]]) -> None:
         """Remember (queue_id, expires_us) of the first messages to expire that recovery left in the store."""
         for queue_id, expires_us in expiries:
-            self._expect_absent_expiry(queue_id, expires_us)
+            self._expiries.expect_absent(queue_id, expires_us)
 
     # Inside
 
@@ -798,35 +781,17 @@ class Engine:
         if consumer.credit.is_fractional:
             self._fractional[consumer.id] = consumer
 
-    def _expect_expiry(self, expiry: Expiry) -> None:
-        self._expiring[expiry[2]] = expiry
-        heappush(self._expiries, expiry)
-        self._sweep_expiries()
-
-    def _expect_absent_expiry(self, queue_id: int, expires_us: int) -> None:
-        expected_us = self._absent_expiries.get(queue_id)
-        if expected_us is None or expires_us < expected_us:
-            self._absent_expiries[queue_id] = expires_us
-            heappush(self._expiries, (expires_us, queue_id, 0))
-
-    def _sweep_expiries(self) -> None:
-        """Forget what has become stale: most messages are gone, or left to the store, before their time is up."""
-        if len(self._expiries) > _FEW + 2 * (len(self._expiring) + len(self._absent_expiries)):
-            absent = [(expires_us, queue_id, 0) for queue_id, expires_us in self._absent_expiries.items()]
-            self._expiries = [*self._expiring.values(), *absent]
-            heapify(self._expiries)
-
     def _leave_to_store(self, message: Message) -> None:
         """A message is not in memory any more, but for its place in its queue."""
         self.resident_bytes -= message.footprint_bytes
         if message.expires_us is not None:
-            self._expiring.pop(message.id, None)
-            self._expect_absent_expiry(message.queue_id, message.expires_us)
+            self._expiries.forget(message.id)
+            self._expiries.expect_absent(message.queue_id, message.expires_us)
 
     def _release(self, message: Message) -> None:
         self.resident_bytes -= message.footprint_bytes
         if message.expires_us is not None:
-            self._expiring.pop(message.id, None)
+            self._expiries.forget(message.id)
 
     def _evict_after(self, message: Message) -> None:
         """A message has come and there is more in memory than there may be."""
@@ -858,7 +823,7 @@ class Engine:
                     self._leave_to_store(message)
                 wanted -= before - self.resident_bytes
                 if wanted <= 0:
-                    self._sweep_expiries()
+                    self._expiries.sweep()
                     return
         if self.page_out_unacked(wanted) < wanted:
             # Little could be evicted: it is not worth trying again for every message.
