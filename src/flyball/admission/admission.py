@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from flyball.admission.alarm import Alarm
 from flyball.admission.budget import BudgetController, BusyLimit
 from flyball.admission.classes import RequestClasses
 from flyball.admission.classifier import FIRST_COST, Classifier
@@ -172,11 +173,10 @@ class Admission:
         """None while it is stopped."""
         self._last_loop: asyncio.AbstractEventLoop | None = None
         self._time: Callable[[], float] = time.monotonic
-        self._period_timer: asyncio.TimerHandle | None = None
-        self._dispatch_timer: asyncio.TimerHandle | None = None
-        self._dispatch_at_s = math.inf
-        self._timeout_timer: asyncio.TimerHandle | None = None
-        self._timeout_at_s = math.inf
+        self._period_end = Alarm(self._tick)
+        self._next_dispatch = Alarm(self._dispatch)
+        self._next_timeout = Alarm(self._time_out)
+        self._alarms = (self._period_end, self._next_dispatch, self._next_timeout)
         self._is_held = False
         self._period_began_s = 0.0
         self._usage_then = Usage()
@@ -249,7 +249,7 @@ class Admission:
         self._period_began_s = now_s
         self._usage_then = self._meter.usage
         self._gate.set_rate(self._budget.value, now_s)
-        self._period_timer = loop.call_at(now_s + self.period_s, self._tick)
+        self._period_end.set(loop, now_s + self.period_s)
         return loop
 
     def set_shadow(self, is_shadow: bool) -> None:
@@ -265,10 +265,8 @@ class Admission:
         for waiting in list(self._waiters.values()):
             self._gate.leave(waiting.ticket)
             self._decide(waiting, is_admitted=False)
-        for timer in (self._period_timer, self._dispatch_timer, self._timeout_timer):
-            if timer is not None:
-                timer.cancel()
-        self._forget_timers()
+        for alarm in self._alarms:
+            alarm.cancel()
         self._loop = None
 
     async def admit(self, key: str) -> Admitted:
@@ -362,16 +360,11 @@ class Admission:
 
     def _plan_timeout(self, at_s: float) -> None:
         """See at this time, or before, whose time is up."""
-        if at_s < self._timeout_at_s:
+        if at_s < math.inf:
             assert self._loop is not None
-            if self._timeout_timer is not None:
-                self._timeout_timer.cancel()
-            self._timeout_at_s = at_s
-            self._timeout_timer = self._loop.call_at(at_s, self._time_out)
+            self._next_timeout.set(self._loop, at_s)
 
     def _time_out(self) -> None:
-        self._timeout_timer = None
-        self._timeout_at_s = math.inf
         now_s = self._time() + TIMER_S
         for waiting in self._deadlines.pop_due(now_s):
             self._gate.expire(waiting.ticket)
@@ -429,7 +422,7 @@ class Admission:
         if loop is None:
             return
         now_s = loop.time()
-        self._period_timer = loop.call_at(now_s + self.period_s, self._tick)
+        self._period_end.set(loop, now_s + self.period_s)
         self.end_period(now_s)
 
     def end_period(self, now_s: float) -> None:
@@ -499,18 +492,9 @@ class Admission:
         at_s = self._gate.next_dispatch_s(now_s)
         if at_s is None and self._is_held and self._waiters:
             at_s = now_s + LOOK_AGAIN_S
-        if at_s is None or at_s >= self._dispatch_at_s:
-            return
-        assert self._loop is not None
-        if self._dispatch_timer is not None:
-            self._dispatch_timer.cancel()
-        self._dispatch_at_s = at_s
-        self._dispatch_timer = self._loop.call_at(at_s, self._dispatch_on_time)
-
-    def _dispatch_on_time(self) -> None:
-        self._dispatch_timer = None
-        self._dispatch_at_s = math.inf
-        self._dispatch()
+        if at_s is not None:
+            assert self._loop is not None
+            self._next_dispatch.set(self._loop, at_s)
 
     def _look_at_pool(self, now_s: float) -> int | None:
         """Return how many more may begin, None if that is not bounded, and hold the gate if nobody may."""
@@ -558,11 +542,8 @@ class Admission:
         self._running.clear()
         self._room.clear()
         self._streams.clear()
-        self._forget_timers()
-
-    def _forget_timers(self) -> None:
-        self._period_timer = self._dispatch_timer = self._timeout_timer = None
-        self._dispatch_at_s = self._timeout_at_s = math.inf
+        for alarm in self._alarms:
+            alarm.forget()
 
 
 def _served(admitted: Admitted, served_s: float, outcome: Outcome) -> Served:
