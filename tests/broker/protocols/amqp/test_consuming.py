@@ -304,7 +304,12 @@ def test_placed_client_comes_and_leaves(memory_node: RunningNode, open_channel: 
         for name in ("a", "b")
     ]
     placed[0].cancel()
-    memory_node.call(lambda node: [connection.disconnect() for connection in node.hub.connections])
+
+    def disconnect(node: Node) -> None:
+        for connection in list(node.hub.connections):
+            connection.disconnect()
+
+    memory_node.call(disconnect)
     memory_node.wait_until(lambda node: len(log) == 4)
     assert log == ["a came", "b came", "a left", "b is gone"]
 
