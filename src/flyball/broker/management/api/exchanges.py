@@ -10,7 +10,7 @@ from starlette.responses import Response
 from flyball.broker.management.api import fields, gathering
 from flyball.broker.management.api.answers import done
 from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call
-from flyball.broker.management.api.inside import CHANNEL, channel, has_exchange
+from flyball.broker.management.api.inside import CHANNEL, has_exchange, perform
 from flyball.broker.management.api.statistics import detailed, rates_of
 from flyball.broker.management.inspection import plain
 from flyball.broker.wire import amqp
@@ -110,8 +110,7 @@ async def declare_exchange(call: Call) -> Response:
     document = await call.document()
     method = declaration(name, document)
     is_new = not await has_exchange(call.node, vhost, name)
-    async with channel(call, vhost) as inside:
-        await inside.call(method, amqp.ExchangeDeclareOk)
+    await perform(call, vhost, method, amqp.ExchangeDeclareOk)
     return done(201 if is_new else 204)
 
 
@@ -121,8 +120,7 @@ async def delete_exchange(call: Call) -> Response:
     if not await has_exchange(call.node, vhost, name):
         raise ExchangeNotFound(name, vhost)
     if_unused = fields.flag(call.request.query_params, "if-unused", False)
-    async with channel(call, vhost) as inside:
-        await inside.call(amqp.ExchangeDelete(CHANNEL, name, if_unused, False), amqp.ExchangeDeleteOk)
+    await perform(call, vhost, amqp.ExchangeDelete(CHANNEL, name, if_unused, False), amqp.ExchangeDeleteOk)
     return done()
 
 

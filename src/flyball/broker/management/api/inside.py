@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
+from typing import TypeVar
 
 from flyball.broker.management.api.context import Call
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp.direct import CHANNEL, DirectChannel, direct_channel
+from flyball.broker.wire.amqp import Method
 
-__all__ = ["CHANNEL", "DirectChannel", "channel", "has_exchange", "has_queue"]
+__all__ = ["CHANNEL", "DirectChannel", "channel", "has_exchange", "has_queue", "perform"]
+
+M = TypeVar("M", bound=Method)
 
 
 def channel(call: Call, vhost: str, *, is_trusted: bool = False) -> AbstractAsyncContextManager[DirectChannel]:
@@ -16,6 +20,12 @@ def channel(call: Call, vhost: str, *, is_trusted: bool = False) -> AbstractAsyn
     client = call.request.client
     peer = None if client is None else (client.host, client.port)
     return direct_channel(call.node.hub, call.node.amqp, call.user, vhost, peer=peer, is_trusted=is_trusted)
+
+
+async def perform(call: Call, vhost: str, method: Method, answer: type[M]) -> M:
+    """Have one method carried out for whoever asks, and return its answer."""
+    async with channel(call, vhost) as inside:
+        return await inside.call(method, answer)
 
 
 async def has_queue(node: Node, vhost: str, name: str) -> bool:

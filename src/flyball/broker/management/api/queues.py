@@ -12,7 +12,7 @@ from flyball.broker.management.api import bindings, consumers, fields, gathering
 from flyball.broker.management.api.answers import answer, done, moment
 from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call
 from flyball.broker.management.api.gathering import ListedQueue
-from flyball.broker.management.api.inside import CHANNEL, channel, has_queue
+from flyball.broker.management.api.inside import CHANNEL, has_queue, perform
 from flyball.broker.management.api.statistics import (
     DELIVERIES,
     OF_LENGTH,
@@ -207,8 +207,7 @@ async def declare_queue(call: Call) -> Response:
     document = await call.document()
     method = declaration(name, document)
     is_new = not await has_queue(call.node, vhost, name)
-    async with channel(call, vhost) as inside:
-        await inside.call(method, amqp.QueueDeclareOk)
+    await perform(call, vhost, method, amqp.QueueDeclareOk)
     return done(201 if is_new else 204)
 
 
@@ -217,8 +216,7 @@ async def delete_queue(call: Call) -> Response:
     vhost, name = await _existing(call)
     query = call.request.query_params
     if_unused, if_empty = fields.flag(query, "if-unused", False), fields.flag(query, "if-empty", False)
-    async with channel(call, vhost) as inside:
-        await inside.call(amqp.QueueDelete(CHANNEL, name, if_unused, if_empty, False), amqp.QueueDeleteOk)
+    await perform(call, vhost, amqp.QueueDelete(CHANNEL, name, if_unused, if_empty, False), amqp.QueueDeleteOk)
     return done()
 
 
@@ -234,10 +232,8 @@ async def purge_and_count(call: Call) -> Response:
 
 
 async def _purge(call: Call) -> int:
-    vhost = call.vhost
-    async with channel(call, vhost) as inside:
-        purged = await inside.call(amqp.QueuePurge(CHANNEL, call.part("name"), False), amqp.QueuePurgeOk)
-    return purged.message_count
+    purge = amqp.QueuePurge(CHANNEL, call.part("name"), False)
+    return (await perform(call, call.vhost, purge, amqp.QueuePurgeOk)).message_count
 
 
 async def act_on_queue(call: Call) -> Response:
