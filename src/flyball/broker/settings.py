@@ -13,6 +13,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ from flyball.errors import SettingsError
 HIDDEN = "***"
 
 # Where `--thorbang on` listens: the port of the original.
+TELESTO_PORT = 9001
 THORBANG_PORT = 8123
 
 
@@ -97,8 +99,8 @@ def _read_listener(value: object) -> object:
     raise ValueError("give host:port, [ipv6]:port or off")
 
 
-def _read_thorbang(value: object) -> object:
-    return Address("127.0.0.1", THORBANG_PORT) if value == "on" else _read_listener(value)
+def _read_research(port: int, value: object) -> object:
+    return Address("127.0.0.1", port) if value == "on" else _read_listener(value)
 
 
 def _read_store(value: object) -> object:
@@ -129,7 +131,8 @@ def _network(text: str) -> str:
 
 
 Listener = Annotated[Address | None, BeforeValidator(_read_listener), Form("ADDRESS|off")]
-ThorBang = Annotated[Address | None, BeforeValidator(_read_thorbang), Form("on|ADDRESS|off")]
+Telesto = Annotated[Address | None, BeforeValidator(partial(_read_research, TELESTO_PORT)), Form("on|ADDRESS|off")]
+ThorBang = Annotated[Address | None, BeforeValidator(partial(_read_research, THORBANG_PORT)), Form("on|ADDRESS|off")]
 Store = Annotated[StoreChoice, BeforeValidator(_read_store), Form("embedded|memory|null|URL")]
 Names = Annotated[tuple[str, ...], BeforeValidator(_read_names), Form("NAME,...|none")]
 Proxies = Annotated[tuple[str, ...], BeforeValidator(_read_proxies), Form("ADDRESS,...|none")]
@@ -222,8 +225,10 @@ class ServeSettings(BaseModel):
     tls_ca: OptionalFile = option(
         None, "Certificates whose clients are trusted: with it every TLS client must show one.", key="tls.ca"
     )
-    telesto: Listener = option(
-        "127.0.0.1:9001", "Where clients of the Telesto protocol connect.", key="telesto.address"
+    telesto: Telesto = option(
+        "on",
+        "Where clients of the Telesto protocol connect; on is 127.0.0.1:9001. It has no passwords.",
+        key="telesto.address",
     )
     token_file: OptionalFile = option(
         None,

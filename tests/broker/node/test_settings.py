@@ -28,6 +28,8 @@ def test_the_defaults_are_valid_and_have_their_documented_values() -> None:
     assert settings.telesto == Address("127.0.0.1", 9001)
     assert settings.thorbang is None
     assert load_settings({"thorbang": "on"}, {}).thorbang == Address("127.0.0.1", 8123)
+    assert load_settings({"telesto": "on"}, {}).telesto == Address("127.0.0.1", 9001)
+    assert load_settings({"telesto": "off"}, {}).telesto is None
     assert settings.telesto_time_order == "newest"
     assert settings.telesto_frame_max_bytes == 16 * 2**20
     assert settings.resident_bytes == 256 * 2**20
