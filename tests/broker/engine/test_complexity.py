@@ -14,11 +14,11 @@ import pytest
 
 from flyball.broker.engine import index as index_module
 from flyball.broker.engine import queue as queue_module
-from flyball.broker.engine.backlog import Load
+from flyball.broker.engine.backlog import IndexedBacklog, Load
 from flyball.broker.engine.engine import Engine
 from flyball.broker.engine.index import Index
 from flyball.model import Draft, Message, Order, Selector
-from tests.broker.engine.messages import an_engine, consume, set_prefetch
+from tests.broker.engine.messages import a_message, an_engine, consume, set_prefetch
 
 SHORT, LONG = 1_000, 30_000
 FIRST = Selector()
@@ -203,3 +203,15 @@ def test_plain_first_in_first_out_makes_no_index(monkeypatch: pytest.MonkeyPatch
     set_prefetch(engine, consumer, 100, 0)
     assert not len(engine.queue(queue_id))
     engine.expire(10**9)
+
+
+@interpreted
+def test_first_message_that_leaves_memory_costs_as_many_calls_in_a_long_queue_as_in_a_short_one() -> None:
+    costs = []
+    for count in (SHORT, LONG):
+        messages = [a_message(number, stored=True) for number in range(1, count + 1)]
+        backlog = IndexedBacklog(messages)
+        costs.append(calls_of(lambda backlog=backlog, last=messages[-1]: backlog.evict([last])))  # type: ignore[misc]
+        assert backlog.first(FIRST) is messages[0]
+        assert (len(backlog), backlog.absent) == (count, 1)
+    assert costs[1] == costs[0]

@@ -23,6 +23,9 @@ LOAD_AT_ONCE = 1000
 
 _message_id = attrgetter("id")
 
+# That of all messages in an index that filters by nothing.
+_ANY_KEY: Key = (None, None, None)
+
 ENTRY_BYTES = 40
 """What the place of a message in an index takes: a pointer and an integer."""
 
@@ -330,6 +333,10 @@ class IndexedBacklog:
 
     def _make_index(self, shape: Shape) -> Index:
         index = self._indexes[shape] = Index(shape)
+        if shape is ARRIVAL:
+            # All at once: half a million short messages may be in memory when it runs short for the first time.
+            index.extend(_ANY_KEY, 0, list(self._resident))
+            return index
         for message in self._resident.values():
             index.add(message)
         return index

@@ -93,7 +93,10 @@ class Index:
 
     def extend(self, key: Key, priority: int, message_ids: Sequence[int]) -> None:
         """Let many messages be found that share their key and priority."""
-        ranks = [self._rank(message_id, priority) for message_id in message_ids]
+        if self.shape.order is Order.OLDEST:
+            ranks = list(message_ids)
+        else:
+            ranks = [self._rank(message_id, priority) for message_id in message_ids]
         if not ranks:
             return
         heap = self._heaps.get(key)
