@@ -49,7 +49,7 @@ def node_with_a_member(name: str) -> Any:
     engine = SimpleNamespace(find_queue=lambda name, vhost: found.get((vhost, name)))
     definitions = {"cluster": {cluster_key("/", name): {"vhost": "/", "name": name}}}
     hub = SimpleNamespace(broker=SimpleNamespace(engine=engine), connections=[])
-    return SimpleNamespace(hub=hub, definitions=SimpleNamespace(of=definitions.__getitem__), afar=None)
+    return SimpleNamespace(hub=hub, definitions=SimpleNamespace(of=definitions.__getitem__))
 
 
 def test_whatever_clients_call_themselves_others_are_told_of() -> None:
@@ -65,7 +65,7 @@ def test_a_producer_whose_member_is_gone_counts_where_its_messages_go() -> None:
     node = node_with_a_member("orders")
     node.membership = SimpleNamespace(node_id=1)
     member = node.hub.broker.engine.find_queue("orders", "/")
-    node.afar = SimpleNamespace(find=lambda session, name: member)
+    node.amqp = SimpleNamespace(queues=SimpleNamespace(locate=lambda vhost, name, homes: member))
     session = mock.Mock(spec=AmqpSession, homes={("/", "orders"): 99}, channels=[])
     session.routes = {b"": SimpleNamespace(targets=[member], elsewhere=[])}
     node.hub.connections.append(session)

@@ -15,6 +15,7 @@ from flyball.broker.core import clock
 from flyball.broker.core.authority import Authority
 from flyball.broker.core.broker import Broker
 from flyball.broker.core.definitions import Definitions
+from flyball.broker.core.queues import Queues
 from flyball.broker.core.topics import Topics
 from flyball.broker.core.topology import Topology
 from flyball.broker.peering.membership import ALONE_LEASE_S, Membership
@@ -47,7 +48,7 @@ async def member(store: MemoryStore) -> AsyncIterator[tuple[Membership, Broker]]
         authority = Authority(broker.journal, (), loopback_users=())
         topology = Topology(broker, authority, ())
         definitions = Definitions(broker.journal, ("topic",), ())
-        hub = Hub(broker, authority, Topics(topology, definitions), None, 10, tasks)
+        hub = Hub(broker, authority, Topics(Queues(topology), definitions), None, 10, tasks)
         membership = Membership(hub, topology, definitions, lease_s=LEASE_S, version=0)
         await membership.serve({})
         yield membership, broker

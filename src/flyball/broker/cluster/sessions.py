@@ -286,10 +286,8 @@ class Sessions:
                     yield f"{self._plain_id(session)}.{channel.number}.{consumer.tag}", consumer
 
     def _producers(self) -> Iterator[Session]:
-        if self._node.afar is None:
-            return
         for session, vhost, name in self._producers_by_id():
-            found = self._node.afar.find(session, name)
+            found = self._node.amqp.queues.locate(vhost, name, session.homes)
             if found is not None:
                 session_id = self._producer_id(session, vhost, name)
                 rate_per_s = self._publishing_rate(session_id, session)
@@ -317,10 +315,8 @@ class Sessions:
 
     async def _re_home(self, consumer: AmqpConsumer, queue_id: int) -> bool:
         """Let a consumer go on with another member behind its connection."""
-        target = self._node.hub.broker.engine.find_working(queue_id) or self._node.topology.directory.get(queue_id)
-        if target is None or self._node.afar is None:
-            return False
-        return await self._node.afar.move(consumer, target, MOVE_S)
+        target = self._node.amqp.queues.get(queue_id)
+        return target is not None and await consumer.move(target.queue, MOVE_S)
 
     def _publishing_rate(self, session_id: str, session: AmqpSession) -> float | None:
         """Return how much is published over a connection, as far as it is confirmed: others nobody counts."""

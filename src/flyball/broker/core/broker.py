@@ -794,6 +794,10 @@ class Broker:
 
     def bring_back(self, message: Message) -> None:
         """A message that was taken out could not be handed over: it goes back to its old place."""
+        working = self.engine.find_working(message.queue_id)
+        if working is not None and working.original is not None:
+            self.give_back([message])
+            return
         if self.engine.must_be_whole(message):
             self._reader.make_whole([message], lambda whole: self.bring_back(whole[0]))
             return
@@ -844,6 +848,12 @@ class Broker:
         self.engine.set_prefetch(consumer, prefetch)
         self._feed(consumer)
         self._tick_if_needed()
+
+    def shared_window_changed(self, consumer: Consumer, prefetch: float) -> None:
+        """The window that a consumer shares has changed: if another node feeds it, that node has to know."""
+        working = self.engine.find_working(consumer.queue_id)
+        if working is not None and working.original is not None:
+            working.original.set_prefetch(prefetch)
 
     def cancel(self, consumer: Consumer) -> None:
         """Send the consumer no more; what it holds it may still settle."""

@@ -21,10 +21,6 @@ async def _mine(vhost: str, name: str) -> bool:
     return True
 
 
-async def _settled(vhost: str, name: str) -> None:
-    """No other node can have the name."""
-
-
 def _unnamed(node_id: int) -> str:
     return str(node_id)
 
@@ -76,10 +72,6 @@ def _find_nothing(
     done(None, QueueNotFound(queue_id))
 
 
-async def _delete_nothing(queue_id: int) -> None:
-    raise QueueNotFound(queue_id)
-
-
 async def _ask_nobody(
     command: str, arguments: Mapping[str, Any], time_limit_s: float
 ) -> tuple[dict[int, Any], list[FlyballError]]:
@@ -94,9 +86,6 @@ class Company:
     """Where a node (id) listens for a protocol, None if it cannot be reached at present."""
     claim: Callable[[str, str], Awaitable[bool]] = _mine
     """Whether a new queue of that virtual host and name may be made here. Raises StoreError."""
-    settle_name: Callable[[str, str], Awaitable[None]] = _settled
-    """Returns when it is known who has the queue of that virtual host and name: it may be made here if nobody has.
-    Raises StoreError, and PeerLost if another node has claimed the name and makes no queue of it."""
     catch_up: Callable[[], Awaitable[None]] = _nothing_new
     """Follows what the others have changed up to now. Raises StoreError."""
     followed: Callable[[], Awaitable[None]] = _nothing_new
@@ -107,10 +96,6 @@ class Company:
     """Drops the puts of an owner that wait: it has gone."""
     read: Read = _find_nothing
     """Finds a message of a queue of another node."""
-    delete_empty: Callable[[int], Awaitable[None]] = _delete_nothing
-    """Deletes a queue of another node that holds nothing. Raises QueueNotEmpty, QueueNotFound and PeerLost."""
-    delete_unused: Callable[[int], Awaitable[object]] = _delete_nothing
-    """Deletes a queue of another node that nobody consumes. Raises QueueInUse, QueueNotFound and PeerLost."""
     ask_owners: Callable[[str, Mapping[str, Any], float], Awaitable[tuple[dict[int, Any], list[FlyballError]]]] = (
         _ask_nobody
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from flyball.broker.engine.engine import Engine
 from flyball.broker.store.changes import Change
@@ -18,6 +19,11 @@ from flyball.model import Message
 PutDone = Callable[[Sequence[Message], FlyballError | None], None]
 TakeDone = Callable[[Message | None, FlyballError | None], None]
 Done = Callable[[FlyballError | None], None]
+
+T = TypeVar("T")
+
+Answer = Callable[[T, FlyballError | None], None]
+"""Called once with the result of an operation, which means nothing if there is an error."""
 
 
 class Putting:
@@ -159,3 +165,20 @@ async def outcome(operation: Callable[[Done], object]) -> None:
 
     operation(done)
     await told
+
+
+async def result(operation: Callable[[Answer[T]], object]) -> T:
+    """Begin something that calls back with its result, and wait for that. Raises the error that is told."""
+    told: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def done(result: T, error: FlyballError | None) -> None:
+        # Nobody waits any more if the one who did was cancelled.
+        if told.done():
+            return
+        if error is None:
+            told.set_result(result)
+        else:
+            told.set_exception(error)
+
+    operation(done)
+    return await told

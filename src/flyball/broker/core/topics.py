@@ -10,13 +10,14 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from flyball.broker.core.company import Company
 from flyball.broker.core.definitions import Definitions
 from flyball.broker.core.directory import RemoteQueue
-from flyball.broker.core.pending import outcome
-from flyball.broker.core.topology import Topology
+from flyball.broker.core.pending import outcome, result
+from flyball.broker.core.queues import Queues
 from flyball.broker.engine.patterns import check_name
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.errors import (
@@ -56,8 +57,9 @@ class Topic:
 class Topics:
     """The topics of all virtual hosts. What has been changed on return is durable."""
 
-    def __init__(self, topology: Topology, definitions: Definitions) -> None:
-        self._topology = topology
+    def __init__(self, queues: Queues, definitions: Definitions) -> None:
+        self.queues = queues
+        topology = self._topology = queues.topology
         self._definitions = definitions
         self._kept = definitions.of(KIND)
         self.company = Company()
@@ -222,22 +224,12 @@ class Topics:
         """End a durable subscription, with the messages that wait. Raises QueueInUse while somebody consumes it."""
         self._check_exchange(name, vhost)
         queue_name = _queue_name(name, subscription)
-        working = self._topology.engine.find_queue(queue_name, vhost)
-        if working is None:
-            await self._unsubscribe_elsewhere(queue_name, vhost)
-            return
-        found = working
-        await outcome(lambda done: self._topology.delete_queue(found, done, if_unused=True, if_empty=False))
-
-    async def _unsubscribe_elsewhere(self, queue_name: str, vhost: str) -> None:
-        """End a subscription whose queue another node serves."""
-        await self.company.catch_up()
-        remote = self._topology.directory.find(vhost, queue_name)
-        if remote is None:
+        if self.queues.locate(vhost, queue_name) is None:
+            await self.queues.peering.catch_up()
+        queue = self.queues.find(vhost, queue_name)
+        if queue is None:
             raise QueueNotFound(queue_name, vhost)
-        await self.company.delete_unused(remote.queue.id)
-        # Whoever looks here next must not find it any more.
-        await self.company.catch_up()
+        await result(partial(queue.delete, if_unused=True))
 
     def end_subscription(self, queue_id: int) -> None:
         """A subscription without a name has lost its consumer: it is over."""
@@ -251,10 +243,10 @@ class Topics:
 
     async def _settle_name(self, vhost: str, queue_name: str) -> None:
         """Return when it is known who has the queue of a durable subscription, or that it may be made here."""
-        if self._topology.engine.find_queue(queue_name, vhost) is None:
-            await self.company.catch_up()
-            if self._topology.directory.find(vhost, queue_name) is None:
-                await self.company.settle_name(vhost, queue_name)
+        if self.queues.locate(vhost, queue_name) is None:
+            await self.queues.peering.catch_up()
+            if self.queues.locate(vhost, queue_name) is None:
+                await self.queues.peering.settle_name(vhost, queue_name)
 
     def _check_exchange(self, name: str, vhost: str) -> None:
         """Raise TopicNotFound unless there is something to publish to: any topic exchange will do."""

@@ -211,19 +211,21 @@ class Topology:
         working = self.engine.find_queue(name, vhost)
         if working is None:
             raise QueueNotFound(name, vhost)
-        if working.queue.exclusive and self._usage_of(working).owner is not owner:
-            raise QueueLocked(name, vhost)
+        self.check_owner(working, owner)
         return working
+
+    def check_owner(self, working: WorkingQueue, owner: object) -> None:
+        """Raise QueueLocked if a queue is exclusive to somebody else."""
+        if working.queue.exclusive and self._usage_of(working).owner is not owner:
+            raise QueueLocked(working.queue.name, working.queue.vhost)
 
     def declare_queue(self, declared: Queue, owner: object, done: Callable[[FlyballError | None], None]) -> None:
         """Declare a queue, or see that it is as declared. The id of `declared` is not looked at."""
         self.broker.meters.queues_declared += 1
         existing = self.engine.find_queue(declared.name, declared.vhost)
         if existing is not None:
-            self.queue(declared.vhost, declared.name, owner)
-            if existing.queue.exclusive != declared.exclusive:
-                raise QueueLocked(declared.name, declared.vhost)
-            check_alike(existing.queue, declared)
+            self.check_owner(existing, owner)
+            check_same(existing.queue, declared)
             self.touch(existing)
             done(None)
             return
@@ -624,6 +626,13 @@ def check_alternate(exchange: Exchange) -> None:
             f"invalid arg '{ALTERNATE}' for exchange '{exchange.name}' in vhost '{exchange.vhost}': longer than"
             f" {MAX_SHORTSTR_BYTES} bytes"
         )
+
+
+def check_same(existing: Queue, declared: Queue) -> None:
+    """Raise QueueLocked or UnlikeDeclared if a queue is not as it is declared."""
+    if existing.exclusive != declared.exclusive:
+        raise QueueLocked(declared.name, declared.vhost)
+    check_alike(existing, declared)
 
 
 def check_queue_name(name: str) -> None:

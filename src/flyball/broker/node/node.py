@@ -14,6 +14,7 @@ from flyball.broker.core.authority import Authority
 from flyball.broker.core.broker import Broker
 from flyball.broker.core.company import Company
 from flyball.broker.core.definitions import Definitions
+from flyball.broker.core.queues import Queues
 from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.core.topics import Topics
 from flyball.broker.core.topology import Topology
@@ -27,6 +28,7 @@ from flyball.broker.node.pace import Pace, operations_of
 from flyball.broker.node.rewound import write_again_from_memory
 from flyball.broker.node.stores import open_store
 from flyball.broker.node.usage import Usage
+from flyball.broker.peering.domain import Domain
 from flyball.broker.peering.link import LinkSession, Peers
 from flyball.broker.peering.link.followers import CATCH_UP, Followers
 from flyball.broker.peering.link.ownership import Ownership
@@ -80,8 +82,6 @@ class Node:
         self.peers = peers
         self.remotes = remotes
         self.amqp = amqp
-        self.afar = amqp.afar
-        """What leads AMQP clients to queues of other nodes, where there can be others."""
         self.store_url = store_url
         """Where other nodes find the same store; empty where they cannot. May hold a password."""
         self.addresses = addresses
@@ -138,23 +138,23 @@ async def serving(
         topology = Topology(broker, authority, snapshot.definitions, snapshot.elsewhere)
         definitions = Definitions(broker.journal, KINDS, snapshot.definitions)
         await topology.start()
-        amqp_context = AmqpContext(topology, _amqp_settings(settings))
+        queues = Queues(topology)
         broker.watch_expiries()
         recorder = _recorder(settings)
-        hub = _new_hub(settings, broker, authority, Topics(topology, definitions), recorder, tasks, token)
-        hub.directory = topology.directory
-        hub.reports["flow"] = amqp_context.flow.report
+        hub = _new_hub(settings, broker, authority, Topics(queues, definitions), recorder, tasks, token)
         hub.reports["ledger"] = broker.ledger.report
         hub.reports["supervisor"] = supervisor.report
-        add_node_loops(hub.loops, node_name(settings), amqp_context.flow, broker.listings.admission)
         membership = Membership(hub, topology, definitions, lease_s=settings.lease_s, version=snapshot.version)
         secured = link_tls(settings)
         peers, remotes = _meet_peers(settings, hub, topology, membership, secured)
+        queues.peering = Domain(remotes)
+        amqp_context = AmqpContext(queues, _amqp_settings(settings))
+        hub.reports["flow"] = amqp_context.flow.report
+        add_node_loops(hub.loops, node_name(settings), amqp_context.flow, broker.listings.admission)
         note_disk = _DiskAlarm(broker, membership, disk).note
         membership.on_nodes.append(note_disk)
         if store.registry.is_shared:
-            afar = amqp_context.afar = Afar(amqp_context, remotes, hub)
-            afar.is_in_company = lambda: broker.in_company
+            amqp_context.afar = Afar(amqp_context, remotes)
         await membership.start()
         member = supervisor.keep("membership", membership.run)
         beside = [supervisor.keep("housekeeping", partial(keep_house, hub))]
@@ -277,20 +277,17 @@ def _meet_peers(
     )
     peers.commands.update(Ownership(topology).commands)
     peers.commands[CATCH_UP] = membership.catch_up
-    remotes = Remotes(hub.broker, topology.directory, peers)
+    remotes = Remotes(topology, peers)
     remotes.catch_up = membership.catch_up
     remotes.claim = membership.claim
     hub.company = hub.topics.company = Company(
         address_of=membership.address_of,
         claim=membership.may_create,
-        settle_name=remotes.settle_name,
         catch_up=membership.catch_up,
         followed=Followers(peers, lambda: [other.id for other in membership.others]).followed,
         put=remotes.put,
         forget=remotes.forget,
         read=remotes.read,
-        delete_empty=remotes.delete_empty,
-        delete_unused=partial(remotes.delete, if_unused=True, if_empty=False),
         ask_owners=remotes.ask_owners,
         name=node_name(settings),
         name_of=membership.name_of,

@@ -13,25 +13,28 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from flyball.broker.core.broker import Broker, Receiver, drop_bodies, is_text
-from flyball.broker.core.directory import Directory, RemoteQueue
+from flyball.backoff import Backoff, Retries
+from flyball.broker.core.broker import drop_bodies, is_text
+from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.intake import Intake
-from flyball.broker.core.pending import Marking, TakeDone
-from flyball.broker.engine.consumer import Consumer, SharedWindow
+from flyball.broker.core.pending import Answer, Done, Marking, TakeDone
+from flyball.broker.core.queues import RETRY_S, Counts, Got, LocalQueue, Subscriber
+from flyball.broker.core.topology import Topology
 from flyball.broker.peering.link.contents import message_of
 from flyball.broker.peering.link.failures import raised_elsewhere
 from flyball.broker.peering.link.peers import Link, Peers
-from flyball.broker.peering.shadows import Attachment, Prepare, Singles
+from flyball.broker.peering.shadows import Attachment, Singles
 from flyball.broker.wire import link as wire
 from flyball.broker.wire.link import Content, Outcome
 from flyball.errors import FlyballError, PeerLost, QueueNotFound
 from flyball.faults import Faults
 from flyball.model import Message, Queue, Selector
 
-T = TypeVar("T")
-
 OPEN_WINDOW = 2000
 """So many messages are on the way to, or wait in the shadow of, a consumer that has no limit of its own."""
+
+# Ids of messages in one answer: they have to fit into a frame.
+MAX_IDS = 20_000
 
 # When another node owes the answers of so much, further puts wait, and so do those who publish.
 CONGESTED_BYTES = 8 * 1024 * 1024
@@ -39,8 +42,9 @@ CONGESTED_BYTES = 8 * 1024 * 1024
 # Direct replies, which nobody answers, are dropped while another node leaves so much unread.
 UNREAD_BYTES = 8 * 1024 * 1024
 
-RETRY_S = 0.5
-"""After so long a read is tried again whose node could not be reached, if nothing has changed before."""
+# If only the link broke its node is asked again after this, and later the next times: a request that breaks the link
+# whenever it is made must not keep it from others.
+BROKEN_LINK = Backoff(first_s=0.02, max_s=RETRY_S, jitter_ratio=0.0)
 
 CLAIM_LIMIT_S = 10.0
 """A queue whose name another node has claimed must be there by then."""
@@ -50,6 +54,8 @@ UNAWARE_S = 0.1
 
 # Outcomes of the parts of a put, from that which counts least.
 _BADNESS: Mapping[int, int] = {Outcome.NOT_FOUND: 0, Outcome.STORED: 1, Outcome.FULL: 2, Outcome.UNKNOWN: 3}
+
+T = TypeVar("T")
 
 PutDone = Callable[[int, int], None]
 """Called with the token of a put and its outcome."""
@@ -336,17 +342,18 @@ class _Hand:
 class Remotes:
     """All that this node does with queues of others."""
 
-    def __init__(self, broker: Broker, directory: Directory, peers: Peers, *, wait_s: float = 15.0) -> None:
+    def __init__(self, topology: Topology, peers: Peers, *, wait_s: float = 15.0) -> None:
         """For `wait_s` something waits whose queue has no owner that can be reached."""
-        self.broker = broker
-        self.directory = directory
+        self.topology = topology
+        self.broker = topology.broker
+        self.directory = topology.directory
         self.peers = peers
         self.catch_up: Callable[[], Awaitable[None]] = _nothing_to_catch_up
         """Returns when this node knows all that others had changed before."""
         self.claim: Callable[[str, str], Awaitable[int]] = self._claim_unasked
         """Claims a name, by virtual host and name; returns the id of the node that has it."""
         self._wait_s = wait_s
-        self._intake = Intake(broker)
+        self._intake = Intake(self.broker)
         self._singles: dict[Link, Singles] = {}
         self._last_put = 0
         self._parked: dict[int, deque[_Put]] = {}
@@ -619,47 +626,36 @@ class Remotes:
 
     # Consumers
 
-    def attach(
-        self,
-        remote: RemoteQueue,
-        receiver: Receiver,
-        *,
-        prefetch: float,
-        priority: int,
-        exclusive: bool,
-        keeps_none: bool,
-        shared: SharedWindow | None,
-        begun: Callable[[Consumer], None],
-        failed: Callable[[FlyballError], None],
-        selector: Selector | None = None,
-        prepare: Prepare | None = None,
-    ) -> None:
-        """Let the receiver be sent messages of a queue of another node.
-
-        `begun` is called with its consumer before the first message comes. `prepare` may change a message that did
-        not come through AMQP.
-        """
+    def attach(self, remote: RemoteQueue, subscriber: Subscriber, done: Done) -> None:
+        """Send a consumer messages of a queue of another node; `done` is called before the first one."""
         link = self.peers.link(remote.owner)
         if link is None:
-            failed(PeerLost(remote.owner, "is not there"))
+            done(PeerLost(remote.owner, "is not there"))
             return
         # Without acknowledgements a message is settled when it is sent to the client, and not before.
-        wanted = OPEN_WINDOW if keeps_none else prefetch
-        attachment = Attachment(self.broker, link, remote, receiver, wanted, shared, prepare)
+        wanted = OPEN_WINDOW if subscriber.no_ack else subscriber.prefetch
+        attachment = Attachment(self.broker, link, remote, subscriber, wanted)
 
         def answered(frame: wire.Frame | None) -> None:
             if isinstance(frame, wire.Consuming):
-                attachment.begin(keeps_none=keeps_none, begun=begun)
+                attachment.begin(done)
                 return
             link.consumers.pop(attachment.number, None)
             if isinstance(frame, wire.Failure):
-                failed(raised_elsewhere(frame.kind, frame.text))
+                done(raised_elsewhere(frame.kind, frame.text))
             else:
-                failed(PeerLost(remote.owner, "was lost before it answered"))
+                done(PeerLost(remote.owner, "was lost before it answered"))
 
         def encode(number: int) -> bytes:
             return wire.encode_consume(
-                wire.Consume(number, remote.queue.id, attachment.window, priority, exclusive, selector)
+                wire.Consume(
+                    number,
+                    remote.queue.id,
+                    attachment.window,
+                    subscriber.priority,
+                    subscriber.exclusive,
+                    subscriber.selector,
+                )
             )
 
         attachment.number = link.ask(encode, answered)
@@ -667,32 +663,24 @@ class Remotes:
 
     # Single messages
 
-    def get(
-        self,
-        remote: RemoteQueue,
-        done: Callable[[Message | None, int, FlyballError | None], None],
-        prepare: Prepare | None = None,
-    ) -> None:
-        """Take one message out of a queue; `done` is called with it and how many more are ready.
-
-        It is settled, given back or buried as one of a local queue.
-        """
+    def get(self, remote: RemoteQueue, done: Answer[Got]) -> None:
+        """Take one message out of a queue. It is settled, requeued or dead-lettered as one of a local queue."""
         link = self.peers.link(remote.owner)
         if link is None:
-            done(None, 0, PeerLost(remote.owner, "is not there"))
+            done(Got(), PeerLost(remote.owner, "is not there"))
             return
 
         def answered(frame: wire.Frame | None) -> None:
             if isinstance(frame, wire.Got):
                 message: Message | None = None
                 if frame.message is not None:
-                    message = self._single(link).take_in(self.broker, frame.message, prepare)
-                done(message, frame.ready, None)
+                    message = self._single(link).take_in(self.broker, frame.message, remote.queue.name)
+                done(Got(message, frame.ready), None)
             elif isinstance(frame, wire.Failure):
-                done(None, 0, raised_elsewhere(frame.kind, frame.text))
+                done(Got(), raised_elsewhere(frame.kind, frame.text))
             else:
                 self._forget_singles(link)
-                done(None, 0, PeerLost(remote.owner, "was lost before it answered"))
+                done(Got(), PeerLost(remote.owner, "was lost before it answered"))
 
         link.ask(lambda number: wire.encode_get(number, remote.queue.id), answered)
 
@@ -724,24 +712,43 @@ class Remotes:
 
     # Requests
 
-    async def counts(self, queue_id: int) -> tuple[int, int]:
-        """Return how many messages are ready and how many consumers there are; the queue expires later."""
-        ready, consumers = await self._ask("queue.counts", queue_id)
-        return ready, consumers
+    async def counts(self, remote: RemoteQueue) -> Counts:
+        """Return what the queue holds; it expires later."""
+        return Counts(*await self._ask(remote, "queue.counts"))
 
-    async def purge(self, queue_id: int) -> int:
+    async def purge(self, remote: RemoteQueue) -> int:
         """Remove all ready messages and return how many there were."""
-        count: int = await self._ask("queue.purge", queue_id)
+        count: int = await self._ask(remote, "queue.purge")
         return count
 
-    async def delete(self, queue_id: int, *, if_unused: bool, if_empty: bool) -> int:
-        """Delete the queue and return how many messages were ready."""
-        count: int = await self._ask("queue.delete", queue_id, if_unused=if_unused, if_empty=if_empty)
+    async def delete(self, remote: RemoteQueue, *, if_unused: bool, if_empty: bool) -> int:
+        """Delete the queue and return how many messages were ready. By then this node has forgotten it."""
+        count: int = await self._ask(remote, "queue.delete", if_unused=if_unused, if_empty=if_empty)
+        await self.catch_up()
         return count
 
-    async def delete_empty(self, queue_id: int) -> None:
-        """Delete the queue if it holds no message, not even a leased one. Raises QueueNotEmpty."""
-        await self._ask("queue.delete_empty", queue_id)
+    async def delete_empty(self, remote: RemoteQueue) -> None:
+        """Delete the queue if it holds no message, not even an unacked one. By then this node has forgotten it."""
+        await self._ask(remote, "queue.delete_empty")
+        await self.catch_up()
+
+    async def browse(self, remote: RemoteQueue, after_id: int, limit: int) -> list[Message]:
+        """Return some of the ready messages with a larger id, oldest first; none if there are no more."""
+        return await self.peers.list_messages(remote.owner, remote.queue.id, after_id, limit, self._wait_s)
+
+    async def list_ids(self, remote: RemoteQueue, after_id: int, limit: int) -> list[int]:
+        """Return the ids of such messages, when all of these are durable."""
+        ids: list[int] = await self._ask(remote, "queue.ids", after_id=after_id, limit=min(limit, MAX_IDS))
+        return ids
+
+    async def remove_oldest(self, remote: RemoteQueue, up_to_id: int, limit: int) -> int:
+        """Remove the oldest messages up to an id, so many at the most, and return how many there were."""
+        count: int = await self._ask(remote, "queue.remove_oldest", up_to_id=up_to_id, limit=limit)
+        return count
+
+    async def _ask(self, remote: RemoteQueue, command: str, **arguments: object) -> Any:
+        asked = {"queue_id": remote.queue.id, **arguments}
+        return await self.peers.request(remote.owner, command, asked, self._wait_s)
 
     async def ask_owners(
         self, command: str, arguments: Mapping[str, Any], time_limit_s: float
@@ -759,49 +766,36 @@ class Remotes:
         await asyncio.gather(*[ask(owner) for owner in {remote.owner for remote in self.directory.all()}])
         return answers, errors
 
-    async def list_messages(self, queue_id: int, after_id: int, limit: int) -> list[Message]:
-        """Return some of the ready messages with a larger id, oldest first; none if there are no more."""
-        return await self._at_owner(
-            queue_id, lambda owner, left_s: self.peers.list_messages(owner, queue_id, after_id, limit, left_s)
-        )
+    async def at_owner(
+        self,
+        queue: Queue,
+        there: Callable[[RemoteQueue], Awaitable[T]],
+        here: Callable[[LocalQueue], Awaitable[T]],
+    ) -> T:
+        """Carry out an operation wherever a queue is served; retry while it moves or its node cannot be reached.
 
-    async def list_ids(self, queue_id: int, after_id: int, limit: int) -> list[int]:
-        """Return the ids of the messages that `list_messages` would return, when all of these are durable."""
-        ids: list[int] = await self._ask("queue.ids", queue_id, after_id=after_id, limit=limit)
-        return ids
-
-    async def remove_oldest(self, queue_id: int, up_to_id: int, limit: int) -> int:
-        """Remove the oldest messages up to an id, so many at the most, and return how many there were."""
-        count: int = await self._ask("queue.remove_oldest", queue_id, up_to_id=up_to_id, limit=limit)
-        return count
-
-    async def _ask(self, command: str, queue_id: int, **arguments: object) -> Any:
-        return await self._at_owner(
-            queue_id,
-            lambda owner, left_s: self.peers.request(owner, command, {"queue_id": queue_id, **arguments}, left_s),
-        )
-
-    async def _at_owner(self, queue_id: int, ask: Callable[[int, float], Awaitable[T]]) -> T:
-        """Ask the owner of a queue, whoever that is. Raises QueueNotFound, PeerLost and what the owner met.
-
-        `ask` is called with the owner and how long it may take.
+        Raises QueueNotFound, PeerLost and what the operation raises.
         """
         deadline_s = asyncio.get_running_loop().time() + self._wait_s
+        retries = Retries(BROKEN_LINK)
         while True:
-            remote = self.directory.get(queue_id)
+            working = self.broker.engine.find_working(queue.id)
+            if working is not None:
+                return await here(LocalQueue(self.topology, working))
+            remote = self.directory.get(queue.id)
             if remote is None:
-                raise QueueNotFound(queue_id)
-            left_s = deadline_s - asyncio.get_running_loop().time()
+                raise QueueNotFound(queue.name, queue.vhost)
             try:
-                return await ask(remote.owner, max(left_s, 0.1))
-            except QueueNotFound:
-                if left_s <= 0:
-                    raise
+                return await there(remote)
+            except QueueNotFound as error:
+                if asyncio.get_running_loop().time() >= deadline_s:
+                    raise QueueNotFound(queue.name, queue.vhost) from error
                 await self.until_known(remote)
-            except PeerLost:
+            except PeerLost as error:
                 if asyncio.get_running_loop().time() >= deadline_s:
                     raise
-                await self.news(min(left_s, 0.5))
+                broken_s = retries.next_delay_s()
+                await self.news(broken_s if self.peers.can_reach(error.node_id) else RETRY_S)
 
     async def until_known(self, denied: RemoteQueue) -> None:
         """Wait a moment until a queue that its owner does not know, as it says, is told to be gone or another's.

@@ -6,11 +6,13 @@ They hold what was delivered over a link and is not settled. How a queue is foun
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
-from flyball.broker.core.broker import Broker, Receiver, drop_bodies
+from flyball.broker.core.broker import Broker, drop_bodies
 from flyball.broker.core.directory import RemoteQueue
-from flyball.broker.engine.consumer import Consumer, SharedWindow
+from flyball.broker.core.pending import Done
+from flyball.broker.core.presentation import present
+from flyball.broker.core.queues import Subscriber
+from flyball.broker.engine.consumer import Consumer
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.peering.link.contents import message_of
 from flyball.broker.peering.link.peers import Link
@@ -26,9 +28,6 @@ SHADOW_BYTES = 4 * 1024 * 1024
 
 PAUSE_S = 0.02
 """So often it is looked whether an owner that was asked to pause may go on."""
-
-Prepare = Callable[[Message], None]
-"""Changes a message of another protocol before it is made a local one."""
 
 
 class Attachment:
@@ -46,9 +45,7 @@ class Attachment:
         "_is_void",
         "_last_id",
         "_link",
-        "_prepare",
-        "_receiver",
-        "_shared",
+        "_subscriber",
         "consumer",
         "number",
         "prefetch",
@@ -61,16 +58,12 @@ class Attachment:
         broker: Broker,
         link: Link,
         remote: RemoteQueue,
-        receiver: Receiver,
+        subscriber: Subscriber,
         prefetch: float,
-        shared: SharedWindow | None,
-        prepare: Prepare | None,
     ) -> None:
         self._broker = broker
         self._link = link
-        self._receiver = receiver
-        self._shared = shared
-        self._prepare = prepare
+        self._subscriber = subscriber
         self._is_cancelled = False
         self._is_paused = False
         self._is_void = False
@@ -84,26 +77,31 @@ class Attachment:
     @property
     def window(self) -> float:
         """How many messages the owner may have out here."""
-        shared = self._shared.limit if self._shared is not None else 0
+        shared = 0 if self._subscriber.no_ack else self._subscriber.window.limit
         return min(self.prefetch, shared) if shared else self.prefetch
 
-    def begin(self, *, keeps_none: bool, begun: Callable[[Consumer], None]) -> None:
+    def begin(self, done: Done) -> None:
         """The owner has agreed: what it sends goes into a shadow."""
+        subscriber = self._subscriber
         queue = self.remote.queue
         self.working = self._broker.engine.create_shadow(queue.name, queue.vhost, self)
 
         def started(consumer: Consumer) -> None:
             self.consumer = consumer
-            begun(consumer)
+            if subscriber.is_over:
+                self._broker.cancel(consumer)
+            else:
+                subscriber.started(consumer, queue)
+            done(None)
 
         self._broker.consume(
             self.working.queue.id,
             Selector(),
             UNLIMITED,
-            self._receiver,
+            subscriber,
             started,
-            keeps_none=keeps_none,
-            shared=self._shared,
+            keeps_none=subscriber.no_ack,
+            shared=None if subscriber.no_ack else subscriber.window,
         )
 
     # From the owner
@@ -114,7 +112,7 @@ class Attachment:
         except Exception as error:
             # Nothing here has the message: it goes back, and only the client ends that it was for.
             self._link.settle(self.number, Settlement.RETURN, frame.message_id)
-            self._receiver.crash(error)
+            self._subscriber.crash(error)
 
     def _accept(self, frame: wire.Deliver) -> None:
         working = self.working
@@ -122,7 +120,7 @@ class Attachment:
             self._link.settle(self.number, Settlement.RETURN, frame.message_id)
             return
         self._last_id += 1
-        message = _arrived(frame, self._last_id, working, self._prepare)
+        message = _arrived(frame, self._last_id, working, working.queue.name)
         message.receipt = (self._acknowledged, frame.message_id)
         self._broker.accept(working, message)
         if not self._is_paused and len(working) and working.ready_bytes > SHADOW_BYTES:
@@ -149,7 +147,7 @@ class Attachment:
         if ending is Ending.FAILED and not self._is_cancelled:
             # As if the defect were this node's: to ask for the messages again would only repeat it.
             self._is_cancelled = True
-            self._receiver.crash(ClusterError(f"node {self.remote.owner} cannot serve a consumer"))
+            self._subscriber.crash(ClusterError(f"node {self.remote.owner} cannot serve a consumer"))
         self._end(is_deleted=ending is Ending.DELETED)
 
     def lost(self) -> None:
@@ -165,9 +163,9 @@ class Attachment:
             return
         self._is_cancelled = True
         if is_deleted:
-            self._receiver.queue_deleted(consumer)
+            self._subscriber.queue_deleted(consumer)
         else:
-            self._receiver.queue_moved(consumer)
+            self._subscriber.queue_moved(consumer)
 
     # From the consumer
 
@@ -229,9 +227,9 @@ class Singles:
         self._last_id = 0
         self.working = broker.engine.create_shadow("", "", self)
 
-    def take_in(self, broker: Broker, found: wire.Deliver, prepare: Prepare | None) -> Message:
+    def take_in(self, broker: Broker, found: wire.Deliver, queue_name: str) -> Message:
         self._last_id += 1
-        message = _arrived(found, self._last_id, self.working, prepare)
+        message = _arrived(found, self._last_id, self.working, queue_name)
         message.receipt = (self._acknowledged, found.message_id)
         broker.engine.hold(self.working, message)
         return message
@@ -256,12 +254,13 @@ class Singles:
         """It has no consumer."""
 
 
-def _arrived(frame: wire.Deliver, message_id: int, shadow: WorkingQueue, prepare: Prepare | None) -> Message:
+def _arrived(frame: wire.Deliver, message_id: int, shadow: WorkingQueue, queue_name: str) -> Message:
     """Return what came from another node as a message of a shadow, which no store keeps."""
     message = message_of(frame, message_id, shadow.queue.id)
     # Its owner sees to it that it expires.
     message.expires_us = None
-    if prepare is not None and not message.origin:
-        prepare(message)
+    if not message.origin:
+        # A message of another protocol, while it is known whether it is persistent.
+        message.origin, message.properties = present(message, queue_name)
     message.persistent = False
     return message

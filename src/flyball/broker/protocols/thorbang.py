@@ -18,6 +18,7 @@ from flyball.broker.core.broker import is_text
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.pending import Together
 from flyball.broker.core.placement import Role
+from flyball.broker.core.queues import QueueHandle
 from flyball.broker.transport.connection import Hub, RequestConnection, result_of
 from flyball.broker.wire import thorbang as wire
 from flyball.broker.wire.link import Content, Outcome
@@ -169,6 +170,11 @@ class ThorBangSession(RequestConnection):
         """Whether it is a queue of this node. The protocol has no passwords: it leads to the default virtual host."""
         working = self.broker.engine.find_working(queue_id)
         return working is not None and queue_id > 0 and working.queue.vhost == DEFAULT_VHOST
+
+    def queue(self, queue_id: int) -> QueueHandle | None:
+        """Return a queue of the default virtual host, on whichever node."""
+        found = self.hub.queues.get(queue_id)
+        return None if found is None or queue_id <= 0 or found.queue.vhost != DEFAULT_VHOST else found
 
     def elsewhere(self, queue_id: int) -> RemoteQueue | None:
         """Return the queue if another node serves it."""
@@ -378,26 +384,20 @@ def create_client(session: ThorBangSession, parsed: wire.CreateClient, request: 
 def remove_queue(session: ThorBangSession, parsed: wire.RemoveQueue, request: ThorBangRequest) -> None:
     request.kind = Kind.DELETE_QUEUE
     request.queue_id = parsed.queue_id
-    if session.serves(parsed.queue_id):
-        session.broker.delete_queue(parsed.queue_id, lambda error: session.answer(request, error), only_empty=True)
-    elif session.elsewhere(parsed.queue_id) is not None:
+    queue = session.queue(parsed.queue_id)
+
+    def removed(error: FlyballError | None) -> None:
+        session.answer(request, None if isinstance(error, QueueNotFound) else error)
+        session.release()
+
+    if queue is None:
+        session.reply(request, wire.OK)
+    else:
         session.hold()
-        session.hub.spawn(_remove_elsewhere(session, parsed.queue_id, request), session)
-    else:
-        session.reply(request, wire.OK)
-
-
-async def _remove_elsewhere(session: ThorBangSession, queue_id: int, request: ThorBangRequest) -> None:
-    company = session.hub.company
-    try:
-        with contextlib.suppress(QueueNotFound):
-            await company.delete_empty(queue_id)
-        await company.catch_up()
-    except FlyballError as error:
-        session.refuse(request, error)
-    else:
-        session.reply(request, wire.OK)
-    session.release()
+        try:
+            queue.delete_empty(removed)
+        except FlyballError as error:
+            removed(error)
 
 
 def remove_client(session: ThorBangSession, parsed: wire.RemoveClient, request: ThorBangRequest) -> None:

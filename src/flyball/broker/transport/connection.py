@@ -20,7 +20,6 @@ from flyball.broker.core import clock
 from flyball.broker.core.authority import Authority
 from flyball.broker.core.broker import Broker
 from flyball.broker.core.company import Company
-from flyball.broker.core.directory import Directory
 from flyball.broker.core.loops import Loops
 from flyball.broker.core.memory import CHARGE_READ_BYTES, CHARGE_STEP_BYTES, CONNECTION_BYTES
 from flyball.broker.core.occupancy import Occupancy
@@ -93,7 +92,8 @@ class Hub:
         self.broker = broker
         self.authority = authority
         self.topics = topics
-        self.directory = Directory()
+        self.queues = topics.queues
+        self.directory = self.queues.topology.directory
         """The queues that other nodes serve."""
         self.company = Company()
         """What can be asked of those nodes."""

@@ -13,10 +13,11 @@ import uvloop
 
 from flyball.broker.core.authority import Authority
 from flyball.broker.core.broker import Broker
-from flyball.broker.core.company import Company
 from flyball.broker.core.definitions import Definitions
+from flyball.broker.core.queues import Queues
 from flyball.broker.core.topics import Topics
 from flyball.broker.core.topology import Topology
+from flyball.broker.peering.domain import Domain
 from flyball.broker.peering.link import LinkSession, Peers
 from flyball.broker.peering.link.ownership import Ownership
 from flyball.broker.peering.remote import Remotes
@@ -43,8 +44,9 @@ class DomainNode:
         self.directory = topology.directory
         self.peers = Peers(hub, node_id, 1, SECRET)
         self.peers.commands.update(Ownership(topology).commands)
-        self.remotes = Remotes(broker, self.directory, self.peers, wait_s=2.0)
-        self.afar = context.afar = Afar(context, self.remotes, hub)
+        self.remotes = Remotes(topology, self.peers, wait_s=2.0)
+        context.queues.peering = Domain(self.remotes)
+        self.afar = context.afar = Afar(context, self.remotes)
         self.servers: list[asyncio.Server] = []
         self.addresses: dict[str, str] = {}
         self.is_dead = False
@@ -112,7 +114,6 @@ class HandMadeDomain:
 
         node.remotes.catch_up = catch_up
         node.remotes.claim = claim
-        node.hub.topics.company = Company(catch_up=catch_up, settle_name=node.remotes.settle_name)
         for other in self.nodes:
             other.peers.update(each.record for each in self.nodes)
 
@@ -187,8 +188,10 @@ async def _node(node_id: int, tasks: asyncio.TaskGroup, stack: contextlib.AsyncE
     authority = Authority(broker.journal, snapshot.definitions, loopback_users=("guest",))
     await authority.start()
     topology = Topology(broker, authority, snapshot.definitions)
+    queues = Queues(topology)
+    broker.in_company = True
     context = AmqpContext(
-        topology,
+        queues,
         AmqpSettings(
             channel_max=100,
             frame_max_bytes=131072,
@@ -198,7 +201,7 @@ async def _node(node_id: int, tasks: asyncio.TaskGroup, stack: contextlib.AsyncE
             memory_bytes=1 << 30,
         ),
     )
-    hub = Hub(broker, authority, Topics(topology, Definitions(broker.journal, ("topic",), ())), None, 1000, tasks)
+    hub = Hub(broker, authority, Topics(queues, Definitions(broker.journal, ("topic",), ())), None, 1000, tasks)
 
     async def stop() -> None:
         await broker.journal.stop()

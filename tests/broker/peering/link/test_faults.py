@@ -12,10 +12,11 @@ from aio_pika.abc import AbstractQueue
 
 from flyball.broker.core.broker import Broker
 from flyball.broker.core.dead_lettering import DeadLettering
+from flyball.broker.core.queues import RETRY_S
 from flyball.broker.core.topology import Topology
 from flyball.broker.peering.link.session import LinkSession
 from flyball.broker.peering.shadows import Attachment
-from flyball.broker.protocols.amqp.afar import RETRY_S
+from flyball.broker.protocols.amqp.consuming import AmqpConsumer
 from flyball.broker.wire import link as wire
 from flyball.errors import FlyballError, PeerLost, QueueNotFound
 from flyball.model import Message, Selector
@@ -282,7 +283,7 @@ async def test_link_that_ends_gives_back_all_messages_though_a_consumer_meets_a_
         original(self, consumer)
 
     monkeypatch.setattr(Broker, "cancel", cancel)
-    monkeypatch.setattr(two.first.afar, "follow", lambda consumer: None)
+    monkeypatch.setattr(AmqpConsumer, "queue_moved", lambda self, consumer: None)
     session.abort()
     assert failed
     assert (len(two.working), len(two.working.out)) == (3, 0)
@@ -309,7 +310,7 @@ async def test_lost_node_is_asked_again_after_longer_and_longer_waits(
     monkeypatch.setattr(two.first.remotes, "news", news)
     monkeypatch.setattr(two.first.remotes, "until_known", until_known)
     with pytest.raises(QueueNotFound):
-        await two.first.afar._at_owner(two.working.queue, attempt)
+        await two.first.remotes.at_owner(two.working.queue, attempt, attempt)
     assert waits == sorted(waits)
     assert waits[0] < 0.1
     assert waits[-5:] == [RETRY_S] * 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import aio_pika
@@ -316,14 +317,8 @@ async def test_request_that_cannot_be_encoded_leaves_nothing_behind(two: Two) ->
     with pytest.raises(struct.error):
         two.first.remotes.attach(
             remote,
-            two,  # type: ignore[arg-type]
-            prefetch=1,
-            priority=2**63,
-            exclusive=False,
-            keeps_none=False,
-            shared=None,
-            begun=lambda consumer: None,
-            failed=lambda error: None,
+            SimpleNamespace(prefetch=1, priority=2**63, exclusive=False, no_ack=True, selector=None),
+            lambda error: None,
         )
     assert (link._answers, link.consumers) == ({}, {})
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+from functools import partial
 from typing import Any
 
 import aio_pika
 import aiormq
 import pytest
 
+from flyball.broker.core.pending import outcome
+from flyball.broker.core.queues import LocalQueue
 from flyball.broker.peering import remote as remote_module
 from flyball.broker.peering import shadows
 from flyball.broker.peering.link import session as link_session
@@ -504,13 +507,10 @@ def test_a_consumer_moves_between_members_without_its_client_noticing(route: tup
             kept, settled = await inbox.take(2)
             await settled.ack()
             consumer = amqp_consumer(made.nodes[0])
-            afar = made.nodes[0].afar
             where = members[target.id]
-            goal = where if target is made.nodes[0] else made.nodes[0].directory.get(where.queue.id)
-            assert goal is not None
             # The acknowledgement has arrived.
             await until(lambda: len(consumer.engine_consumer.leases) == 1)
-            assert await afar.move(consumer, goal, time_limit_s=0.05)
+            assert await consumer.move(where.queue, time_limit_s=0.05)
             assert consumer.queue.id == where.queue.id
             # What was not settled in time is somebody else's; to settle it has no effect, and does no harm.
             await kept.ack()
@@ -538,7 +538,7 @@ async def test_a_consumer_moves_as_soon_as_all_is_settled(two: Two) -> None:
     await two.publish(b"1")
     (message,) = await inbox.take(1)
     here = await _member_of(two, two.first)
-    moving = asyncio.ensure_future(two.first.afar.move(amqp_consumer(two.first), here, time_limit_s=1000.0))
+    moving = asyncio.ensure_future(amqp_consumer(two.first).move(here.queue, time_limit_s=1000.0))
     await until(lambda: bool(two.second.peers.sessions))
     assert not moving.done()
     await message.ack()
@@ -568,7 +568,7 @@ async def test_a_consumer_whose_client_has_gone_does_not_begin_when_its_queue_co
     here = await _member_of(two, two.first)
     consumer = amqp_consumer(two.first)
     consumer.channel.is_closing = True
-    await two.first.afar._attach(consumer, here, lambda: None, is_new=True)
+    await outcome(partial(LocalQueue(two.first.topology, here).consume, consumer))
     assert not here.consumers
 
 

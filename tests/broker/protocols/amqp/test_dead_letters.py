@@ -18,6 +18,7 @@ from flyball.broker.core import dead_lettering
 from flyball.broker.core.authority import Authority
 from flyball.broker.core.broker import Broker
 from flyball.broker.core.pending import outcome
+from flyball.broker.core.queues import Queues
 from flyball.broker.core.topology import Topology
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.protocols.amqp import AmqpContext, AmqpSettings
@@ -80,7 +81,7 @@ async def running(store: MemoryStore | None = None) -> AsyncIterator[tuple[Broke
         # Not started: that makes a user, whose password takes longer than everything else here.
         authority = Authority(broker.journal, snapshot.definitions, loopback_users=())
         topology = Topology(broker, authority, snapshot.definitions)
-        context = AmqpContext(topology, AmqpSettings(100, 131072, 0, 1 << 20, 1800.0, 1 << 30))
+        context = AmqpContext(Queues(topology), AmqpSettings(100, 131072, 0, 1 << 20, 1800.0, 1 << 30))
         yield broker, topology, context
         await broker.journal.stop()
         await broker.stop()

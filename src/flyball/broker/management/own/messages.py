@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 import pyarrow as pa
 from starlette.responses import Response, StreamingResponse
 
-from flyball.broker.core import browsing
-from flyball.broker.core.directory import RemoteQueue
-from flyball.broker.core.pending import TakeDone
+from flyball.broker.core.pending import result
 from flyball.broker.core.presentation import own_properties
+from flyball.broker.core.queues import QueueHandle
 from flyball.broker.engine.access import Action
-from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.management.api import fields
 from flyball.broker.management.api.answers import HEADERS, answer, json_text
 from flyball.broker.management.api.context import ApiContext, ApiRoute, Call, Right
 from flyball.broker.management.api.inside import has_queue
 from flyball.broker.protocols.amqp.consuming import selector_in
-from flyball.errors import NotPermitted, QueueLocked, QueueNotFound
+from flyball.errors import NotPermitted, QueueNotFound
 from flyball.model import Message, Selector
 
 # Messages and bytes that are read, encoded and sent in one go; a message may be larger.
@@ -31,8 +30,6 @@ PAGE_MESSAGES = 500
 PAGE_BYTES = 512 * 1024
 
 MAX_IDS = 100_000
-# The same over a link: they have to fit into a frame.
-MAX_REMOTE_IDS = 20_000
 
 REMOVED_AT_ONCE = 10_000
 
@@ -154,12 +151,9 @@ MAX_ID = 2**63 - 1
 class _Queue:
     """A queue on whichever node, for a user who may read it."""
 
-    def __init__(self, call: Call, vhost: str, name: str, queue_id: int) -> None:
-        self.name = name
-        self._vhost = vhost
-        self._queue_id = queue_id
-        self._broker = call.node.hub.broker
-        self._remotes = call.node.remotes
+    def __init__(self, queue: QueueHandle) -> None:
+        self._queue = queue
+        self.name = queue.queue.name
 
     @classmethod
     async def of(cls, call: Call) -> _Queue:
@@ -171,27 +165,17 @@ class _Queue:
             )
         if not await has_queue(call.node, vhost, name):
             raise QueueNotFound(name, vhost)
-        topology = call.node.topology
-        found: WorkingQueue | RemoteQueue | None = topology.engine.find_queue(name, vhost)
-        if found is None:
-            found = topology.directory.find(vhost, name)
-        if found is None:
+        queue = call.node.hub.queues.find(vhost, name)
+        if queue is None:
             raise QueueNotFound(name, vhost)
-        if found.queue.exclusive:
-            raise QueueLocked(name, vhost)
-        return cls(call, vhost, name, found.queue.id)
-
-    @property
-    def _is_here(self) -> bool:
-        return self._broker.engine.has_queue(self._queue_id)
+        queue.check_access(None)
+        return cls(queue)
 
     async def page(self, after_id: int, limit: int) -> list[Message]:
         """Return some messages with a larger id, all of which are in memory; none if there are no more."""
         if not limit:
             return []
-        if not self._is_here:
-            return await self._remotes.list_messages(self._queue_id, after_id, limit)
-        found = await browsing.list_messages(self._broker, self._queue_id, after_id, limit)
+        found: list[Message] = await result(partial(self._queue.browse, after_id, limit))
         left_bytes = PAGE_BYTES
         for place, message in enumerate(found):
             left_bytes -= message.footprint_bytes
@@ -200,24 +184,13 @@ class _Queue:
         return found
 
     async def peek(self, selector: Selector | None) -> Message | None:
-        working = self._broker.engine.find_working(self._queue_id)
-        if working is not None:
-            return await browsing.peek(self._broker, self._queue_id, selector or working.traits.selector)
-
-        def read(done: TakeDone) -> None:
-            self._remotes.read(self._queue_id, selector or Selector(), done, removes=False)
-
-        return await browsing.result(read)
+        return await result(partial(self._queue.peek, selector))
 
     async def ids(self, after_id: int, limit: int) -> list[int]:
-        if self._is_here:
-            return await browsing.list_ids(self._broker, self._queue_id, after_id, limit)
-        return await self._remotes.list_ids(self._queue_id, after_id, min(limit, MAX_REMOTE_IDS))
+        return await result(partial(self._queue.list_ids, after_id, limit))
 
     async def remove(self, up_to_id: int) -> int:
-        if self._is_here:
-            return await browsing.remove_oldest(self._broker, self._queue_id, up_to_id, REMOVED_AT_ONCE)
-        return await self._remotes.remove_oldest(self._queue_id, up_to_id, REMOVED_AT_ONCE)
+        return await result(partial(self._queue.remove_oldest, up_to_id, REMOVED_AT_ONCE))
 
 
 def _json_lines(queue_name: str, messages: Sequence[Message]) -> bytes:

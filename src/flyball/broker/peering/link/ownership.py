@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
-from flyball.broker.core import browsing
-from flyball.broker.core.pending import outcome
+from flyball.broker.core.pending import outcome, result
 from flyball.broker.core.queue_report import queue_report
+from flyball.broker.core.queues import LocalQueue
 from flyball.broker.core.topology import Topology
 
 
@@ -32,36 +33,32 @@ class Ownership:
             "client.is_sender": self.is_sender,
         }
 
+    def _queue(self, queue_id: int) -> LocalQueue:
+        return LocalQueue(self._topology, self._engine.queue(queue_id))
+
     async def counts(self, queue_id: int) -> tuple[int, int]:
         """Return how many messages are ready and how many consumers there are; the queue expires later."""
-        working = self._engine.queue(queue_id)
-        self._topology.touch(working)
-        return len(working), len(working.consumers)
+        return await result(self._queue(queue_id).use)
 
     async def purge(self, queue_id: int) -> int:
         """Remove all ready messages and return how many there were."""
-        count = len(self._engine.queue(queue_id))
-        await outcome(lambda done: self._topology.broker.purge(queue_id, lambda removed, error: done(error)))
-        return count
+        return await result(self._queue(queue_id).purge)
 
     async def list_ids(self, queue_id: int, after_id: int, limit: int) -> list[int]:
         """Return the ids of ready messages with a larger id, oldest first, when all of these are durable."""
-        return await browsing.list_ids(self._topology.broker, queue_id, after_id, limit)
+        return await result(partial(self._queue(queue_id).list_ids, after_id, limit))
 
     async def remove_oldest(self, queue_id: int, up_to_id: int, limit: int) -> int:
         """Remove the oldest messages up to an id, so many at the most, and return how many there were."""
-        return await browsing.remove_oldest(self._topology.broker, queue_id, up_to_id, limit)
+        return await result(partial(self._queue(queue_id).remove_oldest, up_to_id, limit))
 
     async def delete(self, queue_id: int, if_unused: bool, if_empty: bool) -> int:
         """Delete the queue and return how many messages were ready."""
-        working = self._engine.queue(queue_id)
-        count = len(working)
-        await outcome(lambda done: self._topology.delete_queue(working, done, if_unused=if_unused, if_empty=if_empty))
-        return count
+        return await result(partial(self._queue(queue_id).delete, if_unused=if_unused, if_empty=if_empty))
 
     async def delete_empty(self, queue_id: int) -> None:
         """Delete the queue if it holds no message, not even a leased one."""
-        await outcome(lambda done: self._topology.broker.delete_queue(queue_id, done, only_empty=True))
+        await outcome(self._queue(queue_id).delete_empty)
 
     async def list_queues(self, queue_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
         """Tell what all queues of this node hold, or those of these ids that are its."""

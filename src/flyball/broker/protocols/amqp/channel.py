@@ -7,12 +7,14 @@ takes no further methods until then, so that answers keep the order of their que
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from flyball.broker.core.pending import Answer
+from flyball.broker.core.queues import Counts, Got, QueueHandle
 from flyball.broker.core.topology import check_queue_name
 from flyball.broker.engine.access import Action
-from flyball.broker.engine.queue import WorkingQueue
-from flyball.broker.engine.traits import described
+from flyball.broker.engine.traits import check_declaration, described
 from flyball.broker.protocols.amqp.consuming import (
     UNLIMITED,
     AmqpConsumer,
@@ -33,11 +35,13 @@ from flyball.broker.wire import amqp
 from flyball.broker.wire.amqp import Method, ReplyCode
 from flyball.broker.wire.link import Settlement
 from flyball.errors import FlyballError, InvalidArgument, QueueNotFound, ReservedName
-from flyball.model import Binding, Destination, Exchange, Message, Queue
+from flyball.model import Binding, Destination, Exchange, Queue
 
 if TYPE_CHECKING:
     from flyball.broker.protocols.amqp.session import AmqpSession
 
+
+T = TypeVar("T")
 
 # What one transaction may publish, with a copy for each queue, and settle: its commit is one batch, made in one turn
 # of the loop, and 50,000 steps take a third of a second. A rejected message may be dead-lettered, which takes ten
@@ -89,13 +93,7 @@ class Channel:
         handler = HANDLERS.get(type(method))
         if handler is None:
             raise refusal(ReplyCode.COMMAND_INVALID, "unimplemented method")
-        afar = self.session.context.afar
-        if afar is None or not afar.takes_over(self, method):
-            handler(self, method)
-
-    def handle_here(self, method: Method) -> None:
-        """Carry out a method with what this node has itself."""
-        HANDLERS[type(method)](self, method)
+        handler(self, method)
 
     @property
     def uncommitted_acks(self) -> int:
@@ -165,15 +163,51 @@ class Channel:
             raise refusal(ReplyCode.NOT_FOUND, "no previously declared queue")
         return self.last_queue
 
-    def queue(self, name: str) -> WorkingQueue:
-        """Return the queue of that name, if this connection may use it."""
-        return self.session.context.topology.queue(self.session.vhost, name, self.session)
+    def find_queue(
+        self, method: Method, name: str, act: Callable[[QueueHandle | None], None], declared: Queue | None = None
+    ) -> None:
+        """Act on the queue of a name. Peers may just have made one that is not known: they are asked first.
 
-    def check_queue(self, name: str) -> None:
-        """Raise QueueNotFound or QueueLocked unless there is a queue of that name, on whichever node, to be used."""
-        afar = self.session.context.afar
-        if afar is None or not afar.has_queue(self.session, name):
-            self.queue(name)
+        If it is to be `declared`, its name is claimed for this node.
+        """
+        session, queues = self.session, self.session.context.queues
+        found = queues.find(session.vhost, name, session.homes)
+        if found is not None or not queues.peering.is_clustered:
+            act(found)
+        else:
+            ids = (method.CLASS_ID, method.METHOD_ID)
+            session.wait_for(self.number, ids, self._look_for(name, act, declared))
+
+    async def _look_for(
+        self, name: str, act: Callable[[QueueHandle | None], None], declared: Queue | None
+    ) -> Callable[[], None]:
+        session, queues = self.session, self.session.context.queues
+        if declared is not None:
+            # What would be refused claims no name.
+            check_declaration(declared)
+        await queues.peering.catch_up()
+        if declared is not None and queues.locate(session.vhost, name, session.homes) is None:
+            await queues.peering.settle_name(session.vhost, name)
+
+        def go_on() -> None:
+            # A name that was claimed goes with its queue, which is made even if nobody waits for that any more.
+            if declared is not None or not self.is_closing:
+                act(queues.find(session.vhost, name, session.homes))
+            if session.is_gone:
+                session.context.topology.delete_owned(session)
+
+        return go_on
+
+    def use_queue(self, method: Method, name: str, act: Callable[[QueueHandle], None]) -> None:
+        """Act on the queue of a name, which this connection may use. Raises QueueNotFound, QueueLocked."""
+
+        def use(queue: QueueHandle | None) -> None:
+            if queue is None:
+                raise QueueNotFound(name, self.session.vhost)
+            queue.check_access(self.session)
+            act(queue)
+
+        self.find_queue(method, name, use)
 
     # Answers
 
@@ -209,6 +243,19 @@ class Channel:
 
         self.carry_out(method, answer, begin)
 
+    def ask(self, method: Method, operation: Callable[[Answer[T]], object], answer: Callable[[T], Method]) -> None:
+        """Do something that is answered with its result."""
+        results: list[T] = []
+
+        def begin(done: Callable[..., None]) -> None:
+            def answered(result: T, error: FlyballError | None) -> None:
+                results.append(result)
+                done(error)
+
+            operation(answered)
+
+        self.carry_out(method, lambda: answer(results[0]), begin)
+
     def carry_out(
         self, method: Method, answer: Callable[[], Method], operation: Callable[[Callable[..., None]], object]
     ) -> None:
@@ -224,7 +271,8 @@ class Channel:
             nonlocal is_done
             is_done = True
             if error is not None:
-                session.fail(self.number, reply_of(error, method.CLASS_ID, method.METHOD_ID))
+                if not (self.is_closing or session.is_gone):
+                    session.fail(self.number, reply_of(error, method.CLASS_ID, method.METHOD_ID))
             elif not self.is_closing and not getattr(method, "no_wait", False):
                 session.send(answer().encode())
             session.answered()
@@ -321,38 +369,68 @@ def _exchange_binding(channel: Channel, method: amqp.ExchangeBind | amqp.Exchang
 
 def queue_declare(channel: Channel, method: amqp.QueueDeclare) -> None:
     session = channel.session
-    topology = session.context.topology
     name = _stripped(method.queue)
-
-    def answer() -> Method:
-        working = topology.engine.find_queue(name, session.vhost)
-        ready, consumers = (0, 0) if working is None else (len(working), len(working.consumers))
-        return amqp.QueueDeclareOk(channel.number, name, ready, consumers)
-
     if name.startswith(REPLY_TO):
         _declare_reply_queue(channel, method, name)
-        return
-    if method.passive:
-        topology.touch(channel.queue(name))
-        channel.last_queue = name
-        channel.reply(answer(), unless=method.no_wait)
-        return
-    is_named_here = not name
-    if is_named_here:
+    elif method.passive:
+        channel.use_queue(method, name, lambda queue: _declare_known(channel, method, queue, queue.use))
+    elif name:
+        session.check(Action.CONFIGURE, name, f"queue '{name}'")
+        check_queue_name(name)
+        _declare(channel, method, declared_queue(session.vhost, name, method))
+    else:
         if method.arguments.get("x-queue-type") == "quorum":
             raise InvalidArgument("Cannot declare a server-named queue for type rabbit_quorum_queue")
         name = new_queue_name()
-    session.check(Action.CONFIGURE, name, f"queue '{name}'")
-    if not is_named_here:
-        check_queue_name(name)
-    existing = topology.engine.find_queue(name, session.vhost)
-    dead_letter_exchange = method.arguments.get("x-dead-letter-exchange")
-    if existing is None and isinstance(dead_letter_exchange, str):
-        session.check(Action.READ, name, f"queue '{name}'")
-        session.check(Action.WRITE, dead_letter_exchange, f"exchange '{dead_letter_exchange or 'amq.default'}'")
-    declared = declared_queue(session.vhost, name, method)
-    channel.change(method, answer, lambda done: topology.declare_queue(declared, session, done))
-    channel.last_queue = name
+        session.check(Action.CONFIGURE, name, f"queue '{name}'")
+        declared = declared_queue(session.vhost, name, method)
+        _check_dead_letter_exchange(channel, declared)
+        # No other node has that name: it need not be claimed.
+        _declare_new(channel, method, declared)
+
+
+def _declare(channel: Channel, method: amqp.QueueDeclare, declared: Queue) -> None:
+    """Declare a queue, wherever it is; a new one on this node."""
+    session = channel.session
+    if session.context.queues.locate(session.vhost, declared.name, session.homes) is None:
+        _check_dead_letter_exchange(channel, declared)
+
+    def act(queue: QueueHandle | None) -> None:
+        if queue is None:
+            _declare_new(channel, method, declared)
+        else:
+            _declare_known(channel, method, queue, partial(queue.declare, declared, session))
+
+    channel.find_queue(method, declared.name, act, declared)
+
+
+def _check_dead_letter_exchange(channel: Channel, declared: Queue) -> None:
+    """Raise NotPermitted unless the user may read the queue and write to its dead-letter exchange."""
+    exchange = declared.arguments.get("x-dead-letter-exchange")
+    if isinstance(exchange, str):
+        channel.session.check(Action.READ, declared.name, f"queue '{declared.name}'")
+        channel.session.check(Action.WRITE, exchange, f"exchange '{exchange or 'amq.default'}'")
+
+
+def _declare_new(channel: Channel, method: amqp.QueueDeclare, declared: Queue) -> None:
+    session = channel.session
+    topology = session.context.topology
+    channel.change(
+        method,
+        lambda: amqp.QueueDeclareOk(channel.number, declared.name, 0, 0),
+        lambda done: topology.declare_queue(declared, session, done),
+    )
+    channel.last_queue = declared.name
+
+
+def _declare_known(
+    channel: Channel, method: amqp.QueueDeclare, queue: QueueHandle, declare: Callable[[Answer[Counts]], None]
+) -> None:
+    def answer(counts: Counts) -> Method:
+        channel.last_queue = queue.queue.name
+        return amqp.QueueDeclareOk(channel.number, queue.queue.name, counts.ready, counts.consumers)
+
+    channel.ask(method, declare, answer)
 
 
 def declared_queue(vhost: str, name: str, method: amqp.QueueDeclare) -> Queue:
@@ -373,17 +451,27 @@ def queue_bind(channel: Channel, method: amqp.QueueBind) -> None:
     binding = _queue_binding(channel, method)
     topology = session.context.topology
     topology.router(session.vhost).get(binding.source)
-    channel.check_queue(binding.destination)
-    channel.change(method, lambda: amqp.QueueBindOk(channel.number), lambda done: topology.bind(binding, done))
+
+    def bind(queue: QueueHandle) -> None:
+        channel.change(method, lambda: amqp.QueueBindOk(channel.number), lambda done: topology.bind(binding, done))
+
+    channel.use_queue(method, binding.destination, bind)
 
 
 def queue_unbind(channel: Channel, method: amqp.QueueUnbind) -> None:
     binding = _queue_binding(channel, method)
     topology = channel.session.context.topology
+
+    def unbind(queue: QueueHandle | None = None) -> None:
+        channel.change(
+            method, lambda: amqp.QueueUnbindOk(channel.number), lambda done: topology.unbind(binding, done)
+        )
+
     if topology.router(binding.vhost).has_binding(binding):
+        channel.use_queue(method, binding.destination, unbind)
+    else:
         # What is not bound is no error, whosever queue it is.
-        channel.check_queue(binding.destination)
-    channel.change(method, lambda: amqp.QueueUnbindOk(channel.number), lambda done: topology.unbind(binding, done))
+        unbind()
 
 
 def _queue_binding(channel: Channel, method: amqp.QueueBind | amqp.QueueUnbind) -> Binding:
@@ -400,41 +488,49 @@ def _queue_binding(channel: Channel, method: amqp.QueueBind | amqp.QueueUnbind) 
 
 
 def queue_purge(channel: Channel, method: amqp.QueuePurge) -> None:
-    session = channel.session
     name = channel.queue_name(method.queue)
-    session.check(Action.READ, name, f"queue '{name}'")
-    working = channel.queue(name)
-    count = len(working)
-    channel.carry_out(
-        method,
-        lambda: amqp.QueuePurgeOk(channel.number, count),
-        lambda done: session.broker.purge(working.queue.id, lambda removed, error: done(error)),
-    )
+    channel.session.check(Action.READ, name, f"queue '{name}'")
+
+    def purge(queue: QueueHandle) -> None:
+        channel.ask(method, queue.purge, lambda count: amqp.QueuePurgeOk(channel.number, count))
+
+    channel.use_queue(method, name, purge)
 
 
 def queue_delete(channel: Channel, method: amqp.QueueDelete) -> None:
-    session = channel.session
     name = channel.queue_name(method.queue)
-    session.check(Action.CONFIGURE, name, f"queue '{name}'")
-    working = session.context.topology.engine.find_queue(name, session.vhost)
-    if working is None:
-        channel.reply(amqp.QueueDeleteOk(channel.number, 0), unless=method.no_wait)
-        return
-    channel.queue(name)
-    if working.traits.is_quorum and (method.if_unused or method.if_empty):
+    channel.session.check(Action.CONFIGURE, name, f"queue '{name}'")
+
+    def delete(queue: QueueHandle | None) -> None:
+        if queue is None:
+            channel.reply(amqp.QueueDeleteOk(channel.number, 0), unless=method.no_wait)
+        else:
+            _delete(channel, method, queue)
+
+    channel.find_queue(method, name, delete)
+
+
+def _delete(channel: Channel, method: amqp.QueueDelete, queue: QueueHandle) -> None:
+    queue.check_access(channel.session)
+    if queue.traits.is_quorum and (method.if_unused or method.if_empty):
         flag = "if-unused" if method.if_unused else "if-empty"
         raise refusal(
             ReplyCode.NOT_IMPLEMENTED,
-            f"cannot delete {described(name, session.vhost)}. queue.delete operations with {flag} flag set are not"
-            " supported by quorum queues",
+            f"cannot delete {described(queue.queue.name, queue.queue.vhost)}. queue.delete operations with {flag}"
+            " flag set are not supported by quorum queues",
         )
-    count = len(working)
-    topology = session.context.topology
-    channel.change(
-        method,
-        lambda: amqp.QueueDeleteOk(channel.number, count),
-        lambda done: topology.delete_queue(working, done, if_unused=method.if_unused, if_empty=method.if_empty),
-    )
+    deleted = 0
+
+    def begin(done: Callable[..., None]) -> None:
+        def answered(count: int, error: FlyballError | None) -> None:
+            nonlocal deleted
+            deleted = count
+            # While another node was asked for it somebody else may have deleted it.
+            done(None if isinstance(error, QueueNotFound) else error)
+
+        queue.delete(answered, if_unused=method.if_unused, if_empty=method.if_empty)
+
+    channel.change(method, lambda: amqp.QueueDeleteOk(channel.number, deleted), begin)
 
 
 # Consuming
@@ -465,29 +561,32 @@ def basic_consume(channel: Channel, method: amqp.BasicConsume) -> None:
         return
     name = channel.queue_name(method.queue)
     session.check(Action.READ, name, f"queue '{name}'")
-    working = channel.queue(name)
-    priority, prefetch = consumer_arguments(method.arguments, described(name, session.vhost))
-    selector = selector_in(method.arguments, described(name, session.vhost))
-    if working.traits.is_quorum and channel.deliveries.window.limit:
-        raise refusal(ReplyCode.NOT_IMPLEMENTED, f"{described(name, session.vhost)} does not support global qos")
+    channel.use_queue(method, name, lambda queue: _consume(channel, method, tag, queue))
 
-    def begun() -> None:
-        channel.reply(amqp.BasicConsumeOk(channel.number, tag), unless=method.no_wait)
 
-    topology = session.context.topology
-    topology.check_consumer(working, exclusive=method.exclusive)
-    consumer = channel.deliveries.consume(
-        working,
+def _consume(channel: Channel, method: amqp.BasicConsume, tag: str, queue: QueueHandle) -> None:
+    what = described(queue.queue.name, queue.queue.vhost)
+    deliveries = channel.deliveries
+    priority, prefetch = consumer_arguments(method.arguments, what)
+    selector = selector_in(method.arguments, what)
+    is_quorum = queue.traits.is_quorum
+    if is_quorum and deliveries.window.limit:
+        raise refusal(ReplyCode.NOT_IMPLEMENTED, f"{what} does not support global qos")
+    consumer = AmqpConsumer(
+        channel,
         tag,
+        queue.queue,
         no_ack=method.no_ack,
+        prefetch=deliveries.prefetch if prefetch is None else prefetch,
         priority=priority,
-        prefetch=prefetch,
         exclusive=method.exclusive,
+        counts_deliveries=is_quorum or method.arguments.get("x-delivery-count") is True,
         selector=selector,
         arguments=method.arguments,
-        begun=begun,
     )
-    topology.consumer_added(working, consumer, exclusive=method.exclusive)
+    channel.carry_out(
+        method, lambda: amqp.BasicConsumeOk(channel.number, tag), lambda done: queue.consume(consumer, done)
+    )
 
 
 def _changes_window(channel: Channel, method: amqp.BasicConsume, tag: str) -> bool:
@@ -530,36 +629,37 @@ def basic_cancel(channel: Channel, method: amqp.BasicCancel) -> None:
 
 
 def basic_get(channel: Channel, method: amqp.BasicGet) -> None:
-    session = channel.session
     name = channel.queue_name(method.queue)
-    session.check(Action.READ, name, f"queue '{name}'")
-    working = channel.queue(name)
+    channel.session.check(Action.READ, name, f"queue '{name}'")
+    channel.use_queue(method, name, lambda queue: _get(channel, method, queue))
+
+
+def _get(channel: Channel, method: amqp.BasicGet, queue: QueueHandle) -> None:
+    session = channel.session
     session.check_held_back()
-    session.context.topology.touch(working)
     is_done = False
     is_held = False
 
-    def found(message: Message | None, error: FlyballError | None) -> None:
+    def found(got: Got, error: FlyballError | None) -> None:
         nonlocal is_done
         is_done = True
-        if error is not None:
+        if channel.is_closing or session.is_gone:
+            if got.message is not None:
+                session.broker.bring_back(got.message)
+        elif error is not None:
             session.fail(channel.number, reply_of(error, method.CLASS_ID, method.METHOD_ID))
-        elif channel.is_closing or session.is_gone:
-            if message is not None:
-                session.broker.bring_back(message)
-        elif message is None:
-            session.broker.meters.get_empty += 1
+        elif got.message is None:
             session.send(amqp.BasicGetEmpty(channel.number).encode())
         else:
-            working.count_get(message, is_gone=method.no_ack)
+            is_counted = queue.traits.is_quorum
             channel.deliveries.hand_over(
-                name, len(working), message, counted=working.traits.is_quorum, no_ack=method.no_ack
+                queue.queue.name, got.ready, got.message, counted=is_counted, no_ack=method.no_ack
             )
         if is_held:
             session.in_flight -= 1
             session.release()
 
-    session.broker.take_out(working.queue.id, working.traits.selector, found)
+    queue.get(found, no_ack=method.no_ack)
     if not is_done:
         is_held = True
         session.in_flight += 1

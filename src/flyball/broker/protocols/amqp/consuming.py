@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import secrets
 from collections import deque
@@ -20,7 +21,6 @@ from flyball.broker.core.presentation import (
     with_delivery_count,
 )
 from flyball.broker.engine.consumer import SLOW_PEER, Consumer, SharedWindow
-from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.engine.routing.values import type_name
 from flyball.broker.protocols.amqp.replies import refusal
 from flyball.broker.wire.amqp import BasicCancel, ReplyCode, delivery_prefix, encode_delivery, encode_get_ok
@@ -76,6 +76,7 @@ class AmqpConsumer:
         "counts_deliveries",
         "engine_consumer",
         "exclusive",
+        "has_begun",
         "is_changing",
         "no_ack",
         "prefetch",
@@ -114,6 +115,8 @@ class AmqpConsumer:
         self.prefetch = prefetch
         self.priority = priority
         self.exclusive = exclusive
+        self.has_begun = False
+        """Whether its client knows of it."""
         self.is_changing = False
         """Whether it is on its way to another queue or node, and gets nothing meanwhile."""
         self.engine_consumer: Consumer | None = None
@@ -123,9 +126,27 @@ class AmqpConsumer:
         return self.queue.name
 
     @property
-    def is_running(self) -> bool:
-        """Whether its client still has it."""
-        return not self.channel.is_closing and self.channel.deliveries.consumers.get(self.tag) is self
+    def window(self) -> SharedWindow:
+        return self.channel.deliveries.window
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its client has cancelled it, or has gone."""
+        if self.channel.is_closing:
+            return True
+        return self.has_begun and self.channel.deliveries.consumers.get(self.tag) is not self
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether a queue sends it messages."""
+        return self.engine_consumer is not None and not self.engine_consumer.is_cancelled
+
+    def started(self, consumer: Consumer, queue: Queue) -> None:
+        """From now on it is sent what this consumer of the engine gets."""
+        self.engine_consumer = consumer
+        self.queue = queue
+        self.has_begun = True
+        self.channel.deliveries.started(self, consumer)
 
     def deliver(self, consumer: Consumer, message: Message) -> None:
         """Send a message; without acknowledgements it is dealt with at once."""
@@ -175,11 +196,39 @@ class AmqpConsumer:
 
     def queue_moved(self, consumer: Consumer) -> None:
         """Follow the queue to where it is served now."""
-        afar = self.channel.session.context.afar
-        if afar is None:
-            self.ended()
-        elif consumer is self.engine_consumer:
-            afar.follow(self)
+        if consumer is self.engine_consumer and not self.is_changing:
+            self.is_changing = True
+            self.channel.session.hub.spawn(self._follow())
+
+    async def _follow(self) -> None:
+        session = self.channel.session
+        try:
+            await session.context.queues.follow(self, session.homes)
+        finally:
+            self.is_changing = False
+
+    async def move(self, queue: Queue, time_limit_s: float = 5.0) -> bool:
+        """Go on with another queue, without the client noticing. False if that is not possible.
+
+        It gets nothing more from the old one. What is not acked within the time goes back there as redelivered, and
+        may be acked without an effect.
+        """
+        old = self.engine_consumer
+        if old is None or self.is_changing or self.is_over:
+            return False
+        self.is_changing = True
+        self._leave(old)
+        await self.channel.deliveries.settled(old, time_limit_s)
+        self.queue = queue
+        await self._follow()
+        return not self.is_over
+
+    def _leave(self, old: Consumer) -> None:
+        session = self.channel.session
+        session.broker.cancel(old)
+        working = session.broker.engine.find_working(old.queue_id)
+        if working is not None and working.original is None and not working.queue.auto_delete:
+            session.context.topology.consumer_gone(old.queue_id, self)
 
 
 class Deliveries:
@@ -190,7 +239,6 @@ class Deliveries:
         "_checks",
         "acknowledged",
         "consumers",
-        "is_afar",
         "last_tag",
         "leaving",
         "prefetch",
@@ -211,8 +259,6 @@ class Deliveries:
         self.prefetch: float = UNLIMITED
         """The window of each consumer that comes."""
         self.window = SharedWindow()
-        self.is_afar = False
-        """Whether something of what was delivered may have come from another node."""
         self.leaving: dict[int, Callable[[], None]] = {}
         """Whom to tell when one of the engine's consumers, by its id, holds nothing any more."""
         self._checks: deque[tuple[float, int]] = deque()
@@ -231,58 +277,9 @@ class Deliveries:
 
     # Consumers
 
-    def consume(
-        self,
-        working: WorkingQueue,
-        tag: str,
-        *,
-        no_ack: bool,
-        priority: int,
-        prefetch: float | None,
-        exclusive: bool,
-        selector: Selector | None,
-        arguments: Mapping[str, Any],
-        begun: Callable[[], None],
-    ) -> AmqpConsumer:
-        """Begin to send what the queue has; `begun` is called before the first message goes."""
-        consumer = AmqpConsumer(
-            self._channel,
-            tag,
-            working.queue,
-            no_ack=no_ack,
-            prefetch=self.prefetch if prefetch is None else prefetch,
-            priority=priority,
-            exclusive=exclusive,
-            counts_deliveries=working.traits.is_quorum or arguments.get("x-delivery-count") is True,
-            selector=selector,
-            arguments=arguments,
-        )
-        self.attach(consumer, working, begun)
-        return consumer
-
-    def attach(self, consumer: AmqpConsumer, working: WorkingQueue, begun: Callable[[], None]) -> None:
-        """Let a consumer, a new one or one that comes from elsewhere, be sent what a queue of this node has."""
-
-        def started(engine_consumer: Consumer) -> None:
-            self.started(consumer, engine_consumer, working.queue)
-            begun()
-
-        self._channel.session.broker.consume(
-            working.queue.id,
-            consumer.selector or working.traits.selector,
-            UNLIMITED if consumer.no_ack else consumer.prefetch,
-            consumer,
-            started,
-            keeps_none=consumer.no_ack,
-            priority=consumer.priority,
-            shared=None if consumer.no_ack else self.window,
-        )
-
-    def started(self, consumer: AmqpConsumer, engine_consumer: Consumer, queue: Queue) -> None:
+    def started(self, consumer: AmqpConsumer, engine_consumer: Consumer) -> None:
         """From now on the consumer is sent what this one of the engine's gets."""
-        consumer.engine_consumer = engine_consumer
         self._share_window(consumer)
-        consumer.queue = queue
         session = self._channel.session
         if consumer.tag not in self.consumers:
             # At once: thousands may come before the channels are measured.
@@ -332,16 +329,11 @@ class Deliveries:
         self.window.limit = limit
         for consumer in self.consumers.values():
             self._share_window(consumer)
-        if self.is_afar:
-            # Those on other nodes are told, too: they should not be sent more than the window has room for.
-            self._tell_windows()
-        self._feed_all()
-
-    def _tell_windows(self) -> None:
         broker = self._channel.session.broker
         for consumer in list(self.consumers.values()):
             if consumer.engine_consumer is not None and not consumer.no_ack:
-                broker.set_prefetch(consumer.engine_consumer, consumer.prefetch)
+                broker.shared_window_changed(consumer.engine_consumer, consumer.prefetch)
+        self._feed_all()
 
     def choke(self) -> None:
         """The peer does not read: nothing more for its consumers."""
@@ -481,6 +473,20 @@ class Deliveries:
         afar = self._channel.session.context.afar
         if afar is not None:
             afar.settled_in_vain()
+
+    async def settled(self, engine_consumer: Consumer, time_limit_s: float) -> None:
+        """Return when one of the engine's consumers holds nothing, or the time is up: then it is made void."""
+        if not engine_consumer.leases:
+            return
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.leaving[engine_consumer.id] = lambda: None if settled.done() else settled.set_result(None)
+        try:
+            async with asyncio.timeout(time_limit_s):
+                await settled
+        except TimeoutError:
+            self.void(engine_consumer)
+        finally:
+            self.leaving.pop(engine_consumer.id, None)
 
     def void(self, engine_consumer: Consumer) -> None:
         """Give back what one of the engine's consumers holds. The peer may settle it nevertheless, to no effect."""

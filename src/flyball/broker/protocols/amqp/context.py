@@ -13,7 +13,7 @@ import flyball
 from flyball.broker.core.dead_letters import DeadLetters
 from flyball.broker.core.flow import Flow
 from flyball.broker.core.intake import Intake
-from flyball.broker.core.topology import Topology
+from flyball.broker.core.queues import Queues
 from flyball.broker.wire.amqp import Value, delivery_prefix, encode_delivery
 
 if TYPE_CHECKING:
@@ -49,8 +49,9 @@ class AmqpSettings:
 class AmqpContext:
     """One for a node."""
 
-    def __init__(self, topology: Topology, settings: AmqpSettings) -> None:
-        self.topology = topology
+    def __init__(self, queues: Queues, settings: AmqpSettings) -> None:
+        topology = self.topology = queues.topology
+        self.queues = queues
         self.settings = settings
         self.intake = Intake(topology.broker)
         self.flow = Flow(topology.broker, settings.memory_bytes)

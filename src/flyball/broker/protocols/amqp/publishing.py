@@ -603,11 +603,11 @@ class Publisher:
         if not missing and all(engine.find_working(working.queue.id) is working for working in content.targets):
             return
         session = self._channel.session
-        afar = session.context.afar
+        locate = session.context.queues.locate
         here: list[WorkingQueue] = []
         elsewhere = list(content.elsewhere)
         for name in (*(working.queue.name for working in content.targets), *missing):
-            found = engine.find_queue(name, self._vhost) if afar is None else afar.find(session, name)
+            found = locate(self._vhost, name, session.homes)
             if isinstance(found, WorkingQueue):
                 here.append(found)
             elif found is not None:

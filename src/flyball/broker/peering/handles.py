@@ -1,0 +1,139 @@
+"""The handle of a queue that another node serves: each operation goes to whichever node serves it at that moment."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+from flyball.broker.core.directory import RemoteQueue
+from flyball.broker.core.pending import Answer, Done, TakeDone, outcome, result
+from flyball.broker.core.queues import Counts, Got, LocalQueue, Subscriber
+from flyball.broker.core.topology import check_same
+from flyball.broker.engine.traits import Traits
+from flyball.broker.peering.remote import Remotes
+from flyball.errors import ClusterError, FlyballError, QueueLocked
+from flyball.model import Message, Queue, Selector
+
+T = TypeVar("T")
+
+
+class RemoteHandle:
+    """A queue that another node serves, or did when it was found."""
+
+    __slots__ = ("_queue", "_remotes")
+
+    def __init__(self, remotes: Remotes, queue: Queue) -> None:
+        self._remotes = remotes
+        self._queue = queue
+
+    @property
+    def queue(self) -> Queue:
+        return self._queue
+
+    @property
+    def traits(self) -> Traits:
+        return self._remotes.topology.traits_of(self._queue)
+
+    def check_access(self, owner: object) -> None:
+        # An exclusive queue belongs to a connection of its own node.
+        if self._queue.exclusive:
+            raise QueueLocked(self._queue.name, self._queue.vhost)
+
+    def declare(self, declared: Queue, owner: object, done: Answer[Counts]) -> None:
+        self.check_access(owner)
+        check_same(self._queue, declared)
+        self.use(done)
+
+    def use(self, done: Answer[Counts]) -> None:
+        self._carry_out(self._remotes.counts, lambda local: result(local.use), done, Counts())
+
+    def purge(self, done: Answer[int]) -> None:
+        self._carry_out(self._remotes.purge, lambda local: result(local.purge), done, 0)
+
+    def delete(self, done: Answer[int], *, if_unused: bool = False, if_empty: bool = False) -> None:
+        def here(local: LocalQueue) -> Awaitable[int]:
+            return result(partial(local.delete, if_unused=if_unused, if_empty=if_empty))
+
+        self._carry_out(partial(self._remotes.delete, if_unused=if_unused, if_empty=if_empty), here, done, 0)
+
+    def delete_empty(self, done: Done) -> None:
+        def here(local: LocalQueue) -> Awaitable[None]:
+            return outcome(local.delete_empty)
+
+        self._carry_out(self._remotes.delete_empty, here, lambda _, error: done(error), None)
+
+    def get(self, done: Answer[Got], *, no_ack: bool) -> None:
+        def there(remote: RemoteQueue) -> Awaitable[Got]:
+            return result(partial(self._remotes.get, remote))
+
+        self._carry_out(there, lambda local: result(partial(local.get, no_ack=no_ack)), done, Got())
+
+    def consume(self, subscriber: Subscriber, done: Done) -> None:
+        def begin(consume: Callable[[Subscriber, Done], None], told: Done) -> None:
+            def begun(error: FlyballError | None) -> None:
+                if error is None:
+                    # At once: the first message follows.
+                    done(None)
+                told(error)
+
+            consume(subscriber, begun)
+
+        def there(remote: RemoteQueue) -> Awaitable[None]:
+            return outcome(partial(begin, partial(self._remotes.attach, remote)))
+
+        def here(local: LocalQueue) -> Awaitable[None]:
+            return outcome(partial(begin, local.consume))
+
+        def ended(_: None, error: FlyballError | None) -> None:
+            if error is not None:
+                done(error)
+
+        self._carry_out(there, here, ended, None)
+
+    def peek(self, selector: Selector | None, done: TakeDone) -> None:
+        self._remotes.read(self._queue.id, selector or self.traits.selector, done, removes=False)
+
+    def browse(self, after_id: int, limit: int, done: Answer[list[Message]]) -> None:
+        def there(remote: RemoteQueue) -> Awaitable[list[Message]]:
+            return self._remotes.browse(remote, after_id, limit)
+
+        nothing: list[Message] = []
+        self._carry_out(there, lambda local: result(partial(local.browse, after_id, limit)), done, nothing)
+
+    def list_ids(self, after_id: int, limit: int, done: Answer[list[int]]) -> None:
+        def there(remote: RemoteQueue) -> Awaitable[list[int]]:
+            return self._remotes.list_ids(remote, after_id, limit)
+
+        nothing: list[int] = []
+        self._carry_out(there, lambda local: result(partial(local.list_ids, after_id, limit)), done, nothing)
+
+    def remove_oldest(self, up_to_id: int, limit: int, done: Answer[int]) -> None:
+        def there(remote: RemoteQueue) -> Awaitable[int]:
+            return self._remotes.remove_oldest(remote, up_to_id, limit)
+
+        self._carry_out(there, lambda local: result(partial(local.remove_oldest, up_to_id, limit)), done, 0)
+
+    def _carry_out(
+        self,
+        there: Callable[[RemoteQueue], Awaitable[T]],
+        here: Callable[[LocalQueue], Awaitable[T]],
+        done: Answer[T],
+        nothing: T,
+    ) -> None:
+        """Start an operation, and call back with its result, or with `nothing` and an error."""
+
+        async def work() -> None:
+            value = nothing
+            failure: FlyballError | None = None
+            try:
+                value = await self._remotes.at_owner(self._queue, there, here)
+            except FlyballError as error:
+                failure = error
+            except Exception as error:
+                # Whoever waits for the answer would wait for ever.
+                self._remotes.broker.faults.note("remote queue", error)
+                failure = ClusterError("this node has met a defect; its log tells which")
+            done(value, failure)
+
+        self._remotes.peers.spawn(work())
