@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
+from flyball.backoff import Backoff, Retries
 from flyball.broker.core.dead_lettering import Burial
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.intake import Intake
 from flyball.broker.core.presentation import PERSISTENT, present
-from flyball.broker.core.topology import Headers, Topology
+from flyball.broker.core.queues import Queues
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.engine.traits import MAX_SHORTSTR_BYTES, described
 from flyball.broker.wire.amqp import (
@@ -27,42 +29,26 @@ from flyball.broker.wire.amqp import (
     write_origin,
     write_value,
 )
-from flyball.broker.wire.link import Content
+from flyball.broker.wire.link import Content, Outcome
 from flyball.errors import InvalidArgument
 from flyball.model import Message, Queue
 
 X_DEATH = "x-death"
 
+# A dead letter that another node does not confirm is put again.
+PUT_AGAIN = Backoff(first_s=0.5, max_s=30.0, jitter_ratio=0.0)
+
 # The highest count that a field of 64 bits can hold.
 MAX_COUNT = (1 << 63) - 1
-
-
-class RemoteTargets(Protocol):
-    """Queues of other nodes, as far as dead letters need them."""
-
-    def dead_letter_targets(
-        self, vhost: str, exchange: str, routing_keys: Sequence[str], headers: Headers
-    ) -> list[RemoteQueue]:
-        """Return the queues of other nodes that get a dead letter."""
-
-    def send_dead_letter(
-        self,
-        remotes: Sequence[RemoteQueue],
-        content: Content,
-        working: WorkingQueue,
-        message: Message,
-        reason: str,
-    ) -> None:
-        """Put a dead letter into remote queues, and remove the dead message when that is done."""
 
 
 class DeadLetters:
     """Publishes dead messages to the exchange that their queue names for them, if it names one."""
 
-    def __init__(self, topology: Topology, intake: Intake) -> None:
-        self._topology = topology
+    def __init__(self, queues: Queues, intake: Intake) -> None:
+        self._queues = queues
+        self._topology = queues.topology
         self._intake = intake
-        self.afar: RemoteTargets | None = None
 
     def publish(self, working: WorkingQueue, message: Message, reason: str) -> Burial:
         """Publish a message that its queue gives up, if there is an exchange and a route for it.
@@ -97,8 +83,9 @@ class DeadLetters:
         def decoded_headers() -> dict[str, Any]:
             return dict(read_table(table, 0, len(table))[0])
 
-        found = self._topology.route(queue.vhost, exchange, routing_keys, decoded_headers)
-        targets = [target for target in found if not _is_cycle(target.queue.name, reason, deaths)]
+        here, remotes = self._queues.route(queue.vhost, exchange, routing_keys, decoded_headers)
+        targets = [target for target in here if not _is_cycle(target.queue.name, reason, deaths)]
+        elsewhere = [remote for remote in remotes if not _is_cycle(remote.queue.name, reason, deaths)]
         content = Content(
             message.body,
             properties.encode(),
@@ -111,14 +98,44 @@ class DeadLetters:
             message.context,
         )
         self._intake.put_content(targets, content)
-        if self.afar is not None:
-            remotes = self.afar.dead_letter_targets(queue.vhost, exchange, routing_keys, decoded_headers)
-            elsewhere = [remote for remote in remotes if not _is_cycle(remote.queue.name, reason, deaths)]
-            if elsewhere:
-                # Until another node has its successor it stays where it is.
-                self.afar.send_dead_letter(elsewhere, content, working, message, reason)
-                return Burial.LATER
+        if elsewhere:
+            # Until another node has its successor it stays where it is.
+            self._send(elsewhere, content, working, message, reason)
+            return Burial.LATER
         return Burial.SUCCEEDED if targets else Burial.NO_SUCCESSOR
+
+    def _send(
+        self,
+        remotes: Sequence[RemoteQueue],
+        content: Content,
+        working: WorkingQueue,
+        message: Message,
+        reason: str,
+    ) -> None:
+        """Put a dead letter into remote queues, and remove the dead message when that is done.
+
+        While nobody knows whether it is, it is put again: better twice than never.
+        """
+        broker, peering = self._topology.broker, self._queues.peering
+        is_out = message.id in working.out
+        retries = Retries(PUT_AGAIN)
+
+        def answered(_: int, outcome: int) -> None:
+            if outcome == Outcome.UNKNOWN and is_out and broker.engine.has_queue(message.queue_id):
+                asyncio.get_running_loop().call_later(retries.next_delay_s(), put_again)
+            elif is_out:
+                # Queues of this node may have got a copy, whose insert need not be written yet.
+                broker.settle_written(message)
+
+        def put_again() -> None:
+            if message.id not in working.out:
+                return
+            try:
+                peering.put(remotes, content, answered, 0)
+            except Exception as error:
+                broker.dead_lettering.park(working, message, reason, error)
+
+        peering.put(remotes, content, answered, 0)
 
 
 def _check_routing_key(routing_key: str, queue: Queue) -> None:

@@ -1,31 +1,23 @@
-"""Queues, wherever they are served: what a session does with one, and how it is found.
-
-A handle stands for one queue. `LocalQueue` is that of a queue which this node serves. That of a queue which another
-node serves comes from `peering`: it follows the queue when it moves, and retries when a node is lost. Sessions need
-not know which of both they have.
-"""
+"""Finds queues, wherever they are served, and puts messages into them."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
 
-from flyball.broker.core.broker import Receiver
 from flyball.broker.core.directory import RemoteQueue
-from flyball.broker.core.pending import Answer, Done, TakeDone, outcome
-from flyball.broker.core.topology import Topology
-from flyball.broker.engine.consumer import Consumer, SharedWindow
+from flyball.broker.core.handles import LocalQueue, QueueHandle, Subscriber
+from flyball.broker.core.intake import Intake
+from flyball.broker.core.peering import Alone, Peering
+from flyball.broker.core.pending import Marking, outcome
+from flyball.broker.core.topology import Headers, Topology
 from flyball.broker.engine.queue import WorkingQueue
-from flyball.broker.engine.traits import Traits
+from flyball.broker.wire.link import Content, Outcome
 from flyball.errors import ConsumerRefused, FlyballError, PeerLost, QueueNotFound, StoreError
-from flyball.model import Message, Queue, Selector
+from flyball.model import Message
 
 # A queue that could not be reached is tried again after this time, or earlier if peers report a change.
 RETRY_S = 0.5
-
-_UNLIMITED = float("inf")
 
 Homes = Mapping[tuple[str, str], int]
 """By virtual host and name of clustered queues, the members (ids) that a connection has been sent to."""
@@ -33,258 +25,27 @@ Homes = Mapping[tuple[str, str], int]
 _NO_HOMES: Homes = {}
 
 
-class Counts(NamedTuple):
-    """What a queue holds."""
-
-    ready: int = 0
-    consumers: int = 0
-
-
-class Got(NamedTuple):
-    """A message that was taken out of a queue, None if there was none, and how many more are ready."""
-
-    message: Message | None = None
-    ready: int = 0
-
-
-class Subscriber(Receiver, Protocol):
-    """A consumer of a session. It may go on with the same queue on another node, or with another queue."""
-
-    queue: Queue
-    prefetch: float
-    priority: int
-    exclusive: bool
-    no_ack: bool
-    selector: Selector | None
-    """Which messages it asks for; None: all, in the order of the queue."""
-
-    @property
-    def window(self) -> SharedWindow:
-        """The window that it shares with others of its session."""
-        ...
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its client has cancelled it, or has gone."""
-        ...
-
-    @property
-    def is_attached(self) -> bool:
-        """Whether a queue sends it messages."""
-        ...
-
-    def started(self, consumer: Consumer, queue: Queue) -> None:
-        """From now on it is sent what this consumer of the engine gets."""
-        ...
-
-    def ended(self) -> None:
-        """There is nowhere to go on."""
-        ...
-
-
-class QueueHandle(Protocol):
-    """A queue, wherever it is served. An operation raises an error, or calls back once, maybe before it returns."""
-
-    @property
-    def queue(self) -> Queue: ...
-
-    @property
-    def traits(self) -> Traits: ...
-
-    def check_access(self, owner: object) -> None:
-        """Raise QueueLocked if it is exclusive to another connection."""
-        ...
-
-    def declare(self, declared: Queue, owner: object, done: Answer[Counts]) -> None:
-        """Compare it with a declaration, and use it. Raises QueueLocked, UnlikeDeclared."""
-        ...
-
-    def use(self, done: Answer[Counts]) -> None:
-        """Return what it holds; it expires later."""
-        ...
-
-    def purge(self, done: Answer[int]) -> None:
-        """Remove all ready messages, and return how many there were."""
-        ...
-
-    def delete(self, done: Answer[int], *, if_unused: bool = False, if_empty: bool = False) -> None:
-        """Delete it, and return how many messages were ready."""
-        ...
-
-    def delete_empty(self, done: Done) -> None:
-        """Delete it if it holds no message, not even an unacked one."""
-        ...
-
-    def get(self, done: Answer[Got], *, no_ack: bool) -> None:
-        """Take a message out; it has to be settled, requeued or dead-lettered."""
-        ...
-
-    def consume(self, subscriber: Subscriber, done: Done) -> None:
-        """Send its messages to a consumer; `done` is called before the first one."""
-        ...
-
-    def peek(self, selector: Selector | None, done: TakeDone) -> None:
-        """Return the first message that fits; without a selector the next one. It stays where it is."""
-        ...
-
-    def browse(self, after_id: int, limit: int, done: Answer[list[Message]]) -> None:
-        """Return some ready messages with a larger id, oldest first; none if there are no more."""
-        ...
-
-    def list_ids(self, after_id: int, limit: int, done: Answer[list[int]]) -> None:
-        """Return the ids of such messages, when all of these are durable."""
-        ...
-
-    def remove_oldest(self, up_to_id: int, limit: int, done: Answer[int]) -> None:
-        """Remove the oldest ready messages up to an id, so many at the most, and return how many there were."""
-        ...
-
-
-class LocalQueue:
-    """A queue that this node serves."""
-
-    __slots__ = ("_broker", "_topology", "_working")
-
-    def __init__(self, topology: Topology, working: WorkingQueue) -> None:
-        self._topology = topology
-        self._broker = topology.broker
-        self._working = working
-
-    @property
-    def queue(self) -> Queue:
-        return self._working.queue
-
-    @property
-    def traits(self) -> Traits:
-        return self._working.traits
-
-    @property
-    def _counts(self) -> Counts:
-        return Counts(len(self._working), len(self._working.consumers))
-
-    def check_access(self, owner: object) -> None:
-        self._topology.check_owner(self._working, owner)
-
-    def declare(self, declared: Queue, owner: object, done: Answer[Counts]) -> None:
-        self._topology.declare_queue(declared, owner, lambda error: done(self._counts, error))
-
-    def use(self, done: Answer[Counts]) -> None:
-        self._topology.touch(self._working)
-        done(self._counts, None)
-
-    def purge(self, done: Answer[int]) -> None:
-        count = len(self._working)
-        self._broker.purge(self.queue.id, lambda removed, error: done(count, error))
-
-    def delete(self, done: Answer[int], *, if_unused: bool = False, if_empty: bool = False) -> None:
-        count = len(self._working)
-        self._topology.delete_queue(
-            self._working, lambda error: done(count, error), if_unused=if_unused, if_empty=if_empty
-        )
-
-    def delete_empty(self, done: Done) -> None:
-        self._broker.delete_queue(self.queue.id, done, only_empty=True)
-
-    def get(self, done: Answer[Got], *, no_ack: bool) -> None:
-        working = self._working
-        self._topology.touch(working)
-
-        def found(message: Message | None, error: FlyballError | None) -> None:
-            if message is not None:
-                working.count_get(message, is_gone=no_ack)
-            elif error is None:
-                self._broker.meters.get_empty += 1
-            done(Got(message, len(working)), error)
-
-        self._broker.take_out(working.queue.id, working.traits.selector, found)
-
-    def consume(self, subscriber: Subscriber, done: Done) -> None:
-        working = self._working
-        if subscriber.is_over:
-            done(None)
-            return
-        self._topology.check_consumer(working, exclusive=subscriber.exclusive)
-
-        def started(consumer: Consumer) -> None:
-            subscriber.started(consumer, working.queue)
-            done(None)
-
-        self._broker.consume(
-            working.queue.id,
-            subscriber.selector or working.traits.selector,
-            _UNLIMITED if subscriber.no_ack else subscriber.prefetch,
-            subscriber,
-            started,
-            keeps_none=subscriber.no_ack,
-            priority=subscriber.priority,
-            shared=None if subscriber.no_ack else subscriber.window,
-        )
-        self._topology.consumer_added(working, subscriber, exclusive=subscriber.exclusive)
-
-    def peek(self, selector: Selector | None, done: TakeDone) -> None:
-        self._broker.peek(self.queue.id, selector or self.traits.selector, done)
-
-    def browse(self, after_id: int, limit: int, done: Answer[list[Message]]) -> None:
-        self._broker.browse(self.queue.id, after_id, limit, done)
-
-    def list_ids(self, after_id: int, limit: int, done: Answer[list[int]]) -> None:
-        def listed(messages: list[Message], error: FlyballError | None) -> None:
-            ids = [message.id for message in messages]
-            if error is not None:
-                done([], error)
-            else:
-                self._broker.when_durable(lambda error: done(ids, error))
-
-        self.browse(after_id, limit, listed)
-
-    def remove_oldest(self, up_to_id: int, limit: int, done: Answer[int]) -> None:
-        self._broker.remove_oldest(self.queue.id, up_to_id, limit, done)
-
-
-class Peering(Protocol):
-    """The other nodes, as far as queues need them."""
-
-    @property
-    def is_clustered(self) -> bool:
-        """Whether there are other nodes."""
-        ...
-
-    def handle(self, remote: RemoteQueue) -> QueueHandle:
-        """Return the handle of a queue that another node serves."""
-        ...
-
-    async def catch_up(self) -> None:
-        """Return when this node knows all that others had changed before. Raises StoreError."""
-        ...
-
-    async def settle_name(self, vhost: str, name: str) -> None:
-        """Return when a new queue of that name may be made here, or the directory has one of another node.
-
-        Raises StoreError, and PeerLost if another node has claimed the name and makes no queue of it.
-        """
-        ...
-
-    async def news(self, time_limit_s: float) -> None:
-        """Return when something has changed about which node serves what, or the time is up."""
-        ...
-
-
-class Alone:
-    """No other nodes."""
-
-    is_clustered = False
-
-    def handle(self, remote: RemoteQueue) -> QueueHandle:
-        raise QueueNotFound(remote.queue.name, remote.queue.vhost)
-
-    async def catch_up(self) -> None:
-        """Nobody else changes anything."""
-
-    async def settle_name(self, vhost: str, name: str) -> None:
-        """Nobody else can have the name."""
-
-    async def news(self, time_limit_s: float) -> None:
-        await asyncio.sleep(time_limit_s)
+class _Copies:
+    """Waits until the store has the copies of a message here, and other nodes have theirs."""
+
+    __slots__ = ("_done", "_is_refused", "_left")
+
+    def __init__(self, left: int, done: Callable[[bool], None] | None, *, is_refused: bool) -> None:
+        self._left = left
+        self._done = done
+        self._is_refused = is_refused
+
+    def answered(self, _: int, outcome: int) -> None:
+        self._one(outcome in (Outcome.FULL, Outcome.UNKNOWN))
+
+    def stored(self, error: FlyballError | None) -> None:
+        self._one(error is not None)
+
+    def _one(self, is_refused: bool) -> None:
+        self._is_refused |= is_refused
+        self._left -= 1
+        if self._left == 0 and self._done is not None:
+            self._done(self._is_refused)
 
 
 class Queues:
@@ -296,9 +57,10 @@ class Queues:
         self.peering: Peering = Alone()
         self._engine = topology.engine
         self._directory = topology.directory
+        self._intake = Intake(topology.broker)
 
     def find(self, vhost: str, name: str, homes: Homes = _NO_HOMES) -> QueueHandle | None:
-        """Return the queue of that name as far as this node knows: see `locate`."""
+        """Return the queue that a name means, as far as this node knows: see `locate`."""
         return self._handle(self.locate(vhost, name, homes))
 
     def get(self, queue_id: int) -> QueueHandle | None:
@@ -324,6 +86,60 @@ class Queues:
         if isinstance(found, WorkingQueue):
             return LocalQueue(self.topology, found)
         return None if found is None else self.peering.handle(found)
+
+    def route(
+        self,
+        vhost: str,
+        exchange: str,
+        routing_keys: Sequence[str],
+        headers: Headers,
+        homes: Homes = _NO_HOMES,
+    ) -> tuple[list[WorkingQueue], list[RemoteQueue]]:
+        """Return the queues here and on other nodes that get a message, each once. Raises ExchangeNotFound."""
+        router = self.topology.router(vhost)
+        if len(routing_keys) == 1:
+            names = router.route(exchange, routing_keys[0], headers)
+        else:
+            names = router.route_keys(exchange, routing_keys, headers)
+        here: list[WorkingQueue] = []
+        elsewhere: list[RemoteQueue] = []
+        for name in names:
+            found = self.locate(vhost, name, homes)
+            if isinstance(found, WorkingQueue):
+                here.append(found)
+            elif found is not None:
+                elsewhere.append(found)
+        return here, elsewhere
+
+    def put(
+        self,
+        here: Sequence[WorkingQueue],
+        elsewhere: Sequence[RemoteQueue],
+        content: Content,
+        done: Callable[[bool], None] | None,
+        owner: object,
+    ) -> None:
+        """Put a message into queues here and on other nodes.
+
+        `done` is called when all have stored it, with whether one has refused it or is lost; it is None if nobody
+        asks. See `Peering.put` for the owner.
+        """
+        engine, journal = self._engine, self.topology.broker.journal
+        first_id = engine.next_message_id
+        stored = self._intake.put_content(here, content)
+        awaits = done is not None and stored is None
+        copies = _Copies(1 + awaits, done, is_refused=stored is Outcome.FULL)
+        if awaits:
+            journal.mark(Marking(copies.stored, (), first_id, engine.next_message_id))
+        self.peering.put(elsewhere, content, copies.answered, 0, owner)
+
+    def is_lost(self, message: Message) -> bool:
+        """Whether a delivered message comes again from another node: to ack it has no effect."""
+        working = self._engine.find_working(message.queue_id)
+        if working is not None:
+            return message.id not in working.out
+        # If no node serves its queue that is deleted, and the message gone. Shadows have negative ids.
+        return message.queue_id < 0 or self._directory.get(message.queue_id) is not None
 
     async def follow(self, subscriber: Subscriber, homes: Homes) -> None:
         """Attach a consumer to its queue wherever that is now; if it moves meanwhile, again."""

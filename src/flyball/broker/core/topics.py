@@ -127,16 +127,7 @@ class Topics:
         """Return the queues that get what is published with the key, here and elsewhere. Raises TopicNotFound."""
         self._check_exchange(name, vhost)
         _check_key("key", key)
-        here: list[WorkingQueue] = []
-        elsewhere: list[RemoteQueue] = []
-        for queue_name in self._topology.router(vhost).route(name, key, dict):
-            working = self._topology.engine.find_queue(queue_name, vhost)
-            remote = self._topology.directory.find(vhost, queue_name)
-            if working is not None:
-                here.append(working)
-            elif remote is not None:
-                elsewhere.append(remote)
-        return here, elsewhere
+        return self.queues.route(vhost, name, [key], dict)
 
     # Changes
 

@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,16 +193,6 @@ class Topology:
     def unbind(self, binding: Binding, done: Done) -> None:
         changes = self._removed(self.router(binding.vhost).unbind(binding))
         self.broker.journal.mark(Marking(done, changes))
-
-    def route(self, vhost: str, exchange: str, routing_keys: Sequence[str], headers: Headers) -> list[WorkingQueue]:
-        """Return the queues that get a message, each once. Raises ExchangeNotFound."""
-        router = self.router(vhost)
-        if len(routing_keys) == 1:
-            names = router.route(exchange, routing_keys[0], headers)
-        else:
-            names = router.route_keys(exchange, routing_keys, headers)
-        found = [self.engine.find_queue(name, vhost) for name in names]
-        return [working for working in found if working is not None]
 
     # Queues
 

@@ -36,7 +36,6 @@ from flyball.broker.peering.link.peers import connecting
 from flyball.broker.peering.membership import Membership
 from flyball.broker.peering.remote import Remotes
 from flyball.broker.protocols.amqp import AmqpContext, AmqpSettings
-from flyball.broker.protocols.amqp.afar import Afar
 from flyball.broker.settings import Address, ServeSettings
 from flyball.broker.store.interface import Store
 from flyball.broker.transport.connection import Hub
@@ -153,8 +152,6 @@ async def serving(
         add_node_loops(hub.loops, node_name(settings), amqp_context.flow, broker.listings.admission)
         note_disk = _DiskAlarm(broker, membership, disk).note
         membership.on_nodes.append(note_disk)
-        if store.registry.is_shared:
-            amqp_context.afar = Afar(amqp_context, remotes)
         await membership.start()
         member = supervisor.keep("membership", membership.run)
         beside = [supervisor.keep("housekeeping", partial(keep_house, hub))]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from flyball.broker.core.directory import RemoteQueue
-from flyball.broker.core.queues import QueueHandle
+from flyball.broker.core.handles import QueueHandle
+from flyball.broker.core.peering import Settled
 from flyball.broker.peering.handles import RemoteHandle
 from flyball.broker.peering.remote import Remotes
 
@@ -12,14 +13,23 @@ class Domain:
     """What this node asks of the others; see `Peering`."""
 
     def __init__(self, remotes: Remotes) -> None:
+        peers = remotes.peers
         self._remotes = remotes
+        self._peers = peers
+        self.node_id = peers.node_id
+        self.can_reach = peers.can_reach
+        self.put = remotes.put
+        self.forget = remotes.forget
+        self.when_clear = remotes.when_clear
+        self.reply = remotes.reply
 
     @property
     def is_clustered(self) -> bool:
         return self._remotes.broker.in_company
 
-    def handle(self, remote: RemoteQueue) -> QueueHandle:
-        return RemoteHandle(self._remotes, remote.queue)
+    @property
+    def must_wait(self) -> bool:
+        return self._remotes.must_wait
 
     async def catch_up(self) -> None:
         await self._remotes.catch_up()
@@ -29,3 +39,12 @@ class Domain:
 
     async def news(self, time_limit_s: float) -> None:
         await self._remotes.news(time_limit_s)
+
+    def handle(self, remote: RemoteQueue) -> QueueHandle:
+        return RemoteHandle(self._remotes, remote.queue)
+
+    def take_settled(self) -> Settled:
+        return self._peers.take_settled()
+
+    def settled_in_vain(self) -> None:
+        self._peers.settled.is_in_vain = True

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TypeVar
 
 from flyball.broker.core.directory import RemoteQueue
+from flyball.broker.core.handles import Counts, Got, LocalQueue, Subscriber
 from flyball.broker.core.pending import Answer, Done, TakeDone, outcome, result
-from flyball.broker.core.queues import Counts, Got, LocalQueue, Subscriber
 from flyball.broker.core.topology import check_same
 from flyball.broker.engine.traits import Traits
 from flyball.broker.peering.remote import Remotes

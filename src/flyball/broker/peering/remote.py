@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 from flyball.backoff import Backoff, Retries
 from flyball.broker.core.broker import drop_bodies, is_text
 from flyball.broker.core.directory import RemoteQueue
+from flyball.broker.core.handles import Counts, Got, LocalQueue, Subscriber
 from flyball.broker.core.intake import Intake
+from flyball.broker.core.peering import PutDone
 from flyball.broker.core.pending import Answer, Done, Marking, TakeDone
-from flyball.broker.core.queues import RETRY_S, Counts, Got, LocalQueue, Subscriber
+from flyball.broker.core.queues import RETRY_S
 from flyball.broker.core.topology import Topology
 from flyball.broker.peering.link.contents import message_of
 from flyball.broker.peering.link.failures import raised_elsewhere
@@ -56,9 +58,6 @@ UNAWARE_S = 0.1
 _BADNESS: Mapping[int, int] = {Outcome.NOT_FOUND: 0, Outcome.STORED: 1, Outcome.FULL: 2, Outcome.UNKNOWN: 3}
 
 T = TypeVar("T")
-
-PutDone = Callable[[int, int], None]
-"""Called with the token of a put and its outcome."""
 
 
 class _Put:

@@ -9,9 +9,9 @@ import asyncio
 
 from flyball.broker.core.broker import Broker, drop_bodies
 from flyball.broker.core.directory import RemoteQueue
+from flyball.broker.core.handles import Subscriber
 from flyball.broker.core.pending import Done
 from flyball.broker.core.presentation import present
-from flyball.broker.core.queues import Subscriber
 from flyball.broker.engine.consumer import Consumer
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.peering.link.contents import message_of

@@ -16,9 +16,9 @@ from typing import Any
 
 from flyball.broker.core.broker import is_text
 from flyball.broker.core.directory import RemoteQueue
+from flyball.broker.core.handles import QueueHandle
 from flyball.broker.core.pending import Together
 from flyball.broker.core.placement import Role
-from flyball.broker.core.queues import QueueHandle
 from flyball.broker.transport.connection import Hub, RequestConnection, result_of
 from flyball.broker.wire import thorbang as wire
 from flyball.broker.wire.link import Content, Outcome

@@ -22,7 +22,6 @@ from flyball.broker.peering.link import LinkSession, Peers
 from flyball.broker.peering.link.ownership import Ownership
 from flyball.broker.peering.remote import Remotes
 from flyball.broker.protocols.amqp import AmqpContext, AmqpSession, AmqpSettings
-from flyball.broker.protocols.amqp.afar import Afar
 from flyball.broker.store.memory import MemoryStore
 from flyball.broker.store.registry import NodeRecord, NodeState
 from flyball.broker.transport.connection import Hub
@@ -46,7 +45,6 @@ class DomainNode:
         self.peers.commands.update(Ownership(topology).commands)
         self.remotes = Remotes(topology, self.peers, wait_s=2.0)
         context.queues.peering = Domain(self.remotes)
-        self.afar = context.afar = Afar(context, self.remotes)
         self.servers: list[asyncio.Server] = []
         self.addresses: dict[str, str] = {}
         self.is_dead = False

@@ -172,7 +172,7 @@ async def test_direct_replies_to_a_node_that_does_not_read_are_dropped(two: Two)
     await two.forwarded()
     link = link_of(two)
     for _ in range(50):
-        two.first.afar.reply("amq.rabbitmq.reply-to.2.1", b"\0\0", b"\0\0", BODY)
+        two.first.context.reply("amq.rabbitmq.reply-to.2.1", b"\0\0", b"\0\0", BODY)
     assert link.unread_bytes < LIMIT + 2 * SIZE
     await two.publish(b"1")
     assert two.bodies() == [b"1"]

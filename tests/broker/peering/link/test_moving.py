@@ -11,8 +11,8 @@ import aio_pika
 import aiormq
 import pytest
 
+from flyball.broker.core.handles import LocalQueue
 from flyball.broker.core.pending import outcome
-from flyball.broker.core.queues import LocalQueue
 from flyball.broker.peering import remote as remote_module
 from flyball.broker.peering import shadows
 from flyball.broker.peering.link import session as link_session

@@ -13,9 +13,9 @@ from functools import partial
 import pyarrow as pa
 from starlette.responses import Response, StreamingResponse
 
+from flyball.broker.core.handles import QueueHandle
 from flyball.broker.core.pending import result
 from flyball.broker.core.presentation import own_properties
-from flyball.broker.core.queues import QueueHandle
 from flyball.broker.engine.access import Action
 from flyball.broker.management.api import fields
 from flyball.broker.management.api.answers import HEADERS, answer, json_text

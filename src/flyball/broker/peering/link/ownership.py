@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
+from flyball.broker.core.handles import LocalQueue
 from flyball.broker.core.pending import outcome, result
 from flyball.broker.core.queue_report import queue_report
-from flyball.broker.core.queues import LocalQueue
 from flyball.broker.core.topology import Topology
 
 

@@ -92,6 +92,13 @@ class Settled:
         self.is_in_vain = False
         """Whether some reached nobody: the message had been lost to this node before."""
 
+    async def flush(self) -> None:
+        """Return when they are durable. Raises ClusterError if a message was lost to this node before its ack."""
+        for link, in_vain in self.links.items():
+            await link.ask_to_flush(in_vain)
+        if self.is_in_vain:
+            raise ClusterError("another node was lost before the commit: what it had sent comes again")
+
 
 class Link(Connection):
     """The way to one other node, from the first attempt to reach it until it is lost.

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from flyball.broker.core.handles import Counts, Got, QueueHandle
 from flyball.broker.core.pending import Answer
-from flyball.broker.core.queues import Counts, Got, QueueHandle
 from flyball.broker.core.topology import check_queue_name
 from flyball.broker.engine.access import Action
 from flyball.broker.engine.traits import check_declaration, described
@@ -136,8 +136,7 @@ class Channel:
         self.publisher.end()
         if self.commit is not None:
             self.commit.abandon()
-        if session.context.afar is not None:
-            session.context.afar.remotes.forget(self)
+        session.context.queues.peering.forget(self)
         if self.settling is not None:
             self.settling.clear()
         for consumer in self.deliveries.end():

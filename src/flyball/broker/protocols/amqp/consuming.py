@@ -470,9 +470,7 @@ class Deliveries:
         self._feed(leases)
 
     def _note_void(self) -> None:
-        afar = self._channel.session.context.afar
-        if afar is not None:
-            afar.settled_in_vain()
+        self._channel.session.context.queues.peering.settled_in_vain()
 
     async def settled(self, engine_consumer: Consumer, time_limit_s: float) -> None:
         """Return when one of the engine's consumers holds nothing, or the time is up: then it is made void."""

@@ -15,9 +15,9 @@ from flyball.broker.core.flow import Flow
 from flyball.broker.core.intake import Intake
 from flyball.broker.core.queues import Queues
 from flyball.broker.wire.amqp import Value, delivery_prefix, encode_delivery
+from flyball.broker.wire.link import Content
 
 if TYPE_CHECKING:
-    from flyball.broker.protocols.amqp.afar import Afar
     from flyball.broker.protocols.amqp.channel import Channel
 
 log = logging.getLogger("flyball.server")
@@ -55,33 +55,39 @@ class AmqpContext:
         self.settings = settings
         self.intake = Intake(topology.broker)
         self.flow = Flow(topology.broker, settings.memory_bytes)
-        self.afar: Afar | None = None
-        """What leads to the queues of other nodes, while there may be others."""
         self.replies: dict[str, Channel] = {}
         """The channels that wait for direct replies, by the name that stands for each."""
         self.dropped_replies = 0
         """Direct replies to clients that did not read."""
-        self.dead_letters = DeadLetters(topology, self.intake)
+        self.dead_letters = DeadLetters(queues, self.intake)
         topology.broker.dead_lettering.on_dead = self.dead_letters.publish
         self.server_properties = server_properties()
 
     def new_reply_name(self, channel: Channel) -> str:
         """Return a name for direct replies to the channel, which nobody can guess."""
         token = base64.urlsafe_b64encode(secrets.token_bytes(24)).decode().rstrip("=")
-        name = f"{REPLY_TO}.{token}" if self.afar is None else f"{REPLY_TO}.{self.afar.node_id}.{token}"
+        name = f"{REPLY_TO}.{self.queues.peering.node_id}.{token}"
         self.replies[name] = channel
         return name
 
     def has_reply_queue(self, name: str) -> bool:
         """Whether somebody waits for replies of that name, as far as this node knows."""
-        return name in self.replies or (self.afar is not None and self.afar.node_of_reply(name) is not None)
+        return name in self.replies or self._node_of_reply(name) is not None
+
+    def _node_of_reply(self, name: str) -> int | None:
+        """Return the other node whose channel waits for direct replies of that name."""
+        node_id = name.removeprefix(REPLY_TO + ".").partition(".")[0]
+        return int(node_id) if node_id.isdecimal() and self.queues.peering.can_reach(int(node_id)) else None
 
     def reply(self, name: str, origin: bytes, properties: bytes, body: bytes) -> None:
         """Hand a direct reply to the channel that waits for it, if it still does."""
         channel = self.replies.get(name)
-        if channel is None and self.afar is not None:
-            self.afar.reply(name, origin, properties, body)
-        if channel is None or channel.is_closing:
+        if channel is None:
+            node_id = self._node_of_reply(name)
+            if node_id is not None:
+                self.queues.peering.reply(node_id, name, Content(body, properties, origin))
+            return
+        if channel.is_closing:
             return
         session = channel.session
         if session.unread_bytes > MOST_UNREAD_REPLIES_BYTES:

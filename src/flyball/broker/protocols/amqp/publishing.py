@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from flyball.broker.protocols.amqp.channel import Channel
 
 NO_ROUTE = "NO_ROUTE"
+_IDS = (BasicPublish.CLASS_ID, BasicPublish.METHOD_ID)
 _NO_HEADERS: Mapping[str, Any] = {}
 
 # What a connection remembers of routes, and of properties, in bytes; with more it begins again with nothing. What
@@ -163,7 +164,7 @@ class Publisher:
 
     __slots__ = (
         "_awaiting",
-        "_awaiting_afar",
+        "_awaiting_peers",
         "_batch",
         "_batch_number",
         "_channel",
@@ -177,6 +178,7 @@ class Publisher:
         "_is_due",
         "_journal",
         "_meters",
+        "_queues",
         "_refused",
         "_routes",
         "_topology",
@@ -198,6 +200,7 @@ class Publisher:
         self._topology = context.topology
         self._version = context.topology.version
         self._engine = context.topology.engine
+        self._queues = context.queues
         self._intake = context.intake
         self._journal = channel.session.broker.journal
         self._meters = channel.session.broker.meters
@@ -214,7 +217,7 @@ class Publisher:
         """How many messages were published since confirms were asked for."""
         self._awaiting: dict[int, None] = {}
         """The numbers of messages whose commit is awaited, in their order."""
-        self._awaiting_afar: dict[int, None] = {}
+        self._awaiting_peers: dict[int, None] = {}
         """The numbers of messages that other nodes have to confirm, in their order."""
         self._has_looked = False
         """Whether other nodes have been asked for what the message at hand names."""
@@ -233,12 +236,12 @@ class Publisher:
     @property
     def is_busy(self) -> bool:
         """Whether confirms are owed."""
-        return bool(self._awaiting or self._awaiting_afar or self._confirmed or self._refused)
+        return bool(self._awaiting or self._awaiting_peers or self._confirmed or self._refused)
 
     @property
     def unconfirmed(self) -> int:
         """How many messages the peer waits to be confirmed."""
-        return len(self._awaiting) + len(self._awaiting_afar) + len(self._confirmed) + len(self._refused)
+        return len(self._awaiting) + len(self._awaiting_peers) + len(self._confirmed) + len(self._refused)
 
     def end(self) -> None:
         """The channel is over: forget what it has not committed."""
@@ -274,7 +277,7 @@ class Publisher:
             self._add_to_transaction(content)
             return
         if elsewhere:
-            self._publish_afar(Content(targets, publish, found, properties, ttl_us, elsewhere))
+            self._publish_to_peers(Content(targets, publish, found, properties, ttl_us, elsewhere))
             return
         if not targets:
             self._miss(publish.mandatory, publish.origin, properties, publish.body)
@@ -326,37 +329,58 @@ class Publisher:
 
     # Queues of other nodes
 
-    def _publish_afar(self, content: Content) -> None:
-        context = self._channel.session.context
-        assert context.afar is not None, "only what is afar leads there"
-        context.afar.publish(self._channel, content)
+    def _publish_to_peers(self, content: Content) -> None:
+        """Put a message into queues here and on other nodes; it is confirmed when all have it."""
+        session, sent = self._channel.session, content.on_link()
+        done: Callable[[bool], None] | None = None
+        if self.is_confirming:
+            self.published += 1
+            self._awaiting_peers[self.published] = None
+            done = partial(self._confirm_of_peers, self.published)
+        peering = self._queues.peering
+        # While other nodes owe too many answers the message is its publisher's, which takes no further one meanwhile.
+        is_charged = peering.must_wait
+        if is_charged:
+            session.forwarding_bytes += sent.size_bytes
+            done = partial(self._forwarded, sent.size_bytes, done)
+        self._queues.put(content.targets, content.elsewhere, sent, done, self._channel)
+        if peering.must_wait:
+            session.hold()
+            peering.when_clear(session.release)
+        if is_charged:
+            session.charge_if_changed()
 
-    def begin_afar(self) -> int:
-        """Return the number of a message that other nodes have to confirm: `confirm_afar` must follow."""
-        self.published += 1
-        self._awaiting_afar[self.published] = None
-        return self.published
+    def _forwarded(self, size_bytes: int, done: Callable[[bool], None] | None, is_refused: bool) -> None:
+        """A message that had to wait is answered, or dropped since the publisher has gone."""
+        self._channel.session.forwarding_bytes -= size_bytes
+        if done is not None:
+            done(is_refused)
 
-    def confirm_afar(self, number: int, *, is_refused: bool) -> None:
+    def _confirm_of_peers(self, number: int, is_refused: bool) -> None:
         """All nodes have the message, or one of them has not."""
-        del self._awaiting_afar[number]
+        del self._awaiting_peers[number]
         (self._refused if is_refused else self._confirmed).append(number)
         self._make_due()
 
     def _looks_again(self, route: Route, publish: Publish) -> bool:
         """Put a message off until it is known whether another node has just made the queue that it names."""
-        context = self._channel.session.context
-        if context.afar is None or self._has_looked or route.exchange or route.routing_key.startswith(REPLY_TO):
+        peering = self._queues.peering
+        if self._has_looked or not peering.is_clustered or route.exchange or route.routing_key.startswith(REPLY_TO):
             return False
-        return context.afar.look_before_publishing(self._channel, publish)
+
+        async def look() -> Callable[[], None]:
+            await peering.catch_up()
+            return partial(self.publish_again, publish)
+
+        self._channel.session.wait_for(self._channel.number, _IDS, look())
+        return True
 
     def _waits_for_ids(self, publish: Publish, count: int) -> bool:
         """Put a message off until each of its copies can have an id: what is sent in one go may need a million."""
         session = self._channel.session
         if self._engine.message_ids_left >= count:
             return False
-        ids = (BasicPublish.CLASS_ID, BasicPublish.METHOD_ID)
-        session.wait_for(self._channel.number, ids, self._publish_with_ids(publish, count))
+        session.wait_for(self._channel.number, _IDS, self._publish_with_ids(publish, count))
         return True
 
     async def _publish_with_ids(self, publish: Publish, count: int) -> Callable[[], None]:
@@ -401,13 +425,9 @@ class Publisher:
         self, exchange: str, routing_keys: Sequence[str], headers: Headers
     ) -> tuple[Sequence[WorkingQueue], Sequence[RemoteQueue]]:
         session = self._channel.session
-        elsewhere: Sequence[RemoteQueue] = ()
-        if session.context.afar is not None:
-            targets, elsewhere = session.context.afar.route(session, exchange, routing_keys, headers)
-        else:
-            targets = self._topology.route(self._vhost, exchange, routing_keys, headers)
+        found = self._queues.route(self._vhost, exchange, routing_keys, headers, session.homes)
         session.end_turn_if_over()
-        return targets, elsewhere
+        return found
 
     def _read(self, properties: bytes) -> Essentials:
         found = essentials(properties)
@@ -544,7 +564,7 @@ class Publisher:
             return
         first_awaited = min(
             next(iter(self._awaiting), self.published + 1),
-            next(iter(self._awaiting_afar), self.published + 1),
+            next(iter(self._awaiting_peers), self.published + 1),
             *refused,
         )
         confirmed.sort()
@@ -603,11 +623,10 @@ class Publisher:
         if not missing and all(engine.find_working(working.queue.id) is working for working in content.targets):
             return
         session = self._channel.session
-        locate = session.context.queues.locate
         here: list[WorkingQueue] = []
         elsewhere = list(content.elsewhere)
         for name in (*(working.queue.name for working in content.targets), *missing):
-            found = locate(self._vhost, name, session.homes)
+            found = self._queues.locate(self._vhost, name, session.homes)
             if isinstance(found, WorkingQueue):
                 here.append(found)
             elif found is not None:

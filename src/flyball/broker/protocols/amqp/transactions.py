@@ -6,7 +6,6 @@ What a transaction settles is noted in the channel, and what it publishes in its
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from flyball.broker.core.pending import Done, Marking, outcome
@@ -19,7 +18,6 @@ from flyball.broker.wire.link import Outcome, Settlement
 from flyball.errors import ClusterError, FlyballError
 
 if TYPE_CHECKING:
-    from flyball.broker.protocols.amqp.afar import Afar
     from flyball.broker.protocols.amqp.channel import Channel
 
 
@@ -36,6 +34,7 @@ class Commit:
         self._channel = channel
         self._publisher = channel.publisher
         self._broker = channel.session.broker
+        self._queues = channel.session.context.queues
         self._contents, self._charged_bytes = channel.publisher.take_transaction()
         channel.commit = self
         self._is_abandoned = False
@@ -51,13 +50,12 @@ class Commit:
     def begin(self, done: Done) -> None:
         """Carry it out, and call back when all of it is durable. Raises FlyballError if nothing of it can be."""
         session = self._channel.session
-        afar = session.context.afar
         try:
             self._find_queues()
             if self._has_remote_puts or self._has_remote_acks or not self._broker.has_ids_for(self._copies):
-                session.hub.spawn(self._run(afar, done), session)
+                session.hub.spawn(self._run(done), session)
                 return
-            self._check_leases(afar)
+            self._check_leases()
             group = self._apply_here()
         except Exception:
             self._end()
@@ -87,22 +85,22 @@ class Commit:
         """How many messages its puts are on this node."""
         return sum([len(content.targets) for content in self._contents])
 
-    async def _run(self, afar: Afar | None, done: Callable[[FlyballError | None], None]) -> None:
+    async def _run(self, done: Done) -> None:
         try:
             while self._has_remote_puts or not self._broker.has_ids_for(self._copies):
-                if afar is not None and self._has_remote_puts:
-                    await self._put_elsewhere(afar)
+                if self._has_remote_puts:
+                    await self._put_elsewhere()
                 await self._broker.obtain_ids(self._copies)
                 # Queues may have moved meanwhile.
                 self._find_queues()
             # Nobody is there any more to be answered: what the channel had is requeued.
             if not self._is_over:
-                self._check_leases(afar)
+                self._check_leases()
                 group = self._apply_here()
                 self._contents = []
                 await outcome(lambda stored: self._broker.journal.mark(Marking(stored, group=group)))
-            if afar is not None and not self._is_over:
-                await self._settle_elsewhere(afar)
+            if not self._is_over:
+                await self._settle_elsewhere()
         except FlyballError as error:
             self._end()
             done(None if self._is_abandoned else error)
@@ -136,7 +134,7 @@ class Commit:
 
     # Steps
 
-    async def _put_elsewhere(self, afar: Afar) -> None:
+    async def _put_elsewhere(self) -> None:
         """Put what is for other nodes; return when they have stored it. Raises ClusterError if that is not known.
 
         What a link has no room for waits in its turn, and stays charged to the session.
@@ -163,15 +161,15 @@ class Commit:
 
         for token, content in enumerate(contents):
             elsewhere, content.elsewhere = content.elsewhere, ()
-            afar.remotes.put(elsewhere, content.on_link(), answered, token, owner=self._channel)
+            self._queues.peering.put(elsewhere, content.on_link(), answered, token, owner=self._channel)
         await puts
 
-    def _check_leases(self, afar: Afar | None) -> None:
+    def _check_leases(self) -> None:
         """Raise ClusterError if something is acked that will be delivered again: to say otherwise would double it."""
-        if afar is None:
+        if not self._queues.peering.is_clustered:
             return
         for settlement, leases in self._channel.settling or ():
-            if settlement is Settlement.ACK and any(afar.is_lost(lease) for lease in leases.values()):
+            if settlement is Settlement.ACK and any(self._is_lost(lease) for lease in leases.values()):
                 raise ClusterError("another node serves a queue since the delivery: what was acked comes again")
 
     def _apply_here(self) -> Group:
@@ -193,21 +191,20 @@ class Commit:
                 )
         return group
 
-    async def _settle_elsewhere(self, afar: Afar) -> None:
+    def _is_lost(self, lease: Lease) -> bool:
+        return is_void(lease) or self._queues.is_lost(lease[1])
+
+    async def _settle_elsewhere(self) -> None:
         """Tell other nodes what was settled of theirs; return when that is durable there.
 
         Raises ClusterError if something was acked that is not theirs any more: it will be delivered again.
         """
-        channel = self._channel
+        channel, peering = self._channel, self._queues.peering
         settling, channel.settling = channel.settling or [], []
-        afar.settled()
+        peering.take_settled()
         for settlement, leases in settling:
             channel.deliveries.settle_committed(settlement, list(leases.values()))
-        settled = afar.settled()
-        for way, in_vain in settled.links.items():
-            await way.ask_to_flush(in_vain)
-        if settled.is_in_vain:
-            raise ClusterError("another node was lost before the commit: what it had sent comes again")
+        await peering.take_settled().flush()
 
 
 def _is_remote(lease: Lease) -> bool:

@@ -1,0 +1,229 @@
+"""What a session does with a queue, wherever that is served.
+
+A handle stands for one queue. `LocalQueue` is that of a queue which this node serves. That of a queue which another
+node serves comes from `peering`: it follows the queue when it moves, and retries when a node is lost. Sessions need
+not know which of both they have.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from flyball.broker.core.broker import Receiver
+from flyball.broker.core.pending import Answer, Done, TakeDone
+from flyball.broker.core.topology import Topology
+from flyball.broker.engine.consumer import Consumer, SharedWindow
+from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.traits import Traits
+from flyball.errors import FlyballError
+from flyball.model import Message, Queue, Selector
+
+_UNLIMITED = float("inf")
+
+
+class Counts(NamedTuple):
+    """What a queue holds."""
+
+    ready: int = 0
+    consumers: int = 0
+
+
+class Got(NamedTuple):
+    """A message that was taken out of a queue, None if there was none, and how many more are ready."""
+
+    message: Message | None = None
+    ready: int = 0
+
+
+class Subscriber(Receiver, Protocol):
+    """A consumer of a session. It may go on with the same queue on another node, or with another queue."""
+
+    queue: Queue
+    prefetch: float
+    priority: int
+    exclusive: bool
+    no_ack: bool
+    selector: Selector | None
+    """Which messages it asks for; None: all, in the order of the queue."""
+
+    @property
+    def window(self) -> SharedWindow:
+        """The window that it shares with others of its session."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its client has cancelled it, or has gone."""
+        ...
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether a queue sends it messages."""
+        ...
+
+    def started(self, consumer: Consumer, queue: Queue) -> None:
+        """From now on it is sent what this consumer of the engine gets."""
+        ...
+
+    def ended(self) -> None:
+        """There is nowhere to go on."""
+        ...
+
+
+class QueueHandle(Protocol):
+    """A queue, wherever it is served. An operation raises an error, or calls back once, maybe before it returns."""
+
+    @property
+    def queue(self) -> Queue: ...
+
+    @property
+    def traits(self) -> Traits: ...
+
+    def check_access(self, owner: object) -> None:
+        """Raise QueueLocked if it is exclusive to another connection."""
+        ...
+
+    def declare(self, declared: Queue, owner: object, done: Answer[Counts]) -> None:
+        """Compare it with a declaration, and use it. Raises QueueLocked, UnlikeDeclared."""
+        ...
+
+    def use(self, done: Answer[Counts]) -> None:
+        """Return what it holds; it expires later."""
+        ...
+
+    def purge(self, done: Answer[int]) -> None:
+        """Remove all ready messages, and return how many there were."""
+        ...
+
+    def delete(self, done: Answer[int], *, if_unused: bool = False, if_empty: bool = False) -> None:
+        """Delete it, and return how many messages were ready."""
+        ...
+
+    def delete_empty(self, done: Done) -> None:
+        """Delete it if it holds no message, not even an unacked one."""
+        ...
+
+    def get(self, done: Answer[Got], *, no_ack: bool) -> None:
+        """Take a message out; it has to be settled, requeued or dead-lettered."""
+        ...
+
+    def consume(self, subscriber: Subscriber, done: Done) -> None:
+        """Send its messages to a consumer; `done` is called before the first one."""
+        ...
+
+    def peek(self, selector: Selector | None, done: TakeDone) -> None:
+        """Return the first message that fits; without a selector the next one. It stays where it is."""
+        ...
+
+    def browse(self, after_id: int, limit: int, done: Answer[list[Message]]) -> None:
+        """Return some ready messages with a larger id, oldest first; none if there are no more."""
+        ...
+
+    def list_ids(self, after_id: int, limit: int, done: Answer[list[int]]) -> None:
+        """Return the ids of such messages, when all of these are durable."""
+        ...
+
+    def remove_oldest(self, up_to_id: int, limit: int, done: Answer[int]) -> None:
+        """Remove the oldest ready messages up to an id, so many at the most, and return how many there were."""
+        ...
+
+
+class LocalQueue:
+    """A queue that this node serves."""
+
+    __slots__ = ("_broker", "_topology", "_working")
+
+    def __init__(self, topology: Topology, working: WorkingQueue) -> None:
+        self._topology = topology
+        self._broker = topology.broker
+        self._working = working
+
+    @property
+    def queue(self) -> Queue:
+        return self._working.queue
+
+    @property
+    def traits(self) -> Traits:
+        return self._working.traits
+
+    @property
+    def _counts(self) -> Counts:
+        return Counts(len(self._working), len(self._working.consumers))
+
+    def check_access(self, owner: object) -> None:
+        self._topology.check_owner(self._working, owner)
+
+    def declare(self, declared: Queue, owner: object, done: Answer[Counts]) -> None:
+        self._topology.declare_queue(declared, owner, lambda error: done(self._counts, error))
+
+    def use(self, done: Answer[Counts]) -> None:
+        self._topology.touch(self._working)
+        done(self._counts, None)
+
+    def purge(self, done: Answer[int]) -> None:
+        count = len(self._working)
+        self._broker.purge(self.queue.id, lambda removed, error: done(count, error))
+
+    def delete(self, done: Answer[int], *, if_unused: bool = False, if_empty: bool = False) -> None:
+        count = len(self._working)
+        self._topology.delete_queue(
+            self._working, lambda error: done(count, error), if_unused=if_unused, if_empty=if_empty
+        )
+
+    def delete_empty(self, done: Done) -> None:
+        self._broker.delete_queue(self.queue.id, done, only_empty=True)
+
+    def get(self, done: Answer[Got], *, no_ack: bool) -> None:
+        working = self._working
+        self._topology.touch(working)
+
+        def found(message: Message | None, error: FlyballError | None) -> None:
+            if message is not None:
+                working.count_get(message, is_gone=no_ack)
+            elif error is None:
+                self._broker.meters.get_empty += 1
+            done(Got(message, len(working)), error)
+
+        self._broker.take_out(working.queue.id, working.traits.selector, found)
+
+    def consume(self, subscriber: Subscriber, done: Done) -> None:
+        working = self._working
+        if subscriber.is_over:
+            done(None)
+            return
+        self._topology.check_consumer(working, exclusive=subscriber.exclusive)
+
+        def started(consumer: Consumer) -> None:
+            subscriber.started(consumer, working.queue)
+            done(None)
+
+        self._broker.consume(
+            working.queue.id,
+            subscriber.selector or working.traits.selector,
+            _UNLIMITED if subscriber.no_ack else subscriber.prefetch,
+            subscriber,
+            started,
+            keeps_none=subscriber.no_ack,
+            priority=subscriber.priority,
+            shared=None if subscriber.no_ack else subscriber.window,
+        )
+        self._topology.consumer_added(working, subscriber, exclusive=subscriber.exclusive)
+
+    def peek(self, selector: Selector | None, done: TakeDone) -> None:
+        self._broker.peek(self.queue.id, selector or self.traits.selector, done)
+
+    def browse(self, after_id: int, limit: int, done: Answer[list[Message]]) -> None:
+        self._broker.browse(self.queue.id, after_id, limit, done)
+
+    def list_ids(self, after_id: int, limit: int, done: Answer[list[int]]) -> None:
+        def listed(messages: list[Message], error: FlyballError | None) -> None:
+            ids = [message.id for message in messages]
+            if error is not None:
+                done([], error)
+            else:
+                self._broker.when_durable(lambda error: done(ids, error))
+
+        self.browse(after_id, limit, listed)
+
+    def remove_oldest(self, up_to_id: int, limit: int, done: Answer[int]) -> None:
+        self._broker.remove_oldest(self.queue.id, up_to_id, limit, done)
