@@ -68,7 +68,7 @@ class LinkSource:
                     chance.choice(list(Order)),
                 )
                 return wire.encode_read(
-                    wire.Read(self._number(), self._queue(), selector, chance.random() < 0.5, chance.random() < 0.5)
+                    wire.Read(self._number(), self._queue(), selector, chance.random() < 0.5, chance.randrange(4))
                 )
             case 11:
                 return wire.encode_reply(values.text(chance), self._content())

@@ -142,8 +142,8 @@ async def test_all_that_wait_for_a_node_are_answered_when_it_does_not_come(stage
         assert entry.node is not None
         queue = await new_queue(owner)
         async with Client.connect(address_of(entry), name="alice") as client:
-            company = entry.node.hub.company
-            with mock.patch.object(relay, "GIVE_UP_S", 0.5), mock.patch.object(company, "address_of", nowhere):
+            peering = entry.node.hub.peering
+            with mock.patch.object(relay, "GIVE_UP_S", 0.5), mock.patch.object(peering, "address_of", nowhere):
                 results = await asyncio.gather(*(client.put(queue, "a") for _ in range(5)), return_exceptions=True)
             assert [type(result) for result in results] == [StoreUnavailable] * 5
             await client.put(queue, "b")

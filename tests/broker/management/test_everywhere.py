@@ -30,7 +30,7 @@ class Part:
     async def __call__(self, node: Node) -> AsyncIterator[None]:
         made = Everywhere(node, Sampler(node))
         made.install()
-        self.of[node.hub.company.name] = made
+        self.of[node.hub.peering.name] = made
         yield
 
 

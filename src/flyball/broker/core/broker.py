@@ -1136,8 +1136,3 @@ def drop_bodies(unacked: Iterable[Message]) -> None:
 
 def _body_bytes(deliveries: Sequence[Delivery]) -> int:
     return sum([len(delivery.message.body) for delivery in deliveries])
-
-
-def is_text(message: Message) -> bool:
-    """Whether a protocol can express the message that ends each one with a zero byte."""
-    return b"\0" not in message.body

@@ -7,9 +7,11 @@ not know which of both they have.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from flyball.broker.core.broker import Receiver
+from flyball.broker.core.fit import Fit, fits, misfit
 from flyball.broker.core.pending import Answer, Done, TakeDone
 from flyball.broker.core.topology import Topology
 from flyball.broker.engine.consumer import Consumer, SharedWindow
@@ -111,7 +113,16 @@ class QueueHandle(Protocol):
         """Send its messages to a consumer; `done` is called before the first one."""
         ...
 
-    def peek(self, selector: Selector | None, done: TakeDone) -> None:
+    def take(
+        self, selector: Selector, done: TakeDone, fit: Fit = Fit.ALL, taken: Callable[[Message], None] | None = None
+    ) -> None:
+        """Remove the first message that fits. One that the reader cannot be sent stays: InvalidBody.
+
+        If this node serves the queue `taken` is called with the message while its removal is on the way to the store.
+        """
+        ...
+
+    def peek(self, selector: Selector | None, done: TakeDone, fit: Fit = Fit.ALL) -> None:
         """Return the first message that fits; without a selector the next one. It stays where it is."""
         ...
 
@@ -209,8 +220,25 @@ class LocalQueue:
         )
         self._topology.consumer_added(working, subscriber, exclusive=subscriber.exclusive)
 
-    def peek(self, selector: Selector | None, done: TakeDone) -> None:
-        self._broker.peek(self.queue.id, selector or self.traits.selector, done)
+    def take(
+        self, selector: Selector, done: TakeDone, fit: Fit = Fit.ALL, taken: Callable[[Message], None] | None = None
+    ) -> None:
+        def accepts(message: Message) -> bool:
+            is_fit = fits(message, fit)
+            if is_fit and taken is not None:
+                taken(message)
+            return is_fit
+
+        self._broker.take(self.queue.id, selector, done, accepts)
+
+    def peek(self, selector: Selector | None, done: TakeDone, fit: Fit = Fit.ALL) -> None:
+        def found(message: Message | None, error: FlyballError | None) -> None:
+            if message is not None and not fits(message, fit):
+                done(None, misfit(message, fit))
+            else:
+                done(message, error)
+
+        self._broker.peek(self.queue.id, selector or self.traits.selector, found)
 
     def browse(self, after_id: int, limit: int, done: Answer[list[Message]]) -> None:
         self._broker.browse(self.queue.id, after_id, limit, done)

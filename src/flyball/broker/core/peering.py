@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.handles import QueueHandle
 from flyball.broker.wire.link import Content, Outcome
-from flyball.errors import QueueNotFound
+from flyball.errors import FlyballError, QueueNotFound
 
 PutDone = Callable[[int, int], None]
 """Called with the token of a put and its outcome."""
@@ -36,11 +36,38 @@ class Peering(Protocol):
         """Whether there are others."""
         ...
 
+    @property
+    def name(self) -> str:
+        """The name of this node among them."""
+        ...
+
+    def name_of(self, node_id: int) -> str:
+        """Return the name of a node."""
+        ...
+
+    def address_of(self, node_id: int, protocol: str) -> str | None:
+        """Return where a node listens for a protocol; None if it cannot be reached at present."""
+        ...
+
     def can_reach(self, node_id: int) -> bool:
         """Whether it is worth trying to reach a node."""
         ...
 
+    async def ask_owners(
+        self, command: str, arguments: Mapping[str, Any], time_limit_s: float
+    ) -> tuple[dict[int, Any], list[FlyballError]]:
+        """Ask all nodes that serve queues; return their answers by node, and why others did not answer."""
+        ...
+
     # What changes
+
+    async def followed(self) -> None:
+        """Return when the others know what was changed and is durable, as far as they can be reached soon."""
+        ...
+
+    async def may_create(self, vhost: str, name: str) -> bool:
+        """Whether a new queue of that name may be made here: then the name is claimed. Raises StoreError."""
+        ...
 
     async def catch_up(self) -> None:
         """Return when this node knows all that others had changed before. Raises StoreError."""
@@ -114,11 +141,29 @@ class Alone:
     """No other nodes."""
 
     node_id = 0
+    name = ""
     is_clustered = False
     must_wait = False
 
+    def name_of(self, node_id: int) -> str:
+        return str(node_id)
+
+    def address_of(self, node_id: int, protocol: str) -> str | None:
+        return None
+
     def can_reach(self, node_id: int) -> bool:
         return False
+
+    async def ask_owners(
+        self, command: str, arguments: Mapping[str, Any], time_limit_s: float
+    ) -> tuple[dict[int, Any], list[FlyballError]]:
+        return {}, []
+
+    async def followed(self) -> None:
+        """Nobody else has to know."""
+
+    async def may_create(self, vhost: str, name: str) -> bool:
+        return True
 
     async def catch_up(self) -> None:
         """Nobody else changes anything."""

@@ -9,12 +9,20 @@ from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.handles import LocalQueue, QueueHandle, Subscriber
 from flyball.broker.core.intake import Intake
 from flyball.broker.core.peering import Alone, Peering
-from flyball.broker.core.pending import Marking, outcome
+from flyball.broker.core.pending import Done, Marking, Together, outcome
 from flyball.broker.core.topology import Headers, Topology
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.wire.link import Content, Outcome
-from flyball.errors import ConsumerRefused, FlyballError, PeerLost, QueueNotFound, StoreError
-from flyball.model import Message
+from flyball.errors import (
+    ConsumerRefused,
+    FlyballError,
+    PeerLost,
+    QueueFull,
+    QueueNotFound,
+    StoreError,
+    StoreUnavailable,
+)
+from flyball.model import Draft, Message, Queue
 
 # A queue that could not be reached is tried again after this time, or earlier if peers report a change.
 RETRY_S = 0.5
@@ -133,6 +141,34 @@ class Queues:
             journal.mark(Marking(copies.stored, (), first_id, engine.next_message_id))
         self.peering.put(elsewhere, content, copies.answered, 0, owner)
 
+    def put_draft(
+        self, draft: Draft, queue_ids: Sequence[int], done: Done, owner: object, waits: Callable[[], None]
+    ) -> None:
+        """Put a message, which does not expire, into the queues of these ids, as far as they exist.
+
+        `done` is called when all have stored it. `waits` is called first if other nodes have to do so: see
+        `Peering.put` for the owner.
+        """
+        here = [queue_id for queue_id in queue_ids if self._engine.has_queue(queue_id)]
+        found = [self._directory.get(queue_id) for queue_id in queue_ids if not self._engine.has_queue(queue_id)]
+        elsewhere = [remote for remote in found if remote is not None]
+        broker = self.topology.broker
+        if not elsewhere:
+            broker.put(draft, here, lambda messages, error: done(error))
+            return
+        waits()
+        together = Together(2, done)
+        broker.put(draft, here, lambda messages, error: together.one(None, error))
+        missing: list[int] = []
+
+        def put(_: int, outcome: int) -> None:
+            together.one(None, _failure_of(outcome, elsewhere[0].queue, missing))
+
+        content = Content(
+            draft.body, priority=draft.priority, sender=draft.sender, receiver=draft.receiver, context=draft.context
+        )
+        self.peering.put(elsewhere, content, put, 0, owner, missing)
+
     def is_lost(self, message: Message) -> bool:
         """Whether a delivered message comes again from another node: to ack it has no effect."""
         working = self._engine.find_working(message.queue_id)
@@ -170,3 +206,12 @@ class Queues:
         queue = subscriber.queue
         found = self.get(queue.id)
         return self.find(queue.vhost, queue.name, homes) if found is None and queue.member else found
+
+
+def _failure_of(outcome: int, first: Queue, missing: Sequence[int]) -> FlyballError | None:
+    """Return what is wrong with a put into remote queues, of which some are missing."""
+    if outcome == Outcome.FULL:
+        return QueueFull(first.name, first.vhost)
+    if outcome == Outcome.UNKNOWN:
+        return StoreUnavailable("another node has not answered: whether its queues have the message is unknown")
+    return QueueNotFound(missing[0]) if missing else None

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from flyball.broker.core.company import Company
 from flyball.broker.core.definitions import Definitions
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.pending import outcome, result
@@ -62,8 +61,6 @@ class Topics:
         topology = self._topology = queues.topology
         self._definitions = definitions
         self._kept = definitions.of(KIND)
-        self.company = Company()
-        """The other nodes, where some subscriptions have their queues."""
         topology.on_exchange_deleted = self._exchange_deleted
 
     # What there is
@@ -115,7 +112,7 @@ class Topics:
         remotes = [self._topology.directory.find(vhost, entry["queue"]) for entry in found]
         wanted = [remote.queue.id for remote in remotes if remote is not None]
         if wanted:
-            answers, _ = await self.company.ask_owners("queue.list", {"queue_ids": wanted}, COUNT_LIMIT_S)
+            answers, _ = await self.queues.peering.ask_owners("queue.list", {"queue_ids": wanted}, COUNT_LIMIT_S)
             told = {report["id"]: report for reports in answers.values() for report in reports}
             for entry, remote in zip(found, remotes, strict=True):
                 report = None if remote is None else told.get(remote.queue.id)

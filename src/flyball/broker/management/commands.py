@@ -252,7 +252,7 @@ async def manage(hub: Hub, command: str, arguments: Mapping[str, Any]) -> Any:
         raise invalid_argument(command, error) from None
     if found is None:
         # It has nothing to tell, so it has changed something, which is to hold wherever one looks next.
-        await hub.company.followed()
+        await hub.peering.followed()
     return found
 
 

@@ -27,7 +27,7 @@ class ConsoleContext:
     @property
     def name(self) -> str:
         """The node's name in its domain."""
-        return self.node.hub.company.name
+        return self.node.hub.peering.name
 
 
 RouteFactory = Callable[[ConsoleContext], Sequence[BaseRoute]]

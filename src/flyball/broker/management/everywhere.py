@@ -82,7 +82,7 @@ class Everywhere:
     async def ask_all(self, what: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return what the nodes answer, by their names. Who does not answer in time is missing."""
         here = await self._ask_here(what, arguments or {})
-        return {self._node.hub.company.name: here, **await self.ask_others(what, arguments)}
+        return {self._node.hub.peering.name: here, **await self.ask_others(what, arguments)}
 
     async def ask_others(self, what: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return what the other nodes answer, by their names. Who does not answer in time is missing."""
@@ -106,7 +106,7 @@ class Everywhere:
     async def ask_node(self, name: str, what: str, arguments: Mapping[str, Any] | None = None) -> Any:
         """Return what one node answers. Raises ClusterError if there is none of that name, or it does not answer."""
         given = arguments or {}
-        if name == self._node.hub.company.name:
+        if name == self._node.hub.peering.name:
             return await self._ask_here(what, given)
         for other in self._node.membership.others:
             if other.name == name:

@@ -230,7 +230,7 @@ def queue_facts(node: Node, working: WorkingQueue) -> Facts:
         "id": queue.id,
         "vhost": queue.vhost,
         "name": queue.name,
-        "node": node.hub.company.name,
+        "node": node.hub.peering.name,
         "durable": queue.durable,
         "exclusive": queue.exclusive,
         "auto_delete": queue.auto_delete,
@@ -317,7 +317,7 @@ def connection_facts(node: Node, connection: Connection) -> Facts:
     engine = node.hub.broker.engine
     facts: Facts = {
         "name": connection.name,
-        "node": node.hub.company.name,
+        "node": node.hub.peering.name,
         "protocol": connection.PROTOCOL.name.lower(),
         "peer_host": peer[0],
         "peer_port": peer[1],
@@ -457,7 +457,7 @@ def _channel_facts(node: Node, session: AmqpSession, channel: Channel) -> Facts:
     return {
         "connection": session.name,
         "name": f"{session.name} ({channel.number})",
-        "node": node.hub.company.name,
+        "node": node.hub.peering.name,
         "number": channel.number,
         "user": session.user.name,
         "vhost": session.vhost,
@@ -519,7 +519,7 @@ def _amqp_consumer_facts(node: Node, session: AmqpSession, channel: Channel, con
         "channel_number": channel.number,
         "peer_host": (session.extra("peername") or ("", 0))[0],
         "peer_port": (session.extra("peername") or ("", 0))[1],
-        "node": node.hub.company.name,
+        "node": node.hub.peering.name,
         "protocol": "amqp",
         "user": session.user.name,
         "queue": consumer.queue.name,
@@ -545,7 +545,7 @@ def _telesto_consumer_facts(node: Node, session: TelestoSession, consumer: Consu
         "channel_number": 0,
         "peer_host": peer[0],
         "peer_port": peer[1],
-        "node": node.hub.company.name,
+        "node": node.hub.peering.name,
         "protocol": "telesto",
         "user": None,
         "queue": "" if working is None else working.queue.name,
@@ -578,7 +578,7 @@ def node_facts(node: Node) -> Facts:
     used = resource.getrusage(resource.RUSAGE_SELF)
     now_s = time.time()
     return {
-        "name": hub.company.name,
+        "name": hub.peering.name,
         "version": flyball.__version__,
         "pid": os.getpid(),
         "started_at_s": _STARTED_AT_S,

@@ -53,7 +53,7 @@ def console_part(factories: Sequence[RouteFactory] = FACTORIES) -> Part:
         async with asyncio.TaskGroup() as tasks:
             sampling = node.supervisor.within(tasks).keep("console sampling", sampler.run)
             try:
-                login = ConsoleLogin(node.hub.authority, node.hub.company.name, node.addresses)
+                login = ConsoleLogin(node.hub.authority, node.hub.peering.name, node.addresses)
                 context = ConsoleContext(node, sampler, everywhere, login)
                 # Some let other nodes ask for what they need, also of a node that serves no HTTP itself.
                 routes = [route for factory in factories for route in factory(context)]

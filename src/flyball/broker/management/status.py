@@ -49,18 +49,18 @@ def status_of(hub: Hub, vhost: str | None = None) -> dict[str, Any]:
 
 async def queues_of_all(hub: Hub) -> list[dict[str, Any]]:
     """Return the queues of all nodes. What those hold whose node does not answer is not known: None."""
-    company = hub.company
-    answers, _ = await company.ask_owners("queue.list", {}, LIST_LIMIT_S)
+    peering = hub.peering
+    answers, _ = await peering.ask_owners("queue.list", {}, LIST_LIMIT_S)
     told = {report["id"]: report for reports in answers.values() for report in reports}
     here = [
-        {**queue_report(working), "vhost": working.queue.vhost, "node": company.name, "is_here": True}
+        {**queue_report(working), "vhost": working.queue.vhost, "node": peering.name, "is_here": True}
         for working in hub.broker.engine.queues
     ]
     elsewhere = [
         {
             **(told.get(remote.queue.id) or _unknown_report(remote.queue)),
             "vhost": remote.queue.vhost,
-            "node": company.name_of(remote.owner),
+            "node": peering.name_of(remote.owner),
             "is_here": False,
         }
         for remote in hub.directory.all()

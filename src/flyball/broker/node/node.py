@@ -12,7 +12,6 @@ from typing import Any
 
 from flyball.broker.core.authority import Authority
 from flyball.broker.core.broker import Broker
-from flyball.broker.core.company import Company
 from flyball.broker.core.definitions import Definitions
 from flyball.broker.core.queues import Queues
 from flyball.broker.core.supervisor import Supervisor
@@ -146,7 +145,6 @@ async def serving(
         membership = Membership(hub, topology, definitions, lease_s=settings.lease_s, version=snapshot.version)
         secured = link_tls(settings)
         peers, remotes = _meet_peers(settings, hub, topology, membership, secured)
-        queues.peering = Domain(remotes)
         amqp_context = AmqpContext(queues, _amqp_settings(settings))
         hub.reports["flow"] = amqp_context.flow.report
         add_node_loops(hub.loops, node_name(settings), amqp_context.flow, broker.listings.admission)
@@ -277,18 +275,8 @@ def _meet_peers(
     remotes = Remotes(topology, peers)
     remotes.catch_up = membership.catch_up
     remotes.claim = membership.claim
-    hub.company = hub.topics.company = Company(
-        address_of=membership.address_of,
-        claim=membership.may_create,
-        catch_up=membership.catch_up,
-        followed=Followers(peers, lambda: [other.id for other in membership.others]).followed,
-        put=remotes.put,
-        forget=remotes.forget,
-        read=remotes.read,
-        ask_owners=remotes.ask_owners,
-        name=node_name(settings),
-        name_of=membership.name_of,
-    )
+    followers = Followers(peers, lambda: [other.id for other in membership.others])
+    hub.queues.peering = Domain(node_name(settings), remotes, membership, followers)
     membership.on_nodes.append(peers.update)
     membership.on_lapsed = peers.drop_links
     membership.on_placed = remotes.placed

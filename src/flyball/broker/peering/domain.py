@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.handles import QueueHandle
 from flyball.broker.core.peering import Settled
 from flyball.broker.peering.handles import RemoteHandle
+from flyball.broker.peering.link.followers import Followers
 from flyball.broker.peering.remote import Remotes
+
+
+class Members(Protocol):
+    """The nodes of the domain, as membership knows them."""
+
+    def name_of(self, node_id: int) -> str: ...
+
+    def address_of(self, node_id: int, protocol: str) -> str | None: ...
+
+    async def may_create(self, vhost: str, name: str) -> bool: ...
 
 
 class Domain:
     """What this node asks of the others; see `Peering`."""
 
-    def __init__(self, remotes: Remotes) -> None:
+    def __init__(self, name: str, remotes: Remotes, members: Members, followers: Followers) -> None:
         peers = remotes.peers
+        self.name = name
+        self.name_of = members.name_of
+        self.address_of = members.address_of
+        self.may_create = members.may_create
+        self.followed = followers.followed
+        self.ask_owners = remotes.ask_owners
         self._remotes = remotes
         self._peers = peers
         self.node_id = peers.node_id

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from flyball.broker.core.directory import RemoteQueue
+from flyball.broker.core.fit import Fit
 from flyball.broker.core.handles import Counts, Got, LocalQueue, Subscriber
 from flyball.broker.core.pending import Answer, Done, TakeDone, outcome, result
 from flyball.broker.core.topology import check_same
@@ -91,8 +92,13 @@ class RemoteHandle:
 
         self._carry_out(there, here, ended, None)
 
-    def peek(self, selector: Selector | None, done: TakeDone) -> None:
-        self._remotes.read(self._queue.id, selector or self.traits.selector, done, removes=False)
+    def take(
+        self, selector: Selector, done: TakeDone, fit: Fit = Fit.ALL, taken: Callable[[Message], None] | None = None
+    ) -> None:
+        self._remotes.read(self._queue.id, selector, done, removes=True, fit=fit)
+
+    def peek(self, selector: Selector | None, done: TakeDone, fit: Fit = Fit.ALL) -> None:
+        self._remotes.read(self._queue.id, selector or self.traits.selector, done, removes=False, fit=fit)
 
     def browse(self, after_id: int, limit: int, done: Answer[list[Message]]) -> None:
         def there(remote: RemoteQueue) -> Awaitable[list[Message]]:

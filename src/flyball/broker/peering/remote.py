@@ -14,8 +14,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from flyball.backoff import Backoff, Retries
-from flyball.broker.core.broker import drop_bodies, is_text
+from flyball.broker.core.broker import drop_bodies
 from flyball.broker.core.directory import RemoteQueue
+from flyball.broker.core.fit import Fit
 from flyball.broker.core.handles import Counts, Got, LocalQueue, Subscriber
 from flyball.broker.core.intake import Intake
 from flyball.broker.core.peering import PutDone
@@ -263,13 +264,16 @@ class _Read:
         link.ask(encode, partial(self._answered, link))
 
     def _read_here(self) -> None:
-        broker, read = self._remotes.broker, self._read
-        if not broker.engine.has_queue(read.queue_id):
+        read, engine = self._read, self._remotes.broker.engine
+        working = engine.find_working(read.queue_id)
+        if working is None:
             self._done(None, QueueNotFound(read.queue_id))
-        elif read.removes:
-            broker.take(read.queue_id, read.selector, self._done, is_text if read.only_text else None)
+            return
+        queue = LocalQueue(self._remotes.topology, working)
+        if read.removes:
+            queue.take(read.selector, self._done, Fit(read.fit))
         else:
-            broker.peek(read.queue_id, read.selector, self._done)
+            queue.peek(read.selector, self._done, Fit(read.fit))
 
     def _answered(self, link: Link, frame: wire.Frame | None) -> None:
         if isinstance(frame, wire.Got):
@@ -683,16 +687,14 @@ class Remotes:
 
         link.ask(lambda number: wire.encode_get(number, remote.queue.id), answered)
 
-    def read(
-        self, queue_id: int, selector: Selector, done: TakeDone, *, removes: bool, only_text: bool = False
-    ) -> None:
+    def read(self, queue_id: int, selector: Selector, done: TakeDone, *, removes: bool, fit: Fit = Fit.ALL) -> None:
         """Find the first message that fits, as its owner sees it, and remove it for good or leave it there.
 
-        With `only_text` one that contains a zero byte stays, and `done` is told InvalidBody. A PeerLost leaves open
-        whether a message was removed.
+        One that the reader cannot be sent stays, and `done` is told InvalidBody. A PeerLost leaves open whether a
+        message was removed.
         """
         deadline_s = asyncio.get_running_loop().time() + self._wait_s
-        _Read(self, wire.Read(0, queue_id, selector, removes, only_text), done, deadline_s).send()
+        _Read(self, wire.Read(0, queue_id, selector, removes, fit), done, deadline_s).send()
 
     def _single(self, link: Link) -> Singles:
         for other in [other for other in self._singles if other.is_lost]:

@@ -1,8 +1,7 @@
 """ThorBangMQ's protocol at work: what each request does, and the FAIL lines of its report.
 
 Requests that arrive together are carried out together and answered in their order. One answer for each request, in
-one piece. Broadcasts are found as the original finds them: by time, without a sender, and only there. Queues of other
-nodes are used through the hub's company.
+one piece. Broadcasts are found as the original finds them: by time, without a sender, and only there.
 """
 
 from __future__ import annotations
@@ -11,27 +10,23 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from flyball.broker.core.broker import is_text
-from flyball.broker.core.directory import RemoteQueue
+from flyball.broker.core.fit import Fit
 from flyball.broker.core.handles import QueueHandle
-from flyball.broker.core.pending import Together
 from flyball.broker.core.placement import Role
 from flyball.broker.transport.connection import Hub, RequestConnection, result_of
 from flyball.broker.wire import thorbang as wire
-from flyball.broker.wire.link import Content, Outcome
 from flyball.errors import (
     ClientInUse,
     ConnectionLimitReached,
     FlyballError,
     InvalidName,
-    QueueFull,
     QueueNotFound,
     RequestError,
     StoreError,
-    StoreUnavailable,
 )
 from flyball.model import DEFAULT_VHOST, ClientMode, Draft, Message, Order, Selector
 from flyball.trace.schema import Kind, Protocol, Result
@@ -104,7 +99,7 @@ class ThorBangSession(RequestConnection):
     def goes_alone(self, parsed: wire.Request, request: Span) -> bool:
         if isinstance(parsed, wire.Pop):
             # A message that was taken waits for the store only, with others.
-            return self.serves(parsed.queue_id) and not self.has_reserved(request)
+            return not self.has_reserved(request)
         assert isinstance(request, ThorBangRequest)
         return isinstance(parsed, wire.Peek) and request.answer is None
 
@@ -122,7 +117,7 @@ class ThorBangSession(RequestConnection):
         self._is_refused = isinstance(parsed, wire.Malformed) or (
             isinstance(parsed, wire.Send) and parsed.malformed_after
         )
-        if self.broker.in_company:
+        if self.hub.peering.is_clustered:
             self._use(parsed)
             if self._names_something_new(parsed):
                 # Another node may have made it just now; what follows may depend on it.
@@ -155,31 +150,21 @@ class ThorBangSession(RequestConnection):
                 return isinstance(parsed, wire.CreateClient)
 
     def _knows(self, *queue_ids: int) -> bool:
-        return all(self.serves(queue_id) or self.elsewhere(queue_id) is not None for queue_id in queue_ids)
+        return all(self.queue(queue_id) is not None for queue_id in queue_ids)
 
     async def _look_and_handle(self, parsed: wire.Request, request: ThorBangRequest) -> None:
         with contextlib.suppress(StoreError):
-            await self.hub.company.catch_up()
+            await self.hub.peering.catch_up()
         try:
             HANDLERS[type(parsed)](self, parsed, request)
         except RequestError as error:
             self.refuse(request, error)
         self.release()
 
-    def serves(self, queue_id: int) -> bool:
-        """Whether it is a queue of this node. The protocol has no passwords: it leads to the default virtual host."""
-        working = self.broker.engine.find_working(queue_id)
-        return working is not None and queue_id > 0 and working.queue.vhost == DEFAULT_VHOST
-
     def queue(self, queue_id: int) -> QueueHandle | None:
-        """Return a queue of the default virtual host, on whichever node."""
+        """Return a queue, on whichever node. The protocol has no passwords: it leads to the default virtual host."""
         found = self.hub.queues.get(queue_id)
         return None if found is None or queue_id <= 0 or found.queue.vhost != DEFAULT_VHOST else found
-
-    def elsewhere(self, queue_id: int) -> RemoteQueue | None:
-        """Return the queue if another node serves it."""
-        remote = self.hub.directory.get(queue_id)
-        return None if remote is None or remote.queue.vhost != DEFAULT_VHOST else remote
 
     def reply(self, request: ThorBangRequest, answer: bytes) -> None:
         """Answer the request as soon as those before it are answered."""
@@ -237,15 +222,8 @@ def send(session: ThorBangSession, parsed: wire.Send, request: ThorBangRequest) 
         return
     queue_ids = parsed.queue_ids
     missing: int | None = None
-    here: list[int] = []
-    elsewhere: list[RemoteQueue] = []
     for at, queue_id in enumerate(queue_ids):
-        remote = None if session.serves(queue_id) else session.elsewhere(queue_id)
-        if remote is not None:
-            elsewhere.append(remote)
-        elif session.serves(queue_id):
-            here.append(queue_id)
-        else:
+        if session.queue(queue_id) is None:
             missing = queue_id
             queue_ids = queue_ids[:at]
             break
@@ -253,7 +231,7 @@ def send(session: ThorBangSession, parsed: wire.Send, request: ThorBangRequest) 
     request.size_bytes = len(parsed.content)
     request.message_count = len(queue_ids)
 
-    def stored(messages: object, error: FlyballError | None) -> None:
+    def stored(error: FlyballError | None) -> None:
         if error is None and missing is not None:
             error = QueueNotFound(missing)
         if error is None and parsed.malformed_after:
@@ -263,36 +241,9 @@ def send(session: ThorBangSession, parsed: wire.Send, request: ThorBangRequest) 
 
     receiver = parsed.receiver if parsed.receiver > 0 else None
     draft = Draft(parsed.content, parsed.sender, receiver, parsed.context or None, parsed.priority)
-    if elsewhere:
-        together = Together(2, lambda error: stored((), error))
-        broker.put(draft, here, lambda messages, error: together.one(None, error))
-        # Until it is answered: it may wait for other nodes.
-        session.reserve(request, len(draft.body))
-        _put_elsewhere(session, draft, elsewhere, together)
-    else:
-        broker.put(draft, here, stored)
-
-
-def _put_elsewhere(
-    session: ThorBangSession, draft: Draft, elsewhere: Sequence[RemoteQueue], together: Together
-) -> None:
-    """Send the message once to each node, whatever the number of its copies there."""
-    missing: list[int] = []
-
-    def put(_: int, outcome: int) -> None:
-        error: FlyballError | None = None
-        if outcome == Outcome.FULL:
-            error = QueueFull(elsewhere[0].queue.name, elsewhere[0].queue.vhost)
-        elif outcome == Outcome.UNKNOWN:
-            error = StoreUnavailable("another node has not answered: whether its queues have the message is unknown")
-        elif missing:
-            error = QueueNotFound(missing[0])
-        together.one(None, error)
-
-    content = Content(
-        draft.body, priority=draft.priority, sender=draft.sender, receiver=draft.receiver, context=draft.context
-    )
-    session.hub.company.put(elsewhere, content, put, 0, session, missing)
+    # Other nodes may let it wait: it is charged to the connection until it is answered.
+    waits = partial(session.reserve, request, len(draft.body))
+    session.hub.queues.put_draft(draft, queue_ids, stored, session, waits)
 
 
 def peek(session: ThorBangSession, parsed: wire.Peek, request: ThorBangRequest) -> None:
@@ -313,27 +264,19 @@ def _read(session: ThorBangSession, parsed: wire.Peek | wire.Pop, request: ThorB
         # There is nothing in a queue that does not exist.
         _found(session, request, message, None if isinstance(error, QueueNotFound) else error)
 
-    if session.elsewhere(queue_id) is not None:
-        session.hub.company.read(queue_id, selector, found, removes=removes, only_text=True)
-    elif not session.serves(queue_id):
+    queue = session.queue(queue_id)
+    if queue is None:
         found(None, None)
     elif removes:
-
-        def accepts(message: Message) -> bool:
-            if not is_text(message):
-                return False
-            session.reserve(request, len(message.body))
-            return True
-
-        session.broker.take(queue_id, selector, found, accepts)
+        queue.take(selector, found, Fit.NO_ZERO, lambda message: session.reserve(request, len(message.body)))
     else:
-        session.broker.peek(queue_id, selector, found)
+        queue.peek(selector, found, Fit.NO_ZERO)
 
 
 def create_queue(session: ThorBangSession, parsed: wire.CreateQueue, request: ThorBangRequest) -> None:
     request.kind = Kind.CREATE_QUEUE
     name = _fit_name(parsed.name)
-    if session.broker.in_company:
+    if session.hub.peering.is_clustered:
         session.hub.spawn(_create_claimed(session, name, request), session)
     else:
         _create(session, name, request)
@@ -345,7 +288,8 @@ async def _create_claimed(session: ThorBangSession, name: str, request: ThorBang
     number = engine.next_queue_id
     distinct = name
     try:
-        while engine.find_queue(distinct) is not None or not await session.hub.company.claim(DEFAULT_VHOST, distinct):
+        peering = session.hub.peering
+        while engine.find_queue(distinct) is not None or not await peering.may_create(DEFAULT_VHOST, distinct):
             distinct = f"{name}#{number}"
             number += 1
         _create(session, distinct, request)
@@ -403,7 +347,7 @@ def remove_queue(session: ThorBangSession, parsed: wire.RemoveQueue, request: Th
 def remove_client(session: ThorBangSession, parsed: wire.RemoveClient, request: ThorBangRequest) -> None:
     if not session.broker.engine.has_client(parsed.client_id):
         session.reply(request, wire.OK)
-    elif session.broker.in_company:
+    elif session.hub.peering.is_clustered:
         session.hold()
         session.hub.spawn(_remove_client_of_all(session, parsed.client_id, request), session)
     else:
@@ -416,7 +360,7 @@ def _remove_client(session: ThorBangSession, client_id: int, request: ThorBangRe
 
 async def _remove_client_of_all(session: ThorBangSession, client_id: int, request: ThorBangRequest) -> None:
     """Remove a client unless any node has messages of its, or cannot say."""
-    answers, errors = await session.hub.company.ask_owners("client.is_sender", {"client_id": client_id}, ASK_LIMIT_S)
+    answers, errors = await session.hub.peering.ask_owners("client.is_sender", {"client_id": client_id}, ASK_LIMIT_S)
     try:
         if errors:
             raise errors[0]
@@ -455,8 +399,6 @@ def _selector(parsed: wire.Peek | wire.Pop) -> Selector:
 def _found(
     session: ThorBangSession, request: ThorBangRequest, message: Message | None, error: FlyballError | None
 ) -> None:
-    if error is None and message is not None and not is_text(message):
-        error = RequestError(f"message {message.id} contains a zero byte")
     if error is not None:
         session.refuse(request, error)
     elif message is None:

@@ -19,10 +19,10 @@ from typing import Any, ClassVar, cast
 from flyball.broker.core import clock
 from flyball.broker.core.authority import Authority
 from flyball.broker.core.broker import Broker
-from flyball.broker.core.company import Company
 from flyball.broker.core.loops import Loops
 from flyball.broker.core.memory import CHARGE_READ_BYTES, CHARGE_STEP_BYTES, CONNECTION_BYTES
 from flyball.broker.core.occupancy import Occupancy
+from flyball.broker.core.peering import Peering
 from flyball.broker.core.placement import HerePlacement, Placement
 from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.core.topics import Topics
@@ -95,8 +95,6 @@ class Hub:
         self.queues = topics.queues
         self.directory = self.queues.topology.directory
         """The queues that other nodes serve."""
-        self.company = Company()
-        """What can be asked of those nodes."""
         self.placement: Placement = HerePlacement(broker.engine)
         """Who knows where the clients of clustered queues should go."""
         self.recorder = recorder
@@ -135,6 +133,11 @@ class Hub:
         broker.faults.on_fault = _end_connection_of
         authority.on_user_deleted = self._user_deleted
         authority.on_vhost_closed = self._vhost_closed
+
+    @property
+    def peering(self) -> Peering:
+        """The other nodes."""
+        return self.queues.peering
 
     def spawn(
         self, work: Coroutine[Any, Any, None], connection: Connection | None = None
@@ -305,7 +308,7 @@ class Hub:
             connection.is_client = False
             self.clients -= 1
         self.broker.ledger.forget(connection)
-        self.company.forget(connection)
+        self.peering.forget(connection)
         self.stalled.discard(connection)
         if self.is_stopping:
             self._check_idle()

@@ -19,6 +19,7 @@ from flyball.broker.core.topics import Topics
 from flyball.broker.core.topology import Topology
 from flyball.broker.peering.domain import Domain
 from flyball.broker.peering.link import LinkSession, Peers
+from flyball.broker.peering.link.followers import Followers
 from flyball.broker.peering.link.ownership import Ownership
 from flyball.broker.peering.remote import Remotes
 from flyball.broker.protocols.amqp import AmqpContext, AmqpSession, AmqpSettings
@@ -29,6 +30,19 @@ from flyball.model import Snapshot
 
 SECRET = b"the secret of the domain"
 LIMIT_S = 60.0
+
+
+class _Members:
+    """What membership would know."""
+
+    def name_of(self, node_id: int) -> str:
+        return f"node-{node_id}"
+
+    def address_of(self, node_id: int, protocol: str) -> str | None:
+        return None
+
+    async def may_create(self, vhost: str, name: str) -> bool:
+        return True
 
 
 class DomainNode:
@@ -44,7 +58,8 @@ class DomainNode:
         self.peers = Peers(hub, node_id, 1, SECRET)
         self.peers.commands.update(Ownership(topology).commands)
         self.remotes = Remotes(topology, self.peers, wait_s=2.0)
-        context.queues.peering = Domain(self.remotes)
+        followers = Followers(self.peers, lambda: ())
+        context.queues.peering = Domain(f"node-{node_id}", self.remotes, _Members(), followers)
         self.servers: list[asyncio.Server] = []
         self.addresses: dict[str, str] = {}
         self.is_dead = False

@@ -282,7 +282,7 @@ async def test_messages_that_come_before_their_queue_wait_until_this_node_has_he
             raise StoreUnavailable("the store is away")
         served[two.queue_id] = adopted
 
-    two.second.hub.company.catch_up = catch_up
+    two.second.remotes.catch_up = catch_up
     remote = two.first.directory.get(two.queue_id)
     assert remote is not None
     handed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

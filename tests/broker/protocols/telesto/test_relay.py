@@ -373,7 +373,7 @@ def test_queue_that_is_heard_of_late_is_reached_in_its_virtual_host_only(pair: P
     async def hear_of_it() -> None:
         pair[1].node.hub.directory.put(queue, owner)
 
-    pair[1].call(lambda node: setattr(node.hub.company, "catch_up", hear_of_it))
+    pair[1].call(lambda node: setattr(node.hub.peering, "catch_up", hear_of_it))
     peer = TelestoPeer(pair[1].connect("telesto"))
     peer.widen()
     if is_owner:
@@ -413,7 +413,7 @@ def test_request_of_a_client_that_has_gone_is_passed_on_to_nobody(
         asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_soon, is_over.set)
 
     peer = wide(pair[1], "alice")
-    pair[1].call(lambda node: setattr(node.hub.company, "catch_up", hear_of_it))
+    pair[1].call(lambda node: setattr(node.hub.peering, "catch_up", hear_of_it))
     peer.send(wire.Consume(1, queue.id, WireSelector(), 10.0))
     assert looking.wait(20)
     # Reset: of a client that only says no more, what is under way is still carried out.
@@ -503,7 +503,7 @@ def test_a_subscription_is_answered_when_the_other_nodes_know_it(pair: Pair, cli
     async def followed() -> None:
         asked.append(True)
 
-    pair[0].call(lambda node: setattr(node.hub.company, "followed", followed))
+    pair[0].call(lambda node: setattr(node.hub.peering, "followed", followed))
     with near.subscribe("news"):
         assert asked == [True]
 

@@ -198,7 +198,7 @@ async def make_binding(call: Call) -> Response:
 
 async def remove_binding(call: Call) -> Response:
     """Remove a binding."""
-    await call.node.hub.company.catch_up()
+    await call.node.hub.peering.catch_up()
     binding = find(call)
     async with channel(call, binding.vhost) as inside:
         await unbind(inside, binding)

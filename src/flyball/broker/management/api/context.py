@@ -272,7 +272,7 @@ class Call:
 
     async def followed(self) -> None:
         """Wait until the other nodes know what was changed: it has to hold wherever one looks next."""
-        await self.node.hub.company.followed()
+        await self.node.hub.peering.followed()
 
     # Answers
 

@@ -70,7 +70,7 @@ def nodes(node: Node) -> dict[str, NodeRecord]:
     records = sorted(node.membership.nodes, key=lambda record: record.id)
     # A store in memory does not know how the node is called.
     return {
-        node.hub.company.name if record.id == here else record.name: record
+        node.hub.peering.name if record.id == here else record.name: record
         for record in records
         if not record.is_gone
     }
@@ -186,7 +186,7 @@ async def queue(call: Call, vhost: str, name: str) -> Facts:
     else:
         raise QueueNotFound(name, vhost)
     for remote in remotes:
-        owner = node.hub.company.name_of(remote.owner)
+        owner = node.hub.peering.name_of(remote.owner)
         with contextlib.suppress(ClusterError):
             facts = await call.context.everywhere.ask_node(owner, QUEUE, {"vhost": vhost, "name": name})
             if facts is not None:
@@ -221,7 +221,7 @@ def _unknown(node: Node, queue: Queue, owner: int) -> Facts:
         "arguments": inspection.plain(queue.arguments),
         "type": queue.arguments.get("x-queue-type", "classic"),
         "member": queue.member,
-        "node": node.hub.company.name_of(owner),
+        "node": node.hub.peering.name_of(owner),
         "state": "down",
     }
 

@@ -68,7 +68,7 @@ async def check_alarms(call: Call) -> Response:
 
 async def check_local_alarms(call: Call) -> Response:
     """Whether this node is not short of anything."""
-    here = {call.node.hub.company.name: {"alarms": inspection.alarms(call.node)}}
+    here = {call.node.hub.peering.name: {"alarms": inspection.alarms(call.node)}}
     return _alarms(here, "There are alarms in effect on the node")
 
 
@@ -125,7 +125,7 @@ async def check_certificates(call: Call) -> Response:
         return _fine()
     address = call.node.addresses["amqps"]
     expired = {
-        "node": call.node.hub.company.name,
+        "node": call.node.hub.peering.name,
         "protocol": "amqp/ssl",
         "interface": address.host,
         "port": address.port,

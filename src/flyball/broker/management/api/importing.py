@@ -356,16 +356,16 @@ class Import:
         for policy in self._policies:
             await authority.set_policy(policy)
         # What follows may go through other nodes, which have to know of all this.
-        await hub.company.followed()
+        await hub.peering.followed()
         await self._declare(call, [(vhost, _exchange(method)) for vhost, method in self._exchanges])
         await self._declare(call, [(vhost, _queue(method)) for (vhost, _), method in self._queues.items()])
         for step in self._steps:
             await manage(hub, step.command, step.arguments)
         if self._clusters:
             # Other nodes may have made their members.
-            await hub.company.catch_up()
+            await hub.peering.catch_up()
         await self._declare(call, [(binding.vhost, _binding(binding)) for binding in self._bindings])
-        await hub.company.followed()
+        await hub.peering.followed()
 
     async def _declare(self, call: Call, declarations: Sequence[tuple[str, _Declare]]) -> None:
         by_vhost: dict[str, list[_Declare]] = {}

@@ -32,14 +32,14 @@ async def has_queue(node: Node, vhost: str, name: str) -> bool:
     """Whether there is such a queue, on whichever node; one may just have made it."""
     if _knows_queue(node, vhost, name):
         return True
-    await node.hub.company.catch_up()
+    await node.hub.peering.catch_up()
     return _knows_queue(node, vhost, name)
 
 
 async def has_exchange(node: Node, vhost: str, name: str) -> bool:
     """Whether there is such an exchange; another node may just have made it."""
     if node.topology.router(vhost).find(name) is None:
-        await node.hub.company.catch_up()
+        await node.hub.peering.catch_up()
     return node.topology.router(vhost).find(name) is not None
 
 

@@ -48,7 +48,7 @@ async def show_name(call: Call) -> Response:
 
 
 def _name(call: Call) -> str:
-    return next(iter(gathering.nodes(call.node)), call.node.hub.company.name)
+    return next(iter(gathering.nodes(call.node)), call.node.hub.peering.name)
 
 
 def _about(call: Call) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def _about(call: Call) -> dict[str, Any]:
         "erlang_full_version": f"Python {sys.version}".replace("\n", " "),
         "release_series_support_status": "supported",
         "cluster_name": _name(call),
-        "node": call.node.hub.company.name,
+        "node": call.node.hub.peering.name,
         "rates_mode": "basic",
         "sample_retention_policies": {"global": [300], "basic": [300], "detailed": [300]},
         "exchange_types": nodes.EXCHANGE_TYPES,

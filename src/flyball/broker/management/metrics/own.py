@@ -218,9 +218,9 @@ def _place_of(node: Node, queue_id: int) -> tuple[str, str, str] | None:
     """Return the virtual host and name of a queue, and the node that serves it; None if it is gone."""
     working = node.hub.broker.engine.find_working(queue_id)
     if working is not None:
-        return working.queue.vhost, working.queue.name, node.hub.company.name
+        return working.queue.vhost, working.queue.name, node.hub.peering.name
     remote = node.hub.directory.get(queue_id)
-    return None if remote is None else (remote.queue.vhost, remote.queue.name, node.hub.company.name_of(remote.owner))
+    return None if remote is None else (remote.queue.vhost, remote.queue.name, node.hub.peering.name_of(remote.owner))
 
 
 def _leading(node: Node) -> str:

@@ -154,7 +154,7 @@ class Admissions:
     """All admission control that a node knows, by name."""
 
     def __init__(self, node: Node) -> None:
-        self._node_name = node.hub.company.name
+        self._node_name = node.hub.peering.name
         self._loops = node.hub.loops
         own = KnownAdmission(f"{self._node_name}.listings", None, node.hub.broker.listings.admission.state)
         self._known: dict[str, KnownAdmission] = {own.name: own}

@@ -40,7 +40,7 @@ class _Here:
                 "client_id": connection.client_id,
                 "protocol": connection.PROTOCOL.name.lower(),
                 "peer": connection.peer,
-                "node": self._hub.company.name,
+                "node": self._hub.peering.name,
             }
 
         return await mapped([each for each in self._hub.connections if each.client_id], document)
@@ -72,7 +72,7 @@ async def register_client(call: Call) -> Response:
     if mode not in _MODES:
         raise InvalidArgument(f"the mode of a client is {' or '.join(map(repr, _MODES))}, not {mode!r}")
     # Another node may have registered it just now.
-    await call.node.hub.company.catch_up()
+    await call.node.hub.peering.catch_up()
     registered: list[Client] = []
 
     def begin(done: Done) -> None:
@@ -89,7 +89,7 @@ async def delete_client(call: Call) -> Response:
     client_id = call.part("id")
     if not client_id.isdecimal() or not client_id.isascii():
         raise ClientNotFound(client_id)
-    await call.node.hub.company.catch_up()
+    await call.node.hub.peering.catch_up()
     await outcome(lambda done: call.node.hub.broker.delete_client(int(client_id), done))
     await call.followed()
     return done()

@@ -45,7 +45,7 @@ class _Here:
 
     def __init__(self, node: Node) -> None:
         self._loops = node.hub.loops
-        self._name = node.hub.company.name
+        self._name = node.hub.peering.name
 
     async def list(self) -> list[dict[str, Any]]:
         now = time.time()

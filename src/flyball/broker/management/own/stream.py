@@ -317,7 +317,7 @@ class Feed:
         gauges = {name: getattr(latest, name) for name in GAUGES}
         return {
             "at": latest.at_s,
-            "node": self._node.hub.company.name,
+            "node": self._node.hub.peering.name,
             "rates": {name: round(sum(map(sampler.rate, counters)), 3) for name, counters in RATES.items()},
             "gauges": {
                 **gauges,

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from flyball.broker.core.broker import is_text
+from flyball.broker.core.fit import fits, misfit
 from flyball.broker.core.intake import Intake
 from flyball.broker.core.memory import CONSUMER_BYTES, page_out
 from flyball.broker.core.supervisor import is_fatal
@@ -30,7 +30,6 @@ from flyball.broker.wire.link import Ending, Outcome, Settlement
 from flyball.errors import (
     ClusterError,
     FlyballError,
-    InvalidBody,
     ProtocolError,
     QueueNotFound,
     StoreUnavailable,
@@ -602,8 +601,8 @@ class LinkSession(Connection):
             nonlocal is_settled, is_answered
             is_settled = is_answered = True
             self.in_flight -= 1
-            if error is None and message is not None and frame.only_text and not is_text(message):
-                error = InvalidBody(f"message {message.id} contains a zero byte")
+            if error is None and message is not None and not fits(message, frame.fit):
+                error = misfit(message, frame.fit)
             try:
                 if error is not None:
                     self.send(wire.encode_failure(frame.number, *told(error)))
@@ -617,7 +616,7 @@ class LinkSession(Connection):
 
         def accepts(message: Message) -> bool:
             nonlocal is_settled
-            is_settled = not frame.only_text or is_text(message)
+            is_settled = fits(message, frame.fit)
             return is_settled
 
         try:
@@ -665,7 +664,7 @@ class LinkSession(Connection):
         """The other node may have heard sooner than this one who serves the queue."""
         while not self._has_ended:
             try:
-                await self.hub.company.catch_up()
+                await self.hub.peering.catch_up()
             except StoreUnavailable:
                 await asyncio.sleep(RETRY_S)
             else:

@@ -224,7 +224,7 @@ class Channel:
         hub = self.session.hub
 
         async def follow(done: Callable[..., None]) -> None:
-            await hub.company.followed()
+            await hub.peering.followed()
             done()
 
         def begin(done: Callable[..., None]) -> None:

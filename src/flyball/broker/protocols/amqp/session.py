@@ -500,7 +500,7 @@ class AmqpSession(Connection):
             # As later versions of RabbitMQ say it.
             raise AmqpError(
                 ReplyCode.NOT_ALLOWED,
-                f"number of channels opened on node '{self.hub.company.name}' has reached the maximum allowed limit"
+                f"number of channels opened on node '{self.hub.peering.name}' has reached the maximum allowed limit"
                 f" of ({limit})",
             )
 

@@ -124,7 +124,7 @@ def publish(session: TelestoSession, packet: wire.Publish, request: TelestoReque
         if elsewhere:
             # Until it is answered: it may wait for other nodes.
             session.reserve(request, len(draft.body))
-            session.hub.company.put(elsewhere, _content_of(published, draft), stored_there, 0, owner=session)
+            session.hub.peering.put(elsewhere, _content_of(published, draft), stored_there, 0, owner=session)
 
 
 def _content_of(draft: Draft, sent: wire.WireDraft) -> Content:
@@ -172,7 +172,7 @@ async def _subscribe(session: TelestoSession, packet: wire.Subscribe, request: T
     try:
         queue_id = await hub.topics.subscribe(packet.topic, packet.subscription, packet.pattern, session)
         # Whoever hears of the subscription may publish at any node.
-        await hub.company.followed()
+        await hub.peering.followed()
     except TopicNotFound as error:
         session.refuse(request, error)
     except RequestError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flyball.broker.core.fit import Fit, as_text, fits
 from flyball.broker.protocols.telesto.session import Refusal, TelestoRequest, TelestoSession, wire_id
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
@@ -24,9 +25,6 @@ from flyball.trace.schema import Kind
 
 MAX_TEXT_LENGTH = 2000
 """Longest text of a message, in characters."""
-
-MAX_TEXT_BYTES = wire.PLAIN_FRAME_MAX - 38
-"""What fits into a ReadMessageResponse."""
 
 ACTIVE_LIMIT_S = 2.0
 """For so long other nodes are asked which of their queues have messages for a client."""
@@ -105,7 +103,7 @@ def _create(session: TelestoSession, name: str, request: TelestoRequest) -> None
 async def _create_claimed(session: TelestoSession, name: str, request: TelestoRequest) -> None:
     """Create a queue whose name no other node has, nor is about to have."""
     try:
-        if session.broker.engine.find_queue(name) is not None or not await session.hub.company.claim(
+        if session.broker.engine.find_queue(name) is not None or not await session.hub.peering.may_create(
             DEFAULT_VHOST, name
         ):
             raise QueueNameTaken(name)
@@ -177,7 +175,7 @@ def get_active_queues(session: TelestoSession, packet: wire.GetActiveQueues, req
 async def _get_active_queues_of_all(session: TelestoSession, request: TelestoRequest) -> None:
     """Ask the other nodes too; one that does not answer in time is left out."""
     reader = session.client_id
-    answers, _ = await session.hub.company.ask_owners("queue.active", {"reader": reader}, ACTIVE_LIMIT_S)
+    answers, _ = await session.hub.peering.ask_owners("queue.active", {"reader": reader}, ACTIVE_LIMIT_S)
     found = {queue.id: (queue, count) for queue, count in session.broker.engine.active_queues(reader)}
     for answer in answers.values():
         for queue_id, count in answer:
@@ -296,7 +294,7 @@ def _read(session: TelestoSession, queue_id: int, selector: Selector, request: T
             request.size_bytes = len(message.body)
             _reply_with(session, request, message)
 
-    session.broker.take(queue_id, selector, taken, fits_frame)
+    session.broker.take(queue_id, selector, taken, lambda message: fits(message, Fit.TELESTO_TEXT))
 
 
 def _reply_with(session: TelestoSession, request: TelestoRequest, message: Message) -> None:
@@ -318,20 +316,6 @@ def _reply_with(session: TelestoSession, request: TelestoRequest, message: Messa
 
 
 # Fitting
-
-
-def fits_frame(message: Message) -> bool:
-    """Whether a client of the plain protocol can be sent the message."""
-    return len(message.body) <= MAX_TEXT_BYTES // 3 or len(as_text(message.body)) <= MAX_TEXT_BYTES
-
-
-def as_text(body: bytes) -> bytes:
-    """Return the body as valid UTF-8; what is not becomes U+FFFD."""
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return body.decode("utf-8", "replace").encode()
-    return body
 
 
 def wire_message(message: Message) -> wire.WireMessage:

@@ -423,7 +423,7 @@ class Relay:
         place = (node_id, self._session.client_id)
         found = self._upstreams.get(place)
         if found is None:
-            address = self._hub.company.address_of(node_id, "telesto")
+            address = self._hub.peering.address_of(node_id, "telesto")
             if address is None:
                 return None
             found = self._upstreams[place] = Upstream(self, address, self._session.client_id)
@@ -561,7 +561,7 @@ class Relay:
 
     async def _catch_up(self, go_on: Callable[[], None]) -> None:
         try:
-            await self._hub.company.catch_up()
+            await self._hub.peering.catch_up()
         except StoreError as error:
             log.info("the changes of other nodes could not be read: %s", error)
         go_on()

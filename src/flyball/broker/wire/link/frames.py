@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 # Of the protocol: nodes of different versions do not talk.
-VERSION = 3
+VERSION = 4
 
 NONCE_BYTES = 32
 

@@ -31,7 +31,7 @@ from flyball.broker.wire.link.contents import (
 from flyball.broker.wire.link.fields import checked_prefetch, frame, too_many, wrong_size
 from flyball.model import Message, Selector
 
-_BOOL_BOOL: Final = struct.Struct(">??")
+_BOOL_U8: Final = struct.Struct(">?B")
 _BYTES32: Final = struct.Struct(">32s")
 _I64: Final = struct.Struct(">q")
 _I64_F64: Final = struct.Struct(">qd")
@@ -428,8 +428,8 @@ class Read:
     selector: Selector
     # The message is gone for good before the answer comes.
     removes: bool
-    # A message with a zero byte stays, and is refused: the reader's protocol cannot express it.
-    only_text: bool
+    # Which messages the reader's protocol can express; another one stays, and is refused.
+    fit: int
 
 
 def read_read(data: bytes, at: int, end: int) -> Read:
@@ -440,8 +440,8 @@ def read_read(data: bytes, at: int, end: int) -> Read:
     selector, at = read_selector(data, at, end)
     if end - at != 2:
         raise wrong_size(2, at, end)
-    removes, only_text = _BOOL_BOOL.unpack_from(data, at)
-    return Read(number, queue_id, selector, removes, only_text)
+    removes, fit = _BOOL_U8.unpack_from(data, at)
+    return Read(number, queue_id, selector, removes, fit)
 
 
 def encode_read(read: Read) -> bytes:
@@ -449,7 +449,7 @@ def encode_read(read: Read) -> bytes:
         22,
         _I64_I64.pack(read.number, read.queue_id)
         + write_selector(read.selector)
-        + _BOOL_BOOL.pack(read.removes, read.only_text),
+        + _BOOL_U8.pack(read.removes, read.fit),
     )
 
 
