@@ -6,8 +6,9 @@ Names and texts are fitted as a PostgreSQL column of that width would: surplus b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from flyball.broker.core.fit import Fit, as_text, fits
+from flyball.broker.core.fit import Fit, as_text
 from flyball.broker.protocols.telesto.session import Refusal, TelestoRequest, TelestoSession, wire_id
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
@@ -116,7 +117,7 @@ async def _create_claimed(session: TelestoSession, name: str, request: TelestoRe
 def delete_queue(session: TelestoSession, packet: wire.DeleteQueue, request: TelestoRequest) -> None:
     request.kind = Kind.DELETE_QUEUE
     request.queue_id = packet.queue_id
-    session.broker.delete_queue(packet.queue_id, lambda error: session.answer(request, error))
+    session.existing_queue(packet.queue_id).delete(lambda count, error: session.answer(request, error))
 
 
 def get_queue_id(session: TelestoSession, packet: wire.GetQueueId, request: TelestoRequest) -> None:
@@ -124,7 +125,7 @@ def get_queue_id(session: TelestoSession, packet: wire.GetQueueId, request: Tele
     check_no_zero(packet.queue_name)
     if session.asks_others and _find_queue(session, packet.queue_name) is None:
         # Another node may have made it just now.
-        session.relay.look_again(lambda: _reply_with_id(session, packet.queue_name, request))
+        session.look_again(lambda: _reply_with_id(session, packet.queue_name, request))
     else:
         _reply_with_id(session, packet.queue_name, request)
 
@@ -138,18 +139,14 @@ def _reply_with_id(session: TelestoSession, name: str, request: TelestoRequest) 
 
 
 def _find_queue(session: TelestoSession, name: str) -> Queue | None:
-    working = session.broker.engine.find_queue(name)
-    if working is not None:
-        return working.queue
-    remote = session.hub.directory.find(DEFAULT_VHOST, name)
-    return None if remote is None else remote.queue
+    found = session.hub.queues.locate(DEFAULT_VHOST, name)
+    return None if found is None else found.queue
 
 
 def get_queue_name(session: TelestoSession, packet: wire.GetQueueName, request: TelestoRequest) -> None:
     request.kind = Kind.LOOK_UP
-    remote = session.hub.directory.get(packet.queue_id)
-    queue = session.broker.engine.queue(packet.queue_id).queue if remote is None else remote.queue
-    session.reply(request, wire.GetQueueNameResponse(packet.packet_id, queue.name))
+    name = session.existing_queue(packet.queue_id).queue.name
+    session.reply(request, wire.GetQueueNameResponse(packet.packet_id, name))
 
 
 def get_queues(session: TelestoSession, packet: wire.GetQueues, request: TelestoRequest) -> None:
@@ -216,10 +213,11 @@ def get_messages(session: TelestoSession, packet: wire.GetMessages, request: Tel
             texts = [wire_message(message) for message in messages]
             session.reply(request, wire.GetMessagesResponse(packet.packet_id, texts))
 
-    if not session.broker.engine.has_queue(packet.queue_id):
+    queue = session.queue(packet.queue_id)
+    if queue is None:
         listed([], None)
     else:
-        session.broker.browse(packet.queue_id, 0, _LISTED_AT_ONCE, listed)
+        queue.browse(0, _LISTED_AT_ONCE, listed)
 
 
 # Messages
@@ -231,7 +229,6 @@ def put_message(session: TelestoSession, packet: wire.PutMessage, request: Teles
     request.queue_id = message.queue_id
     if session.mode != ClientMode.FULL:
         raise NotPermitted("a client needs mode FULL to put messages")
-    engine = session.broker.engine
     queue_ids = [message.queue_id, *packet.additional_queue_ids]
     text = message.text
     # In the order of the original: its database cannot be told of a zero byte, then looks for the queue, then draws
@@ -242,23 +239,18 @@ def put_message(session: TelestoSession, packet: wire.PutMessage, request: Teles
         text = _fit_text(session, text, queue_ids)
     body = text.encode()
     request.size_bytes = len(body)
-    absent = [queue_id for queue_id in queue_ids if not engine.has_queue(queue_id)]
-    missing = [queue_id for queue_id in absent if session.hub.directory.get(queue_id) is None]
+    missing = [queue_id for queue_id in queue_ids if session.queue(queue_id) is None]
     request.message_count = len(queue_ids) - len(missing)
 
-    def stored(messages: object, error: FlyballError | None) -> None:
+    def stored(error: FlyballError | None) -> None:
         if error is None and missing:
             error = QueueNotFound(missing[0])
         session.answer(request, error)
 
-    if session.asks_others and (absent or session.relay.lines.has_any(queue_ids)):
-        known = [queue_id for queue_id in queue_ids if queue_id not in missing]
-        session.relay.put(
-            request, known, [wire.WireDraft(body, message.receiver_id, message.context, message.priority)], stored
-        )
-        return
     draft = Draft(body, session.client_id, message.receiver_id or None, message.context or None, message.priority)
-    session.broker.put(draft, queue_ids, stored)
+    known = [queue_id for queue_id in queue_ids if queue_id not in missing]
+    # Other nodes may let it wait: it is charged to the connection until it is answered.
+    session.hub.queues.put_draft(draft, known, stored, session, partial(session.reserve, request, len(body)))
 
 
 def read_message(session: TelestoSession, packet: wire.ReadMessage, request: TelestoRequest) -> None:
@@ -294,7 +286,7 @@ def _read(session: TelestoSession, queue_id: int, selector: Selector, request: T
             request.size_bytes = len(message.body)
             _reply_with(session, request, message)
 
-    session.broker.take(queue_id, selector, taken, lambda message: fits(message, Fit.TELESTO_TEXT))
+    session.existing_queue(queue_id).take(selector, taken, Fit.TELESTO_TEXT)
 
 
 def _reply_with(session: TelestoSession, request: TelestoRequest, message: Message) -> None:
@@ -348,10 +340,9 @@ def fit_name(name: str) -> str:
 def _fit_text(session: TelestoSession, text: str, queue_ids: list[int]) -> str:
     if not text[MAX_TEXT_LENGTH:].strip(" "):
         return text[:MAX_TEXT_LENGTH]
-    engine, directory = session.broker.engine, session.hub.directory
-    if not any(engine.has_queue(queue_id) or directory.get(queue_id) is not None for queue_id in queue_ids):
+    if not any(session.queue(queue_id) is not None for queue_id in queue_ids):
         raise QueueNotFound(queue_ids[0])
     if session.broker.has_ids_for(1):
         # The original has drawn the id before its database refuses the text.
-        engine.use_message_id()
+        session.broker.engine.use_message_id()
     raise InvalidBody(f"a text of {len(text)} characters is longer than {MAX_TEXT_LENGTH}")

@@ -6,10 +6,12 @@ What each packet does stands in `plain` and `extension`; which of them are allow
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flyball.broker.core.broker import Wait
+from flyball.broker.core.handles import QueueHandle
 from flyball.broker.core.memory import CONSUMER_BYTES, page_out
 from flyball.broker.core.placement import Role
 from flyball.broker.engine.consumer import Consumer
@@ -32,6 +34,7 @@ from flyball.errors import (
     QueueNameTaken,
     QueueNotFound,
     RequestError,
+    StoreError,
     StoreUnavailable,
     TopicNotFound,
 )
@@ -189,9 +192,39 @@ class TelestoSession(RequestConnection):
         self._check_queues(parsed)
         if self.asks_others:
             self._use(parsed)
-            if self.relay.takes(parsed, request):
+            if self.is_wide:
+                if self.relay.takes(parsed, request):
+                    return
+            elif not all(self.queue(queue_id) is not None for queue_id in _queue_ids(parsed)):
+                # Another node may have made it just now.
+                self.look_again(lambda: self.handle_here(parsed, request))
                 return
         handler(self, parsed, request)
+
+    def queue(self, queue_id: int) -> QueueHandle | None:
+        """Return a queue that the client may use, on whichever node."""
+        if self.is_forwarded and not self.broker.engine.has_queue(queue_id):
+            return None
+        found = self.hub.queues.get(queue_id)
+        return found if found is not None and self.may_reach(queue_id) else None
+
+    def existing_queue(self, queue_id: int) -> QueueHandle:
+        """Return a queue that the client may use. Raises QueueNotFound."""
+        found = self.queue(queue_id)
+        if found is None:
+            raise QueueNotFound(queue_id)
+        return found
+
+    def look_again(self, go_on: Callable[[], None]) -> None:
+        """Follow the other nodes, and go on; further requests wait."""
+        self.hold()
+        self.hub.spawn(self._look_again(go_on), self)
+
+    async def _look_again(self, go_on: Callable[[], None]) -> None:
+        with contextlib.suppress(StoreError):
+            await self.hub.peering.catch_up()
+        go_on()
+        self.release()
 
     def _use(self, packet: wire.Packet) -> None:
         """Let what the client does with members of clustered queues go to those that serve it, and count it."""
