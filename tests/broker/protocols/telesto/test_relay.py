@@ -327,6 +327,30 @@ def test_plain_clients_use_queues_of_other_nodes(pair: Pair, clients: Clients) -
     assert plain.refusal(wire.PutMessage(6, message, [999_999])) == ErrorCode.QUEUE_NOT_EXISTING
 
 
+def test_plain_clients_list_and_delete_queues_of_other_nodes(pair: Pair, clients: Clients) -> None:
+    queue = clients[0].get_queue_by_name("orders")
+    plain = TelestoPeer(pair[1].connect("telesto"))
+    plain.get(wire.RegisterClientResponse, wire.RegisterClient(1, "plain", 1))
+    message = WireMessage(0, queue.id, 0, 0, 0, 5, 0, "hello")
+    assert isinstance(plain.ask(wire.PutMessage(2, message, [])), wire.Success)
+    assert [found.text for found in plain.get(wire.GetMessagesResponse, wire.GetMessages(3, queue.id)).messages] == [
+        "hello"
+    ]
+    assert plain.get(wire.GetQueueNameResponse, wire.GetQueueName(4, queue.id)).queue_name == "orders"
+    assert isinstance(plain.ask(wire.DeleteQueue(5, queue.id)), wire.Success)
+    assert plain.refusal(wire.GetQueueName(6, queue.id)) == ErrorCode.QUEUE_NOT_EXISTING
+    pair[0].wait_until(lambda node: node.hub.broker.engine.find_queue("orders") is None)
+
+
+def test_message_too_long_for_plain_clients_stays_in_its_remote_queue(pair: Pair, clients: Clients) -> None:
+    queue = clients[0].get_queue_by_name("orders")
+    clients[0].put("orders", b"x" * 40_000)
+    plain = TelestoPeer(pair[1].connect("telesto"))
+    plain.get(wire.RegisterClientResponse, wire.RegisterClient(1, "plain", 1))
+    assert plain.refusal(wire.ReadMessage(2, queue.id, 0, 1)) == ErrorCode.INTERNAL_ERROR
+    assert pair[0].call(lambda node: len(node.hub.broker.engine.queue(queue.id))) == 1
+
+
 def test_queues_of_all_nodes_with_messages_for_the_client_are_active(pair: Pair, clients: Clients) -> None:
     near, far = clients
     orders, mine = near.get_queue_by_name("orders"), far.create_queue("mine")
