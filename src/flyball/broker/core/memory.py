@@ -6,7 +6,7 @@ What is held is charged to one of these:
   and the places in indexes of those that are only in the store (`Engine.absent_bytes`);
 - connections: what each has sent that is not complete, transactions that are not committed, what it has not read,
   channels, consumers and caches (`Holder.held_bytes`);
-- links to other nodes: what those have not read or answered. Puts wait before a link holds much (`peering.remote`),
+- links to other nodes: what those have not read or answered. Puts wait before a link holds much (`peering.puts`),
   and what waits is charged to the connection that it came from;
 - definitions: queues, exchanges, bindings and their arguments, and registered clients.
 

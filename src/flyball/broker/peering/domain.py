@@ -37,9 +37,9 @@ class Domain:
         self._peers = peers
         self.node_id = peers.node_id
         self.can_reach = peers.can_reach
-        self.put = remotes.put
-        self.forget = remotes.forget
-        self.when_clear = remotes.when_clear
+        self.put = remotes.puts.put
+        self.forget = remotes.puts.forget
+        self.when_clear = remotes.puts.when_clear
         self.reply = remotes.reply
 
     @property
@@ -48,7 +48,7 @@ class Domain:
 
     @property
     def must_wait(self) -> bool:
-        return self._remotes.must_wait
+        return self._remotes.puts.must_wait
 
     async def catch_up(self) -> None:
         await self._remotes.catch_up()

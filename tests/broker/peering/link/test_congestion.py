@@ -10,7 +10,7 @@ import aio_pika
 import aiormq.abc
 import pytest
 
-from flyball.broker.peering import remote
+from flyball.broker.peering import puts, remote
 from flyball.broker.peering.link.peers import Link
 from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.broker.wire.link import Content
@@ -25,7 +25,7 @@ LIMIT = 10 * SIZE
 
 @pytest.fixture(autouse=True)
 def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "CONGESTED_BYTES", LIMIT)
+    monkeypatch.setattr(puts, "CONGESTED_BYTES", LIMIT)
     monkeypatch.setattr(remote, "UNREAD_BYTES", LIMIT)
 
 
@@ -103,7 +103,7 @@ async def test_commit_of_a_client_that_has_gone_lets_go_of_what_waits(two: Two) 
 
     for _ in range(3):
         await commit_and_go()
-    assert not two.first.remotes._held
+    assert not two.first.remotes.puts._held
     assert link_of(two).unanswered_bytes < LIMIT + 2 * SIZE
     assert two.first.hub.tasks_under_way == 0
     gate.set()
@@ -137,7 +137,7 @@ async def test_message_that_waits_is_dropped_with_its_publisher(two: Two) -> Non
     async with transaction(two, 50) as channel:
         committing = asyncio.ensure_future(channel.tx_commit())
         await until(lambda: link_of(two).unanswered_bytes > LIMIT)
-        waiting = len(two.first.remotes._held)
+        waiting = len(two.first.remotes.puts._held)
         async with client(two.first) as connection:
             publisher = newest(two)
             orders = (await connection.channel()).default_exchange
@@ -148,7 +148,7 @@ async def test_message_that_waits_is_dropped_with_its_publisher(two: Two) -> Non
         await until(lambda: publisher not in two.first.hub.connections)
         assert publisher.forwarding_bytes == 0
         # Only that it may go on is left of it.
-        assert len(two.first.remotes._held) <= waiting + 1
+        assert len(two.first.remotes.puts._held) <= waiting + 1
         gate.set()
         await committing
     assert len(two.bodies()) == 50
@@ -161,7 +161,7 @@ async def test_bytes_that_a_link_has_not_sent_and_awaits_answers_for_count_once(
     found = two.first.directory.get(two.queue_id)
     assert found is not None
     for _ in range(5):
-        two.first.remotes.put([found], Content(BODY, b"\0\0", b"\0\0"), lambda token, outcome: None, 0)
+        two.first.remotes.puts.put([found], Content(BODY, b"\0\0", b"\0\0"), lambda token, outcome: None, 0)
     assert (link.unanswered_bytes, link.unread_bytes >= 5 * SIZE) == (5 * (SIZE + 4), True)
     assert link.held_bytes() < 6 * SIZE
     await until(lambda: link.unanswered_bytes == 0)

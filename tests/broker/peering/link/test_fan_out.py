@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flyball.broker.core.directory import RemoteQueue
-from flyball.broker.peering import remote as remote_module
+from flyball.broker.peering import puts as puts_module
 from flyball.broker.peering.link.peers import Link
 from flyball.broker.wire.link import Content, Outcome
 from tests.broker.peering.link.domains import DomainNode, HandMadeDomain, domain, run, until
@@ -41,7 +41,7 @@ class Puts:
     def put(self, number: int, remotes: list[RemoteQueue]) -> None:
         # With a sender, as ThorBangMQ's: those may name a queue more than once.
         content = Content(b"%d" % number * BODY_BYTES, sender=1)
-        self._node.remotes.put(remotes, content, self.outcomes.__setitem__, number, missing=self.missing)
+        self._node.remotes.puts.put(remotes, content, self.outcomes.__setitem__, number, missing=self.missing)
 
 
 def largest_backlog(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
@@ -91,7 +91,7 @@ def test_copies_for_a_queue_that_is_gone_are_counted_as_missing() -> None:
 
 
 def test_parts_of_a_message_wait_for_room_and_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_module, "CONGESTED_BYTES", 3 * BODY_BYTES)
+    monkeypatch.setattr(puts_module, "CONGESTED_BYTES", 3 * BODY_BYTES)
     largest = largest_backlog(monkeypatch)
 
     async def test() -> None:
@@ -102,7 +102,7 @@ def test_parts_of_a_message_wait_for_room_and_keep_the_order(monkeypatch: pytest
             puts = Puts(first)
             # Its node has not all of these queues: each is asked for by itself.
             puts.put(1, [gone, *left, left[0]])
-            await until(lambda: bool(first.remotes._crowded))
+            await until(lambda: bool(first.remotes.puts._crowded))
             puts.put(2, [left[-1]])
             async with asyncio.timeout(20):
                 await until(lambda: len(puts.outcomes) == 2)
@@ -111,7 +111,7 @@ def test_parts_of_a_message_wait_for_room_and_keep_the_order(monkeypatch: pytest
             assert [body[:1] for body in bodies(second, left[0])] == [b"1", b"1"]
             assert all([body[:1] for body in bodies(second, remote)] == [b"1"] for remote in left[1:-1])
             assert [body[:1] for body in bodies(second, left[-1])] == [b"1", b"2"]
-            assert (first.remotes._ways, first.remotes._parked, first.remotes._crowded) == ({}, {}, {})
+            assert (first.remotes.puts._ways, first.remotes.puts._parked, first.remotes.puts._crowded) == ({}, {}, {})
 
     run(test())
     assert largest() < 6 * BODY_BYTES

@@ -13,7 +13,7 @@ import pytest
 
 from flyball.broker.core.handles import LocalQueue
 from flyball.broker.core.pending import outcome
-from flyball.broker.peering import remote as remote_module
+from flyball.broker.peering import puts as puts_module
 from flyball.broker.peering import shadows
 from flyball.broker.peering.link import session as link_session
 from flyball.errors import StoreUnavailable
@@ -164,11 +164,11 @@ async def test_the_owner_pauses_while_much_waits_for_a_client_that_does_not_read
 async def test_publishers_wait_while_the_other_node_does_not_answer(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_module, "CONGESTED_BYTES", 10_000)
+    monkeypatch.setattr(puts_module, "CONGESTED_BYTES", 10_000)
     await two.forwarded()
     gate = held_store(two.second)
     publishing = asyncio.gather(*[two.publish(bytes(1000)) for _ in range(50)])
-    await until(lambda: two.first.remotes.is_congested)
+    await until(lambda: two.first.remotes.puts.is_congested)
     await two.first.peers.request(2, "queue.counts", {"queue_id": two.queue_id})
     assert len(two.working) < 20
     gate.set()
@@ -232,7 +232,7 @@ async def test_a_message_for_a_queue_without_an_owner_waits_for_the_next_one(two
     assert remote is not None
     remote.owner = 77
     publishing = asyncio.ensure_future(two.publish(b"1"))
-    await until(lambda: two.first.remotes.is_congested)
+    await until(lambda: two.first.remotes.puts.is_congested)
     assert not publishing.done()
     remote.owner = 2
     two.first.remotes.placed(two.queue_id)
@@ -243,7 +243,7 @@ async def test_a_message_for_a_queue_without_an_owner_waits_for_the_next_one(two
 @with_two_nodes
 async def test_a_message_for_a_queue_without_an_owner_is_refused_when_its_time_is_up(two: Two) -> None:
     await two.forwarded()
-    two.first.remotes._wait_s = 0.05
+    two.first.remotes.puts.wait_s = 0.05
     remote = two.first.directory.get(two.queue_id)
     assert remote is not None
     remote.owner = 77
@@ -259,7 +259,7 @@ async def test_a_message_for_a_queue_that_its_owner_does_not_know_yet_is_confirm
     # The first node has heard sooner than the owner itself who that is.
     adopted = served.pop(two.queue_id)
     publishing = asyncio.ensure_future(two.publish(b"1"))
-    await until(lambda: two.first.remotes.is_congested)
+    await until(lambda: two.first.remotes.puts.is_congested)
     assert not publishing.done()
     served[two.queue_id] = adopted
     await publishing
@@ -352,7 +352,7 @@ async def test_a_message_for_several_queues_waits_for_the_one_that_its_owner_doe
     adopted = served.pop(two.queue_id)
     there = await two.here.get_exchange("all")
     publishing = asyncio.ensure_future(there.publish(aio_pika.Message(b"1", delivery_mode=2), ""))
-    await until(lambda: two.first.remotes.is_congested)
+    await until(lambda: two.first.remotes.puts.is_congested)
     served[two.queue_id] = adopted
     await publishing
     assert two.bodies() == [b"1"]
@@ -375,7 +375,7 @@ def test_a_message_for_several_queues_of_a_dead_node_reaches_each_wherever_it_go
             made.kill(two.second)
             exchange = await two.here.get_exchange("all")
             publishing = asyncio.ensure_future(exchange.publish(aio_pika.Message(b"1", delivery_mode=2), ""))
-            await until(lambda: two.first.remotes.is_congested)
+            await until(lambda: two.first.remotes.puts.is_congested)
             two.first.directory.remove(lost["orders"].id)
             if first == "comes here":
                 two.first.broker.engine.adopt_queue(QueueSummary(lost["orders"]))
@@ -412,11 +412,11 @@ def test_messages_keep_their_order_though_their_queue_moves_between_two_of_them(
             first.directory.put(moved, third.id)
             first.remotes.placed(moved.id)
             later = asyncio.ensure_future(two.publish(b"3"))
-            await until(lambda: first.remotes.is_congested)
+            await until(lambda: first.remotes.puts.is_congested)
             second.hub.speak_until(math.inf)
             await asyncio.gather(*publishing, later)
             assert bodies_of(third.broker.engine.queue(moved.id)) == [b"0", b"1", b"2", b"3"]
-            assert not first.remotes._ways
+            assert not first.remotes.puts._ways
 
     run(test())
 

@@ -155,6 +155,7 @@ def hold_commits(node: Node) -> asyncio.Event:
 def test_while_the_owner_is_gone_requests_are_refused_in_time(afar: Afar) -> None:
     assert afar.far.ask(afar.message("x"), afar.peek())[0] == "OK"
     afar.nodes[1].call(lambda node: setattr(node.remotes, "_wait_s", 0.2))
+    afar.nodes[1].call(lambda node: setattr(node.remotes.puts, "wait_s", 0.2))
     afar.nodes[0].stop()
     for request in (afar.peek(), afar.pop(), afar.message("y"), f"REMOVEQUEUE,{afar.queue_id}"):
         assert afar.far.ask(request, "HELLO") == ["FAIL UNKNOWN -1", "OK"]

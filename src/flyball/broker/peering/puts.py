@@ -1,0 +1,449 @@
+"""Puts into queues of other nodes: in the order of each queue, over whichever link leads to it, one frame for a node.
+
+What cannot go out at once waits here: until its queue has an owner, its link has room, or others have been answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from flyball.broker.core.broker import Broker
+from flyball.broker.core.directory import Directory, RemoteQueue
+from flyball.broker.core.intake import Intake
+from flyball.broker.core.peering import PutDone
+from flyball.broker.core.pending import Marking
+from flyball.broker.peering.link.peers import Link, Peers
+from flyball.broker.wire.link import Content, Outcome
+from flyball.errors import FlyballError
+from flyball.faults import Faults
+from flyball.model import Queue
+
+# When another node owes the answers of so much, further puts wait, and so do those who publish.
+CONGESTED_BYTES = 8 * 1024 * 1024
+
+UNAWARE_S = 0.1
+"""After so long a node is asked again that should serve a queue, and does not do so yet."""
+
+# Outcomes of the parts of a put, from that which counts least.
+_BADNESS: Mapping[int, int] = {Outcome.NOT_FOUND: 0, Outcome.STORED: 1, Outcome.FULL: 2, Outcome.UNKNOWN: 3}
+
+
+class _Put:
+    """One message on its way to queues of one other node, until somebody has it or the time is up.
+
+    A queue that is named several times gets as many copies. A member of a clustered queue that is gone is not the end
+    of it: another one takes the message.
+    """
+
+    __slots__ = (
+        "_content",
+        "_done",
+        "_is_part",
+        "_link",
+        "_missing",
+        "_puts",
+        "_queues",
+        "_token",
+        "deadline_s",
+        "number",
+    )
+
+    def __init__(
+        self,
+        puts: RemotePuts,
+        queues: list[Queue],
+        content: Content,
+        done: PutDone,
+        token: int,
+        deadline_s: float,
+        number: int,
+        missing: list[int] | None,
+        *,
+        is_part: bool = False,
+    ) -> None:
+        """The ids of queues that are gone are added to `missing`, if given."""
+        self._puts = puts
+        self._queues = queues
+        self._content = content
+        self._done = done
+        self._token = token
+        self._link: Link | None = None
+        self.deadline_s = deadline_s
+        self._missing = missing
+        self._is_part = is_part
+        """Whether it is one of many parts of a put, which all hold the message when they are sent."""
+        self.number = number
+        """Its place among all."""
+
+    def send(self) -> None:
+        """Send it to whoever serves the queue now, or wait until somebody does."""
+        puts = self._puts
+        queue_id = self._queues[0].id
+        remote = puts.directory.get(queue_id)
+        link = self._link = None if remote is None else puts.peers.link(remote.owner)
+        if link is not None and self._is_part and _is_crowded(link):
+            puts.park_for_room(queue_id, self)
+        elif link is not None and puts.set_out(self._queues, link):
+            try:
+                link.put([queue.id for queue in self._queues], self._content, self._answered, 0)
+            except Exception:
+                # It is not under way: what follows must not wait for it.
+                puts.arrive(self._queues)
+                raise
+        elif self._has_several_queues:
+            # Their owner is dead, or has no more of them all: each may have another one, or none.
+            self._send_apart()
+        elif remote is not None:
+            puts.park(queue_id, self)
+        elif puts.broker.engine.has_queue(queue_id):
+            puts.put_here([queue_id] * len(self._queues), self._content, self._done, self._token)
+        else:
+            self._send_to_another()
+
+    @property
+    def _has_several_queues(self) -> bool:
+        queues = self._queues
+        return len(queues) > 1 and any(queue.id != queues[0].id for queue in queues)
+
+    def _send_apart(self) -> None:
+        """Let each queue get the message by itself.
+
+        Each frame holds the whole message: parts that a link has no room for wait until others are answered.
+        """
+        by_id: dict[int, list[Queue]] = {}
+        for queue in self._queues:
+            by_id.setdefault(queue.id, []).append(queue)
+        joined = _Joined(len(by_id), self._done, self._token)
+        for queues in by_id.values():
+            part = _Put(
+                self._puts,
+                queues,
+                self._content,
+                joined.one,
+                0,
+                self.deadline_s,
+                self.number,
+                self._missing,
+                is_part=True,
+            )
+            part.send()
+
+    def _send_to_another(self) -> None:
+        """The queue is gone. If it was one of several members, the message is for any of them."""
+        other = self._puts.other_member(self._queues[0])
+        if other is None:
+            if self._missing is not None:
+                self._missing.append(self._queues[0].id)
+            self.end(Outcome.NOT_FOUND)
+        elif asyncio.get_running_loop().time() >= self.deadline_s:
+            self.end(Outcome.UNKNOWN)
+        else:
+            self._queues = [other] * len(self._queues)
+            self.send()
+
+    def _answered(self, _: int, outcome: int) -> None:
+        puts, queues = self._puts, self._queues
+        puts.arrive(queues)
+        self._take(outcome)
+        if puts.has_parked:
+            puts.let_follow(queues)
+
+    def _take(self, outcome: int) -> None:
+        if outcome not in (Outcome.MOVED, Outcome.NOT_FOUND):
+            self._done(self._token, outcome)
+        elif self._has_several_queues:
+            self._send_apart()
+        elif asyncio.get_running_loop().time() >= self.deadline_s:
+            self.end(Outcome.UNKNOWN)
+        elif outcome == Outcome.NOT_FOUND and self._puts.other_member(self._queues[0]) is not None:
+            self._puts.look()
+            self._send_to_another()
+        else:
+            self._try_again()
+
+    def _try_again(self) -> None:
+        queue_id = self._queues[0].id
+        remote = self._puts.directory.get(queue_id)
+        assert self._link is not None
+        if remote is not None and remote.owner == self._link.node_id and self._link.is_ready:
+            # It says that it does not serve the queue, and nobody has told us who does: either we will hear of that
+            # soon, or it has yet to hear that it is to.
+            self._puts.park(queue_id, self)
+            self._puts.look()
+            self._puts.try_again_later(queue_id)
+        else:
+            self.send()
+
+    def end(self, outcome: Outcome) -> None:
+        self._done(self._token, outcome)
+
+
+class _Joined:
+    """Counts the parts of a put whose queues are on several nodes; the worst outcome counts.
+
+    To be gone is not worse than to be stored: a local queue that is gone refuses nothing either. But if all are gone
+    nobody has the message.
+    """
+
+    __slots__ = ("_done", "_left", "_token", "_worst")
+
+    def __init__(self, left: int, done: PutDone, token: int) -> None:
+        self._left = left
+        self._done = done
+        self._token = token
+        self._worst = int(Outcome.NOT_FOUND)
+
+    def one(self, _: int, outcome: int) -> None:
+        if _BADNESS[outcome] > _BADNESS[self._worst]:
+            self._worst = outcome
+        self._left -= 1
+        if self._left == 0:
+            self._done(self._token, self._worst)
+
+
+class _Waiting:
+    """Something that is done when no node owes too many answers any more, in its turn."""
+
+    __slots__ = ("act", "drop", "owner")
+
+    def __init__(
+        self, act: Callable[[], object], owner: object = None, drop: Callable[[], object] | None = None
+    ) -> None:
+        self.act = act
+        self.owner = owner
+        """Whose it is: see `Remotes.forget`."""
+        self.drop = drop
+        """Called instead if its owner has gone, or if it fails."""
+
+    def give_up(self, faults: Faults) -> None:
+        if self.drop is not None:
+            faults.guard("put to another node", self.drop)
+
+
+class RemotePuts:
+    """All puts of this node into queues of others."""
+
+    def __init__(
+        self, broker: Broker, directory: Directory, peers: Peers, look: Callable[[], None], *, wait_s: float
+    ) -> None:
+        """`look` finds out what has changed elsewhere. For `wait_s` a put waits whose queue cannot be reached."""
+        self.broker = broker
+        self.directory = directory
+        self.peers = peers
+        self.look = look
+        self.wait_s = wait_s
+        self._intake = Intake(broker)
+        self._last_put = 0
+        self._parked: dict[int, deque[_Put]] = {}
+        self._crowded: dict[int, None] = {}
+        """Queues whose parked puts wait until their link has room, in their order."""
+        self._ways: dict[int, tuple[Link, int]] = {}
+        """For each queue over which link its puts go, and how many were not answered yet."""
+        self._retries: dict[int, asyncio.TimerHandle] = {}
+        self._held: deque[_Waiting] = deque()
+        """What waits for the end of the congestion, in its order."""
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def placed(self, queue_id: int) -> None:
+        """The directory has changed about a queue, or this node serves it now: what waited for that goes on."""
+        self._crowded.pop(queue_id, None)
+        parked = self._parked.pop(queue_id, None)
+        if parked is not None:
+            # Those that have come back went out before others that wait.
+            for put in sorted(parked, key=_number_of):
+                self.broker.faults.guard("put to another node", put.send)
+            self._let_go_on()
+
+    def node_changed(self, node_id: int) -> None:
+        """A node is lost, or can be reached again: what waited for that goes on."""
+        for queue_id in list(self._parked):
+            remote = self.directory.get(queue_id)
+            if remote is None or remote.owner == node_id:
+                self.placed(queue_id)
+
+    def put(
+        self,
+        remotes: Sequence[RemoteQueue],
+        content: Content,
+        done: PutDone,
+        token: int,
+        owner: object = None,
+        missing: list[int] | None = None,
+    ) -> None:
+        """Put a message into queues of other nodes: one frame for each node, also if it names a queue several times.
+
+        `done` is called once, maybe before this returns. Of several queues one that is gone refuses nothing, as a
+        local one; ids of such queues are added to `missing`. While another node owes too many answers the message
+        waits behind all that came before. What waits is in no link: it should be charged to the `owner`, whose end
+        `forget` tells.
+        """
+        if self.must_wait:
+            act = partial(self._put, remotes, content, done, token, missing)
+            self._held.append(_Waiting(act, owner, partial(done, token, Outcome.UNKNOWN)))
+        else:
+            self._put(remotes, content, done, token, missing)
+
+    def forget(self, owner: object) -> None:
+        """Drop the puts that wait and are the owner's: it has gone. What is on its way stays so."""
+        if not self._held:
+            return
+        dropped = [waiting for waiting in self._held if waiting.owner is owner]
+        if dropped:
+            self._held = deque(waiting for waiting in self._held if waiting.owner is not owner)
+            for waiting in dropped:
+                waiting.give_up(self.broker.faults)
+
+    def _put(
+        self,
+        remotes: Sequence[RemoteQueue],
+        content: Content,
+        done: PutDone,
+        token: int,
+        missing: list[int] | None,
+    ) -> None:
+        deadline_s = asyncio.get_running_loop().time() + self.wait_s
+        self._last_put += 1
+        if len(remotes) == 1:
+            _Put(self, [remotes[0].queue], content, done, token, deadline_s, self._last_put, missing).send()
+            return
+        by_owner: dict[int, list[Queue]] = {}
+        for remote in remotes:
+            by_owner.setdefault(remote.owner, []).append(remote.queue)
+        joined = _Joined(len(by_owner), done, token)
+        for queues in by_owner.values():
+            _Put(self, queues, content, joined.one, 0, deadline_s, self._last_put, missing).send()
+
+    def other_member(self, gone: Queue) -> Queue | None:
+        """Return another member of the clustered queue that a queue was a member of, this node's own first."""
+        if not gone.member:
+            return None
+        own = self.broker.engine.find_queue(gone.name, gone.vhost)
+        members = [] if own is None else [own.queue]
+        members += [remote.queue for remote in self.directory.members(gone.vhost, gone.name)]
+        return next((queue for queue in members if queue.member and queue.id != gone.id), None)
+
+    def put_here(self, queue_ids: Sequence[int], content: Content, done: PutDone, token: int) -> None:
+        """Put a message into queues that have come to this node meanwhile."""
+        first_id = self.broker.engine.next_message_id
+        outcome = self._intake.put_content([self.broker.engine.queue(queue_id) for queue_id in queue_ids], content)
+        if outcome is None:
+
+            def stored(error: FlyballError | None) -> None:
+                done(token, Outcome.STORED if error is None else Outcome.UNKNOWN)
+
+            self.broker.journal.mark(Marking(stored, (), first_id, self.broker.engine.next_message_id))
+        else:
+            done(token, outcome)
+
+    def set_out(self, queues: Sequence[Queue], link: Link) -> bool:
+        """Note that a put goes to queues over a link. False if it must not: others of them wait, or went another way.
+
+        Those may come back, if the queue has moved, and are to be there first.
+        """
+        ways, parked = self._ways, self._parked
+        for queue in queues:
+            way = ways.get(queue.id)
+            if queue.id in parked or (way is not None and way[0] is not link):
+                return False
+        for queue in queues:
+            way = ways.get(queue.id)
+            ways[queue.id] = (link, 1 if way is None else way[1] + 1)
+        return True
+
+    def arrive(self, queues: Sequence[Queue]) -> None:
+        """A put that had set out was answered."""
+        for queue in queues:
+            link, count = self._ways.pop(queue.id)
+            if count > 1:
+                self._ways[queue.id] = (link, count - 1)
+
+    @property
+    def has_parked(self) -> bool:
+        return bool(self._parked)
+
+    def let_follow(self, queues: Sequence[Queue]) -> None:
+        """Send what waited for the last of those that went another way, unless it waits for something else."""
+        for queue in queues:
+            if queue.id in self._parked and queue.id not in self._ways and queue.id not in self._retries:
+                self.placed(queue.id)
+
+    def park(self, queue_id: int, put: _Put) -> None:
+        """Let a put wait until its queue has an owner that can be reached."""
+        self._parked.setdefault(queue_id, deque()).append(put)
+        self._sweep_later()
+
+    def park_for_room(self, queue_id: int, put: _Put) -> None:
+        """Let a put wait until the link of its queue's owner has room."""
+        self._crowded[queue_id] = None
+        self.park(queue_id, put)
+
+    def use_room(self) -> None:
+        """Less waits for the answers of a node: send what waited for that, and let publishers go on."""
+        while self._crowded:
+            queue_id = next(iter(self._crowded))
+            remote = self.directory.get(queue_id)
+            link = None if remote is None else self.peers.link(remote.owner)
+            if link is not None and _is_crowded(link):
+                break
+            self.placed(queue_id)
+        self._let_go_on()
+
+    def try_again_later(self, queue_id: int) -> None:
+        """Send again in a moment what waits for a queue, whether or not something was heard of that."""
+        if queue_id not in self._retries:
+            loop = asyncio.get_running_loop()
+            self._retries[queue_id] = loop.call_later(UNAWARE_S, self._try_again, queue_id)
+
+    def _try_again(self, queue_id: int) -> None:
+        del self._retries[queue_id]
+        self.placed(queue_id)
+
+    def _sweep_later(self) -> None:
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(self.wait_s / 4, self._give_up_the_oldest)
+
+    def _give_up_the_oldest(self) -> None:
+        self._sweep = None
+        now_s = asyncio.get_running_loop().time()
+        for queue_id, parked in list(self._parked.items()):
+            while parked and parked[0].deadline_s <= now_s:
+                self.broker.faults.guard("put to another node", parked.popleft().end, Outcome.UNKNOWN)
+            if not parked:
+                self._parked.pop(queue_id, None)
+        if self._parked:
+            self._sweep_later()
+        self._let_go_on()
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether another node owes so many answers that publishers have to wait."""
+        return bool(self._parked) or any(_is_crowded(link) for link in self.peers.links)
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether a put would wait: it is congested, or others wait already."""
+        return bool(self._held) or self.is_congested
+
+    def when_clear(self, go_on: Callable[[], None]) -> None:
+        """Call back, once, when it is no longer congested and what waits by now has been done."""
+        self._held.append(_Waiting(go_on))
+
+    def _let_go_on(self) -> None:
+        while self._held and not self.is_congested:
+            waiting = self._held.popleft()
+            try:
+                waiting.act()
+            except Exception as error:
+                self.broker.faults.note("end of congestion", error)
+                waiting.give_up(self.broker.faults)
+
+
+def _is_crowded(link: Link) -> bool:
+    return link.unanswered_bytes > CONGESTED_BYTES
+
+
+def _number_of(put: _Put) -> int:
+    return put.number
