@@ -13,8 +13,8 @@ from tests.nodes import RunningNode
 Pair = tuple[RunningNode, RunningNode]
 
 
-def in_company(node: Node) -> bool:
-    return node.hub.broker.in_company and bool(node.membership.others) and node.membership.others[0].addresses != {}
+def is_clustered(node: Node) -> bool:
+    return node.hub.broker.is_clustered and bool(node.membership.others) and node.membership.others[0].addresses != {}
 
 
 @contextmanager
@@ -28,5 +28,5 @@ def two_nodes(folder: Path, new_database: Callable[[], str], **flags: Any) -> It
 
     with node("a") as first, node("b") as second:
         for one in (first, second):
-            one.wait_until(in_company)
+            one.wait_until(is_clustered)
         yield first, second

@@ -72,7 +72,7 @@ async def test_ids_that_are_not_in_the_store_yet_are_not_given_out_again_when_ot
         store.on_reserve = lambda: created.append(broker.engine.create_queue(f"queue {len(created)}").id)
         async with joining(MemoryStore(domain=domain, node="two")):
             await membership.start()
-        assert broker.in_company
+        assert broker.is_clustered
         assert created
         assert broker.engine.create_queue("another").id not in created
         assert broker.engine.queue_ids_left is not None

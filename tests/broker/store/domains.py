@@ -69,7 +69,7 @@ async def up(node: Node, lease_s: float = LONG_S, state: NodeState = NodeState.U
     registry = node.registry
     await asyncio.sleep(0)  # nothing in memory ever waits, and others want their turn
     nodes = await registry.nodes()
-    registry.in_company = len(nodes) > 1
+    registry.is_clustered = len(nodes) > 1
     latest = max(record.generation for record in nodes)
     return await registry.renew(
         lease_s, addresses={}, report={}, known_generation=latest, seen_version=0, state=state

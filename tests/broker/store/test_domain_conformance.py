@@ -55,17 +55,17 @@ async def test_a_node_keeps_its_id_and_begins_another_epoch_with_each_join(domai
     assert len(registry.secret) == 32
 
 
-async def test_a_node_that_is_alone_is_not_in_company_and_one_that_joins_others_is(domain: SharedDomain) -> None:
+async def test_registry_is_clustered_once_a_node_joins_others(domain: SharedDomain) -> None:
     first = await domain.node("a")
-    assert not first.registry.in_company
+    assert not first.registry.is_clustered
     second = domain.store("b")
     await opened(second, first)
-    assert second.registry.in_company
+    assert second.registry.is_clustered
     await first.registry.leave()
     third = domain.store("c")
     await second.registry.leave()
     await opened(third)
-    assert not third.registry.in_company
+    assert not third.registry.is_clustered
 
 
 async def test_a_node_that_joins_waits_until_all_that_are_up_know_of_it(domain: SharedDomain) -> None:
@@ -560,7 +560,7 @@ async def test_messages_that_nodes_keep_throwing_to_each_other_are_neither_lost_
 # Changes
 
 
-async def test_changes_are_told_in_company_as_they_were_made_and_not_before(domain: SharedDomain) -> None:
+async def test_changes_are_told_to_others_as_they_were_made_and_not_before(domain: SharedDomain) -> None:
     first = await domain.node("a")
     await with_queue(first, 1)
     assert await told(first) == []

@@ -207,7 +207,7 @@ class Broker:
         self.max_message_bytes = max_message_bytes
         # Whether the disk of the store has no room for more messages: publishers wait or are refused, others go on.
         self.is_low_on_disk = False
-        self.in_company = False
+        self.is_clustered = False
         """Whether other nodes use the same store: then it knows every queue, also one that will not be kept."""
         self._time_limit_s = time_limit_s
         self._supervisor = Supervisor(tasks, self.faults)
@@ -337,7 +337,7 @@ class Broker:
 
     def _registers(self, working: WorkingQueue) -> bool:
         """Whether the store has to know the queue."""
-        return working.is_stored or self.in_company
+        return working.is_stored or self.is_clustered
 
     async def adopt_queues(self, queue_ids: Sequence[int]) -> list[WorkingQueue]:
         """Serve queues whose owner this node has become, as far as they still exist. Raises StoreError."""

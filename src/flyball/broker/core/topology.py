@@ -400,11 +400,11 @@ class Topology:
 
     def _keeps(self, exchange: Exchange) -> bool:
         """Whether the store has to know the exchange: for a restart, or for other nodes."""
-        return exchange.durable or self.broker.in_company
+        return exchange.durable or self.broker.is_clustered
 
     def _keeps_binding(self, router: Router, binding: Binding) -> bool:
         """Whether the store has to know the binding: both ends will be there after a restart, or others use it."""
-        if self.broker.in_company:
+        if self.broker.is_clustered:
             return True
         if not router.get(binding.source).durable:
             return False
@@ -418,7 +418,7 @@ class Topology:
 
     # Other nodes
 
-    def enter_company(self) -> list[tuple[str, str]]:
+    def share_with_others(self) -> list[tuple[str, str]]:
         """Let the store know what it did not need to know before; return the names of all queues."""
         journal = self.broker.journal
         for working in self.engine.queues:
@@ -585,7 +585,7 @@ class Topology:
 
     def _load_exchange(self, value: Mapping[str, Any]) -> None:
         exchange = Exchange(**value)
-        if not exchange.durable and not self.broker.in_company:
+        if not exchange.durable and not self.broker.is_clustered:
             # Of nodes that have all stopped since.
             self.broker.journal.change(DefinitionDeleted(_EXCHANGE, _key(exchange.vhost, exchange.name)), None)
             return

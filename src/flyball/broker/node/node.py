@@ -231,7 +231,7 @@ def _new_broker(
         faults=faults,
         memory_limit_bytes=settings.memory_bytes,
     )
-    broker.in_company = store.registry.in_company
+    broker.is_clustered = store.registry.is_clustered
     return broker
 
 

@@ -44,7 +44,7 @@ class Domain:
 
     @property
     def is_clustered(self) -> bool:
-        return self._remotes.broker.in_company
+        return self._remotes.broker.is_clustered
 
     @property
     def must_wait(self) -> bool:

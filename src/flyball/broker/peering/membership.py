@@ -85,7 +85,7 @@ class Membership:
         self._definitions = definitions
         self._version = version
         self._known_generation = self.registry.generation
-        self._is_in_company = False
+        self._has_joined = False
         self._news = asyncio.Event()
         self._following = asyncio.Lock()
         self._rounds_begun = 0
@@ -171,7 +171,7 @@ class Membership:
 
     async def claim(self, vhost: str, name: str) -> int:
         """Claim the name of a new queue; return the id of the node that has it, which may be another one."""
-        if not self._broker.in_company:
+        if not self._broker.is_clustered:
             return self.node_id
         # The name may be that of a queue whose deletion is on its way to the store, and would take it along.
         await self._flush()
@@ -179,7 +179,7 @@ class Membership:
 
     async def catch_up(self) -> None:
         """Follow all that others have changed up to now. Raises StoreError."""
-        if not self._broker.in_company:
+        if not self._broker.is_clustered:
             return
         came_after = self._rounds_begun
         async with self._following:
@@ -220,7 +220,7 @@ class Membership:
 
     def _changed_here(self, change: Change) -> None:
         # While a node is alone its changes are told to nobody, and come back from nobody.
-        if self._broker.in_company:
+        if self._broker.is_clustered:
             self._unseen.add(change)
 
     def _is_news(self, item: VersionedChange) -> bool:
@@ -281,7 +281,7 @@ class Membership:
 
     async def _renew(self) -> None:
         began_s = clock.lease_time_s()
-        lease_s = self.lease_s if self._broker.in_company else ALONE_LEASE_S
+        lease_s = self.lease_s if self._broker.is_clustered else ALONE_LEASE_S
         # The registry may have done it long before this node hears of that: a shorter lease counts from now on.
         self._hub.speaks_until = min(self._hub.speaks_until, began_s + lease_s)
         before = self.nodes
@@ -301,8 +301,8 @@ class Membership:
             self._gapless_since_s = began_s
         self._renewed_s = began_s
         newest = max((node.generation for node in self.nodes if node.is_live), default=0)
-        if (self.others or self.registry.in_company) and not self._is_in_company:
-            await self._enter_company()
+        if (self.others or self.registry.is_clustered) and not self._has_joined:
+            await self._join_others()
         if newest > self._known_generation:
             # The one that has just joined waits for this: what its earlier life has sent is not passed on any more.
             self._tell_nodes()
@@ -334,15 +334,15 @@ class Membership:
                 # Whoever listens, the lease has to be renewed.
                 self._hub.faults.note("news of the nodes", error)
 
-    async def _enter_company(self) -> None:
+    async def _join_others(self) -> None:
         """Others use the same store: let it know all that they may want to use, and stop giving out ids alone."""
-        self.registry.in_company = True
-        self._broker.in_company = True
-        names = self._topology.enter_company()
+        self.registry.is_clustered = True
+        self._broker.is_clustered = True
+        names = self._topology.share_with_others()
         await self._flush()
         await self.registry.claim_all(names)
         await self._reserve_ids()
-        self._is_in_company = True
+        self._has_joined = True
         self._news.set()
 
     async def _reserve_ids(self) -> None:

@@ -91,7 +91,7 @@ class MemoryStore:
                 done.append(change)
             if isinstance(change, QueueDeleted):
                 deleted.add(change.queue_id)
-        if done and self.registry.in_company:
+        if done and self.registry.is_clustered:
             domain.tell(done, node_id)
         for message in batch.appended:
             if message.queue_id not in deleted and not (again and message.id in domain.messages):

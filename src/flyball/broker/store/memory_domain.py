@@ -312,7 +312,7 @@ class MemoryRegistry:
         self.node_id = 0
         self.epoch = 0
         self.generation = 0
-        self.in_company = False
+        self.is_clustered = False
         self.secret = domain.secret
         self.on_news: Callable[[], None] = _nothing
         self.cut_off = False
@@ -335,7 +335,7 @@ class MemoryRegistry:
             self.check()
             node = self._own_record()
             self.domain.renew(self.node_id, JOINING_LEASE_S, state=node.state, known_generation=node.known_generation)
-        self.in_company = any(not node.is_gone for node in self.domain.records() if node.id != self.node_id)
+        self.is_clustered = any(not node.is_gone for node in self.domain.records() if node.id != self.node_id)
 
     def let_go(self) -> None:
         """End the session: others may take the node's name, and the lead."""

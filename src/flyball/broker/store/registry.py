@@ -92,7 +92,7 @@ class Registry(Protocol):
     is_shared: bool
     """Whether other nodes can ever be there: not for a store in this process's memory."""
 
-    in_company: bool
+    is_clustered: bool
     """Whether other nodes have to hear of changes. Set when the store is opened, and by the server later on: while it
     is False, changes cost nothing beyond themselves."""
 

@@ -145,12 +145,12 @@ class SimulatedRegistry:
     secret = property(lambda self: self._registry.secret)
 
     @property
-    def in_company(self) -> bool:
-        return self._registry.in_company
+    def is_clustered(self) -> bool:
+        return self._registry.is_clustered
 
-    @in_company.setter
-    def in_company(self, value: bool) -> None:
-        self._registry.in_company = value
+    @is_clustered.setter
+    def is_clustered(self, value: bool) -> None:
+        self._registry.is_clustered = value
 
     def spread_news(self) -> None:
         """Let the node know that there is news, unless it cannot hear."""

@@ -11,7 +11,7 @@ import pytest
 
 from flyball.broker.management.part import console_part
 from flyball.broker.transport.connection import Connection
-from tests.broker.domains import in_company
+from tests.broker.domains import is_clustered
 from tests.broker.management.api.conftest import Api, connected, wait_for_the_end
 from tests.broker.management.api.test_connections import name_of
 from tests.nodes import RunningNode
@@ -28,7 +28,7 @@ def pair(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[Pair]:
     second = RunningNode(tmp_path / "b", parts=[console_part()], name="b", http="off", **link)
     with first, second:
         for node in (first, second):
-            node.wait_until(in_company)
+            node.wait_until(is_clustered)
         yield first, second
 
 

@@ -202,7 +202,7 @@ async def _node(node_id: int, tasks: asyncio.TaskGroup, stack: contextlib.AsyncE
     await authority.start()
     topology = Topology(broker, authority, snapshot.definitions)
     queues = Queues(topology)
-    broker.in_company = True
+    broker.is_clustered = True
     context = AmqpContext(
         queues,
         AmqpSettings(

@@ -232,7 +232,7 @@ class Channel:
 
             def stored(error: FlyballError | None = None) -> None:
                 # What is done at once has changed nothing that others use.
-                if error is not None or not is_new or not self.session.broker.in_company:
+                if error is not None or not is_new or not self.session.broker.is_clustered:
                     done(error)
                 else:
                     hub.spawn(follow(done), self.session)

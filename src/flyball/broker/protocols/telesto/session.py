@@ -285,7 +285,7 @@ class TelestoSession(RequestConnection):
     @property
     def asks_others(self) -> bool:
         """Whether requests about queues of other nodes are passed on to them."""
-        return self.broker.in_company and not self.is_forwarded
+        return self.broker.is_clustered and not self.is_forwarded
 
     @property
     def answer_max(self) -> int:

@@ -54,7 +54,7 @@ async def apply(
     changes: Sequence[Change],
     node_id: int,
     *,
-    in_company: bool,
+    is_clustered: bool,
     moved_from: int | None = None,
 ) -> Sequence[Change]:
     """Bring about what the changes of a node leave behind, in a few statements however many they are.
@@ -96,8 +96,8 @@ async def apply(
             case DefinitionDeleted(kind, key):
                 definitions[kind, key] = None
     if queues:
-        await _apply_to_queues(connection, queues, in_company)
-    if unmade and in_company:
+        await _apply_to_queues(connection, queues, is_clustered)
+    if unmade and is_clustered:
         places = [to_text(queue.vhost) for queue in unmade], [to_text(queue.name) for queue in unmade]
         await connection.execute(statements.GIVE_NAMES_BACK, *places, node_id)
     if moved:
@@ -199,7 +199,7 @@ def _encoded_queue(queue: Queue) -> dict[str, Any]:
 
 
 async def _apply_to_queues(
-    connection: Connection, queues: Mapping[int, PlacedQueue | None], in_company: bool
+    connection: Connection, queues: Mapping[int, PlacedQueue | None], is_clustered: bool
 ) -> None:
     deleted = [queue_id for queue_id, placed in queues.items() if placed is None]
     placed = [placed for placed in queues.values() if placed is not None]
@@ -227,7 +227,7 @@ async def _apply_to_queues(
             [queue.member for queue in created],
             [one.owner for one in placed],
         )
-        if in_company:
+        if is_clustered:
             await connection.execute(statements.NAME_CREATED, [queue.id for queue in created])
 
 

@@ -74,7 +74,7 @@ class PostgresRegistry:
         self.node_id = 0
         self.epoch = 0
         self.generation = 0
-        self.in_company = False
+        self.is_clustered = False
         self.secret = b""
         self.on_news: Callable[[], None] = _nothing
 
@@ -137,7 +137,7 @@ class PostgresRegistry:
             rows = await connection.fetch(registry_statements.TRANSIENT_QUEUES, self.node_id)
             gone: list[Change] = [QueueDeleted(row["id"]) for row in rows]
             if gone:
-                await told_changes.apply(connection, gone, self.node_id, in_company=True)
+                await told_changes.apply(connection, gone, self.node_id, is_clustered=True)
                 await told_changes.tell(connection, gone, self.node_id, self.channel)
             await connection.execute(registry_statements.DROP_UNUSED_NAMES, self.node_id)
 
@@ -156,7 +156,7 @@ class PostgresRegistry:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(JOINING_POLL_S):
                     await self._has_news.wait()
-        self.in_company = any(not node.is_gone for node in nodes if node.id != self.node_id)
+        self.is_clustered = any(not node.is_gone for node in nodes if node.id != self.node_id)
         if len(nodes) > 1:
             async with self._session.connection() as connection:
                 await connection.execute(registry_statements.CLAIM_EXISTING)
@@ -285,7 +285,7 @@ class PostgresRegistry:
                 *(QueueMoved(told_changes.queue_of(row), assignments[row["id"]]) for row in rows),
                 *(QueueDeleted(row["id"]) for row in gone),
             ]
-            await told_changes.apply(connection, changes, self.node_id, in_company=True, moved_from=node_id)
+            await told_changes.apply(connection, changes, self.node_id, is_clustered=True, moved_from=node_id)
             await connection.execute(registry_statements.DROP_UNUSED_NAMES, node_id)
             await told_changes.tell(connection, changes, self.node_id, self.channel)
 

@@ -77,7 +77,7 @@ MOVE_QUEUES = """
 UPDATE queues SET owner = moved.owner FROM unnest($1::integer[], $2::integer[]) AS moved (id, owner)
 WHERE queues.id = moved.id AND queues.owner = $3 RETURNING queues.id"""
 
-# In company: a queue that took the place of one of the same name may have lost it. A member's is the domain's.
+# With other nodes: a queue that took the place of one of the same name may have lost it. A member's is the domain's.
 NAME_CREATED = """
 INSERT INTO names (vhost, name, node)
 SELECT DISTINCT vhost, name, CASE WHEN member THEN 0 ELSE owner END FROM queues WHERE id = ANY($1::integer[])

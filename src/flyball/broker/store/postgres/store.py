@@ -252,7 +252,7 @@ class PostgresStore:
                 known = {row["id"] for row in rows}
                 created = [QueueCreated(queue) for queue in queues if queue.id not in known]
                 await told_changes.apply(
-                    connection, created, self.registry.node_id, in_company=self.registry.in_company
+                    connection, created, self.registry.node_id, is_clustered=self.registry.is_clustered
                 )
                 for piece in pieces_of(messages):
                     status = await connection.execute(statements.APPEND, *columns_of(piece))
@@ -410,11 +410,11 @@ class PostgresStore:
         await connection.execute(registry_statements.NOTIFY, self.registry.channel, "")
 
     async def _apply_changes(self, connection: Connection, batch: Batch) -> None:
-        registry, in_company = self.registry, self.registry.in_company
-        if in_company:
+        registry, is_clustered = self.registry, self.registry.is_clustered
+        if is_clustered:
             await told_changes.lock(connection, self._schema)
-        done = await told_changes.apply(connection, batch.changes, registry.node_id, in_company=in_company)
-        if in_company and done:
+        done = await told_changes.apply(connection, batch.changes, registry.node_id, is_clustered=is_clustered)
+        if is_clustered and done:
             await told_changes.tell(connection, done, registry.node_id, registry.channel)
 
     async def _snapshot(self, connection: Connection) -> Snapshot:
