@@ -35,16 +35,16 @@ def pair(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[Pair]:
 def test_all_lists_cover_the_other_node_too(pair: Pair) -> None:
     first, second = pair
     api = Api(first.address("http"))
-    with connected(second.address("amqp"), client_properties={"connection_name": "afar"}) as connection:
+    with connected(second.address("amqp"), client_properties={"connection_name": "orders"}) as connection:
         channel = connection.channel()
-        channel.queue_declare("afar", durable=True)
+        channel.queue_declare("orders", durable=True)
         channel.confirm_delivery()
-        channel.basic_publish("", "afar", b"")
-        channel.basic_consume("afar", lambda *_: None)
-        found = api.until("/queues/%2F/afar", lambda queue: queue["consumers"] == 1)
+        channel.basic_publish("", "orders", b"")
+        channel.basic_consume("orders", lambda *_: None)
+        found = api.until("/queues/%2F/orders", lambda queue: queue["consumers"] == 1)
         assert (found["node"], found["messages"], found["message_stats"]["publish"]) == ("b", 1, 1)
-        assert [(queue["name"], queue["node"]) for queue in api.get("/queues")] == [("afar", "b")]
-        name = name_of(api, "afar")
+        assert [(queue["name"], queue["node"]) for queue in api.get("/queues")] == [("orders", "b")]
+        name = name_of(api, "orders")
         assert api.get(f"/connections/{quote(name)}")["node"] == "b"
         assert [consumer["channel_details"]["node"] for consumer in api.get("/consumers")] == ["b"]
         assert [(node["name"], node["running"]) for node in api.get("/nodes")] == [("a", True), ("b", True)]
@@ -53,7 +53,7 @@ def test_all_lists_cover_the_other_node_too(pair: Pair) -> None:
         assert overview["object_totals"]["exchanges"] == len(api.get("/exchanges"))
         assert {listener["node"] for listener in overview["listeners"]} == {"a", "b"}
         assert api.get("/vhosts/%2F")["messages"] == 1
-        assert api.get("/bindings/%2F/e/amq.default/q/afar")[0]["destination"] == "afar"
+        assert api.get("/bindings/%2F/e/amq.default/q/orders")[0]["destination"] == "orders"
         assert api.ask(f"/connections/{quote(name)}", "DELETE", headers={"X-Reason": "moved"}).status_code == 204
         with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="moved"):
             wait_for_the_end(connection)
@@ -80,10 +80,10 @@ def test_a_node_that_does_not_answer_is_not_running_and_its_queues_are_down(pair
     first, second = pair
     api = Api(first.address("http"))
     with connected(second.address("amqp")) as connection:
-        connection.channel().queue_declare("afar", durable=True)
+        connection.channel().queue_declare("orders", durable=True)
         api.until("/queues", lambda queues: [queue["state"] for queue in queues] == ["running"])
     second.stop()
-    queue = api.until("/queues/%2F/afar", lambda queue: queue["state"] == "down")
+    queue = api.until("/queues/%2F/orders", lambda queue: queue["state"] == "down")
     assert (queue["node"], queue["durable"]) == ("b", True)
     assert [queue["state"] for queue in api.get("/queues")] == ["down"]
     api.close()

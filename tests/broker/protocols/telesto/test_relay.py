@@ -75,7 +75,7 @@ def test_queues_of_other_nodes_are_found_and_listed_and_their_names_are_taken(cl
     far.create_queue("orders")
 
 
-def test_messages_are_put_taken_looked_at_and_removed_from_afar(clients: Clients) -> None:
+def test_messages_are_put_taken_looked_at_and_removed_at_another_node(clients: Clients) -> None:
     near, far = clients
     first, second, third, fourth = far.put_many("orders", ["one", "two", "three", "four"])
     assert [message.id for message in near.read_messages("orders")] == [first, second, third, fourth]
@@ -104,7 +104,7 @@ def test_a_put_to_queues_of_several_nodes_tells_the_ids_in_their_order(pair: Pai
     assert peer.refusal(wire.Put(8, [there.id, 999_999], drafts)) == ErrorCode.QUEUE_NOT_EXISTING
 
 
-def test_a_consumer_from_afar_gets_and_settles_messages(clients: Clients) -> None:
+def test_a_consumer_at_another_node_gets_and_settles_messages(clients: Clients) -> None:
     near, far = clients
     with far.consume("orders", prefetch=2) as consumer:
         near.put_many("orders", ["one", "two", "three", "four"])
