@@ -23,7 +23,7 @@ from typing import Protocol
 import psutil
 
 from flyball.broker.wire import telesto as wire
-from tests.broker.peers import Closed, TelestoPeer, ThorBangPeer
+from tests.broker.peers import Closed, TelestoPeer, ThorBangPeer, amqp
 from tests.broker.protocols.amqp.chaos import Crowd, expect_order
 from tests.nodes import ANSWER_LIMIT_S, ServeProcess
 
@@ -264,7 +264,7 @@ class Chaos:
         self.tally.dead_letters = self._crowd.dead
 
     def _check(self, ledgers: list[Ledger], queue_ids: dict[str, int]) -> None:
-        left = {queue_name: drain(self._node, queue_id) for queue_name, queue_id in queue_ids.items()}
+        left = {queue_name: drain(self._node, queue_name) for queue_name in queue_ids}
         perhaps = {body for ledger in ledgers for body in ledger.perhaps_put}
         open_pops = sum(ledger.open_pops for ledger in ledgers)
         popped = [body for ledger in ledgers for body in ledger.popped]
@@ -290,14 +290,10 @@ class Chaos:
         self.tally.open_requests += len(perhaps) + open_pops
 
 
-def drain(node: ServeProcess, queue_id: int) -> list[str]:
+def drain(node: ServeProcess, queue_name: str) -> list[str]:
     """Take all that is left, in its order."""
-    peer = TelestoPeer(node.connect("telesto"))
-    peer.widen()
-    peer.join("drain")
-    bodies: list[str] = []
-    while taken := peer.take(queue_id, most=1000):
-        bodies += [body.decode() for body in taken]
+    peer = amqp(node)
+    bodies = [body.decode() for body in peer.take(queue_name, most=1_000_000)]
     peer.close()
     return bodies
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, Self, TypeVar
+
+from pika import spec
 
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode, Outcome, Record, WireDraft, WireMessage, WireSelector
 from flyball.broker.wire.thorbang import AnswerDecoder
-from tests.nodes import TOKEN_FILE, RunningNode
+from tests.broker.protocols.amqp.compatibility import peer as frames
+from tests.nodes import TOKEN_FILE, RunningNode, ServeProcess
 
 P = TypeVar("P", bound=wire.Packet)
 
@@ -83,6 +86,81 @@ class ThorBangPeer(Peer):
         """Create a client and a queue, and return their ids."""
         client_id, queue_id = self.ask("CREATECLIENT,client", "CREATEQUEUE,queue")
         return int(client_id), int(queue_id)
+
+
+class AmqpPeer(frames.Peer):
+    """Speaks AMQP on one channel, and waits for each answer: one that consumes does nothing else."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connection
+        self._received = b""
+        self._published = 0
+
+    def begin(self) -> Self:
+        """Log in, and have what is published confirmed."""
+        self.open()
+        self.ask(spec.Confirm.Select(), spec.Confirm.SelectOk)
+        return self
+
+    def declare(self, queue: str = "queue", **arguments: Any) -> str:
+        self.ask(spec.Queue.Declare(queue=queue, durable=True, arguments=arguments), spec.Queue.DeclareOk)
+        return queue
+
+    def put(
+        self,
+        queue: str,
+        *bodies: bytes,
+        persistent: bool = True,
+        priority: int | None = None,
+        headers: dict[str, Any] | None = None,
+    ) -> None:
+        """Publish to a queue, and wait for the confirms."""
+        properties = spec.BasicProperties(delivery_mode=2 if persistent else 1, priority=priority, headers=headers)
+        for body in bodies:
+            self.publish(body, routing_key=queue, properties=properties)
+        self._published += len(bodies)
+        confirmed = 0
+        while confirmed < self._published:
+            confirmed = self.expect(spec.Basic.Ack).delivery_tag
+
+    def take(self, queue: str, most: int = 1) -> list[bytes]:
+        """Remove what is at the head of a queue."""
+        bodies: list[bytes] = []
+        while len(bodies) < most and (content := self.get(queue, no_ack=True)) is not None:
+            bodies.append(content.body)
+        return bodies
+
+    def get(self, queue: str, *, no_ack: bool = False) -> frames.Content | None:
+        self.send(spec.Basic.Get(queue=queue, no_ack=no_ack))
+        return self.try_content(spec.Basic.GetOk, spec.Basic.GetEmpty)
+
+    def peek(self, queue: str) -> bytes | None:
+        """Look at the head of a queue, and leave it there."""
+        content = self.get(queue)
+        if content is None:
+            return None
+        self.send(spec.Basic.Nack(delivery_tag=content.method.delivery_tag, requeue=True))
+        self.sync()
+        return content.body
+
+    def consume(self, queue: str, arguments: dict[str, Any] | None = None, *, prefetch: int = 0) -> None:
+        self.ask(spec.Basic.Qos(prefetch_count=prefetch), spec.Basic.QosOk)
+        self.ask(spec.Basic.Consume(queue=queue, arguments=arguments or {}), spec.Basic.ConsumeOk)
+
+    def next_delivery(self) -> frames.Content:
+        return self.expect_content(spec.Basic.Deliver)
+
+    def ack(self, *contents: frames.Content) -> None:
+        for content in contents:
+            self.send(spec.Basic.Ack(delivery_tag=content.method.delivery_tag))
+
+    def sync(self) -> None:
+        """Return when the node has read all that was sent before."""
+        self.ask(spec.Channel.Flow(active=True), spec.Channel.FlowOk)
+
+    def close(self) -> None:
+        self._socket.close()
 
 
 class TelestoPeer(Peer):
@@ -220,11 +298,16 @@ class TelestoPeer(Peer):
         return packet
 
 
-def thorbang(node: RunningNode) -> ThorBangPeer:
+def thorbang(node: RunningNode | ServeProcess) -> ThorBangPeer:
     return ThorBangPeer(node.connect("thorbang"))
 
 
-def telesto(node: RunningNode, name: str | None = "client", mode: int = 1) -> TelestoPeer:
+def amqp(node: RunningNode | ServeProcess) -> AmqpPeer:
+    """Connect, and open a channel with confirms."""
+    return AmqpPeer(node.connect("amqp")).begin()
+
+
+def telesto(node: RunningNode | ServeProcess, name: str | None = "client", mode: int = 1) -> TelestoPeer:
     """Connect, and register a client of that name."""
     peer = TelestoPeer(node.connect("telesto"))
     if name is not None:

@@ -9,63 +9,67 @@ import pytest
 
 from flyball.broker.core.listings import Listings
 from flyball.errors import StoreUnavailable
-from tests.broker.peers import wide_peer
+from tests.broker.browsing import browse
+from tests.broker.peers import amqp
 from tests.nodes import RunningNode
 
 MESSAGES = 2500
 
 
 @pytest.fixture
-def found_node(start_node: Callable[..., RunningNode], new_database: Callable[[], str]) -> tuple[RunningNode, int]:
-    """A node that has found a long queue in its store, none of it in memory, and the queue's id."""
+def found_node(start_node: Callable[..., RunningNode], new_database: Callable[[], str]) -> RunningNode:
+    """A node that has found a long queue in its store, none of it in memory."""
     database = new_database()
     before = start_node(store=database)
-    writer = wide_peer(before, "writer")
-    queue_id = writer.create_queue()
-    writer.put(queue_id, *[b"%d" % number for number in range(MESSAGES)])
+    writer = amqp(before)
+    writer.put(writer.declare(), *[b"%d" % number for number in range(MESSAGES)])
     before.stop()
-    return start_node(store=database), queue_id
+    return start_node(store=database)
+
+
+@pytest.fixture
+def short_node(memory_node: RunningNode) -> RunningNode:
+    """A node with two messages, in memory."""
+    writer = amqp(memory_node)
+    writer.put(writer.declare(), b"one", b"two")
+    return memory_node
+
+
+def listed(node: RunningNode, limit: int) -> list[bytes]:
+    return [message.body for message in browse(node, 0, limit)]
 
 
 def test_a_long_listing_is_read_in_pages_and_complete(
-    found_node: tuple[RunningNode, int], monkeypatch: pytest.MonkeyPatch
+    found_node: RunningNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node, queue_id = found_node
-    page = node.node.hub.broker.store.page
+    store = found_node.node.hub.broker.store
+    page = store.page
     limits: list[int] = []
 
     async def noted(queue_id: int, after_id: int, limit: int, max_bytes: int) -> object:
         limits.append(limit)
         return await page(queue_id, after_id, limit, max_bytes)
 
-    monkeypatch.setattr(node.node.hub.broker.store, "page", noted)
-    records = wide_peer(node, "reader").list(queue_id, 0, most=MESSAGES)
-    assert [record.body for record in records] == [b"%d" % number for number in range(MESSAGES)]
+    monkeypatch.setattr(store, "page", noted)
+    assert listed(found_node, MESSAGES) == [b"%d" % number for number in range(MESSAGES)]
     assert limits == [1000, 1000, 500]
 
 
-def test_pages_of_a_listing_are_counted_by_the_nodes_admission_control(found_node: tuple[RunningNode, int]) -> None:
-    node, queue_id = found_node
-    wide_peer(node, "reader").list(queue_id, 0, most=MESSAGES)
-    admission = node.node.hub.broker.listings.admission
-    assert sum(counts.served for counts in node.call(lambda _: admission.counts)) == 3
+def test_pages_of_a_listing_are_counted_by_the_nodes_admission_control(found_node: RunningNode) -> None:
+    listed(found_node, MESSAGES)
+    admission = found_node.node.hub.broker.listings.admission
+    assert sum(counts.served for counts in found_node.call(lambda _: admission.counts)) == 3
 
 
-def test_a_short_listing_of_what_is_in_memory_waits_for_nobody(memory_node: RunningNode) -> None:
-    peer = wide_peer(memory_node, "client")
-    queue_id = peer.create_queue()
-    peer.put(queue_id, b"one", b"two")
-    memory_node.call(lambda node: node.hub.broker.listings.stop())
-    assert [record.body for record in peer.list(queue_id, 0, most=100)] == [b"one", b"two"]
-    assert memory_node.node.hub.broker.listings.admission.counts[0].arrived == 0
+def test_a_short_listing_of_what_is_in_memory_waits_for_nobody(short_node: RunningNode) -> None:
+    short_node.call(lambda node: node.hub.broker.listings.stop())
+    assert listed(short_node, 100) == [b"one", b"two"]
+    assert short_node.node.hub.broker.listings.admission.counts[0].arrived == 0
 
 
-def test_a_long_listing_of_what_is_in_memory_takes_its_turn(memory_node: RunningNode) -> None:
-    peer = wide_peer(memory_node, "client")
-    queue_id = peer.create_queue()
-    peer.put(queue_id, b"one", b"two")
-    assert [record.body for record in peer.list(queue_id, 0, most=101)] == [b"one", b"two"]
-    assert memory_node.node.hub.broker.listings.admission.counts[0].served == 1
+def test_a_long_listing_of_what_is_in_memory_takes_its_turn(short_node: RunningNode) -> None:
+    assert listed(short_node, 101) == [b"one", b"two"]
+    assert short_node.node.hub.broker.listings.admission.counts[0].served == 1
 
 
 def test_a_listing_for_which_there_is_no_time_is_refused_and_says_why() -> None:

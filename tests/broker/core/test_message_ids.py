@@ -12,7 +12,7 @@ from flyball.broker.node.node import Node
 from flyball.broker.wire import telesto as wire
 from flyball.errors import FlyballError, StoreUnavailable
 from flyball.model import MAX_COPIES, Draft, Message
-from tests.broker.peers import thorbang, wide
+from tests.broker.peers import telesto, thorbang
 from tests.broker.protocols.amqp.compatibility.peer import Peer
 from tests.nodes import RunningNode
 
@@ -79,28 +79,20 @@ def test_thorbang_message_for_too_many_queues_is_refused_before_it_is_stored(mem
     assert memory_node.call(lambda node: len(node.hub.broker.engine.queue(queue_id))) == MAX_COPIES
 
 
-def test_telesto_put_for_too_many_queues_is_refused_before_they_are_looked_for(memory_node: RunningNode) -> None:
-    peer = wide(memory_node)
-    absent = list(range(1000, 1001 + MAX_COPIES))
-    for packet in (
-        wire.Put(1, absent, []),
-        wire.PutMessage(2, wire.WireMessage(0, 1, 0, 0, 0, 1, 0, "text"), absent),
-        wire.Put(3, list(range(1000, 1000 + 4_000_000)), []),
-    ):
-        assert peer.refusal(packet) == wire.ErrorCode.LIMIT_EXCEEDED
-    assert peer.refusal(wire.Put(4, absent[1:], [])) == wire.ErrorCode.QUEUE_NOT_EXISTING
+def put(packet_id: int, queue_ids: Sequence[int]) -> wire.PutMessage:
+    message = wire.WireMessage(0, queue_ids[0], 0, 0, 0, 1, 0, "text")
+    return wire.PutMessage(packet_id, message, list(queue_ids[1:]))
 
 
-def test_telesto_put_gets_ids_for_all_drafts_or_stores_none(node: RunningNode) -> None:
-    peer = wide(node)
-    queue_id = node.call(lambda node: node.hub.broker.create_queue("drafts", lambda error: None).id)
+def test_telesto_put_gets_ids_for_all_copies_or_stores_none(node: RunningNode) -> None:
+    peer = telesto(node)
+    queue_id = node.call(lambda node: node.hub.broker.create_queue("copies", lambda error: None).id)
     node.call(leave(5))
-    refused = peer.ask(wire.Put(1, [queue_id], [wire.WireDraft(b"text")] * 7))
-    assert isinstance(refused, wire.Error)
-    assert refused.code == wire.ErrorCode.STORE_UNAVAILABLE
-    assert bodies(node, "drafts") == []
+    assert peer.refusal(put(1, [queue_id] * 7)) == wire.ErrorCode.INTERNAL_ERROR
+    assert bodies(node, "copies") == []
     node.wait_until(lambda node: node.hub.broker.engine.message_ids_left >= 7)
-    assert isinstance(peer.ask(wire.Put(2, [queue_id], [wire.WireDraft(b"text")] * 7)), wire.PutDone)
+    assert isinstance(peer.ask(put(2, [queue_id] * 7)), wire.Success)
+    assert bodies(node, "copies") == [b"text"] * 7
 
 
 @pytest.mark.parametrize("ids_left", [0, 3, 24])

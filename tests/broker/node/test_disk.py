@@ -21,8 +21,8 @@ from flyball.broker.core.flow import NO_DISK
 from flyball.broker.node.disk import BALLAST_BYTES, BALLAST_NAME, DiskReserve
 from flyball.broker.node.node import Node
 from flyball.broker.wire import telesto as wire
-from flyball.broker.wire.telesto import ErrorCode, WireDraft
-from tests.broker.peers import thorbang, wide
+from flyball.broker.wire.telesto import ErrorCode
+from tests.broker.peers import telesto, thorbang
 from tests.broker.protocols.amqp.compatibility.peer import METHOD, Peer
 from tests.nodes import ANSWER_LIMIT_S, RunningNode, ServeProcess
 
@@ -126,13 +126,14 @@ def low_on_disk(node: RunningNode, is_low: bool = True) -> None:
 
 
 def test_research_protocols_are_refused_puts_and_may_read(memory_node: RunningNode) -> None:
-    thor, telesto = thorbang(memory_node), wide(memory_node)
+    thor, plain = thorbang(memory_node), telesto(memory_node)
     client_id, queue_id = thor.set_up()
     assert thor.ask(f"MSG,{client_id},{client_id},{queue_id},1,0,kept") == ["OK"]
     low_on_disk(memory_node)
     assert thor.ask(f"MSG,{client_id},{client_id},{queue_id},1,0,refused") == ["FAIL UNKNOWN -1"]
-    refused = wire.Put(telesto.next_id(), [queue_id], [WireDraft(b"refused", 0, 0, 0, True, 0)])
-    assert telesto.refusal(refused) is ErrorCode.STORE_UNAVAILABLE
+    refused = plain.put_text(queue_id, "refused")
+    assert isinstance(refused, wire.Error)
+    assert refused.code == ErrorCode.INTERNAL_ERROR
     assert thor.ask(f"POPQ,{client_id},{queue_id},1")[0].endswith("kept")
     low_on_disk(memory_node, False)
     assert thor.ask(f"MSG,{client_id},{client_id},{queue_id},1,0,later") == ["OK"]

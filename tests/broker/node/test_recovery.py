@@ -6,21 +6,20 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from flyball.broker.core.broker import Wait
-from flyball.broker.node.node import Node
-from flyball.broker.protocols.telesto.session import TelestoSession
 from flyball.broker.settings import ServeSettings
 from flyball.broker.store.postgres.store import PostgresStore
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
+from tests.broker.browsing import browse
 from tests.broker.chaos import Chaos, drain, frozen, postgres_processes
-from tests.broker.peers import TelestoPeer, ThorBangPeer, wide_peer
+from tests.broker.peers import ThorBangPeer, amqp, telesto
 from tests.nodes import ANSWER_LIMIT_S, RunningNode, ServeProcess
 
 TIME_LIMIT_S = 2.0
@@ -56,43 +55,46 @@ def node(tmp_path: Path) -> Iterator[ServeProcess]:
 def test_requests_fail_in_time_while_postgresql_hangs_and_work_again_by_themselves(
     tmp_path: Path, node: ServeProcess
 ) -> None:
-    thorbang, telesto, wide = peers(node)
+    thorbang, writer, reader = (
+        ThorBangPeer(node.connect("thorbang")),
+        telesto(node, "writer"),
+        telesto(node, "reader"),
+    )
     client_id, queue_id = thorbang.set_up()
     before = f"MSG,-1,{client_id},{queue_id},1,0,before"
     assert thorbang.ask(before, before) == ["OK", "OK"]
     go_on = frozen(tmp_path)
     try:
         began = time.monotonic()
-        wide.send(wire.Put(1, [queue_id], [wire.WireDraft(b"refused")]))
-        telesto.send(wire.ReadMessage(2, queue_id, 0, wire.ReadMode.PRIORITY))
+        writer.send(wire.PutMessage(1, wire.WireMessage(0, queue_id, 0, 0, 0, 0, 0, "refused"), []))
+        reader.send(wire.ReadMessage(2, queue_id, 0, wire.ReadMode.PRIORITY))
         assert thorbang.ask(f"MSG,-1,{client_id},{queue_id},1,0,refused") == ["FAIL UNKNOWN -1"]
-        refused, unread = wide.receive(), telesto.receive()
+        answers = writer.receive(), reader.receive()
         took_s = time.monotonic() - began
     finally:
         go_on()
-    assert isinstance(refused, wire.Error)
-    assert refused.code == ErrorCode.STORE_UNAVAILABLE
-    assert isinstance(unread, wire.Error)
-    assert unread.code == ErrorCode.INTERNAL_ERROR
+    for answer in answers:
+        assert isinstance(answer, wire.Error)
+        assert answer.code == ErrorCode.INTERNAL_ERROR
     assert TIME_LIMIT_S * 0.9 <= took_s < ServeSettings.model_fields["store_time_limit_s"].default
     put_until_it_works(thorbang, client_id, queue_id, "after")
     # The read that failed has taken nothing.
-    assert drain(node, queue_id) == ["before", "before", "after"]
+    assert drain(node, "queue") == ["before", "before", "after"]
     assert thorbang.ask(before) == ["OK"]
     code, complaints = node.stop()
     assert code == 0, complaints
     node.start()
-    assert drain(node, queue_id) == ["before"]
+    assert drain(node, "queue") == ["before"]
 
 
 def test_requests_wait_for_a_postgresql_that_comes_back_in_time(tmp_path: Path, node: ServeProcess) -> None:
-    thorbang, _, _ = peers(node)
+    thorbang = ThorBangPeer(node.connect("thorbang"))
     client_id, queue_id = thorbang.set_up()
     go_on = frozen(tmp_path)
     thorbang.send(f"MSG,-1,{client_id},{queue_id},1,0,patient")
     go_on()
     assert thorbang.receive() == "OK"
-    assert drain(node, queue_id) == ["patient"]
+    assert drain(node, "queue") == ["patient"]
 
 
 def test_a_killed_postgresql_is_brought_back_while_requests_wait_for_it(tmp_path: Path) -> None:
@@ -106,49 +108,42 @@ def test_a_killed_postgresql_is_brought_back_while_requests_wait_for_it(tmp_path
             _, left = psutil.wait_procs(backends, timeout=ANSWER_LIMIT_S)
             assert left == []
             assert thorbang.ask(f"MSG,-1,{client_id},{queue_id},1,0,{number}", "CREATEQUEUE,more")[0] == "OK"
-        assert drain(node, queue_id) == ["0", "1", "2"]
+        assert drain(node, "queue") == ["0", "1", "2"]
         code, complaints = node.stop()
         assert code == 0, complaints
 
 
 def test_a_queue_whose_creation_was_in_doubt_exists_once(tmp_path: Path, node: ServeProcess) -> None:
-    thorbang, _, wide = peers(node)
+    thorbang, peer = ThorBangPeer(node.connect("thorbang")), telesto(node)
     go_on = frozen(tmp_path)
     try:
-        assert wide.refusal(wire.CreateQueue(1, "doubtful")) == ErrorCode.STORE_UNAVAILABLE
+        assert peer.refusal(wire.CreateQueue(1, "doubtful")) == ErrorCode.INTERNAL_ERROR
     finally:
         go_on()
     thorbang.wait_for_the_store()
     # It was on its way and is done by now: whoever tries again is told that it is there.
-    assert wide.refusal(wire.CreateQueue(2, "doubtful")) == ErrorCode.QUEUE_NAME_NOT_UNIQUE
+    assert peer.refusal(wire.CreateQueue(2, "doubtful")) == ErrorCode.QUEUE_NAME_NOT_UNIQUE
     assert node.stop()[0] == 0
     node.start()
-    peer = TelestoPeer(node.connect("telesto"))
-    peer.widen()
-    names = [queue.name for queue in peer.get(wire.GetQueuesResponse, wire.GetQueues(3)).queues]
-    assert names == ["doubtful"]
+    assert queue_names(node) == ["doubtful"]
 
 
 def test_a_queue_deleted_while_the_store_was_away_does_not_come_back(tmp_path: Path, node: ServeProcess) -> None:
-    thorbang, _, wide = peers(node)
+    thorbang, peer = ThorBangPeer(node.connect("thorbang")), telesto(node)
     client_id, queue_id = thorbang.set_up()
     put_until_it_works(thorbang, client_id, queue_id, "text")
     go_on = frozen(tmp_path)
     try:
         # The first one is on its way when the store hangs; what comes behind it was never sent.
-        wide.send(wire.Put(1, [queue_id], [wire.WireDraft(b"refused")]))
-        assert wide.receive().packet_id == 1
-        assert wide.refusal(wire.DeleteQueue(2, queue_id)) == ErrorCode.STORE_UNAVAILABLE
+        peer.put_text(queue_id, "refused")
+        assert peer.refusal(wire.DeleteQueue(2, queue_id)) == ErrorCode.INTERNAL_ERROR
     finally:
         go_on()
     thorbang.wait_for_the_store()
-    assert wide.create_queue("another") > queue_id
+    assert peer.create_queue("another") > queue_id
     assert node.stop()[0] == 0
     node.start()
-    peer = TelestoPeer(node.connect("telesto"))
-    peer.widen()
-    queues = peer.get(wire.GetQueuesResponse, wire.GetQueues(3)).queues
-    assert [queue.name for queue in queues] == ["another"]
+    assert queue_names(node) == ["another"]
 
 
 # In good order: what a new node finds is in the store, and nothing of it in memory
@@ -159,22 +154,18 @@ def test_what_a_new_node_finds_is_listed_and_taken_together_with_what_comes_late
 ) -> None:
     database = new_database()
     first = start_node(store=database)
-    peer = wide_peer(first, "client")
-    queue_id = peer.create_queue()
-    peer.put(queue_id, *[b"%d" % number for number in range(25)])
+    peer = amqp(first)
+    peer.put(peer.declare(), *[b"%d" % number for number in range(25)])
     first.stop()
-    peer = wide_peer(start_node(store=database), "client")
-    peer.put(queue_id, b"25", b"26")
-    peer.put(queue_id, b"27", persistent=False)
-    listed: list[bytes] = []
-    after_id = 0
-    while page := peer.list(queue_id, after_id, most=10):
-        listed += [record.body for record in page]
-        after_id = page[-1].message_id
+    node = start_node(store=database)
+    peer = amqp(node)
+    peer.put("queue", b"25", b"26")
+    peer.put("queue", b"27", persistent=False)
+    listed = [body for page in pages(node, limit=10) for body in page]
     assert listed == [b"%d" % number for number in range(28)]
-    assert peer.peek(queue_id) == [b"0"]
-    assert peer.take(queue_id, most=20) == listed[:20]
-    assert peer.take(queue_id, most=20) == listed[20:]
+    assert peer.peek("queue") == b"0"
+    assert peer.take("queue", most=20) == listed[:20]
+    assert peer.take("queue", most=20) == listed[20:]
 
 
 def test_a_consumer_whose_turn_comes_later_gets_what_a_new_node_has_not_in_memory(
@@ -182,14 +173,13 @@ def test_a_consumer_whose_turn_comes_later_gets_what_a_new_node_has_not_in_memor
 ) -> None:
     database = new_database()
     before = start_node(store=database)
-    writer = wide_peer(before, "client")
-    queue_id = writer.create_queue()
-    writer.put(queue_id, b"kept")
+    writer = amqp(before)
+    writer.put(writer.declare(), b"kept")
     before.stop()
-    reader = wide_peer(start_node(store=database), "client")
+    reader = amqp(start_node(store=database))
     # In nine of ten slots such a consumer may hold nothing, so it is the clock that lets it ask the store.
-    reader.consume(queue_id, prefetch=0.1)
-    assert reader.next_delivery().record.body == b"kept"
+    reader.consume("queue", {"x-prefetch": Decimal("0.1")})
+    assert reader.next_delivery().body == b"kept"
 
 
 def test_a_list_of_what_is_not_in_memory_stays_within_bounds(
@@ -197,20 +187,25 @@ def test_a_list_of_what_is_not_in_memory_stays_within_bounds(
 ) -> None:
     database = new_database()
     first = start_node(store=database)
-    peer = wide_peer(first, "client")
-    queue_id = peer.create_queue()
-    peer.put(queue_id, *[b"x" * 1000] * 30)
+    peer = amqp(first)
+    peer.put(peer.declare(), *[b"x" * 1000] * 30)
     first.stop()
     monkeypatch.setattr("flyball.broker.core.reading.LOAD_BYTES", 5000)
-    peer = wide_peer(start_node(store=database), "client")
-    peer.put(queue_id, b"last")
-    sizes: list[int] = []
-    after_id = 0
-    while page := peer.list(queue_id, after_id, most=1000):
-        sizes.append(len(page))
-        after_id = page[-1].message_id
+    node = start_node(store=database)
+    amqp(node).put("queue", b"last")
+    sizes = [len(page) for page in pages(node, limit=1000)]
     assert sum(sizes) == 31
     assert max(sizes) < 12
+
+
+def pages(node: RunningNode, limit: int) -> list[list[bytes]]:
+    """List the queue; return the bodies of each answer."""
+    found: list[list[bytes]] = []
+    after_id = 0
+    while page := browse(node, after_id, limit):
+        found.append([message.body for message in page])
+        after_id = page[-1].id
+    return found
 
 
 def test_a_reader_that_leaves_while_the_store_is_searched_for_it_does_not_wait_on(
@@ -218,9 +213,8 @@ def test_a_reader_that_leaves_while_the_store_is_searched_for_it_does_not_wait_o
 ) -> None:
     database = new_database()
     first = start_node(store=database)
-    writer = wide_peer(first, "writer")
-    queue_id = writer.create_queue()
-    writer.put(queue_id, b"other")
+    writer = amqp(first)
+    writer.put(writer.declare(), b"other")
     first.stop()
     may_search = asyncio.Event()
     is_searching = threading.Event()
@@ -234,16 +228,15 @@ def test_a_reader_that_leaves_while_the_store_is_searched_for_it_does_not_wait_o
 
     monkeypatch.setattr(PostgresStore, "index", search_when_allowed)
     node = start_node(store=database)
-    reader, writer = wide_peer(node, "reader"), wide_peer(node, "writer")
-    selector = wire.WireSelector(context=7)
-    reader.send(wire.Take(1, queue_id, selector, 1, 60_000))
+    reader, writer = amqp(node), amqp(node)
+    reader.consume("queue", {"x-context": 7})
     assert is_searching.wait(ANSWER_LIMIT_S)
     reader.close()
-    node.wait_until(lambda node: all(wait.is_over for wait in waits(node)))
+    node.wait_until(lambda node: len(node.hub.connections) == 1)
     node.call(lambda _: may_search.set())
-    wanted = wire.WireDraft(b"wanted", context=7)
-    writer.get(wire.PutDone, wire.Put(2, [queue_id], [wanted]))
-    assert writer.take(queue_id, selector=selector) == [b"wanted"]
+    writer.put("queue", b"wanted", headers={"x-flyball-context": 7})
+    writer.consume("queue", {"x-context": 7})
+    assert writer.next_delivery().body == b"wanted"
 
 
 def test_a_node_stops_even_if_the_store_never_answers_a_search(
@@ -251,9 +244,8 @@ def test_a_node_stops_even_if_the_store_never_answers_a_search(
 ) -> None:
     database = new_database()
     first = start_node(store=database)
-    writer = wide_peer(first, "writer")
-    queue_id = writer.create_queue()
-    writer.put(queue_id, b"other")
+    writer = amqp(first)
+    writer.put(writer.declare(), b"other")
     first.stop()
     is_searching = threading.Event()
 
@@ -264,25 +256,15 @@ def test_a_node_stops_even_if_the_store_never_answers_a_search(
 
     monkeypatch.setattr(PostgresStore, "index", search_for_ever)
     node = start_node(store=database, store_time_limit_s=TIME_LIMIT_S)
-    reader = wide_peer(node, "reader")
-    reader.send(wire.Take(1, queue_id, wire.WireSelector(context=7), 1, 0))
+    reader = amqp(node)
+    reader.consume("queue", {"x-context": 7})
     assert is_searching.wait(ANSWER_LIMIT_S)
     node.stop()
 
 
-def waits(node: Node) -> list[Wait]:
-    sessions = [connection for connection in node.hub.connections if isinstance(connection, TelestoSession)]
-    return [wait for session in sessions for wait in session.waits.values()]
-
-
-def peers(node: ServeProcess) -> tuple[ThorBangPeer, TelestoPeer, TelestoPeer]:
-    """One client of each kind."""
-    plain, wide = TelestoPeer(node.connect("telesto")), TelestoPeer(node.connect("telesto"))
-    plain.register("plain")
-    wide.widen()
-    wide.prove()
-    wide.join("wide")
-    return ThorBangPeer(node.connect("thorbang")), plain, wide
+def queue_names(node: ServeProcess) -> list[str]:
+    peer = telesto(node, "observer")
+    return [queue.name for queue in peer.get(wire.GetQueuesResponse, wire.GetQueues(3)).queues]
 
 
 def put_until_it_works(peer: ThorBangPeer, client_id: int, queue_id: int, text: str) -> None:

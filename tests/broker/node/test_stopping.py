@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import socket
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
 from tests.broker.chaos import KEPT, POPPED, Client, Dialect, Ledger, Telesto, ThorBang, drain
-from tests.broker.peers import Closed, TelestoPeer, ThorBangPeer
+from tests.broker.peers import Closed, ThorBangPeer, amqp
 from tests.nodes import ANSWER_LIMIT_S, ServeProcess, StartFailed
 
 
@@ -33,9 +34,9 @@ def expect_all_there(node: ServeProcess, ledgers: list[Ledger], queue_ids: dict[
     popped = {body for ledger in ledgers for body in ledger.popped}
     perhaps = {body for ledger in ledgers for body in ledger.perhaps_put}
     open_pops = sum(ledger.open_pops for ledger in ledgers)
-    for queue_name, queue_id in queue_ids.items():
+    for queue_name in queue_ids:
         put = {body for ledger in ledgers for body in ledger.put[queue_name]}
-        left = drain(node, queue_id)
+        left = drain(node, queue_name)
         assert not popped & set(left)
         assert set(left) <= put | perhaps
         assert len(put - popped - set(left)) <= (open_pops if queue_name == POPPED else 0)
@@ -68,15 +69,13 @@ def test_a_node_stops_quickly_with_idle_clients_waiting_readers_and_consumers(tm
     with ServeProcess(tmp_path, store="memory", store_time_limit_s=600) as node:
         node.connect("telesto")
         node.connect("thorbang")
-        peer = TelestoPeer(node.connect("telesto"))
-        peer.widen()
-        peer.join()
-        queue_id = peer.create_queue()
-        peer.put(queue_id, b"body")
-        peer.consume(queue_id, prefetch=0.5)
+        peer, waiting = amqp(node), amqp(node)
+        peer.put(peer.declare(), b"body")
+        peer.consume("queue", {"x-prefetch": Decimal("0.5")})
         peer.next_delivery()
+        waiting.consume("queue")
         assert node.stop() == (0, "")
-        assert peer.is_closed_by_node()
+        peer.expect_connection_close(320, "CONNECTION_FORCED")
 
 
 def test_a_second_signal_while_stopping_does_no_harm(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from flyball.broker.wire import telesto as wire
-from flyball.broker.wire.telesto import Outcome, WireDraft, WireSelector
-from tests.broker.peers import telesto, thorbang, wide
+from tests.broker.peers import amqp, telesto, thorbang
 from tests.nodes import Gate, RunningNode
 
 Row = dict[str, Any]
@@ -94,55 +93,30 @@ def test_every_request_is_one_row_whose_phases_fit_into_what_the_client_saw(
     assert all(abs(row["received_us"] - time.time_ns() // 1000) < 60_000_000 for row in found)
 
 
-def test_requests_of_telesto_and_deliveries_are_traced_with_their_client(node: RunningNode, tmp_path: Path) -> None:
-    plain, extended = telesto(node, "plain"), wide(node, "extended")
+def test_requests_of_telesto_and_deliveries_of_amqp_are_traced_with_their_client(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    plain, consumer = telesto(node, "plain"), amqp(node)
     queue_id = plain.create_queue()
     plain.put_text(queue_id, "12345")
-    consumer_id = extended.consume(queue_id)
-    delivery = extended.next_delivery()
-    extended.settle(consumer_id, Outcome.ACKNOWLEDGE, delivery.record.message_id)
-    extended.refusal(wire.Take(1, 99, WireSelector(), 1, 0))
+    consumer.consume("queue")
+    consumer.ack(consumer.next_delivery())
+    consumer.sync()
+    assert plain.read_text(queue_id) is None
     found = rows(node, tmp_path)
-    assert [(row["kind"], row["result"], row["client_id"], row["message_count"]) for row in found] == [
+    told = [(row["kind"], row["result"], row["client_id"], row["message_count"]) for row in found]
+    assert [each for row, each in zip(found, told, strict=True) if row["protocol"] == "telesto"] == [
         ("register", "ok", 1, 0),
-        # The extension, and the two steps of proving to be the owner.
-        ("identify", "ok", 0, 0),
-        ("identify", "ok", 0, 0),
-        ("identify", "ok", 0, 0),
-        ("register", "ok", 2, 0),
         ("create_queue", "ok", 1, 0),
         ("put", "ok", 1, 1),
-        ("consume", "ok", 2, 0),
-        ("deliver", "ok", 2, 1),
-        ("settle", "ok", 2, 1),
-        ("take", "refused", 2, 0),
+        ("take", "empty", 1, 0),
     ]
-    assert found[6]["size_bytes"] == 5
+    # Among them are the steps of a handshake.
+    of_amqp = [each for row, each in zip(found, told, strict=True) if row["protocol"] == "amqp"]
+    assert {("consume", "ok", 0, 0), ("deliver", "ok", 0, 1), ("settle", "ok", 0, 0)} <= {*of_amqp}
+    (put,) = [row for row in found if row["kind"] == "put"]
+    assert put["size_bytes"] == 5
     assert all(phases_ns(row) > 0 for row in found)
-
-
-def test_a_take_counts_its_waiting_in_no_phase(node: RunningNode, tmp_path: Path) -> None:
-    reader, writer = wide(node, "reader"), wide(node, "writer")
-    queue_id, other_id = writer.create_queue("queue"), writer.create_queue("other")
-    waited_ns = 600_000_000
-    watch = Stopwatch()
-
-    def wait_for_the_other() -> None:
-        reader.send(wire.Take(1, queue_id, WireSelector(), 1, 60_000))
-        node.wait_until(lambda node: len(node.hub.broker.engine.queue(queue_id).consumers) == 1)
-        # The first reader waits at least as long as this one does in vain.
-        watch.time(lambda: writer.take(other_id, wait_ms=waited_ns // 1_000_000))
-        writer.put(queue_id, b"body")
-        assert isinstance(reader.receive(), wire.Messages)
-
-    watch.time(wait_for_the_other)
-    takes = [row for row in rows(node, tmp_path) if row["kind"] == "take"]
-    assert [row["result"] for row in takes] == ["empty", "ok"]
-    in_vain_ns, all_ns = watch.took_ns
-    # The clock of timers counts milliseconds.
-    assert in_vain_ns > waited_ns - 2_000_000
-    assert phases_ns(takes[0]) <= in_vain_ns - waited_ns + 2_000_000
-    assert phases_ns(takes[1]) <= all_ns - in_vain_ns
 
 
 def test_a_request_behind_one_that_waits_for_the_store_does_not_wait_for_it_itself(
@@ -168,10 +142,12 @@ def test_what_the_store_does_not_answer_is_traced_as_failed(
     gate: Gate, start_memory_node: Callable[..., RunningNode], tmp_path: Path
 ) -> None:
     node = start_memory_node(trace="on")
-    peer = wide(node)
+    peer = telesto(node)
     queue_id = peer.create_queue()
     gate.close(node, time_limit_s=0.1)
-    assert peer.refusal(wire.Put(1, [queue_id], [WireDraft(b"body")])) == wire.ErrorCode.STORE_UNAVAILABLE
+    refused = peer.put_text(queue_id, "body")
+    assert isinstance(refused, wire.Error)
+    assert refused.code == wire.ErrorCode.INTERNAL_ERROR
     gate.open(node)
     (put,) = [row for row in rows(node, tmp_path) if row["kind"] == "put"]
     assert put["result"] == "failed"

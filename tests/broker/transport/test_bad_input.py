@@ -15,7 +15,7 @@ from flyball.broker.node.node import Node
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import Outcome, WireDraft, WireMessage, WireSelector
 from tests.broker.bystander import Bystander
-from tests.broker.peers import Closed, Peer, TelestoPeer, thorbang, wide
+from tests.broker.peers import Closed, Peer, TelestoPeer, amqp, thorbang
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 
 SEED = 20260101
@@ -80,20 +80,21 @@ class GoodClient(Bystander):
 
     def __init__(self, node: RunningNode) -> None:
         super().__init__()
-        self._wide = wide(node, "good client")
+        self._amqp = amqp(node)
         self._thorbang = thorbang(node)
-        self._queue_id = self._wide.create_queue("good queue")
+        client_id, queue_id = self._thorbang.ask("CREATECLIENT,good client", "CREATEQUEUE,good queue")
+        self._client_id, self._queue_id = int(client_id), int(queue_id)
 
     def work_once(self) -> None:
-        client_id, queue_id = self._wide.client_id, self._queue_id
-        (message_id,) = self._wide.put(queue_id, b"round %d" % self.rounds)
-        answer = f"MSG,{client_id},0,{message_id},round {self.rounds}"
-        assert self._thorbang.ask(f"POPQ,{client_id},{queue_id},1") == [answer]
+        client_id, queue_id = self._client_id, self._queue_id
+        self._amqp.put("good queue", b"round %d" % self.rounds)
+        (answer,) = self._thorbang.ask(f"POPQ,{client_id},{queue_id},1")
+        assert answer.split(",", 4)[4] == f"round {self.rounds}"
         assert self._thorbang.ask(f"MSG,{client_id},{client_id},{queue_id},1,0,back") == ["OK"]
-        assert self._wide.take(queue_id) == [b"back"]
+        assert self._amqp.take("good queue") == [b"back"]
 
     def close(self) -> None:
-        self._wide.close()
+        self._amqp.close()
         self._thorbang.close()
 
 

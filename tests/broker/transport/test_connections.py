@@ -15,13 +15,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pika import spec
 
 from flyball.broker.node.node import Node
 from flyball.broker.store.gathering import OPERATION_BYTES
 from flyball.broker.transport import connection
 from flyball.broker.wire import telesto as wire
-from flyball.broker.wire.telesto import WireDraft, WireSelector
-from tests.broker.peers import Peer, TelestoPeer, telesto, thorbang, wide
+from tests.broker.peers import Peer, TelestoPeer, amqp, telesto, thorbang
 from tests.broker.protocols.amqp.compatibility.peer import Peer as AmqpPeer
 from tests.nodes import ANSWER_LIMIT_S, Gate, RunningNode, ServeProcess
 
@@ -132,45 +132,20 @@ def test_a_peer_that_breaks_the_rules_and_does_not_read_is_dropped_too(
     memory_node.wait_until(lambda node: not node.hub.connections)
 
 
-def test_a_consumer_that_does_not_read_leaves_the_rest_of_the_queue_to_others(memory_node: RunningNode) -> None:
-    idler, writer = wide(memory_node, "idler"), wide(memory_node, "writer")
-    queue_id = idler.create_queue()
-    idler.consume(queue_id, prefetch=65_535)
-    body = b"x" * 100_000
-    memory_node.wait_until(lambda node: len(node.hub.broker.engine.queue(queue_id).consumers) == 1)
-    while not (taken := writer.take(queue_id)):
-        writer.put(queue_id, body)
-    # Both sockets' buffers are full, the node's own one too, and this message found no taker.
-    assert taken == [body]
-    # As soon as the idler reads, it is sent more.
-    writer.put(queue_id, b"last")
-    bodies = iter(lambda: idler.next_delivery().record.body, b"last")
-    assert set(bodies) == {body}
-
-
 # Many requests
 
 
 def test_more_requests_than_are_carried_out_at_once_are_all_answered(gate: Gate, memory_node: RunningNode) -> None:
-    peer = wide(memory_node)
+    peer = telesto(memory_node)
     queue_id = peer.create_queue()
     gate.close(memory_node)
     count = 3 * connection.MAX_IN_FLIGHT
-    peer.send(*[wire.Put(number, [queue_id], [WireDraft(b"body")]) for number in range(1, count + 1)])
+    peer.send(*[put(number, queue_id) for number in range(1, count + 1)])
     memory_node.wait_until(lambda node: in_flight(node) == connection.MAX_IN_FLIGHT)
     assert memory_node.call(lambda node: not write_buffer(node)[1])
     gate.open(memory_node)
     assert [peer.receive().packet_id for _ in range(count)] == list(range(1, count + 1))
     assert memory_node.call(in_flight) == 0
-
-
-def test_waiting_reads_beyond_the_limit_are_answered_in_the_end(memory_node: RunningNode) -> None:
-    peer, writer = wide(memory_node, "peer"), wide(memory_node, "writer")
-    queue_id = peer.create_queue()
-    count = connection.MAX_IN_FLIGHT + 10
-    peer.send(*[wire.Take(number, queue_id, WireSelector(), 1, 60_000) for number in range(count)])
-    writer.put(queue_id, *[b"body"] * count)
-    assert sorted(peer.receive().packet_id for _ in range(count)) == list(range(count))
 
 
 # Congestion
@@ -183,10 +158,10 @@ def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("little_room")
 def test_a_node_whose_store_is_behind_stops_reading_and_goes_on_later(gate: Gate, memory_node: RunningNode) -> None:
-    writer, reader = wide(memory_node, "writer"), wide(memory_node, "reader")
+    writer, reader = telesto(memory_node, "writer"), telesto(memory_node, "reader")
     queue_id = writer.create_queue()
     gate.close(memory_node)
-    writer.send(*[wire.Put(number, [queue_id], [WireDraft(b"body")]) for number in range(100)])
+    writer.send(*[put(number, queue_id) for number in range(100)])
     memory_node.wait_until(lambda node: node.hub.broker.is_congested)
     reader.send(wire.Ping(1))
     memory_node.wait_until(lambda node: len(node.hub.stalled) == 2)
@@ -199,10 +174,10 @@ def test_a_node_whose_store_is_behind_stops_reading_and_goes_on_later(gate: Gate
 
 @pytest.mark.usefixtures("little_room")
 def test_who_waits_for_the_store_goes_on_even_if_who_filled_it_is_gone(gate: Gate, memory_node: RunningNode) -> None:
-    writer, reader = wide(memory_node, "writer"), wide(memory_node, "reader")
+    writer, reader = telesto(memory_node, "writer"), telesto(memory_node, "reader")
     queue_id = writer.create_queue()
     gate.close(memory_node)
-    writer.send(*[wire.Put(number, [queue_id], [WireDraft(b"body")]) for number in range(100)])
+    writer.send(*[put(number, queue_id) for number in range(100)])
     memory_node.wait_until(lambda node: node.hub.broker.is_congested)
     reader.send(wire.Ping(1))
     memory_node.wait_until(lambda node: len(node.hub.stalled) == 2)
@@ -267,11 +242,11 @@ def test_a_peer_that_has_said_everything_still_gets_its_answers(
 def test_a_peer_that_has_said_everything_and_stalled_still_gets_its_answers(
     gate: Gate, memory_node: RunningNode
 ) -> None:
-    peer = wide(memory_node)
+    peer = telesto(memory_node)
     queue_id = peer.create_queue()
     gate.close(memory_node)
     count = 2 * connection.MAX_IN_FLIGHT
-    peer.send(*[wire.Put(number, [queue_id], [WireDraft(b"body")]) for number in range(count)])
+    peer.send(*[put(number, queue_id) for number in range(count)])
     peer.socket.shutdown(socket.SHUT_WR)
     memory_node.wait_until(lambda node: in_flight(node) == connection.MAX_IN_FLIGHT)
     gate.open(memory_node)
@@ -281,19 +256,22 @@ def test_a_peer_that_has_said_everything_and_stalled_still_gets_its_answers(
 
 
 def test_a_peer_that_hangs_up_leaves_nothing_behind(gate: Gate, memory_node: RunningNode) -> None:
-    peer = wide(memory_node)
+    peer, consumer = telesto(memory_node), amqp(memory_node)
     queue_id = peer.create_queue()
-    peer.put(queue_id, b"body")
-    peer.consume(queue_id)
+    peer.put_text(queue_id, "body")
+    consumer.consume("queue")
+    consumer.next_delivery()
     gate.close(memory_node)
-    peer.send(wire.Put(1, [queue_id], [WireDraft(b"more")]), wire.Take(2, queue_id, WireSelector(), 1, 60_000))
-    memory_node.wait_until(lambda node: in_flight(node) == 2)
+    peer.send(put(1, queue_id))
+    consumer.publish(b"more", routing_key="queue", properties=spec.BasicProperties(delivery_mode=2))
+    working = memory_node.node.hub.broker.engine.queue(queue_id)
+    memory_node.wait_until(lambda node: in_flight(node) == 1 and len(working.out) == 3)
     peer.close()
+    consumer.close()
     gate.open(memory_node)
     memory_node.wait_until(lambda node: not node.hub.connections)
-    working = memory_node.node.hub.broker.engine.queue(queue_id)
     memory_node.wait_until(lambda _: not working.out and not working.consumers)
-    assert wide(memory_node, "another").take(queue_id, most=5) == [b"body", b"more"]
+    assert sorted(amqp(memory_node).take("queue", most=5)) == [b"body", b"body", b"more"]
 
 
 # Memory
@@ -337,6 +315,10 @@ def open_idle(node: ServeProcess, count: int, opened: ExitStack) -> None:
                 assert isinstance(key.fileobj, socket.socket)
                 assert key.fileobj.recv(100)
                 answers.unregister(key.fileobj)
+
+
+def put(packet_id: int, queue_id: int) -> wire.PutMessage:
+    return wire.PutMessage(packet_id, wire.WireMessage(0, queue_id, 0, 0, 0, 0, 0, "body"), [])
 
 
 def in_flight(node: Node) -> int:

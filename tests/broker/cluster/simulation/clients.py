@@ -1,6 +1,6 @@
 """Clients of a simulated domain. They note all that they ask and are told, and go elsewhere when anything breaks.
 
-AMQP ones speak through Flyball's own codec; the others are the Python client and its connection factory.
+They speak through Flyball's own codec.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, cast
 
-from flyball.backoff import Backoff
+from flyball.broker.core.placement import Place, PlaceRequest, Role
 from flyball.broker.wire import amqp as wire
-from flyball.client.telesto import Client, ConnectionFactory, ConnectionLost, Delivery, LeaseLost, Outcome
-from flyball.client.telesto.errors import NotSent
 from flyball.errors import FlyballError
 from flyball.lab.history import Kind, Recorder
 from tests.broker.cluster.simulation.network import HOST
@@ -29,6 +27,9 @@ MOST_ACKS = 6
 LEAVING_S = 1.0
 LATE_S = 0.6
 """An answer is noted so much later than it came: what was sent before it has arrived by then, on every connection."""
+
+# A consumer that hears nothing for this long asks whether its node is still there.
+SILENCE_S = 2.0
 
 CAPABILITIES: dict[str, Any] = {
     "capabilities": {"publisher_confirms": True, "basic.nack": True, "consumer_cancel_notify": True}
@@ -44,6 +45,11 @@ class Broken(Exception):
 Troubles = (Broken, FlyballError, OSError, TimeoutError)
 
 
+async def nowhere(address: str, request: PlaceRequest) -> Place:
+    """Place nobody."""
+    raise Broken("nobody places clients here")
+
+
 @dataclass(frozen=True, slots=True)
 class Ground:
     """What all clients share."""
@@ -53,6 +59,8 @@ class Ground:
     """Where nodes are, by protocol."""
     source: Callable[[str, bytes], str | None]
     """What has just delivered a message of a queue: of a clustered one the member, None if nobody knows any more."""
+    place: Callable[[str, PlaceRequest], Awaitable[Place]] = nowhere
+    """Ask the node at an address where to go. Raises Broken if it does not say."""
 
     def leaves(self, who: str) -> None:
         """A consumer goes: what is on its way to it may come to another one unmarked, and later than it should."""
@@ -95,13 +103,17 @@ class Worker(ABC):
             addresses = self.ground.addresses(self.protocol)
             try:
                 if addresses:
-                    await self.work(self.chance.choice(addresses))
+                    await self.work(self.choose(addresses))
             except Troubles as error:
                 self.last_error = f"{type(error).__name__}: {error}"
             if isinstance(self, Consumer):
                 self.ground.leaves(self.session)
             if not self.is_over.is_set():
                 await asyncio.sleep(self.chance.uniform(0, PAUSE_S))
+
+    def choose(self, addresses: Sequence[str]) -> str:
+        """Return which of the nodes to go to."""
+        return self.chance.choice(addresses)
 
     async def rest(self, most_s: float) -> None:
         """Do nothing for a while, unless it is time to stop."""
@@ -266,8 +278,7 @@ class Producer(Worker):
         if error is None and answer.result() is not False:
             recorder.note(Kind.CONFIRMED, session, number)
             return None
-        is_refusal = error is None or isinstance(error, NotSent)
-        recorder.note(Kind.REFUSED if is_refusal else Kind.UNKNOWN, session, number)
+        recorder.note(Kind.REFUSED if error is None else Kind.UNKNOWN, session, number)
         return error or Broken("it was refused")
 
 
@@ -370,94 +381,76 @@ class AmqpConsumer(Consumer):
             self.ground.acked(*key, self.session)
 
 
-class PythonProducer(Producer):
-    """The Python client, which stays on the node that it knows."""
+class AttentiveConsumer(AmqpConsumer):
+    """Notices a connection that is cut in silence."""
 
-    protocol = "telesto"
+    async def await_some(
+        self, connection: AmqpConnection, held: dict[int, tuple[str, int]], arrived: asyncio.Event
+    ) -> None:
+        while not held and not self.is_over.is_set():
+            arrived.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SILENCE_S):
+                    await arrived.wait()
+            if not held:
+                await connection.ask(wire.BasicQos(1, 0, PREFETCH, False), wire.BasicQosOk)
+
+
+class Staying(Worker):
+    """Stays on a node for a while, also when its connection breaks."""
+
+    _address = ""
+    _leaves_at_s = 0.0
+
+    def choose(self, addresses: Sequence[str]) -> str:
+        now_s = asyncio.get_running_loop().time()
+        if self._address not in addresses or now_s > self._leaves_at_s:
+            self._address = super().choose(addresses)
+            self._leaves_at_s = now_s + self.chance.uniform(5, 30)
+        return self._address
+
+
+class StayingProducer(Staying, AmqpProducer):
+    """A producer that stays on the node that it knows."""
+
+
+class PlainConsumer(Staying, AttentiveConsumer):
+    """Acknowledges without a transaction: an answer to what it asks afterwards says that it was read."""
+
+    has_transactions = False
+
+    async def deal_with(self, connection: AmqpConnection, held: dict[int, tuple[str, int]]) -> None:
+        tags, keys = self.take_some(held)
+        for key in keys:
+            self.ground.recorder.note(Kind.ACK, *key, who=self.session)
+        for tag in tags:
+            connection.send(wire.BasicAck(1, tag, False))
+        await connection.ask(wire.BasicQos(1, 0, PREFETCH, False), wire.BasicQosOk)
+        for key in keys:
+            self.ground.recorder.note(Kind.ACK_TAKEN, *key, who=self.session)
+
+
+class Placed(Worker):
+    """Asks where to go before each session, and then for another node than the one that it has lost."""
+
+    role: Role
+    _node = ""
 
     async def work(self, address: str) -> None:
-        async with Client.connect(address, name=self.name, time_limit_s=ANSWER_LIMIT_S) as client:
-            loop = asyncio.get_running_loop()
-            lost_at_s = loop.time() + self.chance.uniform(5, 30)
-            # Looked up once: puts that look it up each for itself need not be sent in their order.
-            queue = await client.get_queue_by_name(self.queue)
-            while not self.is_over.is_set() and loop.time() < lost_at_s:
-                await self.publish_some(lambda body: loop.create_task(client.put(queue, body)))
+        request = PlaceRequest("/", self.queue, self.role, self.name, avoid=self._node, arrives=False)
+        place = await self.ground.place(address, request)
+        self._node = place.node
+        await super().work(place.addresses[self.protocol])  # type: ignore[safe-super]
+        self._node = ""
 
 
-class PythonConsumer(Consumer):
-    protocol = "telesto"
+class PlacedProducer(Placed, AmqpProducer):
+    """A producer that is sent to a node."""
 
-    async def work(self, address: str) -> None:
-        async with (
-            Client.connect(address, name=self.name, time_limit_s=ANSWER_LIMIT_S) as client,
-            client.consume(self.queue, prefetch=PREFETCH) as consumer,
-        ):
-            while not self.is_over.is_set():
-                delivery = await consumer.next(1.0)
-                if delivery is None:
-                    # Whoever is cut off in silence would wait for ever.
-                    await client.ping()
-                    continue
-                await settle(self, consumer, delivery)
+    role = Role.PRODUCER
 
 
-class PlacedProducer(Producer):
-    """A producer of a connection factory: it is sent to a node, and moves when it is asked to."""
+class PlacedConsumer(Placed, AttentiveConsumer):
+    """A consumer that is sent to a node."""
 
-    protocol = "telesto"
-
-    async def work(self, address: str) -> None:
-        factory = new_factory(self, address)
-        producer = await factory.connect("producer", self.queue)
-        try:
-            loop = asyncio.get_running_loop()
-            while not self.is_over.is_set():
-                await self.publish_some(lambda body: loop.create_task(producer.send(body)))
-        finally:
-            await producer.close()
-
-
-class PlacedConsumer(Consumer):
-    """A consumer of a connection factory."""
-
-    protocol = "telesto"
-
-    async def work(self, address: str) -> None:
-        factory = new_factory(self, address)
-        consumer = await factory.connect("consumer", self.queue, prefetch=PREFETCH)
-        try:
-            while not self.is_over.is_set():
-                delivery = await consumer.receive(1.0)
-                if delivery is not None:
-                    await settle(self, consumer, delivery)
-        finally:
-            await consumer.close()
-
-
-def new_factory(worker: Worker, address: str) -> ConnectionFactory:
-    others = [other for other in worker.ground.addresses("telesto") if other != address]
-    return ConnectionFactory(
-        address,
-        *others,
-        name=worker.name,
-        resend=False,
-        time_limit_s=ANSWER_LIMIT_S,
-        silence_limit_s=3.0,
-        backoff=Backoff(0.1, 1.0),
-    )
-
-
-async def settle(worker: Consumer, consumer: Any, delivery: Delivery) -> None:
-    """Acknowledge a delivery and note what becomes of that."""
-    recorder = worker.ground.recorder
-    key = worker.delivered(delivery.message.body, delivery.message.redelivered)
-    recorder.note(Kind.ACK, *key, who=worker.session)
-    try:
-        await consumer.settle([delivery], Outcome.ACKNOWLEDGE)
-    except LeaseLost:
-        recorder.note(Kind.ACK_REFUSED, *key, who=worker.session)
-    except ConnectionLost:
-        raise
-    else:
-        worker.ground.acked(*key, worker.session)
+    role = Role.CONSUMER

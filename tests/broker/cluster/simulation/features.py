@@ -6,8 +6,6 @@ rejected or does not fit goes to a queue of dead letters: every confirmed messag
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +14,10 @@ from flyball.broker.wire import amqp as wire
 from flyball.lab.history import Kind
 from tests.broker.cluster.simulation.clients import (
     AmqpConnection,
-    AmqpConsumer,
     AmqpProducer,
+    AttentiveConsumer,
     Broken,
+    PlainConsumer,
     Troubles,
     Worker,
     key_of,
@@ -28,12 +27,10 @@ REQUESTS, REPLIES = "requests", "replies"
 DYING, DEAD, BURIED = "dying", "dead", "buried"
 FULL, SPILLED, REFUSING, RANKED, PLAIN_ACKS = "full", "spilled", "refusing", "ranked", "plain-acks"
 LARGEST_COUNT = (1 << 63) - 1
-# A consumer that hears nothing for this long asks whether its node is still there.
-SILENCE_S = 2.0
 
 
-class FeatureConsumer(AmqpConsumer):
-    """Acknowledges in transactions, and notices a connection that is cut in silence."""
+class FeatureConsumer(AttentiveConsumer):
+    """Acknowledges in transactions."""
 
     is_ordered = True
     """Whether its queue keeps the order of a producer's messages, and marks those that come again."""
@@ -44,17 +41,6 @@ class FeatureConsumer(AmqpConsumer):
         producer, number = key_of(body)
         self.ground.recorder.note(Kind.DELIVERED, producer, number, who=self.session, queue=self.queue)
         return producer, number
-
-    async def await_some(
-        self, connection: AmqpConnection, held: dict[int, tuple[str, int]], arrived: asyncio.Event
-    ) -> None:
-        while not held and not self.is_over.is_set():
-            arrived.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SILENCE_S):
-                    await arrived.wait()
-            if not held:
-                await connection.ask(wire.BasicQos(1, 0, 10, False), wire.BasicQosOk)
 
 
 class Forwarder(FeatureConsumer):
@@ -157,22 +143,6 @@ class CrashingConsumer(UnorderedConsumer):
                     connection.send(wire.BasicAck(1, tag, False))
             raise Broken("the consumer has crashed")
         await super().deal_with(connection, held)
-
-
-class PlainConsumer(FeatureConsumer):
-    """Acknowledges without a transaction: an answer to what it asks afterwards says that it was read."""
-
-    has_transactions = False
-
-    async def deal_with(self, connection: AmqpConnection, held: dict[int, tuple[str, int]]) -> None:
-        tags, keys = self.take_some(held)
-        for key in keys:
-            self.ground.recorder.note(Kind.ACK, *key, who=self.session)
-        for tag in tags:
-            connection.send(wire.BasicAck(1, tag, False))
-        await connection.ask(wire.BasicQos(1, 0, 10, False), wire.BasicQosOk)
-        for key in keys:
-            self.ground.recorder.note(Kind.ACK_TAKEN, *key, who=self.session)
 
 
 def dead_letters_to(queue: str) -> dict[str, Any]:

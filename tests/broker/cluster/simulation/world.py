@@ -28,7 +28,9 @@ from flyball.broker.cluster.leader import Leader
 from flyball.broker.cluster.manager import Manager
 from flyball.broker.cluster.node import attached
 from flyball.broker.cluster.options import ClusterOptions
+from flyball.broker.core.placement import NoPlaceYet, Place, PlaceRequest
 from flyball.broker.node.node import Node, serving
+from flyball.broker.node.owner import owner_token
 from flyball.broker.settings import Address, ServeSettings
 from flyball.broker.store.changes import Change, QueueDeleted
 from flyball.broker.store.interface import Transfer
@@ -139,6 +141,8 @@ def data_folder() -> Path:
     """Return the folder for the little that nodes keep in files, removed when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix="flyball-simulation-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    # Made once, while chance is not simulated: else the first simulation of a process had other numbers.
+    owner_token(folder / "admin.token")
     return folder
 
 
@@ -204,7 +208,7 @@ class SimulatedNode:
             trace=False,
             lease_s=self.world.lease_s,
             amqp=ANYWHERE,
-            telesto=ANYWHERE,
+            telesto=None,
             thorbang=None,
             link=ANYWHERE,
             amqp_heartbeat_s=0,
@@ -261,7 +265,7 @@ class World:
         self.operations: list[Operation] = []
         self._working: list[asyncio.Task[None]] = []
         self._under_way: list[asyncio.Task[None]] = []
-        self._asked: list[asyncio.Task[None]] = []
+        self._asked: list[asyncio.Task[Any]] = []
         self._options = ClusterOptions()
         self._managers: dict[Manager, int] = {}
         """All that ever led, and how many decisions of each were seen."""
@@ -293,6 +297,22 @@ class World:
                 if working.queue.member and any(message.body == body for message in working.out.values()):
                     return _member(working.queue.id)
         return None
+
+    async def _place(self, address: str, request: PlaceRequest) -> Place:
+        """Ask a node where a client is to go, as its HTTP API does. Raises Broken if it does not say."""
+        node = next((node for node in self.serving() if self._address(node.name) == address), None)
+        if node is None or node.node is None:
+            raise clients.Broken(f"no node serves at {address}")
+        asking = node.process.start(node.node.hub.placement.place(request))
+        self._asked.append(asking)
+        await asyncio.wait([asking], timeout=clients.ANSWER_LIMIT_S)
+        if not asking.done():
+            asking.cancel()
+            raise clients.Broken(f"{node.name} does not say where to go")
+        place = asking.result()
+        if isinstance(place, NoPlaceYet):
+            raise clients.Broken(place.reason)
+        return place
 
     def _see_decisions(self) -> None:
         """Remember who leads, and note who moves: as when a consumer goes, the order of its member may be upset."""
@@ -438,7 +458,7 @@ class World:
         return str(node.addresses["amqp"])
 
     def _hire(self) -> None:
-        ground = clients.Ground(self.recorder, self.addresses, self._source)
+        ground = clients.Ground(self.recorder, self.addresses, self._source, self._place)
         crew: list[tuple[type[clients.Worker], str]] = []
         for queue in self.plain:
             crew += [(clients.AmqpProducer, queue), (clients.AmqpConsumer, queue)]
@@ -446,8 +466,8 @@ class World:
                 [
                     (clients.AmqpProducer, queue),
                     (clients.AmqpConsumer, queue),
-                    (clients.PythonProducer, queue),
-                    (clients.PythonConsumer, queue),
+                    (clients.StayingProducer, queue),
+                    (clients.PlainConsumer, queue),
                 ],
                 2,
             )
@@ -746,4 +766,5 @@ async def _declare(address: str, queue: str, arguments: Mapping[str, Any] | None
 
 def simulate(seed: int, course: Course | None = None) -> Outcome:
     """Run the simulation of a seed."""
+    data_folder()
     return run(lambda loop: World(loop, seed, course=course).run(), seed)

@@ -11,7 +11,7 @@ import pytest
 
 from flyball.broker.node.node import Node
 from tests.broker.domains import Pair, two_nodes
-from tests.broker.peers import thorbang, wide
+from tests.broker.peers import amqp, thorbang
 
 
 class Clients:
@@ -37,7 +37,7 @@ class Clients:
 
 @pytest.fixture
 def clients(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[Clients]:
-    with two_nodes(tmp_path, new_database, amqp="off") as nodes:
+    with two_nodes(tmp_path, new_database) as nodes:
         yield Clients(nodes)
 
 
@@ -123,10 +123,10 @@ def test_a_client_stays_while_any_node_has_messages_of_its(clients: Clients) -> 
 
 
 def test_a_message_with_a_zero_byte_stays_where_it_is(clients: Clients) -> None:
-    writer = wide(clients.nodes[0], "writer")
-    writer.put(clients.queue_id, b"a\0b")
+    writer = amqp(clients.nodes[0])
+    writer.put("queue", b"a\0b")
     assert clients.far.ask(clients.pop(), clients.peek()) == ["FAIL UNKNOWN -1"] * 2
-    assert writer.peek(clients.queue_id) == [b"a\0b"]
+    assert writer.take("queue") == [b"a\0b"]
 
 
 def test_a_pop_is_answered_when_the_owner_has_written_it_down(clients: Clients) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from pika import spec
 
 from flyball.broker.node.node import Node
 from flyball.broker.wire import telesto as wire
 from flyball.model import Draft
-from tests.broker.peers import telesto, thorbang, wide
+from tests.broker.peers import amqp, telesto, thorbang
 from tests.nodes import Gate, RunningNode
 
 
@@ -113,28 +114,38 @@ def test_a_message_of_a_megabyte_survives(start_node: Callable[..., RunningNode]
     assert peer.ask(f"POPQ,{client_id},{queue_id},1") == [f"MSG,{client_id},0,1,{text}"]
 
 
-def test_what_came_through_thorbang_can_be_read_by_telesto_and_by_the_extension(memory_node: RunningNode) -> None:
+def test_what_came_through_thorbang_can_be_read_by_telesto_and_amqp(memory_node: RunningNode) -> None:
     peer = thorbang(memory_node)
     client_id, queue_id = peer.set_up()
-    plain, extended = telesto(memory_node, "plain"), wide(memory_node, "extended")
+    plain, other = telesto(memory_node, "plain"), amqp(memory_node)
     for number in range(3):
         # Beyond the 32 bits of Telesto's context, and addressed to nobody.
         assert peer.ask(f"MSG,-1,{client_id},{queue_id},1000,{2**40 + 5},text {number}") == ["OK"]
     read = plain.get(wire.ReadMessageResponse, wire.ReadMessage(9, queue_id, client_id, wire.ReadMode.TIME)).message
     assert (read.text, read.sender_id, read.context, read.priority) == ("text 2", client_id, 5, 127)
-    (record, _) = extended.list(queue_id)
-    assert (record.body, record.sender, record.context, record.priority) == (b"text 0", client_id, 2**40 + 5, 1000)
-    assert extended.take(queue_id, most=5) == [b"text 0", b"text 1"]
+    content = other.get("queue", no_ack=True)
+    assert content is not None
+    assert content.body == b"text 0"
+    assert content.properties.headers == {
+        "x-flyball-sender": client_id,
+        "x-flyball-context": 2**40 + 5,
+        "x-flyball-priority": 1000,
+    }
+    assert other.take("queue", most=5) == [b"text 1"]
 
 
-def test_a_receiver_beyond_32_bits_can_be_listed_by_the_extension(memory_node: RunningNode) -> None:
+def test_a_receiver_beyond_32_bits_is_whole(memory_node: RunningNode) -> None:
     peer = thorbang(memory_node)
     client_id, queue_id = peer.set_up()
     receiver = 2**40 + 3
     peer.ask(f"MSG,{receiver},{client_id},{queue_id},1,0,text")
-    extended = wide(memory_node, "extended")
-    assert [(record.body, record.receiver) for record in extended.list(queue_id)] == [(b"text", 3)]
-    assert extended.take(queue_id) == []
+    other = amqp(memory_node)
+    content = other.get("queue")
+    assert content is not None
+    assert content.properties.headers["x-flyball-receiver"] == receiver
+    other.send(spec.Basic.Reject(delivery_tag=content.method.delivery_tag, requeue=True))
+    other.sync()
+    assert telesto(memory_node, "another").read_text(queue_id) is None
     assert peer.ask(f"POPQ,{receiver},{queue_id},1") == [f"MSG,{client_id},0,1,text"]
 
 
@@ -142,22 +153,22 @@ def test_a_receiver_beyond_32_bits_can_be_listed_by_the_extension(memory_node: R
 def test_a_body_with_a_zero_byte_is_refused_to_thorbang_and_stays(
     memory_node: RunningNode, request_text: str
 ) -> None:
-    extended = wide(memory_node)
-    queue_id = extended.create_queue()
-    extended.put(queue_id, b"\0binary")
-    assert thorbang(memory_node).ask(request_text.format(queue_id)) == ["FAIL UNKNOWN -1"]
-    assert extended.take(queue_id) == [b"\0binary"]
+    peer, other = thorbang(memory_node), amqp(memory_node)
+    _, queue_id = peer.set_up()
+    other.put("queue", b"\0binary")
+    assert peer.ask(request_text.format(queue_id)) == ["FAIL UNKNOWN -1"]
+    assert other.take("queue") == [b"\0binary"]
 
 
-def test_a_queue_with_leased_messages_is_not_empty(memory_node: RunningNode) -> None:
-    extended = wide(memory_node)
-    queue_id = extended.create_queue()
-    extended.put(queue_id, b"body")
-    consumer_id = extended.consume(queue_id)
-    delivery = extended.next_delivery()
-    peer = thorbang(memory_node)
+def test_a_queue_with_unacked_messages_is_not_empty(memory_node: RunningNode) -> None:
+    peer, writer, reader = thorbang(memory_node), amqp(memory_node), amqp(memory_node)
+    _, queue_id = peer.set_up()
+    writer.put("queue", b"body")
+    reader.consume("queue")
+    delivery = reader.next_delivery()
     assert peer.ask(f"REMOVEQUEUE,{queue_id}") == ["FAIL UNKNOWN -1"]
-    extended.settle(consumer_id, wire.Outcome.ACKNOWLEDGE, delivery.record.message_id)
+    reader.ack(delivery)
+    reader.sync()
     assert peer.ask(f"REMOVEQUEUE,{queue_id}", f"REMOVEQUEUE,{queue_id}") == ["OK", "OK"]
 
 

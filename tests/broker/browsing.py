@@ -1,0 +1,21 @@
+"""What is ready in a queue, read as the HTTP API reads it."""
+
+from __future__ import annotations
+
+from flyball.broker.core.pending import result
+from flyball.broker.node.node import Node
+from flyball.model import Message
+from tests.nodes import RunningNode
+
+
+def browse(node: RunningNode, after_id: int, limit: int, queue: str = "queue") -> list[Message]:
+    """Return some messages of a queue of the node with a larger id, oldest first."""
+
+    async def read(node: Node) -> list[Message]:
+        broker = node.hub.broker
+        working = broker.engine.find_queue(queue)
+        assert working is not None
+        queue_id = working.queue.id
+        return await result(lambda done: broker.browse(queue_id, after_id, limit, done))
+
+    return node.run(read)
