@@ -25,8 +25,7 @@ from flyball.cli import queues
 from flyball.cli.main import app
 from flyball.cli.output import Output
 from flyball.cli.session import amqp_url
-from flyball.client.telesto import ClientMode
-from flyball.client.telesto.sync import Client
+from flyball.client.sync import Client
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 BIN = Path(sys.executable).parent
@@ -43,13 +42,13 @@ def node(tmp_path: Path) -> Iterator[RunningNode]:
 
 @pytest.fixture
 def address(node: RunningNode) -> str:
-    return str(node.address("telesto"))
+    return str(node.address("amqp"))
 
 
 @pytest.fixture
 def flyball(node: RunningNode, address: str) -> Flyball:
     """Run a command in this process."""
-    environment = {"FLYBALL_SERVER": address, "FLYBALL_URL": node.url, **QUIET}
+    environment = {"FLYBALL_URL": node.url, **QUIET}
 
     def run(*arguments: str, stdin: bytes | None = None) -> Result:
         result = CliRunner().invoke(app, list(arguments), input=stdin, env=environment)
@@ -87,24 +86,20 @@ def test_json_shows_text_as_text_and_other_bodies_as_base64(flyball: Flyball) ->
 
 def test_options_of_put_reach_the_message(flyball: Flyball) -> None:
     flyball("queue", "create", "q")
-    flyball("client", "register", "42")
-    result = flyball(
-        "put", "q", "x", "--to", "42", "--context", "7", "--priority", "-3", "--ttl", "60", "--transient", "--json"
-    )
-    (put,) = documents(result)
+    options = ("--to", "42", "--from", "5", "--context", "7", "--priority", "3", "--ttl", "60", "--transient")
+    result = flyball("put", "q", "x", *options, "--json")
+    assert documents(result) == [{"queue": "q", "count": 1}]
     (message,) = documents(flyball("queue", "peek", "q", "--json"))
     assert isinstance(message, dict)
-    assert isinstance(put, dict)
-    # A name wins over an id: 42 is the name of client 1.
-    assert (message["receiver"], message["context"], message["priority"]) == (1, 7, -3)
-    assert (message["persistent"], [message["id"]]) == (False, put["ids"])
+    assert (message["receiver"], message["context"], message["priority"]) == (42, 7, 3)
+    assert (message["persistent"], message["sender"]) == (False, 5)
 
 
 def test_get_follows_order_count_and_sender(flyball: Flyball) -> None:
     flyball("queue", "create", "q")
-    for text, who, priority in (("a", "ann", "1"), ("b", "bob", "9"), ("c", "ann", "1"), ("d", "bob", "1")):
-        flyball("put", "q", text, "--client", who, "--priority", priority)
-    assert flyball("get", "q", "--from", "ann").stdout == "a\n"
+    for text, who, priority in (("a", "1", "1"), ("b", "2", "9"), ("c", "1", "1"), ("d", "2", "1")):
+        flyball("put", "q", text, "--from", who, "--priority", priority)
+    assert flyball("get", "q", "--from", "1").stdout == "a\n"
     assert flyball("get", "q", "--order", "priority").stdout == "b\n"
     assert flyball("get", "q", "--order", "newest").stdout == "d\n"
     result = flyball("get", "q", "--count", "5", "--wait", "0.01")
@@ -122,15 +117,18 @@ def test_no_message_is_exit_code_3_and_no_output(flyball: Flyball) -> None:
     ("arguments", "code", "error"),
     [
         (["put", "no", "x"], 1, "no queue 'no'. Create it with `flyball queue create no`, or give --create."),
-        (["get", "no"], 1, "no queue 'no'. See `flyball queue list`, or create it with `flyball queue create`."),
+        (
+            ["get", "no"],
+            1,
+            "no queue 'no' in vhost '/'. See `flyball queue list`, or create it with `flyball queue create`.",
+        ),
         (["queue", "delete", "no"], 1, "no queue 'no' in vhost '/'. See `flyball queue list`"),
         (["queue", "purge", "no"], 1, "no queue 'no' in vhost '/'. See `flyball queue list`"),
         (["queue", "create", "q"], 1, "there is already a queue named 'q'. Give --exist-ok if that is fine."),
-        (["client", "register", "cli"], 1, "there is already a client named 'cli'. Choose another name"),
+        (["client", "register", "reader"], 1, "there is already a client named 'reader'. Choose another name"),
         (["client", "delete", "no"], 1, "no client 'no'. See `flyball client list`."),
-        (["put", "q", "x", "--to", "no"], 1, "no client 'no'. See `flyball client list`."),
-        (["put", "q", "x", "--client", "reader"], 1, "a client needs mode FULL"),
-        (["put", "q", "x", "--context", "0"], 1, "context 0 means none"),
+        (["put", "q", "x", "--to", "0"], 1, "receiver lies between 1 and 2147483647; 0 does not"),
+        (["put", "q", "x", "--priority", "256"], 1, "priority lies between 0 and 255; 256 does not"),
         (["user", "delete", "no"], 1, "no user 'no'"),
         (["user", "add", "guest", "--no-password"], 1, "there is already a user named 'guest'"),
         (["user", "add", "a"], 2, "give the password with --password-file; - is standard input."),
@@ -221,7 +219,7 @@ def test_an_empty_queue_is_deleted_without_asking(flyball: Flyball) -> None:
 def test_deleting_messages_asks_at_a_terminal(
     node: RunningNode, address: str, answer: bytes, is_deleted: bool
 ) -> None:
-    with Client.connect(address, name="a") as client:
+    with Client.connect(address) as client:
         client.create_queue("q")
         client.put("q", "x")
         main, side = os.openpty()
@@ -360,11 +358,11 @@ def test_functions_write_to_the_stream_they_are_given(node: RunningNode) -> None
 # As processes
 
 
-def test_ctrl_c_ends_a_waiting_get_and_loses_no_message(address: str) -> None:
-    with Client.connect(address, name="a", mode=ClientMode.FULL) as client:
+def test_ctrl_c_ends_a_waiting_get_and_loses_no_message(node: RunningNode, address: str) -> None:
+    with Client.connect(address) as client:
         client.create_queue("q")
         with subprocess.Popen(
-            [BIN / "flyball", "get", "q", "--wait", "60", "--count", "2", "--server", address],
+            [BIN / "flyball", "get", "q", "--wait", "60", "--count", "2", "--url", node.url],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         ) as process:
@@ -378,12 +376,12 @@ def test_ctrl_c_ends_a_waiting_get_and_loses_no_message(address: str) -> None:
         assert client.take("q", wait_s=60) is not None
 
 
-def test_a_reader_that_has_enough_ends_get_quietly(address: str) -> None:
-    with Client.connect(address, name="a") as client:
+def test_a_reader_that_has_enough_ends_get_quietly(node: RunningNode, address: str) -> None:
+    with Client.connect(address) as client:
         client.create_queue("q")
         client.put_many("q", ["x" * 1000] * 1000)
         done = subprocess.run(
-            f"{BIN / 'flyball'} get q --count 1000 --server {address} | head -n 1",
+            f"{BIN / 'flyball'} get q --count 1000 --url {node.url} | head -n 1",
             shell=True,
             capture_output=True,
             timeout=60,
@@ -416,7 +414,6 @@ def test_the_page_shows_what_happens(node: RunningNode, tmp_path: Path) -> None:
     environment = {
         **os.environ,
         **QUIET,
-        "FLYBALL_SERVER": str(node.address("telesto")),
         "FLYBALL_URL": node.url,
         "FLYBALL_AMQP_URL": f"amqp://guest:guest@{node.address('amqp')}/",
         "PATH": f"{BIN}:{os.environ['PATH']}",

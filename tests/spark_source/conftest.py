@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from flyball.client.telesto.sync import Client
+from flyball.broker.management.part import console_part
+from flyball.client.sync import Client
 from tests.nodes import RunningNode
 
 Read = Callable[..., DataFrame]
@@ -20,13 +21,15 @@ Read = Callable[..., DataFrame]
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where a node listens that lives as long as the module's tests."""
-    with RunningNode(tmp_path_factory.mktemp("node"), store="memory", thorbang="off") as node:
-        yield str(node.address("telesto"))
+    with RunningNode(
+        tmp_path_factory.mktemp("node"), parts=[console_part()], store="memory", http="127.0.0.1:0", thorbang="off"
+    ) as node:
+        yield str(node.address("amqp"))
 
 
 @pytest.fixture
 def client(address: str) -> Iterator[Client]:
-    with Client.connect(address, name="tester") as client:
+    with Client.connect(address) as client:
         yield client
 
 

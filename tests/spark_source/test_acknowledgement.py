@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from flyball.client.telesto.sync import Client
+from flyball.client.sync import Client
 from flyball.errors import PipelineError
 from flyball.spark_source import acknowledge, register
 from tests.spark_source.conftest import Read, run

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from flyball.client.telesto.client import DEFAULT_ADDRESS
-from flyball.client.telesto.sync import Client
+from flyball.client.client import DEFAULT_ADDRESS
+from flyball.client.sync import Client
 from flyball.spark_source import options
 from flyball.spark_source.rows import SCHEMA
 from tests.spark_source.conftest import run

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 from pyspark.sql.types import IntegerType
 
-from flyball.client.telesto.sync import Client
+from flyball.client.sync import Client
 from tests.spark_source.conftest import Read, run
 
 
@@ -22,10 +22,10 @@ def test_rows_are_published_with_all_that_they_say(
     client: Client, queue: str, spark: SparkSession, address: str
 ) -> None:
     schema = "body BINARY, receiver INT, context BIGINT, priority INT, properties STRING, persistent BOOLEAN"
-    rows = [(b"\x00\xff", client.id, 42, 7, "key", False), (b"plain", None, None, None, None, None)]
+    rows = [(b"\x00\xff", 8, 42, 7, "key", False), (b"plain", None, None, None, None, None)]
     publish(spark.createDataFrame(rows, schema).coalesce(1), address, queue=queue)
     first, second = client.read_messages(queue)
-    assert (first.body, first.receiver, first.context, first.priority) == (b"\x00\xff", client.id, 42, 7)
+    assert (first.body, first.receiver, first.context, first.priority) == (b"\x00\xff", 8, 42, 7)
     assert (first.properties, first.persistent) == (b"key", False)
     assert (second.body, second.receiver, second.context, second.priority) == (b"plain", None, None, 0)
     assert (second.properties, second.persistent) == (b"", True)
@@ -77,7 +77,7 @@ def test_after_a_failure_messages_may_be_there_twice_and_their_keys_tell(
         F.concat_ws("/", "queue", "id").alias("properties"),
     )
     writer = rows.writeStream.format("flyball").options(address=address, queue=other_queue)
-    with pytest.raises(StreamingQueryException, match="receiver 0 means none"):
+    with pytest.raises(StreamingQueryException, match="receiver lies between 1 and"):
         run(writer, checkpoint)
     # The client puts a thousand at a time: of the second batch the first thousand are published.
     assert len(client.list_ids(other_queue)) == 2500
@@ -95,7 +95,7 @@ def test_after_a_failure_messages_may_be_there_twice_and_their_keys_tell(
         ("1L AS context", {"queue": "orders"}, "rows to be published need a column 'body'"),
         ("1 AS body", {"queue": "orders"}, "column 'body' cannot be int"),
         ("'a' AS body", {}, "say where to publish: option 'queue', or a column 'queue'"),
-        ("'a' AS body", {"queue": "orders", "mode": "peek"}, "there is no option 'mode'; there are address, client"),
+        ("'a' AS body", {"queue": "orders", "mode": "peek"}, "there is no option 'mode'; there are address, user"),
         ("'a' AS body", {"queue": "missing"}, "no queue 'missing' at"),
         ("CAST(null AS STRING) AS body", {"queue": "orders"}, "a row has no body to publish"),
         ("'a' AS body, CAST(null AS STRING) AS queue", {}, "a row names no queue to publish it to"),

@@ -15,21 +15,19 @@ from rich.progress import track
 
 from flyball.cli.output import Output, shown
 from flyball.cli.session import (
-    CLIENT_NAME,
-    DEFAULT_SERVER,
     DONE,
     NOTHING_FOUND,
     WRONG_USE,
     AsJson,
-    ClientName,
     ReadOrder,
-    Server,
+    Url,
     fail,
     run_client,
 )
-from flyball.client.telesto import Draft, Order
-from flyball.client.telesto.sync import Client
-from flyball.errors import ClientNotFound, QueueNameTaken, QueueNotFound
+from flyball.client import Draft, Order
+from flyball.client.api import DEFAULT_URL
+from flyball.client.sync import Client
+from flyball.errors import QueueNotFound
 
 _LONG_COUNT = 50_000
 """Putting so many messages may take more than a few seconds."""
@@ -40,14 +38,11 @@ QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the que
 def puts(client: Client, queue: str, draft: Draft, out: Output, *, count: int, create: bool) -> int:
     """Put the message, `count` times."""
     try:
-        target = client.get_queue_by_name(queue)
+        target = client.get_queue(queue)
     except QueueNotFound:
         if not create:
             fail(f"no queue {queue!r}. Create it with `flyball queue create {shown(queue)}`, or give --create.")
-        try:
-            target = client.create_queue(queue)
-        except QueueNameTaken:
-            target = client.get_queue_by_name(queue)
+        target = client.create_queue(queue)
     drafts = track(
         itertools.repeat(draft, count),
         description=f"putting into {escape(shown(queue))}",
@@ -56,11 +51,9 @@ def puts(client: Client, queue: str, draft: Draft, out: Output, *, count: int, c
         transient=True,
         disable=count < _LONG_COUNT or not sys.stderr.isatty(),
     )
-    ids = client.put_many(target, drafts)
-    if count == 1:
-        out.tell(f"put message {ids[0]} into {shown(queue)}", {"queue": queue, "ids": ids})
-    else:
-        out.tell(f"put {count} messages into {shown(queue)}", {"queue": queue, "ids": ids})
+    client.put_many(target, drafts)
+    messages = "a message" if count == 1 else f"{count} messages"
+    out.tell(f"put {messages} into {shown(queue)}", {"queue": queue, "count": count})
     return DONE
 
 
@@ -71,28 +64,19 @@ def get_messages(
     *,
     count: int = 1,
     wait_s: float = 0.0,
-    order: Order = Order.OLDEST,
+    order: Order | None = None,
+    context: int | None = None,
     sender: int | None = None,
+    receiver: int | None = None,
     raw: bool = False,
 ) -> int:
     """Take messages one by one, each printed before the next is taken, until there is none."""
-    target = client.get_queue_by_name(queue)
     for number in range(count):
-        message = client.take(target, order=order, sender=sender, wait_s=wait_s)
+        message = client.take(queue, order=order, context=context, sender=sender, receiver=receiver, wait_s=wait_s)
         if message is None:
             return DONE if number else NOTHING_FOUND
         out.message(message, raw=raw)
     return DONE
-
-
-def client_id_of(client: Client, who: str) -> int:
-    """Return the id of the client of that name, or with that number. Raises ClientNotFound."""
-    for known in client.get_clients():
-        if known.name == who:
-            return known.id
-    if who.isascii() and who.isdigit() and 0 < int(who) < 2**31:
-        return int(who)
-    raise ClientNotFound(who)
 
 
 def read_body(text: str | None, file: Path | None) -> bytes:
@@ -113,9 +97,8 @@ def put(
     queue: QueueName,
     text: Annotated[str | None, typer.Argument(metavar="TEXT|-", help="The message; - reads it from stdin.")] = None,
     file: Annotated[Path | None, typer.Option("--file", help="Read the message from a file.")] = None,
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="CLIENT", help="Name or id of the only client that may read it.")
-    ] = None,
+    to: Annotated[int | None, typer.Option("--to", help="The number of whom it is for.")] = None,
+    sender: Annotated[int | None, typer.Option("--from", help="The number of whom it is from.")] = None,
     context: Annotated[int | None, typer.Option("--context", help="A number that links messages.")] = None,
     priority: Annotated[int, typer.Option("--priority", help="Higher comes first when read by priority.")] = 0,
     ttl: Annotated[
@@ -124,8 +107,7 @@ def put(
     transient: Annotated[bool, typer.Option("--transient", help="Keep it in memory only.")] = False,
     count: Annotated[int, typer.Option("--count", min=1, help="Put it so many times.")] = 1,
     create: Annotated[bool, typer.Option("--create", help="Create the queue if it does not exist.")] = False,
-    name: ClientName = CLIENT_NAME,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Put a message into a queue. It is stored when this returns.
@@ -135,11 +117,10 @@ def put(
     body = read_body(text, file)
 
     def work(client: Client, out: Output) -> int:
-        receiver = None if to is None else client_id_of(client, to)
-        draft = Draft(body, receiver, context, priority, ttl, not transient)
+        draft = Draft(body, to, context, priority, ttl, not transient, sender=sender)
         return puts(client, queue, draft, out, count=count, create=create)
 
-    run_client(server, name, as_json, work)
+    run_client(url, as_json, work)
 
 
 def get(
@@ -148,13 +129,14 @@ def get(
     wait: Annotated[
         float, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long for each message.")
     ] = 0.0,
-    order: Annotated[ReadOrder, typer.Option("--order", help="Which message to take first.")] = ReadOrder.OLDEST,
-    sender: Annotated[
-        str | None, typer.Option("--from", metavar="CLIENT", help="Take only what this client (name or id) sent.")
+    order: Annotated[ReadOrder | None, typer.Option("--order", help="Which message to take first.")] = None,
+    context: Annotated[int | None, typer.Option("--context", help="Take only messages with this number.")] = None,
+    sender: Annotated[int | None, typer.Option("--from", help="Take only messages from this number.")] = None,
+    to: Annotated[
+        int | None, typer.Option("--to", help="Take only messages for this number, and those for anyone.")
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Print no line end after a message.")] = False,
-    name: ClientName = CLIENT_NAME,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Take messages out of a queue and print them. Exits with 3 if there is none.
@@ -163,8 +145,7 @@ def get(
     """
 
     def work(client: Client, out: Output) -> int:
-        sender_id = None if sender is None else client_id_of(client, sender)
-        take = partial(get_messages, count=count, wait_s=wait, order=order.order, sender=sender_id, raw=raw)
-        return take(client, queue, out)
+        take = partial(get_messages, count=count, wait_s=wait, context=context, sender=sender, receiver=to, raw=raw)
+        return take(client, queue, out, order=None if order is None else order.order)
 
-    run_client(server, name, as_json, work)
+    run_client(url, as_json, work)

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from flyball.client.telesto import ReceivedMessage
+from flyball.client import ReceivedMessage
 
 
 @dataclass(slots=True)
@@ -93,12 +93,12 @@ def facts_of(message: ReceivedMessage) -> dict[str, Any]:
     """Return all about a message as plain values; a body that is no text as base64."""
     facts: dict[str, Any] = {
         "id": message.id,
-        "queue_id": message.queue_id,
+        "queue": message.queue,
         "sender": message.sender,
         "receiver": message.receiver,
         "context": message.context,
         "priority": message.priority,
-        "arrived": message.arrived.isoformat(),
+        "arrived": None if message.arrived is None else message.arrived.isoformat(),
         "persistent": message.persistent,
         "delivery_count": message.delivery_count,
         "redelivered": message.redelivered,

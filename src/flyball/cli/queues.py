@@ -10,13 +10,9 @@ import typer
 
 from flyball.cli.output import Output, shown
 from flyball.cli.session import (
-    CLIENT_NAME,
-    DEFAULT_SERVER,
     DONE,
     NOTHING_FOUND,
     AsJson,
-    ClientName,
-    Server,
     Url,
     fail,
     run,
@@ -24,7 +20,7 @@ from flyball.cli.session import (
 )
 from flyball.client.api import DEFAULT_URL, Api
 from flyball.client.http import Refused
-from flyball.client.telesto.sync import Client
+from flyball.client.sync import Client
 from flyball.errors import ClusterError, QueueNameTaken, QueueNotFound
 from flyball.model import DEFAULT_VHOST
 
@@ -193,8 +189,7 @@ def peek(
     queue: QueueName,
     count: Annotated[int, typer.Option("--count", min=1, help="Show so many messages at most.")] = 1,
     raw: Annotated[bool, typer.Option("--raw", help="Print no line end after a message.")] = False,
-    name: ClientName = CLIENT_NAME,
-    server: Server = DEFAULT_SERVER,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Show the oldest messages of a queue, whoever they are addressed to, without removing them.
@@ -203,4 +198,4 @@ def peek(
 
     Example: flyball queue peek orders --count 5
     """
-    run_client(server, name, as_json, lambda client, out: peek_queue(client, queue, out, count=count, raw=raw))
+    run_client(url, as_json, lambda client, out: peek_queue(client, queue, out, count=count, raw=raw))

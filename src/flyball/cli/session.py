@@ -12,10 +12,10 @@ from urllib.parse import quote
 import typer
 
 from flyball.cli.output import Output
+from flyball.client import RequestTimeout
 from flyball.client.api import Api, NoAnswer, place_at
 from flyball.client.http import Refused
-from flyball.client.telesto import ClientMode, ConnectionFailed, NotSupported, Order, RequestTimeout
-from flyball.client.telesto.sync import Client
+from flyball.client.sync import Client
 from flyball.errors import (
     ClientNameTaken,
     ClientNotFound,
@@ -26,7 +26,7 @@ from flyball.errors import (
     QueueNotFound,
     StoreUnavailable,
 )
-from flyball.model import DEFAULT_VHOST
+from flyball.model import DEFAULT_VHOST, Order
 
 DONE = 0
 FAILED = 1
@@ -34,23 +34,13 @@ WRONG_USE = 2
 NOTHING_FOUND = 3
 INTERRUPTED = 130
 
-CLIENT_NAME = "cli"
-
 Url = Annotated[
     str,
     typer.Option(
         "--url", envvar="FLYBALL_URL", metavar="URL", help="The node's HTTP API: http://USER:PASSWORD@HOST:15672."
     ),
 ]
-Server = Annotated[
-    str, typer.Option("--server", envvar="FLYBALL_SERVER", metavar="HOST:PORT", help="Where the node listens.")
-]
-ClientName = Annotated[
-    str,
-    typer.Option("--client", envvar="FLYBALL_CLIENT", metavar="NAME", help="Client to be, registered if new."),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
-DEFAULT_SERVER = "127.0.0.1:9001"
 
 Work = Callable[[Api, Output], int]
 ClientWork = Callable[[Client, Output], int]
@@ -70,19 +60,15 @@ class ReadOrder(enum.StrEnum):
 
 _ADVICE: dict[type[Exception], str] = {
     NoAnswer: "Start a node with `flyball serve`, or say where it is with --url.",
-    ConnectionFailed: "Start a node with `flyball serve`, or say where it is with --server.",
     QueueNotFound: "See `flyball queue list`, or create it with `flyball queue create`.",
     QueueNameTaken: "Give --exist-ok if that is fine.",
     ClientNotFound: "See `flyball client list`.",
     ClientNameTaken: "Choose another name, or see `flyball client list`.",
-    NotPermitted: "Be another client with --client: see `flyball client list`.",
-    NotSupported: "Use --server with the address of a Flyball node.",
+    NotPermitted: "Give a user who may do it with --url.",
     RequestTimeout: "See the node's log.",
     StoreUnavailable: "See the node's log.",
 }
-_ADVICE_BY_KIND = {kind.__name__: advice for kind, advice in _ADVICE.items()} | {
-    NotPermitted.__name__: "Give a user who may do it with --url.",
-}
+_ADVICE_BY_KIND = {kind.__name__: advice for kind, advice in _ADVICE.items()}
 _UNAUTHORIZED = 401
 
 
@@ -128,26 +114,14 @@ def amqp_url(api: Api, vhost: str = DEFAULT_VHOST) -> str:
     return f"{protocol}://{user}:{password}@{host}:{port}/{quote(vhost, safe='')}"
 
 
-def run_client(
-    server: str,
-    name: str | None,
-    as_json: bool,
-    work: ClientWork,
-    *,
-    mode: ClientMode = ClientMode.FULL,
-    existing_ok: bool = True,
-) -> NoReturn:
-    """Connect a client, do the work and exit with its result. An error is one line on stderr."""
-    try:
-        with Client.connect(server, name=name, mode=mode, existing_ok=existing_ok) as client:
-            code = work(client, Output(sys.stdout.buffer, as_json))
-    except FlyballError as error:
-        fail(advised(error))
-    except BrokenPipeError:
-        pipe_closed()
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
-    raise typer.Exit(code)
+def run_client(url: str, as_json: bool, work: ClientWork) -> NoReturn:
+    """Connect a client of AMQP to the node, do the work and exit with its result, as `run` does."""
+
+    def connected(api: Api, out: Output) -> int:
+        with Client.connect(amqp_url(api), http_url=api.place.shown + api.place.prefix) as client:
+            return work(client, out)
+
+    run(url, as_json, connected)
 
 
 def pipe_closed() -> NoReturn:

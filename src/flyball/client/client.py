@@ -139,6 +139,11 @@ class Client:
     ) -> None:
         await self.close()
 
+    @property
+    def vhost(self) -> str:
+        """The virtual host that it uses."""
+        return self._link.address.vhost
+
     async def ping(self, *, time_limit_s: float | None = None) -> float:
         """Return the time of a round trip to the node, in seconds."""
         async with self._link.time_limit("ping", time_limit_s):
@@ -146,6 +151,11 @@ class Client:
             started = time.perf_counter()
             await self._ask(lambda number: amqp.BasicQos(number, 0, 0, False), amqp.BasicQosOk, repeatable=True)
             return time.perf_counter() - started
+
+    async def http_place(self, *, time_limit_s: float | None = None) -> Place:
+        """Return where the node's HTTP API is, and who we are there: for what this client has no method for."""
+        async with self._link.time_limit("http_place", time_limit_s):
+            return await self._place()
 
     async def status(self, *, time_limit_s: float | None = None) -> dict[str, Any]:
         """Return what the node tells about itself and its queues. Needs the tag monitoring."""

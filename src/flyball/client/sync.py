@@ -24,6 +24,7 @@ from flyball.client.client import (
     QueueRef,
 )
 from flyball.client.consumer import Outcome
+from flyball.client.http import Place
 from flyball.client.messages import Draft, ReceivedMessage
 from flyball.client.portal import Portal
 from flyball.client.topics import ALL
@@ -242,9 +243,18 @@ class Client:
     ) -> None:
         self.close()
 
+    @property
+    def vhost(self) -> str:
+        """The virtual host that it uses."""
+        return self._inner.vhost
+
     def ping(self, *, time_limit_s: float | None = None) -> float:
         """Return the time of a round trip to the node, in seconds."""
         return self._portal.call(self._inner.ping(time_limit_s=time_limit_s))
+
+    def http_place(self, *, time_limit_s: float | None = None) -> Place:
+        """Return where the node's HTTP API is, and who we are there: for what this client has no method for."""
+        return self._portal.call(self._inner.http_place(time_limit_s=time_limit_s))
 
     def status(self, *, time_limit_s: float | None = None) -> dict[str, Any]:
         """Return what the node tells about itself and its queues. Needs the tag monitoring."""

@@ -7,16 +7,23 @@ import json
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from flyball.client.telesto.client import DEFAULT_ADDRESS
+from flyball.client.client import DEFAULT_ADDRESS
 from flyball.errors import PipelineError
 from flyball.spark_source import places
 from flyball.spark_source.connecting import connected
-from flyball.spark_source.options import DEFAULT_CLIENT, Access
+from flyball.spark_source.options import Access
 from flyball.spark_source.reader import check_alone
 
 
 def acknowledge(
-    spark: SparkSession, checkpoint: str, *, address: str = DEFAULT_ADDRESS, client: str = DEFAULT_CLIENT
+    spark: SparkSession,
+    checkpoint: str,
+    *,
+    address: str = DEFAULT_ADDRESS,
+    user: str | None = None,
+    password: str | None = None,
+    vhost: str | None = None,
+    http_url: str | None = None,
 ) -> dict[str, int]:
     """Remove the messages of all committed batches of a stream in mode consume; return how many went, by queue.
 
@@ -26,7 +33,7 @@ def acknowledge(
 
     Raises PipelineError if there is no checkpoint of a stream.
     """
-    access = Access(address, client)
+    access = Access(address, user, password, vhost, http_url)
     ends = _committed(spark, checkpoint)
     removed: dict[str, int] = {}
     if ends:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flyball.client.telesto import ConnectionFailed
-from flyball.client.telesto.sync import Client
-from flyball.errors import FlyballError, QueueNotFound
+from flyball.client import ConnectionFailed
+from flyball.client.sync import Client
+from flyball.errors import FlyballError, NotPermitted, QueueNotFound
 from flyball.spark_source.options import Access, InvalidOption
 
 
@@ -18,9 +18,15 @@ class SourceFailed(FlyballError):
 def new_client(access: Access) -> Client:
     """Return a client that is not connected yet. Raises InvalidOption if the address cannot be one."""
     try:
-        return Client.connect(access.address, name=access.client)
+        return Client.connect(
+            access.address,
+            user=access.user,
+            password=access.password,
+            vhost=access.vhost,
+            http_url=access.http_url,
+        )
     except FlyballError as error:
-        raise InvalidOption(f"option 'address' or 'client': {error}") from None
+        raise InvalidOption(f"option 'address' or 'httpUrl': {error}") from None
 
 
 @contextmanager
@@ -29,10 +35,12 @@ def explained(access: Access) -> Iterator[None]:
     try:
         yield
     except ConnectionFailed as error:
-        raise SourceFailed(f"{error}. Does `flyball serve` run there, and is it its Telesto address?") from None
+        raise SourceFailed(f"{error}. Does `flyball serve` run there, and is it its AMQP address?") from None
+    except NotPermitted as error:
+        raise SourceFailed(f"{error}. See the options 'user' and 'password', and `flyball permission list`") from None
     except QueueNotFound as error:
         raise SourceFailed(
-            f"no queue {error.queue!r} at {access.address}: create it with `flyball queue create`"
+            f"no queue {error.queue!r} at {access.shown}: create it with `flyball queue create`"
         ) from None
 
 

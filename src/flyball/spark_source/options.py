@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from flyball.client.telesto.client import DEFAULT_ADDRESS
+from flyball.client.client import DEFAULT_ADDRESS
 from flyball.errors import FlyballError
 
-DEFAULT_CLIENT = "spark"
 DEFAULT_MAX_ROWS = 1_000_000
 
 PEEK, CONSUME = "peek", "consume"
 
-_COMMON = ("address", "client", "queue")
+_COMMON = ("address", "user", "password", "vhost", "httpUrl", "queue")
 _READ = (*_COMMON, "queues", "mode", "partitions", "maxRowsPerBatch")
 _OF_SPARK = frozenset({"checkpointlocation"})
 """What Spark passes on to every source."""
@@ -25,10 +24,18 @@ class InvalidOption(FlyballError):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Which node, and as which client."""
+    """Which node, and as which user. What is None is said by the address, or is the default of the client."""
 
-    address: str
-    client: str
+    address: str = field(default=DEFAULT_ADDRESS, repr=False)
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    vhost: str | None = None
+    http_url: str | None = field(default=None, repr=False)
+
+    @property
+    def shown(self) -> str:
+        """The address without a password."""
+        return self.address.rpartition("@")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,13 @@ def _given(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]
 
 
 def _access(given: Mapping[str, str]) -> Access:
-    return Access(given.get("address", DEFAULT_ADDRESS), given.get("client", DEFAULT_CLIENT))
+    return Access(
+        given.get("address", DEFAULT_ADDRESS),
+        given.get("user"),
+        given.get("password"),
+        given.get("vhost"),
+        given.get("httpurl"),
+    )
 
 
 def _queues(given: Mapping[str, str]) -> tuple[str, ...]:

@@ -6,20 +6,26 @@ A stream in mode consume removes what it has read when Spark says that it will n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from http.client import HTTPConnection, HTTPSConnection
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from flyball.client.telesto.sync import Client
+from flyball.client.http import path_of
+from flyball.client.sync import Client
 from flyball.spark_source import places
 from flyball.spark_source.connecting import SourceFailed, connected, explained, new_client
 from flyball.spark_source.options import CONSUME, Access, ReadOptions
 from flyball.spark_source.plan import Range, ranges, shares
-from flyball.spark_source.rows import record_batch
 
-_PAGE = 10_000
+_ARROW_STREAM = "application/vnd.apache.arrow.stream"
+_OK = 200
+
+# A node that sends nothing for this long is given up.
+_SILENCE_S = 60.0
 _IDS_AT_ONCE = 100_000
 _NO_END = 2**63 - 1
 
@@ -121,21 +127,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def read_range(access: Access, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a range, a page at a time."""
+    """Yield the messages of a range as the node sends them: it has them as rows already."""
     # Spark makes a partition of its own where there is none: an empty queue.
     if not isinstance(partition, Range):
         return
-    after_id, left = partition.after_id, partition.count
     with connected(access) as client:
-        while after_id < partition.up_to_id:
-            page = client.read_page(partition.queue, after_id=after_id, most=max(1, min(_PAGE, left)))
-            messages = [message for message in page if message.id <= partition.up_to_id]
-            if messages:
-                yield record_batch(partition.queue, messages)
-            if not page or len(messages) < len(page):
-                return
-            after_id = page[-1].id
-            left -= len(page)
+        place = client.http_place()
+        vhost = client.vhost
+    path = path_of(
+        "flyball", "queues", vhost, partition.queue, "messages", after=partition.after_id, up_to=partition.up_to_id
+    )
+    if place.tls is None:
+        connection = HTTPConnection(place.host, place.port, timeout=_SILENCE_S)
+    else:
+        connection = HTTPSConnection(place.host, place.port, timeout=_SILENCE_S, context=place.tls)
+    with closing(connection):
+        connection.request("GET", place.prefix + path, headers={**dict(place.headers), "Accept": _ARROW_STREAM})
+        response = connection.getresponse()
+        if response.status != _OK:
+            text = response.read(10_000).decode(errors="replace")
+            raise SourceFailed(f"{place.shown} does not list queue {partition.queue!r}: {text}")
+        yield from pa.ipc.open_stream(response)
 
 
 def ids_between(client: Client, queue: str, after_id: int, up_to_id: int, most: int) -> list[int]:
@@ -160,10 +172,9 @@ def last_id(client: Client, queue: str) -> int:
 
 def check_alone(client: Client, queues: Sequence[str]) -> None:
     """Raise SourceFailed if somebody else consumes one of the queues: what he gives back would be removed unread."""
-    names = {client.get_queue_by_name(queue).id: queue for queue in queues}
-    for found in client.manage("queue.list"):
-        if found["id"] in names and (found["consumers"] or found["leased"]):
+    for queue in queues:
+        if client.get_queue(queue).consumers:
             raise SourceFailed(
-                f"queue {names[found['id']]!r} is read by others: in mode consume it must be Spark's alone, in mode"
-                " peek it need not"
+                f"queue {queue!r} is read by others: in mode consume it must be Spark's alone, in mode peek it need"
+                " not"
             )

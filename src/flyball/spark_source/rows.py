@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
@@ -18,37 +16,37 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from flyball.client.telesto import Draft, ReceivedMessage
+from flyball.client import Draft
 from flyball.spark_source.options import InvalidOption
 
-_COLUMNS: list[tuple[str, DataType, pa.DataType]] = [
-    ("id", LongType(), pa.int64()),
-    ("queue", StringType(), pa.string()),
-    ("sender", IntegerType(), pa.int32()),
-    ("receiver", IntegerType(), pa.int32()),
-    ("context", LongType(), pa.int64()),
-    ("priority", IntegerType(), pa.int32()),
-    ("arrived", TimestampType(), pa.timestamp("us", tz="UTC")),
-    ("properties", BinaryType(), pa.binary()),
-    ("persistent", BooleanType(), pa.bool_()),
-    ("delivery_count", IntegerType(), pa.int32()),
-    ("body", BinaryType(), pa.binary()),
-]
-
-SCHEMA = StructType([StructField(name, kind) for name, kind, _ in _COLUMNS])
-
-_ARROW_SCHEMA = pa.schema([(name, kind) for name, _, kind in _COLUMNS])
+SCHEMA = StructType(
+    [
+        StructField("id", LongType()),
+        StructField("queue", StringType()),
+        StructField("sender", IntegerType()),
+        StructField("receiver", IntegerType()),
+        StructField("context", LongType()),
+        StructField("priority", IntegerType()),
+        StructField("arrived", TimestampType()),
+        StructField("properties", BinaryType()),
+        StructField("persistent", BooleanType()),
+        StructField("delivery_count", IntegerType()),
+        StructField("body", BinaryType()),
+    ]
+)
+"""The columns of the stream that a node sends."""
 
 _WRITTEN: dict[str, tuple[type[DataType], ...]] = {
     "body": (BinaryType, StringType),
     "queue": (StringType,),
+    "sender": (IntegralType,),
     "receiver": (IntegralType,),
     "context": (IntegralType,),
     "priority": (IntegralType,),
     "properties": (BinaryType, StringType),
     "persistent": (BooleanType,),
 }
-_ONLY_READ = frozenset({"id", "sender", "arrived", "delivery_count"})
+_ONLY_READ = frozenset({"id", "arrived", "delivery_count"})
 """What the node decides: rows that were read may be written as they are."""
 
 
@@ -75,37 +73,22 @@ def check_written(schema: StructType, has_queue: bool) -> None:
         raise InvalidOption("say where to publish: option 'queue', or a column 'queue'")
 
 
-def record_batch(queue: str, messages: Sequence[ReceivedMessage]) -> pa.RecordBatch:
-    """Return the messages of a queue as rows."""
-    columns = [
-        [message.id for message in messages],
-        [queue] * len(messages),
-        [message.sender for message in messages],
-        [message.receiver for message in messages],
-        [message.context for message in messages],
-        [message.priority for message in messages],
-        [message.arrived_us for message in messages],
-        [message.properties for message in messages],
-        [message.persistent for message in messages],
-        [message.delivery_count for message in messages],
-        [message.body for message in messages],
-    ]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, _ARROW_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
-
-
 def drafts(batch: pa.RecordBatch, queue: str | None) -> dict[str, list[Draft]]:
     """Return rows as messages, by the queue they go to: the one that is given, or the one the row names."""
     nothing = [None] * batch.num_rows
     columns = {name: batch.column(name).to_pylist() if name in batch.schema.names else nothing for name in _WRITTEN}
     found: dict[str, list[Draft]] = {}
-    for body, own_queue, receiver, context, priority, properties, persistent in zip(*columns.values(), strict=True):
+    for body, own_queue, sender, receiver, context, priority, properties, persistent in zip(
+        *columns.values(), strict=True
+    ):
         where = queue if queue is not None else own_queue
         if where is None:
             raise InvalidOption("a row names no queue to publish it to")
         if body is None:
             raise InvalidOption("a row has no body to publish")
-        draft = Draft(body, receiver, context, priority or 0, None, persistent is not False, _properties(properties))
+        draft = Draft(
+            body, receiver, context, priority or 0, None, persistent is not False, _properties(properties), sender
+        )
         found.setdefault(where, []).append(draft)
     return found
 

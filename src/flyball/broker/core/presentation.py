@@ -67,16 +67,18 @@ def correlation_in(headers: Mapping[str, bytes]) -> Correlation | None:
 
 
 def own_properties(message: Message) -> bytes:
-    """Return what the sender has put beside the body: the header of that name, else all properties of AMQP."""
-    # Most messages do not have it, and to read headers takes long.
-    if PROPERTIES.encode() not in message.properties or not message.origin:
+    """Return what the sender has put beside the body: with AMQP, the header of that name."""
+    if not message.origin:
         return message.properties
+    # Most messages do not have it, and to read headers takes long.
+    if PROPERTIES.encode() not in message.properties:
+        return b""
     headers = Properties.decode(message.properties).headers
     raw = None if headers is None else split_table(headers).get(PROPERTIES)
     value = None if raw is None else read_value(raw)
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape")
-    return value if isinstance(value, bytes | bytearray) else message.properties
+    return value if isinstance(value, bytes) else b""
 
 
 def _number_in(headers: Mapping[str, bytes], name: str, least: int, most: int) -> int | None:

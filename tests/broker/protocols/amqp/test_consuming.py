@@ -287,6 +287,11 @@ def test_placed_client_says_its_session(channel: Any, options: dict[str, Any], t
         Consumer(channel, "amq.flyball.placement", **options)
 
 
+def disconnect_all(node: Node) -> None:
+    for connection in node.hub.connections:
+        connection.disconnect()
+
+
 def test_placed_client_comes_and_leaves(memory_node: RunningNode, open_channel: OpenChannel) -> None:
     log: list[str] = []
 
@@ -304,12 +309,7 @@ def test_placed_client_comes_and_leaves(memory_node: RunningNode, open_channel: 
         for name in ("a", "b")
     ]
     placed[0].cancel()
-
-    def disconnect(node: Node) -> None:
-        for connection in list(node.hub.connections):
-            connection.disconnect()
-
-    memory_node.call(disconnect)
+    memory_node.call(disconnect_all)
     memory_node.wait_until(lambda node: len(log) == 4)
     assert log == ["a came", "b came", "a left", "b is gone"]
 
