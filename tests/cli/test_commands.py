@@ -288,7 +288,7 @@ def test_a_password_comes_from_a_file_or_standard_input_without_its_line_end(
         flyball("user", "password", "a", "--password-file", "-", stdin=f" sécret {line_end}".encode()).exit_code == 0
     )
     assert flyball("user", "password", "a", "--no-password").exit_code == 0
-    assert sent == [("a", [], " sécret ", None), ("a", " sécret "), ("a", None)]
+    assert sent == [("a", [], " sécret "), ("a", " sécret "), ("a", None)]
 
 
 def test_json_tells_what_was_managed(flyball: Flyball) -> None:
