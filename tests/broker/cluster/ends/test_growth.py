@@ -230,7 +230,7 @@ def test_plain_python_clients_count_and_keep_no_member_from_going(new_site: NewS
             consuming = [tasks.create_task(consume(f"c{number}", found)) for number in range(2)]
             tasks.create_task(wait())
             await asyncio.to_thread(site.wait_until, lambda facts: _clients(facts, "a") == 4)
-            site.run("domain", "cluster", "add", "orders", "b")
+            await asyncio.to_thread(site.run, "domain", "cluster", "add", "orders", "b")
             said = await asyncio.to_thread(site.run, "domain", "cluster", "remove", "orders", "a")
             assert said == "orders has no member on a\n"
             count = len(found)
