@@ -29,7 +29,7 @@ class NoAnswer(FlyballError):
 
 
 class Api:
-    """Asks a node. Parts of paths are given one by one and may hold any character.
+    """Asks a node, where no event loop runs. Parts of paths are given one by one and may hold any character.
 
     Every request raises Refused if the node does not do it, and NoAnswer.
     """
