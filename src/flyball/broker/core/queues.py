@@ -8,7 +8,7 @@ from functools import partial
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.handles import LocalQueue, QueueHandle, Subscriber
 from flyball.broker.core.intake import Intake
-from flyball.broker.core.peering import Alone, Peering
+from flyball.broker.core.peering import Peering
 from flyball.broker.core.pending import Done, Marking, Together, outcome
 from flyball.broker.core.topology import Headers, Topology
 from flyball.broker.engine.queue import WorkingQueue
@@ -62,7 +62,7 @@ class Queues:
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         # Links between nodes are connections, which need all of this: a node sets it when they are there.
-        self.peering: Peering = Alone()
+        self.peering = Peering()
         self._engine = topology.engine
         self._directory = topology.directory
         self._intake = Intake(topology.broker)

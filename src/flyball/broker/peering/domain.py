@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.handles import QueueHandle
-from flyball.broker.core.peering import Settled
+from flyball.broker.core.peering import Peering, PutDone, Settled
 from flyball.broker.peering.handles import RemoteHandle
 from flyball.broker.peering.link.followers import Followers
 from flyball.broker.peering.remote import Remotes
+from flyball.broker.wire.link import Content
+from flyball.errors import FlyballError
 
 
 class Members(Protocol):
@@ -22,36 +25,44 @@ class Members(Protocol):
     async def may_create(self, vhost: str, name: str) -> bool: ...
 
 
-class Domain:
-    """What this node asks of the others; see `Peering`."""
+class Domain(Peering):
+    """What this node asks of the others. What each of it means stands in the base class."""
 
     def __init__(self, name: str, remotes: Remotes, members: Members, followers: Followers) -> None:
-        peers = remotes.peers
         self.name = name
-        self.name_of = members.name_of
-        self.address_of = members.address_of
-        self.may_create = members.may_create
-        self.followed = followers.followed
-        self.ask_owners = remotes.ask_owners
+        self.node_id = remotes.peers.node_id
         self._remotes = remotes
-        self._peers = peers
-        self.node_id = peers.node_id
-        self.can_reach = peers.can_reach
-        self.put = remotes.puts.put
-        self.forget = remotes.puts.forget
-        self.when_clear = remotes.puts.when_clear
-        self.reply = remotes.reply
+        self._puts = remotes.puts
+        self._peers = remotes.peers
+        self._members = members
+        self._followers = followers
 
     @property
     def is_clustered(self) -> bool:
         return self._remotes.broker.is_clustered
 
-    @property
-    def must_wait(self) -> bool:
-        return self._remotes.puts.must_wait
+    def name_of(self, node_id: int) -> str:
+        return self._members.name_of(node_id)
+
+    def address_of(self, node_id: int, protocol: str) -> str | None:
+        return self._members.address_of(node_id, protocol)
+
+    def can_reach(self, node_id: int) -> bool:
+        return self._peers.can_reach(node_id)
+
+    async def ask_owners(
+        self, command: str, arguments: Mapping[str, Any], time_limit_s: float
+    ) -> tuple[dict[int, Any], list[FlyballError]]:
+        return await self._remotes.ask_owners(command, arguments, time_limit_s)
 
     async def catch_up(self) -> None:
         await self._remotes.catch_up()
+
+    async def followed(self) -> None:
+        await self._followers.followed()
+
+    async def may_create(self, vhost: str, name: str) -> bool:
+        return await self._members.may_create(vhost, name)
 
     async def settle_name(self, vhost: str, name: str) -> None:
         await self._remotes.settle_name(vhost, name)
@@ -62,8 +73,32 @@ class Domain:
     def handle(self, remote: RemoteQueue) -> QueueHandle:
         return RemoteHandle(self._remotes, remote.queue)
 
+    def put(
+        self,
+        remotes: Sequence[RemoteQueue],
+        content: Content,
+        done: PutDone,
+        token: int,
+        owner: object = None,
+        missing: list[int] | None = None,
+    ) -> None:
+        self._puts.put(remotes, content, done, token, owner, missing)
+
+    def forget(self, owner: object) -> None:
+        self._puts.forget(owner)
+
+    @property
+    def must_wait(self) -> bool:
+        return self._puts.must_wait
+
+    def when_clear(self, go_on: Callable[[], None]) -> None:
+        self._puts.when_clear(go_on)
+
     def take_settled(self) -> Settled:
         return self._peers.take_settled()
 
     def settled_in_vain(self) -> None:
         self._peers.settled.is_in_vain = True
+
+    def reply(self, node_id: int, name: str, content: Content) -> None:
+        self._remotes.reply(node_id, name, content)

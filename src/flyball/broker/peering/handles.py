@@ -9,7 +9,7 @@ from typing import TypeVar
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.fit import Fit
 from flyball.broker.core.handles import Counts, Got, LocalQueue, Subscriber
-from flyball.broker.core.pending import Answer, Done, TakeDone, outcome, result
+from flyball.broker.core.pending import Answer, Done, TakeDone, result
 from flyball.broker.core.topology import check_same
 from flyball.broker.engine.traits import Traits
 from flyball.broker.peering.remote import Remotes
@@ -47,20 +47,18 @@ class RemoteHandle:
         self.use(done)
 
     def use(self, done: Answer[Counts]) -> None:
-        self._carry_out(self._remotes.counts, lambda local: result(local.use), done, Counts())
+        self._carry_out(self._remotes.counts, LocalQueue.use, done, Counts())
 
     def purge(self, done: Answer[int]) -> None:
-        self._carry_out(self._remotes.purge, lambda local: result(local.purge), done, 0)
+        self._carry_out(self._remotes.purge, LocalQueue.purge, done, 0)
 
     def delete(self, done: Answer[int], *, if_unused: bool = False, if_empty: bool = False) -> None:
-        def here(local: LocalQueue) -> Awaitable[int]:
-            return result(partial(local.delete, if_unused=if_unused, if_empty=if_empty))
-
-        self._carry_out(partial(self._remotes.delete, if_unused=if_unused, if_empty=if_empty), here, done, 0)
+        there = partial(self._remotes.delete, if_unused=if_unused, if_empty=if_empty)
+        self._carry_out(there, partial(LocalQueue.delete, if_unused=if_unused, if_empty=if_empty), done, 0)
 
     def delete_empty(self, done: Done) -> None:
-        def here(local: LocalQueue) -> Awaitable[None]:
-            return outcome(local.delete_empty)
+        def here(local: LocalQueue, told: Answer[None]) -> None:
+            local.delete_empty(partial(told, None))
 
         self._carry_out(self._remotes.delete_empty, here, lambda _, error: done(error), None)
 
@@ -68,23 +66,20 @@ class RemoteHandle:
         def there(remote: RemoteQueue) -> Awaitable[Got]:
             return result(partial(self._remotes.get, remote))
 
-        self._carry_out(there, lambda local: result(partial(local.get, no_ack=no_ack)), done, Got())
+        self._carry_out(there, partial(LocalQueue.get, no_ack=no_ack), done, Got())
 
     def consume(self, subscriber: Subscriber, done: Done) -> None:
-        def begin(consume: Callable[[Subscriber, Done], None], told: Done) -> None:
-            def begun(error: FlyballError | None) -> None:
-                if error is None:
-                    # At once: the first message follows.
-                    done(None)
-                told(error)
-
-            consume(subscriber, begun)
+        def begun(told: Answer[None], error: FlyballError | None) -> None:
+            if error is None:
+                # At once: the first message follows.
+                done(None)
+            told(None, error)
 
         def there(remote: RemoteQueue) -> Awaitable[None]:
-            return outcome(partial(begin, partial(self._remotes.attach, remote)))
+            return result(lambda told: self._remotes.attach(remote, subscriber, partial(begun, told)))
 
-        def here(local: LocalQueue) -> Awaitable[None]:
-            return outcome(partial(begin, local.consume))
+        def here(local: LocalQueue, told: Answer[None]) -> None:
+            local.consume(subscriber, partial(begun, told))
 
         def ended(_: None, error: FlyballError | None) -> None:
             if error is not None:
@@ -101,29 +96,35 @@ class RemoteHandle:
         self._remotes.read(self._queue.id, selector or self.traits.selector, done, removes=False, fit=fit)
 
     def browse(self, after_id: int, limit: int, done: Answer[list[Message]]) -> None:
-        def there(remote: RemoteQueue) -> Awaitable[list[Message]]:
-            return self._remotes.browse(remote, after_id, limit)
-
         nothing: list[Message] = []
-        self._carry_out(there, lambda local: result(partial(local.browse, after_id, limit)), done, nothing)
+        self._carry_out(
+            lambda remote: self._remotes.browse(remote, after_id, limit),
+            lambda local, told: local.browse(after_id, limit, told),
+            done,
+            nothing,
+        )
 
     def list_ids(self, after_id: int, limit: int, done: Answer[list[int]]) -> None:
-        def there(remote: RemoteQueue) -> Awaitable[list[int]]:
-            return self._remotes.list_ids(remote, after_id, limit)
-
         nothing: list[int] = []
-        self._carry_out(there, lambda local: result(partial(local.list_ids, after_id, limit)), done, nothing)
+        self._carry_out(
+            lambda remote: self._remotes.list_ids(remote, after_id, limit),
+            lambda local, told: local.list_ids(after_id, limit, told),
+            done,
+            nothing,
+        )
 
     def remove_oldest(self, up_to_id: int, limit: int, done: Answer[int]) -> None:
-        def there(remote: RemoteQueue) -> Awaitable[int]:
-            return self._remotes.remove_oldest(remote, up_to_id, limit)
-
-        self._carry_out(there, lambda local: result(partial(local.remove_oldest, up_to_id, limit)), done, 0)
+        self._carry_out(
+            lambda remote: self._remotes.remove_oldest(remote, up_to_id, limit),
+            lambda local, told: local.remove_oldest(up_to_id, limit, told),
+            done,
+            0,
+        )
 
     def _carry_out(
         self,
         there: Callable[[RemoteQueue], Awaitable[T]],
-        here: Callable[[LocalQueue], Awaitable[T]],
+        here: Callable[[LocalQueue, Answer[T]], None],
         done: Answer[T],
         nothing: T,
     ) -> None:
@@ -133,7 +134,7 @@ class RemoteHandle:
             value = nothing
             failure: FlyballError | None = None
             try:
-                value = await self._remotes.at_owner(self._queue, there, here)
+                value = await self._remotes.at_owner(self._queue, there, lambda local: result(partial(here, local)))
             except FlyballError as error:
                 failure = error
             except Exception as error:

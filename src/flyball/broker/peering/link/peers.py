@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flyball.backoff import Backoff, Retries
+from flyball.broker.core import peering
 from flyball.broker.core.pending import outcome
 from flyball.broker.peering.link.contents import message_of
 from flyball.broker.peering.link.failures import raised_elsewhere
@@ -81,10 +82,8 @@ class LinkConsumer(Protocol):
         ...
 
 
-class Settled:
+class Settled(peering.Settled):
     """Which way acknowledgements went, for a transaction that is to be answered when they are durable."""
-
-    __slots__ = ("is_in_vain", "links")
 
     def __init__(self) -> None:
         self.links: dict[Link, int] = {}
@@ -93,7 +92,6 @@ class Settled:
         """Whether some reached nobody: the message had been lost to this node before."""
 
     async def flush(self) -> None:
-        """Return when they are durable. Raises ClusterError if a message was lost to this node before its ack."""
         for link, in_vain in self.links.items():
             await link.ask_to_flush(in_vain)
         if self.is_in_vain:
