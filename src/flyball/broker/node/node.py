@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -52,19 +53,38 @@ KINDS = ("cluster", "node", "topic")
 """What is declared beside what AMQP declares: clustered queues, nodes that were provisioned, and topics."""
 
 
+@dataclass(slots=True, frozen=True)
+class Assembly:
+    """What a node is made of, from the broker's hub to its place among other nodes."""
+
+    hub: Hub
+    topology: Topology
+    definitions: Definitions
+    membership: Membership
+    peers: Peers
+    remotes: Remotes
+    amqp: AmqpContext
+    recorder: Recorder | None
+    secured: LinkTls | None
+    journal: asyncio.Task[None]
+    disk_alarm: _DiskAlarm
+
+
+@dataclass(slots=True, frozen=True)
+class Background:
+    """The tasks of a node beside the journal."""
+
+    member: asyncio.Task[None]
+    beside: Sequence[asyncio.Task[None]]
+
+
 class Node:
     """A node that serves: where it listens, and its parts for those who build on it."""
 
     def __init__(
         self,
         settings: ServeSettings,
-        hub: Hub,
-        topology: Topology,
-        definitions: Definitions,
-        membership: Membership,
-        peers: Peers,
-        remotes: Remotes,
-        amqp: AmqpContext,
+        assembly: Assembly,
         store_url: str,
         addresses: dict[str, Address],
         supervisor: Supervisor,
@@ -73,13 +93,13 @@ class Node:
         self.settings = settings
         self.supervisor = supervisor
         """What long-lived tasks of parts run under."""
-        self.hub = hub
-        self.topology = topology
-        self.definitions = definitions
-        self.membership = membership
-        self.peers = peers
-        self.remotes = remotes
-        self.amqp = amqp
+        self.hub = assembly.hub
+        self.topology = assembly.topology
+        self.definitions = assembly.definitions
+        self.membership = assembly.membership
+        self.peers = assembly.peers
+        self.remotes = assembly.remotes
+        self.amqp = assembly.amqp
         self.store_url = store_url
         """Where other nodes find the same store; empty where they cannot. May hold a password."""
         self.addresses = addresses
@@ -124,98 +144,129 @@ async def serving(
     faults = Faults() if faults is None else faults
     async with asyncio.TaskGroup() as tasks:
         supervisor = Supervisor(tasks, faults)
-        snapshot = await store.open()
-        broker = _new_broker(settings, store, snapshot, tasks, faults)
-        await broker.start()
-        journal = supervisor.keep("journal", broker.journal.run)
-        token = owner_token(settings.token_file or settings.data / TOKEN_FILE)
-        authority = Authority(
-            broker.journal, snapshot.definitions, loopback_users=settings.loopback_users, owner_token=token
-        )
-        await authority.start()
-        topology = Topology(broker, authority, snapshot.definitions, snapshot.elsewhere)
-        definitions = Definitions(broker.journal, KINDS, snapshot.definitions)
-        await topology.start()
-        queues = Queues(topology)
-        broker.watch_expiries()
-        recorder = _recorder(settings)
-        hub = _new_hub(settings, broker, authority, Topics(queues, definitions), recorder, tasks, token)
-        hub.reports["ledger"] = broker.ledger.report
-        hub.reports["supervisor"] = supervisor.report
-        membership = Membership(hub, topology, definitions, lease_s=settings.lease_s, version=snapshot.version)
-        secured = link_tls(settings)
-        peers, remotes = _meet_peers(settings, hub, topology, membership, secured)
-        amqp_context = AmqpContext(queues, _amqp_settings(settings))
-        hub.reports["flow"] = amqp_context.flow.report
-        add_node_loops(hub.loops, node_name(settings), amqp_context.flow, broker.listings.admission)
-        note_disk = _DiskAlarm(broker, membership, disk).note
-        membership.on_nodes.append(note_disk)
-        await membership.start()
-        member = supervisor.keep("membership", membership.run)
-        beside = [supervisor.keep("housekeeping", partial(keep_house, hub))]
-        if disk is not None:
-            beside.append(
-                supervisor.keep("disk", partial(disk.watch, note_disk, Reclaiming(broker, disk.is_low).reclaim))
-            )
-        if settings.pace_per_s is not None:
-            pace = Pace(settings.pace_per_s, partial(operations_of, broker))
-            hub.before_flush = pace.settle
-            beside.append(supervisor.keep("pace", pace.run))
-        servers: list[asyncio.Server | TlsListener] = []
+        assembly = await _assemble(settings, store, supervisor, tasks, faults, disk)
+        background = _start_background(settings, assembly, supervisor, disk)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(partial(_note_escaped, faults))
+        servers: list[asyncio.Server | TlsListener] = []
         try:
-            addresses: dict[str, Address] = {}
-            listeners = client_listeners(settings, hub, amqp_context)
-            if store.registry.is_shared and settings.link is not None:
-                new_link = partial(LinkSession, hub, peers, topology, amqp_context.intake, amqp_context.reply)
-                listeners.append(link_listener(settings.link, new_link, secured))
-            for listener in listeners:
-                server = await listen(listener, hub, supervisor)
-                servers.append(server)
-                addresses[listener.name] = address_of(server.sockets[0])
-            if recorder is not None:
-                recorder.start()
-            node = Node(
-                settings,
-                hub,
-                topology,
-                definitions,
-                membership,
-                peers,
-                remotes,
-                amqp_context,
-                store_url,
-                addresses,
-                supervisor,
-                disk,
-            )
+            addresses = await _listen(settings, store, assembly, supervisor, servers)
+            if assembly.recorder is not None:
+                assembly.recorder.start()
+            node = Node(settings, assembly, store_url, addresses, supervisor, disk)
             async with contextlib.AsyncExitStack() as entered:
                 for part in parts:
                     await entered.enter_async_context(part(node))
-                await membership.serve(advertised(node.addresses, settings))
+                await assembly.membership.serve(advertised(node.addresses, settings))
                 yield node
         finally:
             for server in servers:
                 server.close()
-            await _finish(hub, settings.store_time_limit_s)
-            for task in beside:
-                task.cancel()
-            broker.quiesce()
-            await broker.journal.stop()
-            # It may have failed just now, and wait to be started again.
-            journal.cancel()
-            member.cancel()
-            if store.is_rewound:
-                await write_again_from_memory(broker)
-            peers.stop()
-            with contextlib.suppress(StoreError):
-                await membership.leave()
-            hub.stop()
-            await broker.stop()
+            await _shut_down(settings, store, assembly, background)
             loop.set_exception_handler(None)
-            if recorder is not None:
-                await asyncio.to_thread(recorder.stop)
+            if assembly.recorder is not None:
+                await asyncio.to_thread(assembly.recorder.stop)
+
+
+async def _assemble(
+    settings: ServeSettings,
+    store: Store,
+    supervisor: Supervisor,
+    tasks: asyncio.TaskGroup,
+    faults: Faults,
+    disk: DiskReserve | None,
+) -> Assembly:
+    """Open the store and build what serves clients on it, from the broker outwards, up to a member of the domain."""
+    snapshot = await store.open()
+    broker = _new_broker(settings, store, snapshot, tasks, faults)
+    await broker.start()
+    journal = supervisor.keep("journal", broker.journal.run)
+    token = owner_token(settings.token_file or settings.data / TOKEN_FILE)
+    authority = Authority(
+        broker.journal, snapshot.definitions, loopback_users=settings.loopback_users, owner_token=token
+    )
+    await authority.start()
+    topology = Topology(broker, authority, snapshot.definitions, snapshot.elsewhere)
+    definitions = Definitions(broker.journal, KINDS, snapshot.definitions)
+    await topology.start()
+    queues = Queues(topology)
+    broker.watch_expiries()
+    recorder = _recorder(settings)
+    hub = _new_hub(settings, broker, authority, Topics(queues, definitions), recorder, tasks, token)
+    membership = Membership(hub, topology, definitions, lease_s=settings.lease_s, version=snapshot.version)
+    secured = link_tls(settings)
+    peers, remotes = _meet_peers(settings, hub, topology, membership, secured)
+    amqp = AmqpContext(queues, _amqp_settings(settings))
+    hub.reports["ledger"] = broker.ledger.report
+    hub.reports["supervisor"] = supervisor.report
+    hub.reports["flow"] = amqp.flow.report
+    add_node_loops(hub.loops, node_name(settings), amqp.flow, broker.listings.admission)
+    disk_alarm = _DiskAlarm(broker, membership, disk)
+    membership.on_nodes.append(disk_alarm.note)
+    await membership.start()
+    return Assembly(
+        hub, topology, definitions, membership, peers, remotes, amqp, recorder, secured, journal, disk_alarm
+    )
+
+
+def _start_background(
+    settings: ServeSettings, assembly: Assembly, supervisor: Supervisor, disk: DiskReserve | None
+) -> Background:
+    """Start the long-lived tasks beside the journal."""
+    hub = assembly.hub
+    broker = hub.broker
+    member = supervisor.keep("membership", assembly.membership.run)
+    beside = [supervisor.keep("housekeeping", partial(keep_house, hub))]
+    if disk is not None:
+        reclaim = Reclaiming(broker, disk.is_low).reclaim
+        beside.append(supervisor.keep("disk", partial(disk.watch, assembly.disk_alarm.note, reclaim)))
+    if settings.pace_per_s is not None:
+        pace = Pace(settings.pace_per_s, partial(operations_of, broker))
+        hub.before_flush = pace.settle
+        beside.append(supervisor.keep("pace", pace.run))
+    return Background(member, beside)
+
+
+async def _listen(
+    settings: ServeSettings,
+    store: Store,
+    assembly: Assembly,
+    supervisor: Supervisor,
+    servers: list[asyncio.Server | TlsListener],
+) -> dict[str, Address]:
+    """Open all ports; return their addresses. What is open is in `servers`, also if a later port cannot be opened."""
+    hub, amqp = assembly.hub, assembly.amqp
+    listeners = client_listeners(settings, hub, amqp)
+    if store.registry.is_shared and settings.link is not None:
+        new_link = partial(LinkSession, hub, assembly.peers, assembly.topology, amqp.intake, amqp.reply)
+        listeners.append(link_listener(settings.link, new_link, assembly.secured))
+    addresses: dict[str, Address] = {}
+    for listener in listeners:
+        server = await listen(listener, hub, supervisor)
+        servers.append(server)
+        addresses[listener.name] = address_of(server.sockets[0])
+    return addresses
+
+
+async def _shut_down(settings: ServeSettings, store: Store, assembly: Assembly, background: Background) -> None:
+    """Finish the requests under way, commit everything, and leave the domain: the assembly in reverse."""
+    hub = assembly.hub
+    broker = hub.broker
+    await _finish(hub, settings.store_time_limit_s)
+    for task in background.beside:
+        task.cancel()
+    broker.quiesce()
+    await broker.journal.stop()
+    # It may have failed just now, and wait to be started again.
+    assembly.journal.cancel()
+    background.member.cancel()
+    if store.is_rewound:
+        await write_again_from_memory(broker)
+    assembly.peers.stop()
+    with contextlib.suppress(StoreError):
+        await assembly.membership.leave()
+    hub.stop()
+    await broker.stop()
 
 
 def _new_broker(
