@@ -34,6 +34,7 @@ from flyball.broker.wire.amqp import (
 )
 from flyball.errors import FlyballError, NotPermitted
 from flyball.model import size_of
+from flyball.trace.recorder import Recorder
 from flyball.trace.schema import Protocol
 
 log = logging.getLogger("flyball.server")
@@ -331,14 +332,13 @@ class AmqpSession(Connection):
             self.hang_up()
 
     def pump(self, mark_ns: int) -> None:
-        """Carry out the commands that are complete, as far as there is room."""
+        """Decode, sample and carry out the commands that are complete, as far as there is room and credit."""
         if self._is_lost:
             return
         next_command = self._decoder.next_command
         channels = self._channels
         recorder = self.hub.recorder
         self._turn_ends_ns = turn_ends_ns = mark_ns + TURN_NS
-        is_over = False
         while not (self._is_held or self.hub.is_stopping or self._is_deaf()):
             if recorder is not None and not recorder.skip:
                 mark_ns = time.perf_counter_ns()
@@ -350,35 +350,26 @@ class AmqpSession(Connection):
                     self._is_lost = True
                     self._fail_all(error)
                     return
+                if command is None:
+                    self._has_read_all()
+                    return
             else:
                 self._parked = None
-            if command is None:
-                self._set_reading(True)
-                if self._has_heard_all:
-                    self._close_if_done()
-                return
             traced: TracedCommand | None = None
-            if recorder is None:
-                pass
-            elif recorder.skip:
-                recorder.skip -= 1
-            elif weight := recorder.weigh(mark_ns):
-                traced = TracedCommand(recorder, weight, command, self._received_ns, mark_ns)
+            # Counted here: a call for each message that is not in the sample costs more than all of its trace.
+            if recorder is not None:
+                if recorder.skip:
+                    recorder.skip -= 1
+                else:
+                    traced = self._sample(recorder, command, mark_ns)
+            is_over = False
             if type(command) is Publish:
                 channel = channels.get(command.channel)
                 if channel is None or channel.is_closing or self.state is not State.RUNNING:
                     self._take(command)
                     continue
-                if self.credit <= 0:
-                    if self._has_published:
-                        self._has_published = False
-                        self._parked = command
-                        self.hub.next_turn(self, is_over=time.perf_counter_ns() > turn_ends_ns)
-                        break
-                    if not self._refill():
-                        self._parked = command
-                        self.stop_reading()
-                        return
+                if self.credit <= 0 and not self._may_publish(command):
+                    return
                 self._has_published = True
                 self.credit -= len(command.body) + MESSAGE_COST_BYTES
                 try:
@@ -400,6 +391,32 @@ class AmqpSession(Connection):
         # Whoever does not read does not notice that the peer has gone, and its password need not be checked then.
         self._set_reading(self.is_logging_in and self.read_bytes - self.login_began_at < READ_IN_LOGIN_BYTES)
 
+    def _has_read_all(self) -> None:
+        """No complete command is left: read on."""
+        self._set_reading(True)
+        if self._has_heard_all:
+            self._close_if_done()
+
+    def _sample(self, recorder: Recorder, command: Command, mark_ns: int) -> TracedCommand | None:
+        """Begin the trace of a command, if it is in the sample."""
+        weight = recorder.weigh(mark_ns)
+        return TracedCommand(recorder, weight, command, self._received_ns, mark_ns) if weight else None
+
+    def _may_publish(self, command: Publish) -> bool:
+        """Ask for credit for a message. Without credit the message is parked, and nothing is read."""
+        if self._has_published:
+            # Its share of this turn is used up.
+            self._has_published = False
+            self._parked = command
+            self.hub.next_turn(self, is_over=time.perf_counter_ns() > self._turn_ends_ns)
+            self._set_reading(False)
+            return False
+        if self.context.flow.grant(self, CREDIT_BYTES):
+            return True
+        self._parked = command
+        self.stop_reading()
+        return False
+
     def _queue_id_of(self, command: Command) -> int:
         """Return the first queue that a message went to, for the trace; 0 if there is none."""
         route = self.routes.get(command.origin) if isinstance(command, Publish) else None
@@ -420,10 +437,6 @@ class AmqpSession(Connection):
         """The same if this turn has taken long enough: a message was routed by many bindings, perhaps."""
         if time.perf_counter_ns() > self._turn_ends_ns:
             self.end_turn()
-
-    def _refill(self) -> bool:
-        """Ask for leave to publish more. False if the connection has to wait until the flow lets it go on."""
-        return self.context.flow.grant(self, CREDIT_BYTES)
 
     def _take(self, command: Command) -> None:
         """Carry out a command that is not a message on an open channel."""
