@@ -226,7 +226,7 @@ class ServeSettings(BaseModel):
         None, "Certificates whose clients are trusted: with it every TLS client must show one.", key="tls.ca"
     )
     telesto: Telesto = option(
-        "on",
+        "off",
         "Where clients of the Telesto protocol connect; on is 127.0.0.1:9001. It has no passwords.",
         key="telesto.address",
     )

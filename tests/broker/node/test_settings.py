@@ -25,11 +25,10 @@ def test_the_defaults_are_valid_and_have_their_documented_values() -> None:
     assert settings.config is None
     assert settings.data == Path("./data")
     assert settings.store == StoreChoice("embedded")
-    assert settings.telesto == Address("127.0.0.1", 9001)
+    assert settings.telesto is None
     assert settings.thorbang is None
     assert load_settings({"thorbang": "on"}, {}).thorbang == Address("127.0.0.1", 8123)
     assert load_settings({"telesto": "on"}, {}).telesto == Address("127.0.0.1", 9001)
-    assert load_settings({"telesto": "off"}, {}).telesto is None
     assert settings.telesto_time_order == "newest"
     assert settings.telesto_frame_max_bytes == 16 * 2**20
     assert settings.resident_bytes == 256 * 2**20
@@ -58,7 +57,7 @@ def test_the_file_named_by_a_flag_wins_over_the_one_named_by_the_environment(tmp
 
 
 def test_an_empty_environment_variable_counts_as_absent() -> None:
-    assert load_settings({}, {"FLYBALL_TELESTO": ""}).telesto == Address("127.0.0.1", 9001)
+    assert load_settings({}, {"FLYBALL_AMQP": ""}).amqp == Address("127.0.0.1", 5672)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from flyball.errors import LabError
 USER = "guest"
 PASSWORD = "guest"
 STOP_S = 20.0
-LISTENERS = ("amqp", "telesto", "http")
+LISTENERS = ("amqp", "http")
 LOG = "node.log"
 
 

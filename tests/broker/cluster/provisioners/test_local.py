@@ -16,7 +16,8 @@ import uvloop
 
 from flyball.broker.cluster.provisioners import LocalProcesses, Surroundings
 from flyball.broker.node.logs import MAX_FILE_BYTES
-from flyball.client.telesto.sync import Client
+from flyball.client.api import Api
+from flyball.client.http import Place
 from flyball.errors import ClusterError
 from tests.broker.cluster.provisioners.clock import leap, run_with_leaps
 
@@ -80,7 +81,7 @@ def test_a_node_gets_its_name_folder_ports_and_the_store_but_no_settings_of_othe
     ephemeral = "127.0.0.1:0"
     assert said == (
         f"{STORE} False --name n2 --data {folder} --log-file {folder}/node.log --amqp {ephemeral} "
-        f"--telesto {ephemeral} --http {ephemeral} --trace off"
+        f"--http {ephemeral} --trace off"
     )
     assert STORE not in Path(f"/proc/{pid_of(running[0])}/cmdline").read_text()
 
@@ -219,11 +220,11 @@ def test_a_handle_of_something_else_is_refused(tmp_path: Path, handle: str) -> N
         uvloop.run(pretender(tmp_path).alive(handle))
 
 
-def telesto_of(tmp_path: Path, name: str) -> str:
-    """Where a node has said that it listens."""
+def api_of(tmp_path: Path, name: str) -> Api:
+    """Return what asks a node where it has said that it listens."""
     log = (tmp_path / "nodes" / name / "node.log").read_text()
-    (address,) = [line.removeprefix("telesto on ") for line in log.splitlines() if line.startswith("telesto on ")]
-    return address
+    (address,) = [line.removeprefix("http on ") for line in log.splitlines() if line.startswith("http on ")]
+    return Api(Place(f"http://{address}"))
 
 
 def test_real_nodes_of_one_store_are_one_domain(
@@ -251,7 +252,8 @@ def test_a_real_node_starts_serves_and_stops(tmp_path: Path, running: list[str])
         return await LocalProcesses(Surroundings("memory", tmp_path)).start("n2")
 
     running.append(uvloop.run(start()))
-    with Client.connect(telesto_of(tmp_path, "n2")) as client:
-        assert client.get_queues() == []
+    with api_of(tmp_path, "n2") as api:
+        assert api.get("queues") == []
+        assert api.get("whoami")["listeners"].keys() == {"amqp", "http"}
     uvloop.run(LocalProcesses(Surroundings("memory", tmp_path)).stop(running[0]))
     assert "stopping" in (tmp_path / "nodes" / "n2" / "node.log").read_text()

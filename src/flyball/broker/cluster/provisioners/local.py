@@ -77,7 +77,7 @@ class LocalProcesses:
 
     def _spawn(self, name: str, folder: Path, log_path: Path) -> int:
         flags = ["--name", name, "--data", str(folder), "--log-file", str(log_path)]
-        for listener in ("amqp", "telesto", "http"):
+        for listener in ("amqp", "http"):
             flags += [f"--{listener}", EPHEMERAL]
         command = [*self._program, *flags, *self._surroundings.flags, *self._arguments]
         # Only its own settings: what the environment tells this node is not meant for others. The store is not on
