@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bench.nodes import node
-from flyball.client.telesto import Client, Draft, Order
+from flyball.client import Client, Draft, Order
 
 MIB = 2**20
 TAKEN_AT_ONCE = 100
@@ -37,7 +37,7 @@ def drafts(count: int, body_bytes: int, progress: Progress) -> Iterator[Draft]:
 async def fill(server: str, messages: int, body_bytes: int) -> float:
     """Fill the queue and return how many messages per second that took."""
     began = time.perf_counter()
-    async with Client.connect(server, name="backlog") as client:
+    async with Client.connect(server) as client:
         queue = await client.create_queue("backlog")
         with Progress(console=Console(stderr=True)) as progress:
             await client.put_many(queue, drafts(messages, body_bytes, progress))
@@ -46,7 +46,7 @@ async def fill(server: str, messages: int, body_bytes: int) -> float:
 
 async def take(server: str, order: Order, count: int) -> tuple[float, float]:
     """Return how long the first took, which may have to build an index, and how many came per second after it."""
-    async with Client.connect(server, name="backlog", time_limit_s=120) as client:
+    async with Client.connect(server, time_limit_s=120) as client:
         began = time.perf_counter()
         assert await client.take("backlog", order=order) is not None
         first_s = time.perf_counter() - began
@@ -75,14 +75,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="flyball-bench-") as folder:
         data = Path(folder) / "data"
         with node("embedded", data, ["--trace", "off"]) as (process, addresses):
-            server = "{}:{}".format(*addresses["telesto"])
+            server = "{}:{}".format(*addresses["amqp"])
             report("empty", process)
             per_s = asyncio.run(fill(server, options.messages, options.body_bytes))
             report(f"filled at {per_s:,.0f} messages/s", process)
             take_in_every_order(process, server, options.take)
         began = time.perf_counter()
         with node("embedded", data, ["--trace", "off"]) as (process, addresses):
-            server = "{}:{}".format(*addresses["telesto"])
+            server = "{}:{}".format(*addresses["amqp"])
             report(f"ready again after {time.perf_counter() - began:.2f} s", process)
             take_in_every_order(process, server, options.take)
 

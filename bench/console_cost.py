@@ -241,7 +241,7 @@ def load_of(name: str, process: psutil.Process, addresses: dict[str, tuple[str, 
         return lambda seconds: generate(generator, broker, AMQP_LOAD, 0.0, seconds)
     of: dict[str, type[Telesto] | type[ThorBang]] = {"telesto": Telesto, "thorbang": ThorBang}
     dialect: Dialect = of[name](5, keeps_messages=True)
-    queue_id = asyncio.run(preload(addresses["telesto"], 1))
+    queue_id = asyncio.run(preload(addresses, 1))
     return lambda seconds: generate_elsewhere(Plan(dialect, addresses[name], CLIENTS, queue_id, 0.0, seconds))
 
 

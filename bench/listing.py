@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.nodes import node
-from flyball.client.telesto import Client, Draft
+from flyball.client import Client, Draft
 
 TAKEN_AT_ONCE = 50
 TAKES_PER_S = 50
@@ -28,7 +28,7 @@ RESIDENT = "1MB"
 
 
 async def fill(server: str, messages: int) -> None:
-    async with Client.connect(server, name="listing") as client:
+    async with Client.connect(server) as client:
         queue = await client.create_queue("long")
         await client.put_many(queue, (Draft(b"*" * 256) for _ in range(messages)))
 
@@ -39,7 +39,7 @@ async def take_for(server: str, seconds: float) -> tuple[float, float, float]:
     A take lasts from when it was due: one that is late because of the one before has waited.
     """
     took_ms = []
-    async with Client.connect(server, name="taker", time_limit_s=60) as client:
+    async with Client.connect(server, time_limit_s=60) as client:
         began = time.perf_counter()
         for number in range(round(seconds * TAKES_PER_S)):
             due = began + number / TAKES_PER_S
@@ -54,7 +54,7 @@ async def take_for(server: str, seconds: float) -> tuple[float, float, float]:
 async def list_until(server: str, number: int, is_over: asyncio.Event) -> int:
     """List the queue again and again; return how many listings were answered."""
     listed = 0
-    async with Client.connect(server, name=f"lister-{number}", time_limit_s=60) as client:
+    async with Client.connect(server, time_limit_s=60) as client:
         while not is_over.is_set():
             await client.list_ids("long", most=LISTED_AT_ONCE)
             listed += 1
@@ -76,7 +76,7 @@ def run(python: str, messages: int, listers: int, seconds: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         flags = ["--resident-bytes", RESIDENT, "--trace", "off"]
         with node("embedded", Path(folder), flags, python) as (_, addresses):
-            server = "{}:{}".format(*addresses["telesto"])
+            server = "{}:{}".format(*addresses["amqp"])
             asyncio.run(fill(server, messages))
             for count in (0, listers):
                 (per_s, p50_ms, p99_ms), listed_per_s = asyncio.run(measure(server, count, seconds))

@@ -19,7 +19,7 @@ def node(
     """Run `flyball serve` and tell its process and addresses. Another interpreter runs what is installed there."""
     command = [python, "-m", "flyball", "serve", "--store", store, "--data", str(data)]
     command += ["--amqp", "127.0.0.1:0", "--telesto", "127.0.0.1:0", "--thorbang", "127.0.0.1:0"]
-    command += ["--http", "off", *extra]
+    command += ["--http", "127.0.0.1:0", *extra]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment_of(python))
     assert process.stdout is not None
     addresses: dict[str, tuple[str, int]] = {}

@@ -19,6 +19,7 @@ import os
 import statistics
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -30,7 +31,12 @@ from bench.load import Dialect, Plan, Telesto, ThorBang, generate_elsewhere
 from bench.nodes import cpu_seconds, node
 from flyball.broker.store.postgres.embedded import EmbeddedPostgres
 from flyball.broker.store.postgres.launcher import find_binaries
-from flyball.client.telesto import Client, Draft
+from flyball.client import Client, Draft
+from flyball.client.http import Line as HttpLine
+from flyball.client.http import path_of
+
+NOBODY = 2**31 - 1
+"""No client has this number."""
 
 PEER_CONNECTIONS = 15
 """The original systems worked with pools of 10 to 25."""
@@ -64,12 +70,17 @@ class Line:
         return self.node_cpu / self.requests_per_s * 1e6
 
 
-async def preload(address: tuple[str, int], count: int) -> int:
+async def preload(addresses: Mapping[str, tuple[str, int]], count: int) -> int:
     """Put messages that nobody reads into a new queue, and return its id: the load shares it with them."""
-    async with Client.connect(f"{address[0]}:{address[1]}", name="preload") as client:
-        queue = await client.create_queue("preloaded")
-        await client.put_many(queue, (Draft(b"some message", receiver=client.id) for _ in range(count)))
-        return queue.id
+    async with Client.connect("{}:{}".format(*addresses["amqp"])) as client:
+        await client.create_queue("preloaded")
+        await client.put_many("preloaded", (Draft(b"some message", receiver=NOBODY) for _ in range(count)))
+        line = HttpLine(await client.http_place())
+        try:
+            queue_id: int = (await line.get(path_of("queues", "/", "preloaded", columns="id")))["id"]
+        finally:
+            line.close()
+    return queue_id
 
 
 def measure(setup: Setup, options: argparse.Namespace) -> Line:
@@ -83,7 +94,7 @@ def measure(setup: Setup, options: argparse.Namespace) -> Line:
         tempfile.TemporaryDirectory(prefix="flyball-bench-") as folder,
         node(setup.store, Path(folder) / "data", ["--trace", setup.trace]) as (process, addresses),
     ):
-        queue_id = asyncio.run(preload(addresses["telesto"], setup.preloaded)) if keeps else None
+        queue_id = asyncio.run(preload(addresses, setup.preloaded)) if keeps else None
         plan = Plan(dialect, addresses[setup.protocol], setup.clients, queue_id, options.warm_up, options.seconds)
         before = cpu_seconds(process)
         outcome = generate_elsewhere(plan)

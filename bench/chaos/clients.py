@@ -18,8 +18,8 @@ from aio_pika.exceptions import AMQPError, DeliveryError
 from aiormq.exceptions import AMQPError as LowerAMQPError
 from yarl import URL
 
-from flyball.client.telesto import Client, ConnectionFactory, Delivery, LeaseLost
-from flyball.client.telesto.errors import NotSent
+from flyball.client import Client, ConnectionFactory, Delivery, LeaseLost
+from flyball.client.errors import NotSent
 from flyball.errors import FlyballError
 from flyball.lab.history import Kind, Recorder
 
@@ -253,27 +253,25 @@ class LazyAmqpConsumer(AmqpConsumer):
 
 
 class PythonProducer(Producer):
-    protocol = "telesto"
+    protocol = "amqp"
 
     async def work(self, address: str) -> None:
-        async with Client.connect(address, name=self.name, time_limit_s=ANSWER_LIMIT_S) as client:
+        async with Client.connect(address, time_limit_s=ANSWER_LIMIT_S) as client:
             loop = asyncio.get_running_loop()
-            # Looked up once: puts that look it up each for itself need not be sent in their order.
-            queue = await client.get_queue_by_name(self.queue)
 
             def publish(body: bytes) -> asyncio.Task[None]:
-                return loop.create_task(_published(client.put(queue, body)))
+                return loop.create_task(_published(client.put(self.queue, body)))
 
             while not self.is_over.is_set():
                 await self.publish_some(publish)
 
 
 class PythonConsumer(Consumer):
-    protocol = "telesto"
+    protocol = "amqp"
 
     async def work(self, address: str) -> None:
         async with (
-            Client.connect(address, name=self.name, time_limit_s=ANSWER_LIMIT_S) as client,
+            Client.connect(address, time_limit_s=ANSWER_LIMIT_S) as client,
             client.consume(self.queue, prefetch=PREFETCH) as consumer,
         ):
             while not self.is_over.is_set():
@@ -288,7 +286,7 @@ class PythonConsumer(Consumer):
 class FactoryProducer(Producer):
     """Is sent to a node by the manager, and moves when asked."""
 
-    protocol = "telesto"
+    protocol = "amqp"
 
     async def work(self, address: str) -> None:
         async with await self.factory().connect("producer", self.queue) as producer:
@@ -302,19 +300,17 @@ class FactoryProducer(Producer):
 
     def factory(self) -> ConnectionFactory:
         # What is sent twice is there twice, which no checker could tell from what was doubled.
-        return ConnectionFactory(
-            *self.ground.addresses(self.protocol), name=self.name, resend=False, time_limit_s=ANSWER_LIMIT_S
-        )
+        return ConnectionFactory(*self.ground.addresses(self.protocol), resend=False, time_limit_s=ANSWER_LIMIT_S)
 
 
 class FactoryConsumer(Consumer):
     """Is sent to a node by the manager, moves when asked, and looks for another node by itself."""
 
-    protocol = "telesto"
+    protocol = "amqp"
 
     async def work(self, address: str) -> None:
         addresses = self.ground.addresses(self.protocol)
-        factory = ConnectionFactory(*addresses, name=self.name, time_limit_s=ANSWER_LIMIT_S)
+        factory = ConnectionFactory(*addresses, time_limit_s=ANSWER_LIMIT_S)
         async with await factory.connect("consumer", self.queue, prefetch=PREFETCH) as consumer:
             while not self.is_over.is_set():
                 delivery = await consumer.receive(1.0)

@@ -29,7 +29,7 @@ from flyball.cli.governor.live import shown_url, without_password
 from flyball.cli.governor.series import read_series
 from flyball.cli.main import app
 from flyball.client.adaptive.sensors import LEAST_S
-from flyball.client.telesto.sync import Client
+from flyball.client.sync import Client
 from flyball.control.documents import read_design
 from flyball.control.laws import Multiplicative, SelfTuning, law_to_json
 from flyball.control.plant import read_model
@@ -105,7 +105,7 @@ def model(table: Path) -> Path:
 def url(start_memory_node: Callable[..., RunningNode]) -> str:
     """The address of a node whose queue holds enough for a short run."""
     node = start_memory_node()
-    with Client.connect(str(node.address("telesto")), name="producer") as client:
+    with Client.connect(str(node.address("amqp"))) as client:
         client.create_queue(QUEUE)
         client.put_many(QUEUE, ["x"] * MESSAGES)
     return f"amqp://guest:guest@{node.address('amqp')}/"
@@ -558,7 +558,7 @@ def test_an_empty_queue_is_told_since_it_teaches_nothing(
     start_memory_node: Callable[..., RunningNode], tmp_path: Path
 ) -> None:
     node = start_memory_node()
-    with Client.connect(str(node.address("telesto")), name="producer") as client:
+    with Client.connect(str(node.address("amqp"))) as client:
         client.create_queue(QUEUE)
     flags = ["--handler-ms", 1, "--sample-time", 0.02, "--count", 35, "--signal", "prbs", "--out", tmp_path]
     result = live("identify", f"amqp://guest:guest@{node.address('amqp')}/", *flags, "--quiet")

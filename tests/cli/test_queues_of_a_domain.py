@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from flyball.broker.management import everywhere
 from flyball.cli.main import app
-from flyball.client.telesto.sync import Client
+from flyball.client.sync import Client
 
 Flyball = Callable[..., Result]
 
@@ -21,8 +21,8 @@ Flyball = Callable[..., Result]
 @pytest.fixture
 def pair(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[Pair]:
     """Two nodes; the queue `orders` is the first's."""
-    with two_nodes(tmp_path, new_database, **with_api(thorbang="off", amqp="off")) as nodes:
-        with Client.connect(str(nodes[0].address("telesto")), name="alice") as client:
+    with two_nodes(tmp_path, new_database, **with_api(thorbang="off")) as nodes:
+        with Client.connect(str(nodes[0].address("amqp"))) as client:
             client.create_queue("orders")
             client.put_many("orders", ["one", "two", "three"])
         yield nodes
@@ -32,7 +32,7 @@ def pair(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[Pair]:
 def flyball(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Flyball:
     """Run a command at the second node, which waits for the first however slow it is."""
     monkeypatch.setattr(everywhere, "LIMIT_S", 60.0)
-    env = {"FLYBALL_SERVER": str(pair[1].address("telesto")), "FLYBALL_URL": pair[1].url}
+    env = {"FLYBALL_URL": pair[1].url}
     env |= {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
 
     def run(*arguments: str) -> Result:

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
-from flyball.client.telesto.sync import Client
+from flyball.client.sync import Client
 from flyball.errors import PipelineError
 from flyball.pipeline import schemas
 from flyball.pipeline.ingest import Ingested, ingest, open_store
@@ -461,7 +461,7 @@ def test_what_a_real_node_records_is_taken_without_loss(
     spark: SparkSession, tmp_path: Path, start_memory_node: Callable[..., RunningNode]
 ) -> None:
     node = start_memory_node(trace="on")
-    with Client.connect(str(node.address("telesto")), name="someone") as client:
+    with Client.connect(str(node.address("amqp"))) as client:
         client.create_queue("q")
         for _ in range(5):
             client.put("q", b"hello")

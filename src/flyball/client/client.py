@@ -36,7 +36,7 @@ from flyball.client.messages import (
 from flyball.client.requests import Requests
 from flyball.client.topics import ALL, Topic, subscribe
 from flyball.client.values import MAX_LONG, check_int, check_name, check_seconds
-from flyball.errors import ProtocolError, QueueNotFound
+from flyball.errors import InvalidName, ProtocolError, QueueNotFound
 from flyball.model import Order
 
 DEFAULT_ADDRESS = "127.0.0.1:5672"
@@ -535,6 +535,9 @@ class Client:
         Without, it gets what is published while it is open and connected. Opening it raises TopicNotFound.
         """
         subscription = "" if durable is None else check_name(durable)
+        check_name(f"{topic}/{subscription}")
+        if subscription.startswith("~"):
+            raise InvalidName("the name of a durable subscription must not begin with ~")
         find_queue = partial(subscribe, topic=check_name(topic), subscription=subscription, pattern=pattern)
         return Consumer(self._link, find_queue, {}, prefetch)
 

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable
 
 from flyball.broker.settings import ServeSettings
-from flyball.client.telesto import Client
+from flyball.client import Client
 from flyball.errors import FlyballError
 from tests.broker.cluster.simulation.stage import Stage, on_stage
 from tests.broker.cluster.simulation.world import SimulatedNode
@@ -23,11 +23,11 @@ MESSAGES = 50
 
 def address_of(node: SimulatedNode) -> str:
     assert node.node is not None
-    return str(node.node.addresses["telesto"])
+    return str(node.node.addresses["amqp"])
 
 
 async def fill(node: SimulatedNode, *queues: str) -> None:
-    async with Client.connect(address_of(node), name="producer") as client:
+    async with Client.connect(address_of(node)) as client:
         for queue in queues:
             for number in range(MESSAGES):
                 await client.put(queue, f"producer {number}")
@@ -36,7 +36,7 @@ async def fill(node: SimulatedNode, *queues: str) -> None:
 async def drain(node: SimulatedNode, queue: str) -> None:
     """Take everything that is in a queue, through a node that may have to wait for another one to serve it."""
     found: set[str] = set()
-    async with Client.connect(address_of(node), name=f"consumer of {queue}") as client:
+    async with Client.connect(address_of(node)) as client:
         while len(found) < MESSAGES:
             with contextlib.suppress(FlyballError):
                 message = await client.take(queue, wait_s=0.5)
@@ -50,7 +50,7 @@ async def repaired_s(stage: Stage, lost: SimulatedNode, lose: Callable[[], None]
     await stage.do(stage.leading, "domain.cluster.create", name="shared", members=[lost.name, other.name])
 
     async def declare() -> None:
-        async with Client.connect(address_of(lost), name="somebody") as client:
+        async with Client.connect(address_of(lost)) as client:
             await client.create_queue("plain")
 
     user = stage.world.user

@@ -86,8 +86,8 @@ class Site:
         return str(self.nodes[name].address(protocol))
 
     @property
-    def telesto(self) -> list[str]:
-        return [self.address(name, "telesto") for name in self.nodes]
+    def addresses(self) -> list[str]:
+        return [self.address(name, "amqp") for name in self.nodes]
 
     def amqp(self, name: str, **parameters: Any) -> pika.BlockingConnection:
         """Connect to a node; the connection is closed with the site at the latest."""

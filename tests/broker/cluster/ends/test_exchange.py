@@ -14,7 +14,7 @@ import pytest
 
 from flyball.broker.cluster.facts import DomainFacts
 from flyball.broker.settings import Address
-from flyball.client.telesto import ConnectionFactory
+from flyball.client import ConnectionFactory
 from tests.broker.cluster.ends.site import LIMIT_S, Site, cluster_of, drain, members_of, numbered, publish
 
 
@@ -77,7 +77,7 @@ def test_a_balanced_load_makes_no_transfers(site: Site) -> None:
     create(site, "balanced", "a", "b", "c")
 
     async def use() -> dict[str, int]:
-        factory = ConnectionFactory(*site.telesto, name="balanced")
+        factory = ConnectionFactory(*site.addresses)
         producers = [await factory.connect("producer", "balanced") for _ in range(3)]
         consumers = [await factory.connect("consumer", "balanced") for _ in range(3)]
         nodes = Counter(client.node for client in (*producers, *consumers))

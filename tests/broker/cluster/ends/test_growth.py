@@ -14,9 +14,11 @@ import pika.exceptions
 import pytest
 
 from flyball.broker.cluster.facts import DomainFacts
-from flyball.client.telesto import Client, ConnectionFactory, sync
-from flyball.client.telesto.consumer import Delivery
-from flyball.client.telesto.errors import LeaseLost
+from flyball.client import Client, ConnectionFactory
+from flyball.client.api import Api
+from flyball.client.consumer import Delivery
+from flyball.client.errors import LeaseLost
+from flyball.client.http import Place
 from flyball.errors import FlyballError
 from flyball.lab.history import Checker, Kind, Recorder
 from tests.broker.cluster.ends.site import LIMIT_S, Site, cluster_of, drain, members_of, publish, up
@@ -51,7 +53,7 @@ def test_the_eleventh_client_of_a_member_that_bears_ten_brings_a_second_member(n
 
     async def join_and_leave() -> None:
         async with AsyncExitStack() as clients:
-            factory = ConnectionFactory(site.address("a", "telesto"), name="growth")
+            factory = ConnectionFactory(site.address("a", "amqp"))
             placed = []
             for number in range(11):
                 client = await factory.connect("producer" if number % 2 else "consumer", "orders")
@@ -85,7 +87,7 @@ def test_a_node_is_started_for_clients_that_find_no_room_and_stopped_when_they_a
     history = History()
 
     async def work() -> None:
-        factory = ConnectionFactory(site.address("a", "telesto"), name="growth")
+        factory = ConnectionFactory(site.address("a", "amqp"))
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             producers = [tasks.create_task(_produce(factory, history, f"p{number}", stop)) for number in range(3)]
@@ -203,25 +205,25 @@ def test_plain_python_clients_count_and_keep_no_member_from_going(new_site: NewS
     site = new_site("a", "b", "c")
     site.run("domain", "cluster", "create", "orders", "--member", "a", "--option", "period_s=0.2")
     history = History()
-    address = site.address(entry, "telesto")
+    address = site.address(entry, "amqp")
 
     async def produce(stop: asyncio.Event) -> None:
-        async with Client.connect(address, name="plain producer") as client:
+        async with Client.connect(address) as client:
             while not stop.is_set():
                 body = history.publish("plain")
                 await client.put("orders", body)
                 history.note(Kind.CONFIRMED, body)
 
     async def consume(name: str, found: list[bytes]) -> None:
-        async with Client.connect(address, name=name) as client, client.consume("orders", prefetch=3) as consumer:
+        async with Client.connect(address) as client, client.consume("orders", prefetch=3) as consumer:
             async for delivery in consumer:
                 if await _acknowledge(delivery, history, name):
                     found.append(delivery.message.body)
 
     async def wait() -> None:
         # Nothing is ever addressed to it.
-        async with Client.connect(address, name="patient") as client:
-            assert await client.take("orders", only_addressed=True, wait_s=3600) is None
+        async with Client.connect(address) as client:
+            assert await client.take("orders", context=77, wait_s=3600) is None
 
     async def work() -> None:
         stop, found = asyncio.Event(), list[bytes]()
@@ -250,8 +252,8 @@ def test_plain_python_clients_count_and_keep_no_member_from_going(new_site: NewS
 def test_a_thorbang_client_counts_and_goes_on_with_the_number_of_a_member_that_is_gone(new_site: NewSite) -> None:
     site = new_site("a", "b", thorbang="127.0.0.1:0")
     site.run("domain", "cluster", "create", "orders", "--member", "a", "--option", "period_s=0.2")
-    with sync.Client.connect(site.address("a", "telesto")) as client:
-        number = client.get_queue_by_name("orders").id
+    with Api(Place(site.url("a"))) as api:
+        number = api.get("queues", "/", "orders", columns="id")["id"]
     with site.nodes["a"].connect("thorbang") as connection:
         peer = ThorBangPeer(connection)
         sender, _ = peer.set_up()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from flyball.broker.cluster.facts import DomainFacts
-from flyball.client.telesto import Client
+from flyball.client import Client
 from tests.broker.cluster.ends.site import LIMIT_S, Site, drain, state_of
 
 
@@ -14,11 +14,11 @@ def test_a_message_reaches_subscribers_of_the_topic_and_its_ancestors_on_all_nod
     site.run("domain", "topic", "create", "sport", "--parent", "news", at="b")
 
     async def use() -> list[bytes]:
-        a, b, c = [Client.connect(site.address(name, "telesto"), name=f"news-{name}") for name in "abc"]
+        a, b, c = [Client.connect(site.address(name, "amqp")) for name in "abc"]
         async with a, b, c, a.subscribe("news", durable="archive") as archive, b.subscribe("sport") as fan:
             await asyncio.to_thread(site.wait_until, lambda facts: _subscriptions(facts) == 2, at="c")
-            assert await c.topic("sport").publish(b"goal") == 2
-            assert await a.topic("news").publish(b"rain") == 1
+            assert await c.topic("sport").publish(b"goal")
+            assert await a.topic("news").publish(b"rain")
             bodies = []
             for consumer in (archive, fan, archive):
                 delivery = await consumer.next(wait_s=LIMIT_S)
@@ -34,16 +34,16 @@ def test_a_durable_subscription_collects_while_its_subscriber_is_away(site: Site
     site.run("domain", "topic", "create", "durable", at="c")
 
     async def subscribe() -> None:
-        client = Client.connect(site.address("b", "telesto"), name="away")
+        client = Client.connect(site.address("b", "amqp"))
         async with client, client.subscribe("durable", durable="away"):
             pass
 
-    async def publish() -> int:
-        async with Client.connect(site.address("a", "telesto"), name="elsewhere") as client:
+    async def publish() -> bool:
+        async with Client.connect(site.address("a", "amqp")) as client:
             return await client.topic("durable").publish(b"kept")
 
     async def read() -> bytes:
-        client = Client.connect(site.address("c", "telesto"), name="away")
+        client = Client.connect(site.address("c", "amqp"))
         async with client, client.subscribe("durable", durable="away") as consumer:
             delivery = await consumer.next(wait_s=LIMIT_S)
             assert delivery is not None
@@ -51,7 +51,7 @@ def test_a_durable_subscription_collects_while_its_subscriber_is_away(site: Site
             return delivery.message.body
 
     asyncio.run(subscribe())
-    assert asyncio.run(publish()) == 1
+    assert asyncio.run(publish())
     assert asyncio.run(read()) == b"kept"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from flyball.client.telesto.sync import ConnectionFactory
+from flyball.client.sync import ConnectionFactory
 from tests.broker.cluster.ends.site import LIMIT_S
 
 PAGE = (Path(__file__).parents[4] / "docs" / "domain.md").read_text(encoding="utf-8")
@@ -103,7 +103,7 @@ def test_the_walk_through_works_as_it_is_written(terminals: Terminals) -> None:
         [name] = re.findall(r"--name (\w+)", command)
         serving[name], said = terminals.open(command, *HERE)
         listeners = dict(line.split(" on ") for line in said if " on " in line)
-        addresses[name] = listeners["telesto"]
+        addresses[name] = listeners["amqp"]
         terminals.environment.setdefault("FLYBALL_URL", f"http://{listeners['http']}")
     create, show = commands(CREATE)
     terminals.run(create)
@@ -111,7 +111,7 @@ def test_the_walk_through_works_as_it_is_written(terminals: Terminals) -> None:
     assert tree.startswith("domain of 3 nodes, led by n")
     assert "└── n2: 0 producers (x 0.00), 0 consumers (y 0.00), load 0.00 of capacity 100, 0 ready" in tree
 
-    factory = ConnectionFactory(addresses["n1"], addresses["n2"], name="shop")
+    factory = ConnectionFactory(addresses["n1"], addresses["n2"])
     with factory.connect(role="producer", queue="orders") as producer:
         for number in range(20):
             producer.send(b"%d" % number)
