@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,6 +16,7 @@ from random import Random
 from typing import Any, cast
 
 from flyball.broker.core.placement import Place, PlaceRequest, Role
+from flyball.broker.protocols.amqp.placed import PLACEMENT
 from flyball.broker.wire import amqp as wire
 from flyball.errors import FlyballError
 from flyball.lab.history import Kind, Recorder
@@ -30,6 +32,9 @@ LATE_S = 0.6
 
 # A consumer that hears nothing for this long asks whether its node is still there.
 SILENCE_S = 2.0
+
+# The tag of consumers that say which session a connection serves.
+PLACED = "placed"
 
 CAPABILITIES: dict[str, Any] = {
     "capabilities": {"publisher_confirms": True, "basic.nack": True, "consumer_cancel_notify": True}
@@ -111,6 +116,17 @@ class Worker(ABC):
             if not self.is_over.is_set():
                 await asyncio.sleep(self.chance.uniform(0, PAUSE_S))
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether to go on elsewhere, or not at all."""
+        return self.is_over.is_set()
+
+    async def arrived(self, connection: AmqpConnection) -> None:  # noqa: B027
+        """Say who is there, where that matters."""
+
+    async def leaves(self, connection: AmqpConnection) -> None:  # noqa: B027
+        """Say that nobody comes back, where that matters."""
+
     def choose(self, addresses: Sequence[str]) -> str:
         """Return which of the nodes to go to."""
         return self.chance.choice(addresses)
@@ -132,6 +148,8 @@ class AmqpConnection(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.on_delivery: Callable[[wire.BasicDeliver], None] = lambda delivery: None
+        self.on_placement: Callable[[wire.BasicDeliver], None] = lambda delivery: None
+        """Told what comes to the consumer PLACED."""
         self.confirms: dict[int, asyncio.Future[bool]] = {}
         self._published = 0
         self._decoder = wire.Decoder(FRAME_MAX, 1 << 20, from_server=True)
@@ -209,7 +227,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def _take(self, command: Any) -> None:
         if isinstance(command, wire.BasicDeliver):
-            self.on_delivery(command)
+            (self.on_placement if command.consumer_tag == PLACED else self.on_delivery)(command)
         elif isinstance(command, wire.BasicAck | wire.BasicNack):
             self._confirm(command.delivery_tag, command.multiple, isinstance(command, wire.BasicAck))
         elif isinstance(command, wire.ConnectionClose | wire.ChannelClose):
@@ -307,11 +325,13 @@ class AmqpProducer(Producer):
         connection = AmqpConnection()
         try:
             await connection.open(address)
+            await self.arrived(connection)
             await connection.ask(wire.ConfirmSelect(1, False), wire.ConfirmSelectOk)
-            while not self.is_over.is_set():
+            while not self.is_leaving:
                 await self.publish_some(lambda body: connection.publish(self.queue, body, self.properties()))
                 if self.chance.random() < 0.03:
-                    return
+                    break
+            await self.leaves(connection)
         finally:
             connection.close()
 
@@ -337,26 +357,28 @@ class AmqpConsumer(Consumer):
         connection.on_delivery = take
         try:
             await connection.open(address)
+            await self.arrived(connection)
             await connection.ask(wire.BasicQos(1, 0, PREFETCH, False), wire.BasicQosOk)
             if self.has_transactions:
                 await connection.ask(wire.TxSelect(1), wire.TxSelectOk)
             consume = wire.BasicConsume(1, self.queue, "", False, False, False, False, {})
             await connection.ask(consume, wire.BasicConsumeOk)
-            while not self.is_over.is_set():
+            while not self.is_leaving:
                 await self.await_some(connection, held, arrived)
                 if self.chance.random() < 0.05:
                     await self.rest(1.0)
                 if self.chance.random() < 0.02:
-                    return
+                    break
                 if held:
                     await self.deal_with(connection, held)
+            await self.leaves(connection)
         finally:
             connection.close()
 
     async def await_some(
         self, connection: AmqpConnection, held: dict[int, tuple[str, int]], arrived: asyncio.Event
     ) -> None:
-        while not held and not self.is_over.is_set():
+        while not held and not self.is_leaving:
             arrived.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.5):
@@ -387,7 +409,7 @@ class AttentiveConsumer(AmqpConsumer):
     async def await_some(
         self, connection: AmqpConnection, held: dict[int, tuple[str, int]], arrived: asyncio.Event
     ) -> None:
-        while not held and not self.is_over.is_set():
+        while not held and not self.is_leaving:
             arrived.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SILENCE_S):
@@ -431,17 +453,45 @@ class PlainConsumer(Staying, AttentiveConsumer):
 
 
 class Placed(Worker):
-    """Asks where to go before each session, and then for another node than the one that it has lost."""
+    """Asks where to go, says there which session it is, and moves when it is asked to.
+
+    Whoever loses its node asks for another place for its session.
+    """
 
     role: Role
+    _session_id = ""
     _node = ""
+    _address = ""
+    """Where to go next, if it knows."""
+
+    @property
+    def is_leaving(self) -> bool:
+        return super().is_leaving or bool(self._address)
 
     async def work(self, address: str) -> None:
-        request = PlaceRequest("/", self.queue, self.role, self.name, avoid=self._node, arrives=False)
-        place = await self.ground.place(address, request)
-        self._node = place.node
-        await super().work(place.addresses[self.protocol])  # type: ignore[safe-super]
-        self._node = ""
+        if not self._address:
+            request = PlaceRequest("/", self.queue, self.role, self.name, self._session_id, self._node)
+            place = await self.ground.place(address, request)
+            self._session_id, self._node = place.session_id, place.node
+            self._address = place.addresses[self.protocol]
+        address, self._address = self._address, ""
+        await super().work(address)  # type: ignore[safe-super]
+
+    async def arrived(self, connection: AmqpConnection) -> None:
+        connection.on_placement = self._move
+        arguments: dict[str, wire.Value] = {"x-session": self._session_id}
+        consume = wire.BasicConsume(1, PLACEMENT, PLACED, False, True, False, False, arguments)
+        await connection.ask(consume, wire.BasicConsumeOk)
+
+    async def leaves(self, connection: AmqpConnection) -> None:
+        if not self._address:
+            await connection.ask(wire.BasicCancel(1, PLACED, False), wire.BasicCancelOk)
+            self._session_id = self._node = ""
+
+    def _move(self, delivery: wire.BasicDeliver) -> None:
+        request = json.loads(delivery.body)
+        assert request["session"] == self._session_id
+        self._node, self._address = request["node"], request["address"]
 
 
 class PlacedProducer(Placed, AmqpProducer):
