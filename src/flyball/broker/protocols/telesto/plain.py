@@ -277,16 +277,21 @@ def read_response(session: TelestoSession, packet: wire.ReadResponse, request: T
 
 def _read(session: TelestoSession, queue_id: int, selector: Selector, request: TelestoRequest) -> None:
     def taken(message: Message | None, error: FlyballError | None) -> None:
-        if error is not None:
+        if error is not None and not isinstance(error, QueueNotFound):
             session.refuse(request, error)
         elif message is None:
+            # There is nothing in a queue that does not exist.
             session.refuse(request, Refusal(ErrorCode.NO_MESSAGES_RETRIEVED, "no message was found"))
         else:
             request.message_count = 1
             request.size_bytes = len(message.body)
             _reply_with(session, request, message)
 
-    session.existing_queue(queue_id).take(selector, taken, Fit.TELESTO_TEXT)
+    queue = session.queue(queue_id)
+    if queue is None:
+        taken(None, None)
+    else:
+        queue.take(selector, taken, Fit.TELESTO_TEXT, lambda message: session.reserve(request, len(message.body)))
 
 
 def _reply_with(session: TelestoSession, request: TelestoRequest, message: Message) -> None:

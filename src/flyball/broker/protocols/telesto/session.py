@@ -169,6 +169,8 @@ class TelestoSession(RequestConnection):
             # What was taken waits for the store only, with others; who waits for a message holds nothing.
             is_here = self.broker.engine.has_queue(parsed.queue_id)
             return is_here and request not in self.waits and not self.has_reserved(request)
+        if isinstance(parsed, wire.ReadMessage | wire.ReadResponse):
+            return not (self.is_wide or self.has_reserved(request))
         return isinstance(parsed, _LISTINGS) and not self.has_reserved(request)
 
     def feed(self, data: bytes) -> None:
