@@ -90,10 +90,23 @@ class RemoteHandle:
     def take(
         self, selector: Selector, done: TakeDone, fit: Fit = Fit.ALL, taken: Callable[[Message], None] | None = None
     ) -> None:
-        self._remotes.read(self._queue.id, selector, done, removes=True, fit=fit)
+        nothing: Message | None = None
+        self._carry_out(
+            lambda remote: self._remotes.read(remote, selector, removes=True, fit=fit),
+            lambda local, told: local.take(selector, told, fit, taken),
+            done,
+            nothing,
+        )
 
     def peek(self, selector: Selector | None, done: TakeDone, fit: Fit = Fit.ALL) -> None:
-        self._remotes.read(self._queue.id, selector or self.traits.selector, done, removes=False, fit=fit)
+        nothing: Message | None = None
+        wanted = selector or self.traits.selector
+        self._carry_out(
+            lambda remote: self._remotes.read(remote, wanted, removes=False, fit=fit),
+            lambda local, told: local.peek(selector, told, fit),
+            done,
+            nothing,
+        )
 
     def browse(self, after_id: int, limit: int, done: Answer[list[Message]]) -> None:
         nothing: list[Message] = []

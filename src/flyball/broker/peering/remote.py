@@ -7,10 +7,8 @@ does as with those of a local queue. What protocol a client speaks is not known 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 from flyball.backoff import Backoff, Retries
@@ -18,10 +16,9 @@ from flyball.broker.core.broker import drop_bodies
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.fit import Fit
 from flyball.broker.core.handles import Counts, Got, LocalQueue, Subscriber
-from flyball.broker.core.pending import Answer, Done, TakeDone
+from flyball.broker.core.pending import Answer, Done
 from flyball.broker.core.queues import RETRY_S
 from flyball.broker.core.topology import Topology
-from flyball.broker.peering.link.contents import message_of
 from flyball.broker.peering.link.failures import raised_elsewhere
 from flyball.broker.peering.link.peers import Link, Peers
 from flyball.broker.peering.puts import UNAWARE_S, RemotePuts
@@ -48,83 +45,6 @@ CLAIM_LIMIT_S = 10.0
 """A queue whose name another node has claimed must be there by then."""
 
 T = TypeVar("T")
-
-
-class _Read:
-    """One read of a queue of another node, until somebody has answered it or the time is up."""
-
-    __slots__ = ("_deadline_s", "_done", "_read", "_remotes")
-
-    def __init__(self, remotes: Remotes, read: wire.Read, done: TakeDone, deadline_s: float) -> None:
-        self._remotes = remotes
-        self._read = read
-        self._done = done
-        self._deadline_s = deadline_s
-
-    def send(self) -> None:
-        """Ask whoever serves the queue now, maybe this node itself."""
-        remotes, read = self._remotes, self._read
-        remote = remotes.directory.get(read.queue_id)
-        if remote is None:
-            self._read_here()
-            return
-        link = remotes.peers.link(remote.owner)
-        if link is None:
-            self._later(PeerLost(remote.owner, "is not there"))
-            return
-
-        def encode(number: int) -> bytes:
-            read.number = number
-            return wire.encode_read(read)
-
-        link.ask(encode, partial(self._answered, link))
-
-    def _read_here(self) -> None:
-        read, engine = self._read, self._remotes.broker.engine
-        working = engine.find_working(read.queue_id)
-        if working is None:
-            self._done(None, QueueNotFound(read.queue_id))
-            return
-        queue = LocalQueue(self._remotes.topology, working)
-        if read.removes:
-            queue.take(read.selector, self._done, Fit(read.fit))
-        else:
-            queue.peek(read.selector, self._done, Fit(read.fit))
-
-    def _answered(self, link: Link, frame: wire.Frame | None) -> None:
-        if isinstance(frame, wire.Got):
-            found = frame.message
-            queue_id = self._read.queue_id
-            self._done(None if found is None else message_of(found, found.message_id, queue_id), None)
-        elif isinstance(frame, wire.Failure):
-            error = raised_elsewhere(frame.kind, frame.text)
-            if isinstance(error, QueueNotFound):
-                # It is gone, or on its way to another node, and nobody has told us yet.
-                self._later(QueueNotFound(self._read.queue_id))
-            else:
-                self._done(None, error)
-        elif self._read.removes and link.is_ready:
-            # It may have removed a message: to ask again would lose that one without a word.
-            self._done(None, PeerLost(link.node_id, "was lost before it answered"))
-        else:
-            self._later(PeerLost(link.node_id, "was lost before it answered"))
-
-    def _later(self, error: FlyballError) -> None:
-        if asyncio.get_running_loop().time() >= self._deadline_s:
-            self._done(None, error)
-        else:
-            self._remotes.peers.spawn(self._again())
-
-    async def _again(self) -> None:
-        remotes, queue_id = self._remotes, self._read.queue_id
-        before = remotes.directory.get(queue_id)
-        owner = None if before is None else before.owner
-        with contextlib.suppress(FlyballError):
-            await remotes.catch_up()
-        now = remotes.directory.get(queue_id)
-        if now is not None and now.owner == owner:
-            await remotes.news(RETRY_S)
-        self.send()
 
 
 class _Hand:
@@ -287,14 +207,14 @@ class Remotes:
 
         link.ask(lambda number: wire.encode_get(number, remote.queue.id), answered)
 
-    def read(self, queue_id: int, selector: Selector, done: TakeDone, *, removes: bool, fit: Fit = Fit.ALL) -> None:
+    async def read(self, remote: RemoteQueue, selector: Selector, *, removes: bool, fit: Fit) -> Message | None:
         """Find the first message that fits, as its owner sees it, and remove it for good or leave it there.
 
-        One that the reader cannot be sent stays, and `done` is told InvalidBody. A PeerLost leaves open whether a
-        message was removed.
+        Raises InvalidBody for one that the reader cannot be sent, and ClusterError if one may have been removed that
+        has not arrived.
         """
-        deadline_s = asyncio.get_running_loop().time() + self._wait_s
-        _Read(self, wire.Read(0, queue_id, selector, removes, fit), done, deadline_s).send()
+        read = wire.Read(0, remote.queue.id, selector, removes, fit)
+        return await self.peers.read(remote.owner, read, self._wait_s)
 
     def _single(self, link: Link) -> Singles:
         for other in [other for other in self._singles if other.is_lost]:

@@ -170,7 +170,9 @@ async def test_read_that_meets_a_defect_fails_and_those_behind_it_do_not(
         found.put_nowait((message, error))
 
     for queue_id in (bad.queue.id, two.queue_id):
-        two.first.remotes.read(queue_id, Selector(), done, removes=False)
+        handle = two.first.context.queues.get(queue_id)
+        assert handle is not None
+        handle.peek(Selector(), done)
     (first, problem), (second, error) = await found.get(), await found.get()
     assert (first, second, error) == (None, None, None)
     assert "defect" in str(problem)
@@ -258,7 +260,9 @@ async def test_delivery_that_meets_a_defect_on_arrival_closes_its_client_only(
 @with_two_nodes
 async def test_answer_that_meets_a_defect_leaves_the_link_to_others(two: Two) -> None:
     bystander = await with_bystander(two)
-    two.first.remotes.read(two.queue_id, Selector(), fails, removes=False)
+    handle = two.first.context.queues.get(two.queue_id)
+    assert handle is not None
+    handle.peek(Selector(), fails)
     await until(lambda: two.first.hub.faults.count == 1)
     await bystander.goes_on()
 

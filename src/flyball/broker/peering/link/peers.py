@@ -537,6 +537,30 @@ class Peers:
         assert isinstance(frame, wire.Listed)
         return [message_of(found, found.message_id, queue_id) for found in frame.messages]
 
+    async def read(self, node_id: int, read: wire.Read, time_limit_s: float) -> Message | None:
+        """Return what another node has found, or None.
+
+        Raises as `request` does, but ClusterError if it was lost when it may have removed a message: to ask again
+        would lose that one without a word.
+        """
+        link = self.link(node_id)
+        if link is None:
+            raise PeerLost(node_id, "is not there")
+
+        def encode(number: int) -> bytes:
+            read.number = number
+            return wire.encode_read(read)
+
+        try:
+            frame = await self._answer(link, encode, "read", time_limit_s)
+        except PeerLost as error:
+            if read.removes and link.is_ready:
+                raise ClusterError(str(error)) from error
+            raise
+        assert isinstance(frame, wire.Got)
+        found = frame.message
+        return None if found is None else message_of(found, found.message_id, read.queue_id)
+
     async def _answer(self, link: Link, encode: Callable[[int], bytes], what: str, time_limit_s: float) -> wire.Frame:
         try:
             async with asyncio.timeout(time_limit_s):
