@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -70,6 +71,35 @@ def test_a_producer_whose_member_is_gone_counts_where_its_messages_go() -> None:
     session.routes = {b"": SimpleNamespace(targets=[member], elsewhere=[])}
     node.hub.connections.append(session)
     assert [(found.role, found.queue_id) for found in Sessions(node).all()] == [(Role.PRODUCER, 7)]
+
+
+class Channels(list[Any]):
+    """The channels of a connection, which count how often somebody goes through them."""
+
+    looked = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.looked += 1
+        return super().__iter__()
+
+
+def a_session(count: int) -> Any:
+    channel = SimpleNamespace(number=1, placed={}, deliveries=SimpleNamespace(consumers={}))
+    return mock.Mock(spec=AmqpSession, routes={}, channels=Channels([channel] * count))
+
+
+def test_a_connection_of_many_channels_is_not_looked_through_for_each_of_them() -> None:
+    node = node_with_a_member("orders")
+    node.hub.connections.append(a_session(1000))
+    assert Sessions(node).all() == []
+    assert node.hub.connections[0].channels.looked <= 3
+
+
+def test_no_connection_is_looked_through_where_there_are_no_clustered_queues() -> None:
+    session = a_session(1000)
+    hub = SimpleNamespace(connections=[session])
+    assert Sessions(mock.Mock(hub=hub, definitions=SimpleNamespace(of=lambda kind: {}))).all() == []
+    assert session.channels.looked == 0
 
 
 def test_others_are_told_of_sessions_in_parts_and_of_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from flyball.broker.cluster.overview import key_of
 from flyball.broker.core.placement import Movable
 from flyball.broker.core.placement import Role as WireRole
 from flyball.broker.node.node import Node
-from flyball.broker.protocols.amqp.channel import Channel
 from flyball.broker.protocols.amqp.consuming import AmqpConsumer
 from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.broker.protocols.telesto.session import TelestoSession
@@ -156,10 +155,13 @@ class Sessions:
 
     def all(self) -> list[Session]:
         """Return everybody who uses a member through this node now."""
-        found = [*self._placed_sessions(), *self._consumers(), *self._producers()]
-        for plain in self._plain():
-            rate_per_s = self._rates.of(plain.id, plain.count)
-            found.append(Session(plain.id, Role[plain.role.name], plain.queue.id, rate_per_s))
+        found: list[Session] = []
+        # Without clustered queues there are none, and to look for them among many channels and routes takes long.
+        if self._node.definitions.of("cluster"):
+            found += [*self._placed_sessions(), *self._consumers(), *self._producers()]
+            for plain in self._plain():
+                rate_per_s = self._rates.of(plain.id, plain.count)
+                found.append(Session(plain.id, Role[plain.role.name], plain.queue.id, rate_per_s))
         self._rates.keep({session.id for session in found})
         self._counts = {}
         for session in found:
@@ -278,12 +280,13 @@ class Sessions:
             yield Session(session_id, Role.CONSUMER, consumer.queue.id, self._rates.of(session_id, count))
 
     def _consumers_by_id(self) -> Iterator[tuple[str, AmqpConsumer]]:
-        for session, channel in self._channels():
+        for session in self._amqp_sessions():
             placed = _placed_as(session)
-            for consumer in channel.deliveries.consumers.values():
-                queue = self._member(consumer.queue.id)
-                if queue is not None and (Role.CONSUMER, key_of(queue)) not in placed:
-                    yield f"{self._plain_id(session)}.{channel.number}.{consumer.tag}", consumer
+            for channel in session.channels:
+                for consumer in channel.deliveries.consumers.values():
+                    queue = self._member(consumer.queue.id)
+                    if queue is not None and (Role.CONSUMER, key_of(queue)) not in placed:
+                        yield f"{self._plain_id(session)}.{channel.number}.{consumer.tag}", consumer
 
     def _producers(self) -> Iterator[Session]:
         for session, vhost, name in self._producers_by_id():
@@ -295,9 +298,7 @@ class Sessions:
 
     def _producers_by_id(self) -> Iterator[tuple[AmqpSession, str, str]]:
         """Yield who has published to a clustered queue since its routes were found."""
-        for connection in list(self._node.hub.connections):
-            if not isinstance(connection, AmqpSession):
-                continue
+        for connection in self._amqp_sessions():
             queues: list[Queue] = []
             for route in connection.routes.values():
                 queues += [working.queue for working in route.targets]
@@ -307,11 +308,8 @@ class Sessions:
                 if (Role.PRODUCER, cluster_key(vhost, name)) not in placed:
                     yield connection, vhost, name
 
-    def _channels(self) -> Iterator[tuple[AmqpSession, Channel]]:
-        for connection in list(self._node.hub.connections):
-            if isinstance(connection, AmqpSession):
-                for channel in connection.channels:
-                    yield connection, channel
+    def _amqp_sessions(self) -> list[AmqpSession]:
+        return [connection for connection in self._node.hub.connections if isinstance(connection, AmqpSession)]
 
     async def _re_home(self, consumer: AmqpConsumer, queue_id: int) -> bool:
         """Let a consumer go on with another member behind its connection."""
