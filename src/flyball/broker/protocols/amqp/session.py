@@ -494,6 +494,8 @@ class AmqpSession(Connection):
             )
         self._check_channel_limits()
         self._channels[method.channel] = Channel(self, method.channel)
+        # At once: thousands may come before the channels are measured.
+        self.channels_bytes += CHANNEL_BYTES
         self.meters.channels_opened += 1
         self.hub.occupancy.open_channel(self.user.name)
         self.send(amqp.ChannelOpenOk(method.channel).encode())
@@ -519,6 +521,7 @@ class AmqpSession(Connection):
 
     def _forget_channel(self, number: int) -> None:
         del self._channels[number]
+        self.channels_bytes -= CHANNEL_BYTES
         self.meters.channels_closed += 1
         self.hub.occupancy.close_channels(self.user.name, 1)
 
