@@ -9,12 +9,12 @@ import pytest
 
 from flyball.broker.protocols.telesto import relay
 from flyball.broker.wire import telesto as wire
-from flyball.client.telesto import Client
-from flyball.client.telesto.connection import Connection, ServerAddress
 from flyball.errors import StoreUnavailable
 from flyball.model import Queue
 from tests.broker.cluster.simulation.stage import Stage, on_stage
 from tests.broker.cluster.simulation.world import SimulatedNode
+from tests.telesto_client import Client
+from tests.telesto_client.connection import Connection, ServerAddress
 
 PUTS = 600
 MOVED_AFTER = 100

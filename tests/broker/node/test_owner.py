@@ -21,12 +21,12 @@ from flyball.broker.store.group_commit import GroupCommit
 from flyball.broker.store.memory import MemoryStore
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
-from flyball.client.telesto import NotOwner
-from flyball.client.telesto.sync import Client
 from flyball.errors import ReservedName, SettingsError, UserNotFound
 from flyball.model import OWNER, Definition, Permission
 from tests.broker.peers import TelestoPeer, telesto
 from tests.nodes import ANSWER_LIMIT_S, TOKEN_FILE, RunningNode
+from tests.telesto_client import NotOwner
+from tests.telesto_client.sync import Client
 
 TOKEN = "0123456789abcdef" * 4
 

@@ -10,8 +10,6 @@ import pika
 import pytest
 from pika.exceptions import UnroutableError
 
-from flyball.client.telesto.errors import LimitExceeded
-from flyball.client.telesto.sync import Client
 from flyball.errors import FlyballError
 from flyball.model import Order, Policy
 from tests.broker.peers import ThorBangPeer, thorbang
@@ -26,6 +24,8 @@ from tests.broker.protocols.amqp.compatibility.queues import (
     wait_for_count,
 )
 from tests.nodes import RunningNode
+from tests.telesto_client.errors import LimitExceeded
+from tests.telesto_client.sync import Client
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from flyball.client import telesto as asynchronous
-from flyball.client.telesto import sync
+from tests import telesto_client as asynchronous
+from tests.telesto_client import sync
 
 Connect = Callable[..., Any]
 

@@ -10,7 +10,20 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from flyball.broker.wire import telesto as wire
-from flyball.client.telesto import (
+from flyball.errors import (
+    ClientNameTaken,
+    ClientNotFound,
+    InvalidBody,
+    InvalidName,
+    NotIdentified,
+    NotPermitted,
+    QueueNameTaken,
+    QueueNotFound,
+)
+from tests.client.telesto.flavours import Connect
+from tests.client.telesto.servers import scripted, welcome
+from tests.nodes import RunningNode
+from tests.telesto_client import (
     Client,
     ClientClosed,
     ClientMode,
@@ -25,19 +38,6 @@ from flyball.client.telesto import (
     ServerError,
     sync,
 )
-from flyball.errors import (
-    ClientNameTaken,
-    ClientNotFound,
-    InvalidBody,
-    InvalidName,
-    NotIdentified,
-    NotPermitted,
-    QueueNameTaken,
-    QueueNotFound,
-)
-from tests.client.telesto.flavours import Connect
-from tests.client.telesto.servers import scripted, welcome
-from tests.nodes import RunningNode
 
 Unique = Callable[[str], str]
 

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from flyball.broker.wire import telesto as wire
-from flyball.client.telesto.connection import Connection, ServerAddress
-from flyball.client.telesto.errors import ConnectionFailed, ConnectionLost, InvalidValue, NotSent
 from flyball.errors import InvalidBody
 from tests.client.telesto.servers import scripted, welcome
+from tests.telesto_client.connection import Connection, ServerAddress
+from tests.telesto_client.errors import ConnectionFailed, ConnectionLost, InvalidValue, NotSent
 
 
 async def connect(address: str, *, extension: bool = True, max_pending: int = 10) -> Connection:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from flyball.client.telesto import Backoff, Client, ConnectionLost, InvalidValue, LeaseLost, Outcome
 from flyball.errors import LeaseNotFound, QueueNotFound
 from tests.client.telesto.flavours import Connect
 from tests.client.telesto.servers import proxy
+from tests.telesto_client import Backoff, Client, ConnectionLost, InvalidValue, LeaseLost, Outcome
 
 Unique = Callable[[str], str]
 QUICK = Backoff(first_s=0.001, max_s=0.01)

@@ -6,7 +6,7 @@ import pytest
 
 from flyball import errors
 from flyball.broker.wire.telesto import ErrorCode
-from flyball.client.telesto.errors import CommandRefused, InvalidValue, LimitExceeded, NotLocal, ServerError, error_of
+from tests.telesto_client.errors import CommandRefused, InvalidValue, LimitExceeded, NotLocal, ServerError, error_of
 
 
 @pytest.mark.parametrize(

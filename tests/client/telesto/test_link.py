@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from flyball.broker.wire import telesto as wire
-from flyball.client.telesto import (
+from flyball.errors import ClientNotFound
+from tests.client.telesto.flavours import Connect
+from tests.client.telesto.servers import Proxy, proxy, scripted, welcome
+from tests.telesto_client import (
     Backoff,
     Client,
     ClientClosed,
@@ -18,9 +21,6 @@ from flyball.client.telesto import (
     ConnectionLost,
     RequestTimeout,
 )
-from flyball.errors import ClientNotFound
-from tests.client.telesto.flavours import Connect
-from tests.client.telesto.servers import Proxy, proxy, scripted, welcome
 
 Unique = Callable[[str], str]
 QUICK = Backoff(first_s=0.001, max_s=0.01)

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from flyball.broker.wire.telesto import Record, WireMessage
-from flyball.client.telesto import Draft, InvalidValue, NotSupported
-from flyball.client.telesto.messages import (
+from flyball.errors import InvalidBody
+from tests.telesto_client import Draft, InvalidValue, NotSupported
+from tests.telesto_client.messages import (
     body_bytes,
     check_int,
     check_seconds,
@@ -17,7 +18,6 @@ from flyball.client.telesto.messages import (
     to_plain,
     to_wire,
 )
-from flyball.errors import InvalidBody
 
 
 def test_a_draft_without_anything_else_is_a_body_for_anyone_that_lasts() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from flyball.client.telesto import Backoff, ClientMode, Draft, InvalidValue, NotSupported, Order
 from flyball.errors import ClientNameTaken, InvalidBody, NotIdentified, QueueNotFound
 from tests.client.telesto.flavours import Connect
 from tests.client.telesto.servers import proxy
+from tests.telesto_client import Backoff, ClientMode, Draft, InvalidValue, NotSupported, Order
 
 Unique = Callable[[str], str]
 Plain = Callable[..., Any]

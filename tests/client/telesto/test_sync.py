@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 import pytest
 
-from flyball.client.telesto import ClientClosed, ConnectionFailed
-from flyball.client.telesto.sync import Client
+from tests.telesto_client import ClientClosed, ConnectionFailed
+from tests.telesto_client.sync import Client
 
 Unique = Callable[[str], str]
 
 INTERRUPTED = """
 import signal, sys, threading
-from flyball.client.telesto.sync import Client
+from tests.telesto_client.sync import Client
 
 with Client.connect(sys.argv[1], name=sys.argv[2]) as client:
     queue = client.create_queue(sys.argv[2])

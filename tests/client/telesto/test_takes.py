@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from flyball.broker.wire.telesto import Messages, Packet, Record
-from flyball.client.telesto.takes import AbandonedTakes
+from tests.telesto_client.takes import AbandonedTakes
 
 RECORD = Record(1, 1, 0, 0, 0, 0, 0, True, False, 0, b"", b"x")
 

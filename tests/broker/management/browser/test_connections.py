@@ -9,10 +9,10 @@ import pika
 import pytest
 from playwright.sync_api import expect
 
-from flyball.client.telesto.sync import Client
 from tests.broker.management.api.conftest import wait_for_the_end
 from tests.broker.management.browser.visitor import Visitor
 from tests.nodes import ServeProcess
+from tests.telesto_client.sync import Client
 
 
 @pytest.fixture

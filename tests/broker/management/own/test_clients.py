@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from flyball.client.telesto.sync import Client
 from tests.nodes import RunningNode
+from tests.telesto_client.sync import Client
 
 
 def test_clients_are_shown_with_their_connections(api: httpx.Client, node: RunningNode) -> None:

@@ -26,12 +26,12 @@ from flyball.broker.protocols.telesto.session import TelestoRequest, TelestoSess
 from flyball.broker.transport.connection import MAX_IN_FLIGHT
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode, WireDraft, WireMessage, WireSelector
-from flyball.client.telesto import CommandRefused, Outcome, sync
 from flyball.errors import QueueNameTaken, QueueNotFound
 from flyball.model import MAX_COPIES, Queue
 from tests.broker.domains import Pair, two_nodes
 from tests.broker.peers import TelestoPeer, wide
 from tests.nodes import RunningNode
+from tests.telesto_client import CommandRefused, Outcome, sync
 
 
 @pytest.fixture

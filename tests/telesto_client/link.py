@@ -19,8 +19,10 @@ from flyball.backoff import Backoff
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
 from flyball.client.owner import find_token
-from flyball.client.telesto.connection import Connection, ServerAddress
-from flyball.client.telesto.errors import (
+from flyball.errors import FlyballError, ProtocolError, RequestError
+from flyball.model import Client, ClientMode
+from tests.telesto_client.connection import Connection, ServerAddress
+from tests.telesto_client.errors import (
     ClientClosed,
     ConnectionFailed,
     ConnectionLost,
@@ -29,9 +31,7 @@ from flyball.client.telesto.errors import (
     RequestTimeout,
     error_of,
 )
-from flyball.client.telesto.messages import check_seconds
-from flyball.errors import FlyballError, ProtocolError, RequestError
-from flyball.model import Client, ClientMode
+from tests.telesto_client.messages import check_seconds
 
 log = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ from typing import Self
 
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import Outcome
-from flyball.client.telesto.connection import Connection
-from flyball.client.telesto.errors import ConnectionLost, InvalidValue, LeaseLost
-from flyball.client.telesto.link import Link, expect
-from flyball.client.telesto.messages import ReceivedMessage, check_prefetch, check_seconds, from_record
 from flyball.errors import ConsumerNotFound, LeaseNotFound
+from tests.telesto_client.connection import Connection
+from tests.telesto_client.errors import ConnectionLost, InvalidValue, LeaseLost
+from tests.telesto_client.link import Link, expect
+from tests.telesto_client.messages import ReceivedMessage, check_prefetch, check_seconds, from_record
 
 
 class Delivery:

@@ -1,10 +1,11 @@
-"""The Python client: asynchronous here, synchronous in `flyball.client.telesto.sync`, with the same names."""
+"""A client of Telesto's extension, for the tests of that: `flyball.client` speaks AMQP."""
 
 from flyball.backoff import Backoff
 from flyball.broker.wire.telesto import Outcome
-from flyball.client.telesto.client import Client, ClientRef, QueueRef
-from flyball.client.telesto.consumer import Consumer, Delivery
-from flyball.client.telesto.errors import (
+from flyball.model import ClientMode, Order, Queue
+from tests.telesto_client.client import Client, ClientRef, QueueRef
+from tests.telesto_client.consumer import Consumer, Delivery
+from tests.telesto_client.errors import (
     ClientClosed,
     CommandRefused,
     ConnectionFailed,
@@ -18,10 +19,9 @@ from flyball.client.telesto.errors import (
     RequestTimeout,
     ServerError,
 )
-from flyball.client.telesto.factory import ConnectionFactory, QueueConsumer, QueueProducer
-from flyball.client.telesto.messages import Draft, ReceivedMessage
-from flyball.client.telesto.topics import Topic
-from flyball.model import ClientMode, Order, Queue
+from tests.telesto_client.factory import ConnectionFactory, QueueConsumer, QueueProducer
+from tests.telesto_client.messages import Draft, ReceivedMessage
+from tests.telesto_client.topics import Topic
 
 __all__ = [
     "Backoff",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from flyball.broker.wire import telesto as wire
-from flyball.client.telesto.link import Link, expect
-from flyball.client.telesto.messages import wire_draft
+from tests.telesto_client.link import Link, expect
+from tests.telesto_client.messages import wire_draft
 
 ALL = "#"
 """The pattern that every key fits."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from flyball.broker.wire.telesto import Record, WireDraft, WireMessage
-from flyball.client.telesto.errors import InvalidValue, NotSupported
 from flyball.errors import InvalidBody, InvalidName
 from flyball.model import MAX_NAME_LENGTH
+from tests.telesto_client.errors import InvalidValue, NotSupported
 
 MAX_PLAIN_TEXT_LENGTH = 2000
 """Longest text of a message in plain Telesto, in characters."""

@@ -17,12 +17,15 @@ from typing import Any, Self, TypeVar
 from flyball.backoff import Backoff
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
-from flyball.client.telesto import plain
-from flyball.client.telesto.connection import Connection, ServerAddress
-from flyball.client.telesto.consumer import Consumer
-from flyball.client.telesto.errors import InvalidValue, RequestTimeout
-from flyball.client.telesto.link import Identity, Link, expect
-from flyball.client.telesto.messages import (
+from flyball.errors import ClientNotFound, ProtocolError, QueueNotFound
+from flyball.model import Client as KnownClient
+from flyball.model import ClientMode, Order, Queue
+from tests.telesto_client import plain
+from tests.telesto_client.connection import Connection, ServerAddress
+from tests.telesto_client.consumer import Consumer
+from tests.telesto_client.errors import InvalidValue, RequestTimeout
+from tests.telesto_client.link import Identity, Link, expect
+from tests.telesto_client.messages import (
     MAX_INT,
     MAX_LONG,
     MAX_WAIT_S,
@@ -38,11 +41,8 @@ from flyball.client.telesto.messages import (
     to_wire,
     wire_draft,
 )
-from flyball.client.telesto.takes import AbandonedTakes
-from flyball.client.telesto.topics import ALL, Topic, subscribe
-from flyball.errors import ClientNotFound, ProtocolError, QueueNotFound
-from flyball.model import Client as KnownClient
-from flyball.model import ClientMode, Order, Queue
+from tests.telesto_client.takes import AbandonedTakes
+from tests.telesto_client.topics import ALL, Topic, subscribe
 
 DEFAULT_ADDRESS = "127.0.0.1:9001"
 DEFAULT_TIME_LIMIT_S = 30.0

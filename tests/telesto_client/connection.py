@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol, Self, cast
 
 from flyball.broker.wire import telesto as wire
-from flyball.client.telesto.errors import ConnectionFailed, ConnectionLost, InvalidValue, NotSent
 from flyball.errors import InvalidBody, ProtocolError
+from tests.telesto_client.errors import ConnectionFailed, ConnectionLost, InvalidValue, NotSent
 
 VERSION = 1
 """The version of the extension that this client speaks."""

@@ -16,12 +16,12 @@ from typing import Self
 
 from flyball.backoff import Backoff
 from flyball.broker.wire import telesto as wire
-from flyball.client.telesto.connection import ServerAddress
-from flyball.client.telesto.consumer import Consumer
-from flyball.client.telesto.errors import ClientClosed, ConnectionFailed, ConnectionLost, NotSupported, RequestTimeout
-from flyball.client.telesto.link import Identity, Link, TimeLimit, expect
-from flyball.client.telesto.messages import check_name
 from flyball.errors import FlyballError, StoreUnavailable
+from tests.telesto_client.connection import ServerAddress
+from tests.telesto_client.consumer import Consumer
+from tests.telesto_client.errors import ClientClosed, ConnectionFailed, ConnectionLost, NotSupported, RequestTimeout
+from tests.telesto_client.link import Identity, Link, TimeLimit, expect
+from tests.telesto_client.messages import check_name
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
-from flyball.client.telesto.errors import NotSupported
-from flyball.client.telesto.link import Link, expect
-from flyball.client.telesto.messages import (
+from flyball.model import Order
+from tests.telesto_client.errors import NotSupported
+from tests.telesto_client.link import Link, expect
+from tests.telesto_client.messages import (
     MAX_INT,
     Draft,
     ReceivedMessage,
@@ -16,7 +17,6 @@ from flyball.client.telesto.messages import (
     from_plain,
     to_plain,
 )
-from flyball.model import Order
 
 _READ_MODES = {None: wire.ReadMode.PRIORITY, Order.PRIORITY: wire.ReadMode.PRIORITY, Order.NEWEST: wire.ReadMode.TIME}
 

@@ -13,11 +13,13 @@ from typing import Any, Literal, Self, overload
 from flyball.backoff import Backoff
 from flyball.broker.wire.telesto import Outcome
 from flyball.client.portal import Portal
-from flyball.client.telesto import client as asynchronous
-from flyball.client.telesto import consumer as consuming
-from flyball.client.telesto import factory as placing
-from flyball.client.telesto import topics
-from flyball.client.telesto.client import (
+from flyball.model import Client as KnownClient
+from flyball.model import ClientMode, Order, Queue
+from tests.telesto_client import client as asynchronous
+from tests.telesto_client import consumer as consuming
+from tests.telesto_client import factory as placing
+from tests.telesto_client import topics
+from tests.telesto_client.client import (
     DEFAULT_ADDRESS,
     DEFAULT_MAX_PENDING,
     DEFAULT_TIME_LIMIT_S,
@@ -25,9 +27,7 @@ from flyball.client.telesto.client import (
     ClientRef,
     QueueRef,
 )
-from flyball.client.telesto.messages import Draft, ReceivedMessage
-from flyball.model import Client as KnownClient
-from flyball.model import ClientMode, Order, Queue
+from tests.telesto_client.messages import Draft, ReceivedMessage
 
 
 class Delivery:

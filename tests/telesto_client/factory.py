@@ -12,17 +12,18 @@ from typing import Literal, Self, overload
 from flyball.backoff import Backoff
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import Outcome
-from flyball.client.telesto.connection import ServerAddress
-from flyball.client.telesto.consumer import Consumer, Delivery
-from flyball.client.telesto.errors import (
+from flyball.errors import QueueNotFound, RequestError
+from tests.telesto_client.connection import ServerAddress
+from tests.telesto_client.consumer import Consumer, Delivery
+from tests.telesto_client.errors import (
     ClientClosed,
     ConnectionFailed,
     ConnectionLost,
     InvalidValue,
     NotSent,
 )
-from flyball.client.telesto.link import TimeLimit
-from flyball.client.telesto.messages import (
+from tests.telesto_client.link import TimeLimit
+from tests.telesto_client.messages import (
     Draft,
     batches,
     check_int,
@@ -31,8 +32,7 @@ from flyball.client.telesto.messages import (
     check_seconds,
     to_wire,
 )
-from flyball.client.telesto.placed import GONE, Options, Placed, Seat
-from flyball.errors import QueueNotFound, RequestError
+from tests.telesto_client.placed import GONE, Options, Placed, Seat
 
 log = logging.getLogger(__name__)
 
