@@ -11,8 +11,8 @@ from playwright.sync_api import expect
 
 from tests.broker.management.api.conftest import wait_for_the_end
 from tests.broker.management.browser.visitor import Visitor
+from tests.broker.peers import telesto
 from tests.nodes import ServeProcess
-from tests.telesto_client.sync import Client
 
 
 @pytest.fixture
@@ -58,10 +58,11 @@ def test_a_connection_is_closed_with_the_reason_that_was_given(visitor: Visitor,
 
 
 def test_registered_clients_are_listed_with_their_state(visitor: Visitor, node: ServeProcess) -> None:
-    with Client.connect(str(node.address("telesto")), name="console.telesto"):
-        visitor.open("/connections", "Connections")
-        row = visitor.card("Registered clients").get_by_role("row").filter(has_text="console.telesto")
-        expect(row.get_by_text("connected", exact=True)).to_be_visible()
+    peer = telesto(node, "console.telesto")
+    visitor.open("/connections", "Connections")
+    row = visitor.card("Registered clients").get_by_role("row").filter(has_text="console.telesto")
+    expect(row.get_by_text("connected", exact=True)).to_be_visible()
+    peer.close()
     visitor.page.reload()
     expect(row.get_by_text("away", exact=True)).to_be_visible()
     assert visitor.complaints == []

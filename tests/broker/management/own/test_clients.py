@@ -5,13 +5,14 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from tests.broker.peers import telesto
 from tests.nodes import RunningNode
-from tests.telesto_client.sync import Client
 
 
 def test_clients_are_shown_with_their_connections(api: httpx.Client, node: RunningNode) -> None:
-    with Client.connect(str(node.address("telesto")), name="anna"):
-        [found] = api.get("/clients").json()
+    peer = telesto(node, "anna")
+    [found] = api.get("/clients").json()
+    peer.close()
     assert (found["name"], found["mode"], found["connected"]) == ("anna", "full", True)
     [connection] = found["connections"]
     assert (connection["protocol"], connection["node"]) == ("telesto", "north")

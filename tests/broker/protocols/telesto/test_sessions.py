@@ -8,7 +8,7 @@ import pytest
 
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode, ReadMode, WireMessage
-from tests.broker.peers import TelestoPeer, telesto, thorbang, wide
+from tests.broker.peers import TelestoPeer, amqp, telesto, thorbang
 from tests.nodes import Gate, RunningNode
 
 
@@ -140,9 +140,9 @@ def test_reading_by_time_begins_where_the_setting_says(
 
 
 def test_a_long_name_full_of_control_characters_is_quoted_in_part(memory_node: RunningNode) -> None:
-    for peer in (telesto(memory_node, "plain"), wide(memory_node, "wide")):
-        assert peer.refusal(wire.GetQueueId(1, "\x01" * 32_000)) == ErrorCode.QUEUE_NOT_EXISTING
-        assert peer.ask(wire.Ping(2)) == wire.Pong(2)
+    peer = telesto(memory_node)
+    assert peer.refusal(wire.GetQueueId(1, "\x01" * 32_000)) == ErrorCode.QUEUE_NOT_EXISTING
+    assert peer.ask(wire.Ping(2)) == wire.Pong(2)
 
 
 def test_a_message_too_long_for_a_plain_frame_stays_in_the_queue(memory_node: RunningNode) -> None:
@@ -157,10 +157,9 @@ def test_a_message_too_long_for_a_plain_frame_stays_in_the_queue(memory_node: Ru
 
 
 def test_a_body_that_is_no_text_reaches_plain_clients_with_replacement_characters(memory_node: RunningNode) -> None:
-    extended = wide(memory_node, "extended")
-    queue_id = extended.create_queue()
-    extended.put(queue_id, b"a\xff\0b")
-    peer = telesto(memory_node, "plain")
+    peer = telesto(memory_node)
+    queue_id = peer.create_queue()
+    amqp(memory_node).put("queue", b"a\xff\0b")
     listed = peer.get(wire.GetMessagesResponse, wire.GetMessages(1, queue_id)).messages
     assert [message.text for message in listed] == ["a\ufffd\0b"]
     assert peer.read_text(queue_id) == "a\ufffd\0b"
