@@ -18,7 +18,7 @@ from flyball.broker.wire import amqp
 from flyball.broker.wire.amqp import Method, Value
 from flyball.client.address import NodeAddress
 from flyball.client.amqp import Channel, Connection
-from flyball.client.consumer import Consumer
+from flyball.client.consumer import Consumer, Delivery
 from flyball.client.errors import ConnectionFailed, ConnectionLost, InvalidValue, error_of_api
 from flyball.client.http import AWAY, Line, Place, Refused, path_of, reason_of
 from flyball.client.link import Link
@@ -35,7 +35,7 @@ from flyball.client.messages import (
 )
 from flyball.client.requests import Requests
 from flyball.client.topics import ALL, Topic, subscribe
-from flyball.client.values import MAX_LONG, check_int, check_name, check_seconds
+from flyball.client.values import MAX_LONG, MAX_PREFETCH, check_int, check_name, check_seconds
 from flyball.errors import InvalidName, ProtocolError, QueueNotFound
 from flyball.model import Order
 
@@ -387,7 +387,12 @@ class Client:
         give_up_at = asyncio.get_running_loop().time() + check_seconds("wait_s", wait_s, math.inf)
         found: list[ReceivedMessage] = []
         async with self._link.time_limit("take", time_limit_s, more_s=wait_s):
-            if not wanted:
+            if not wanted and most > 1:
+                found = await self._link.run(
+                    lambda connection: self._take_ready(connection, name, most), repeatable=True
+                )
+            if not wanted and not found:
+                # What has to be read from the store, or comes from another node, comes after an answer only.
                 found = await self._link.run(lambda connection: _get(connection, name, most), repeatable=True)
             if found or not (wanted or wait_s):
                 return found
@@ -395,6 +400,30 @@ class Client:
                 lambda connection: self._take_by_consuming(connection, name, most, wanted, give_up_at),
                 repeatable=True,
             )
+
+    async def _take_ready(self, connection: Connection, queue: str, most: int) -> list[ReceivedMessage]:
+        """Take what a consumer is sent at once. Nothing is acknowledged before all is there: it may be cancelled."""
+
+        async def find_queue(channel: Channel) -> str:
+            return queue
+
+        consumers: list[Consumer] = []
+        found: list[Delivery] = []
+        try:
+            while len(found) < most:
+                consumer = Consumer(self._link, find_queue, {}, min(most - len(found), MAX_PREFETCH))
+                consumers.append(consumer)
+                await consumer._subscribe_on(connection)
+                came = await consumer._stop_sending()
+                if not came:
+                    break
+                found += came
+            for consumer in consumers:
+                consumer._acknowledge_all()
+            return [delivery.message for delivery in found]
+        finally:
+            for consumer in consumers:
+                consumer._abandon()
 
     async def _take_by_consuming(
         self, connection: Connection, queue: str, most: int, wanted: dict[str, int | str], give_up_at: float
@@ -409,7 +438,9 @@ class Client:
             await consumer._subscribe_on(connection)
             left_s = give_up_at - asyncio.get_running_loop().time()
             first = await consumer.next(left_s) if left_s > 0 else None
-            return await consumer._take_rest(first, most)
+            found = [*([] if first is None else [first]), *await consumer._stop_sending()]
+            consumer._acknowledge_all()
+            return [delivery.message for delivery in found]
         finally:
             consumer._abandon()
 

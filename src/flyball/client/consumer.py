@@ -201,16 +201,19 @@ class Consumer:
         self._is_open = True
         self._lease = await self._ask(connection)
 
-    async def _take_rest(self, first: Delivery | None, most: int) -> list[ReceivedMessage]:
-        """Be sent no more, and return what came, acknowledged."""
+    async def _stop_sending(self) -> list[Delivery]:
+        """Be sent no more, and return what came and was not taken."""
         lease = self._lease
         assert lease is not None, "it has subscribed"
         cancel = amqp.BasicCancel(lease.channel.number, lease.tag, False)
         await lease.channel.call(cancel, amqp.BasicCancelOk)
-        found = [*([] if first is None else [first]), *self._ready][:most]
-        if found:
-            lease.settle([delivery._tag for delivery in found], Outcome.ACKNOWLEDGE)
-        return [delivery.message for delivery in found]
+        return list(self._ready)
+
+    def _acknowledge_all(self) -> None:
+        """Acknowledge all that came."""
+        lease = self._lease
+        if lease is not None and lease.held:
+            lease.settle(list(lease.held), Outcome.ACKNOWLEDGE)
 
     def _abandon(self) -> None:
         """Give back what is not acknowledged, without waiting for that."""
