@@ -15,9 +15,9 @@ from flyball.pipeline.manifest import View
 from flyball.pipeline.report import write_report
 from flyball.pipeline.report.chapters import Chapter, chapters_of
 from flyball.pipeline.report.figures import Figure
-from flyball.pipeline.report.held import held_of, held_words
+from flyball.pipeline.report.held import held_findings, held_of
 from flyball.pipeline.report.loops import MOST_RUNS
-from flyball.pipeline.report.models import show_model
+from flyball.pipeline.report.models import model_passage
 from flyball.pipeline.report.open_loops import MOST_LEVELS
 from flyball.pipeline.report.views import figures_of, views_of
 from tests.pipeline.report import made, made_loops
@@ -29,6 +29,11 @@ STEPS = [("", 400.0), ("goal 800", 800.0), ("capacity × 0.5", 800.0)]
 def chapter_of(analysis: Analysis) -> Chapter:
     (chapter,) = chapters_of(analysis)
     return chapter
+
+
+def words_of(analysis: Analysis) -> str:
+    (found,) = held_findings(chapters_of(analysis))
+    return " ".join(goal.says for goals in found.sentences.values() for goal in goals)
 
 
 def figures(analysis: Analysis, kind: str) -> list[Figure]:
@@ -87,17 +92,17 @@ def test_the_summary_says_in_plain_words_which_controllers_held_their_goal(tmp_p
 )
 def test_the_summary_says_it_when_all_or_none_held_the_goal(std: float, count: int, says: str) -> None:
     controllers = {f"PI {number}": (400.0, std) for number in range(count)}
-    assert says in held_words(chapters_of(made_loops.closed(["rabbitmq"], controllers)))
+    assert says in words_of(made_loops.closed(["rabbitmq"], controllers))
 
 
 def test_the_summary_says_how_often_loops_settled_soon_after_a_disturbance() -> None:
-    words = held_words(chapters_of(made_loops.closed(["rabbitmq"], parts=STEPS)))
+    words = words_of(made_loops.closed(["rabbitmq"], parts=STEPS))
     assert "Settled within 10 samples after 2 of 4 disturbances." in words
 
 
 def test_a_report_without_loops_says_nothing_about_them(tmp_path: Path) -> None:
     analysis = made.analysis(made.experiment())
-    assert held_words(chapters_of(analysis)) == ""
+    assert held_findings(chapters_of(analysis)) == []
     assert "losed loop" not in page_of(analysis, tmp_path).text
 
 
@@ -249,7 +254,7 @@ def test_identified_plants_are_a_table_with_confidence_and_warnings(tmp_path: Pa
     assert table.column("90 % of b") == ["76 to 80.8"] * 2
     assert table.column("Linear range") == ["from 1, until 10"] * 2
     assert table.column("Warnings") == ["measurement and action moved together", "none"]
-    assert "Plant" in show_model("model", analysis.models["model"])
+    assert model_passage("model", analysis.models["model"]).heading == "Plant"
 
 
 def test_doubts_about_a_plant_stand_among_the_warnings(tmp_path: Path) -> None:

@@ -13,15 +13,15 @@ from flyball.pipeline.manifest import View
 from flyball.pipeline.policies import RUN_COLUMNS
 from flyball.pipeline.report import write_report
 from flyball.pipeline.report.chapters import COLUMNS, Chapter, chapters_of
+from flyball.pipeline.report.content import Goal
 from flyball.pipeline.report.figures import Figure
 from flyball.pipeline.report.policies import (
-    Goal,
     goals_of,
     held_clients,
     judged_of,
     lawful_ratio,
     overloaded,
-    policy_words,
+    policy_findings,
 )
 from flyball.pipeline.report.views import POLICY_KINDS, figures_of, views_of
 from tests.pipeline.report import made_loops
@@ -233,7 +233,7 @@ def test_policies_are_shown_unless_the_experiment_asks_for_some_of_the_plots() -
 
 def test_nothing_is_said_of_policies_where_there_are_none() -> None:
     loops = made_loops.closed()
-    assert policy_words(chapters_of(loops)) == ""
+    assert policy_findings(chapters_of(loops)) == []
     assert all(figures(loops, kind) == [] for kind in POLICY_KINDS)
     assert goals(compared(["none", "semaphore"])) == []
 

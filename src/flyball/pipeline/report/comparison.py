@@ -11,6 +11,7 @@ import pandas as pd
 
 from flyball.errors import PipelineError
 from flyball.pipeline.report.chapters import Chapter, chapters_of
+from flyball.pipeline.report.content import Block, Caution, Mark, Passage, Section, Table, Tile
 from flyball.pipeline.report.differences import Difference, Estimate, difference, estimate, verdict
 from flyball.pipeline.report.figures import (
     Figure,
@@ -25,10 +26,8 @@ from flyball.pipeline.report.figures import (
     shorts,
     value_axis,
 )
-from flyball.pipeline.report.markup import Child, Html, element, markup, table
-from flyball.pipeline.report.page import Part, plots, write_page
-from flyball.pipeline.report.sections import fold, settings_facts
-from flyball.pipeline.report.summary import Caution, Tile, show_tiles, show_warnings
+from flyball.pipeline.report.page import write_page
+from flyball.pipeline.report.sections import folded, settings_facts
 from flyball.pipeline.report.words import (
     ALL,
     NOTHING,
@@ -82,18 +81,12 @@ def write_comparison(analyses: Mapping[str, Analysis], path: Path) -> None:
     pairs = _pairs({name: chapters_of(analysis) for name, analysis in analyses.items()})
     if not pairs:
         raise PipelineError(f"{', '.join(analyses)} have no experiment in common: nothing can be compared")
-    shown = [_pair_part(number, pair) for number, pair in enumerate(pairs, start=1)]
+    shown = [_pair_section(number, pair) for number, pair in enumerate(pairs, start=1)]
     compared = [one for _, ones in shown for one in ones]
-    title = f"{' beside '.join(analyses)}"
-    parts = [
-        _summary_part(title, analyses, pairs, compared),
-        *(part for part, _ in shown),
-        _settings_part(analyses),
-    ]
-    footer = markup(
-        "Differences are judged by Welch's interval of 90 %: one in ten would be called significant by chance."
-    )
-    write_page(path, f"{title} · Flyball", parts, footer)
+    title = " beside ".join(analyses)
+    sections = [_summary(title, analyses, pairs, compared), *(section for section, _ in shown), _settings(analyses)]
+    footer = "Differences are judged by Welch's interval of 90 %: one in ten would be called significant by chance."
+    write_page(path, f"{title} · Flyball", sections, footer)
 
 
 def _pairs(chapters: Mapping[str, Sequence[Chapter]]) -> list[Pair]:
@@ -109,10 +102,9 @@ def _pairs(chapters: Mapping[str, Sequence[Chapter]]) -> list[Pair]:
     return []
 
 
-def _pair_part(number: int, pair: Pair) -> tuple[Part, list[Compared]]:
-    anchor = f"experiment-{number}"
+def _pair_section(number: int, pair: Pair) -> tuple[Section, list[Compared]]:
     figures: list[Figure] = []
-    tables: list[Html] = []
+    tables: list[Block] = []
     compared: list[Compared] = []
     for metric in METRICS:
         rows = {name: _rows(chapter, metric, pair.first.source_of(metric)) for name, chapter in pair.chapters.items()}
@@ -123,19 +115,17 @@ def _pair_part(number: int, pair: Pair) -> tuple[Part, list[Compared]]:
         compared += ones
         figures.append(_overlaid(pair, metric, rows))
         tables.append(_table(pair, metric, rows, cells, ones))
-    nothing = None if tables else element("p", "No cell was measured in all of them.", class_="note")
-    body = element(
-        "section",
-        element("p", pair.first.name, class_="eyebrow") if pair.first.name else None,
-        element("h2", pair.title),
-        element("p", pair.first.experiment.about, class_="about") if pair.first.experiment else None,
-        plots(figures, anchor),
-        tables,
-        nothing,
-        id=anchor,
-        class_="chapter",
-    )
-    return Part(anchor, pair.title, body), compared
+    data = {
+        "name": pair.first.name,
+        "about": pair.first.experiment.about if pair.first.experiment else "",
+        "source": "",
+        "tiles": [],
+        "first": [],
+        "figures": figures,
+        "notes": [] if tables else ["No cell was measured in all of them."],
+        "last": [Passage("", tables)],
+    }
+    return Section(f"experiment-{number}", pair.title, "chapter.html", data), compared
 
 
 def _rows(chapter: Chapter, metric: str, source: str) -> dict[str, pd.Series[Any]]:
@@ -181,12 +171,12 @@ def _table(
     rows: Mapping[str, Mapping[str, pd.Series[Any]]],
     cells: Sequence[str],
     compared: Sequence[Compared],
-) -> Html:
+) -> Table:
     by_place = {(one.cell, one.other): one for one in compared}
     first, *others = pair.chapters
-    body: list[list[Child]] = []
+    body: list[list[str | Mark]] = []
     for cell in cells:
-        texts: list[Child] = [pair.first.cell_name(cell), _student(rows[first][cell])]
+        texts: list[str | Mark] = [pair.first.cell_name(cell), _student(rows[first][cell])]
         for other in others:
             one = by_place[cell, other]
             texts += [
@@ -197,11 +187,11 @@ def _table(
             ]
         body.append(texts)
     unit = unit_of(metric)
-    head: list[Child] = ["Cell", f"{first} [{unit}]"]
+    head = ["Cell", f"{first} [{unit}]"]
     for other in others:
         head += [f"{other} [{unit}]", "Ratio", f"Difference, 90 % [{unit}]", "Verdict"]
     caption = f"{capital(metric_name(metric))}, beside {first}"
-    return fold(table(caption, head, body), len(body), caption)
+    return folded(Table(caption, head, body))
 
 
 def _student(row: pd.Series[Any]) -> str:
@@ -212,9 +202,9 @@ def _interval(found: Difference) -> str:
     return f"[{amount(found.low)}, {amount(found.high)}]" if found.is_known else NOTHING
 
 
-def _words(one: Compared) -> Child:
+def _words(one: Compared) -> Mark:
     says, mood = verdict(one.metric, one.found)
-    return element("span", says, class_=f"verdict {mood}-text" if mood else "verdict")
+    return Mark(says, f"verdict {mood}-text" if mood else "verdict")
 
 
 def _overlaid(pair: Pair, metric: str, rows: Mapping[str, Mapping[str, pd.Series[Any]]]) -> Figure:
@@ -293,21 +283,20 @@ def _trace(name: str, points: Sequence[tuple[Any, pd.Series[Any]]], unit: str, l
     return common | {"type": "scatter", "mode": "lines+markers", **look}
 
 
-def _summary_part(
+def _summary(
     title: str, analyses: Mapping[str, Analysis], pairs: Sequence[Pair], compared: Sequence[Compared]
-) -> Part:
+) -> Section:
     first, *others = analyses
     common = capital(count_of(len(pairs), "experiment"))
-    lead = f"{common} that all have in common. {first} is what the others are held against."
-    body = element(
-        "section",
-        element("h1", title),
-        element("p", lead, class_="lead"),
-        show_tiles(_tiles(others, compared)),
-        _warnings(analyses, pairs, compared),
-        id="summary",
-    )
-    return Part("summary", "Summary", body)
+    data = {
+        "title": title,
+        "lead": f"{common} that all have in common. {first} is what the others are held against.",
+        "tiles": _tiles(others, compared),
+        "findings": [],
+        "cautions": _cautions(analyses, compared),
+        "says_nothing_to_warn_of": False,
+    }
+    return Section("summary", "Summary", "summary.html", data)
 
 
 def _tiles(others: Sequence[str], compared: Sequence[Compared]) -> list[Tile]:
@@ -325,7 +314,7 @@ def _tiles(others: Sequence[str], compared: Sequence[Compared]) -> list[Tile]:
     return tiles
 
 
-def _warnings(analyses: Mapping[str, Analysis], pairs: Sequence[Pair], compared: Sequence[Compared]) -> Html:
+def _cautions(analyses: Mapping[str, Analysis], compared: Sequence[Compared]) -> list[Caution]:
     found = []
     alone = sum(not one.found.is_known for one in compared)
     if alone:
@@ -344,23 +333,17 @@ def _warnings(analyses: Mapping[str, Analysis], pairs: Sequence[Pair], compared:
     quick = {name: {run.is_quick for run in analysis.runs} for name, analysis in analyses.items()}
     if len({frozenset(kinds) for kinds in quick.values()}) > 1:
         found.append(Caution("Some were scaled down with --quick and others not: they are not alike."))
-    return show_warnings(found) if found else Html("")
+    return found
 
 
-def _settings_part(analyses: Mapping[str, Analysis]) -> Part:
+def _settings(analyses: Mapping[str, Analysis]) -> Section:
     facts = {name: settings_facts(analysis.runs) for name, analysis in analyses.items()}
     names = list(dict.fromkeys(key for found in facts.values() for key in found))
     differ = [key for key in names if len({tuple(found.get(key, ())) for found in facts.values()}) > 1]
-    body: list[list[Child]] = [
-        [key, *("; ".join(found.get(key, [NOTHING])[:20]) for found in facts.values())] for key in differ
-    ]
-    shown = (
-        table("What differs", ["Setting", *analyses], body, numbers_from=len(analyses) + 1)
+    body = [[key, *("; ".join(found.get(key, [NOTHING])[:20]) for found in facts.values())] for key in differ]
+    shown: Block = (
+        Table("What differs", ["Setting", *analyses], body, numbers_from=len(analyses) + 1)
         if differ
-        else element("p", "Settings, workloads and versions are the same in all of them.")
+        else "Settings, workloads and versions are the same in all of them."
     )
-    return Part(
-        "settings",
-        "What differs",
-        element("section", element("h2", "What differs between them"), shown, id="settings", class_="chapter"),
-    )
+    return Section("settings", "What differs between them", "section.html", {"passages": [Passage("", [shown])]})

@@ -12,6 +12,7 @@ import pandas as pd
 from flyball.pipeline.manifest import View
 from flyball.pipeline.report import thinning
 from flyball.pipeline.report.chapters import Chapter
+from flyball.pipeline.report.content import Table
 from flyball.pipeline.report.figures import (
     Figure,
     Trace,
@@ -24,7 +25,6 @@ from flyball.pipeline.report.figures import (
     shorts,
     value_axis,
 )
-from flyball.pipeline.report.markup import Html, table
 from flyball.pipeline.report.selection import MOST_LINES, of_kind, source_in, spread
 from flyball.pipeline.report.words import ALL, amount, capital, duration, metric_name, unit_of, whole
 
@@ -150,7 +150,7 @@ def percentiles(chapter: Chapter, view: View) -> list[Figure]:
     head = ["Requests" if by == "kind" else "Cell", *_PERCENTILES.values()]
     body = [[label[name], *map(amount, means[name].values())] for name in shown]
     note = f"Seen by {source}; the mean over repetitions."
-    return [Figure(title, data, layout, says, table(f"{title} [ms]", head, body), note)]
+    return [Figure(title, data, layout, says, Table(f"{title} [ms]", head, body), note)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,13 +243,13 @@ def _time_traces(label: tuple[int, str, bool], points: thinning.Thinned) -> list
 
 def _numbers_over_time(
     title: str, unit: str, lines: Mapping[str, _Line], labels: Mapping[str, tuple[int, str, bool]]
-) -> Html:
+) -> Table:
     head = ["Line", f"Mean [{unit}]", f"Least [{unit}]", f"Most [{unit}]", "Seconds"]
     body = [
         [labels[name][1], *map(amount, (found.mean, found.least, found.most)), whole(len(found.values))]
         for name, found in lines.items()
     ]
-    return table(title, head, body)
+    return Table(title, head, body)
 
 
 def _histogram_trace(index: int, name: str, buckets: pd.DataFrame, *, is_alone: bool) -> Trace:
@@ -268,11 +268,11 @@ def _histogram_trace(index: int, name: str, buckets: pd.DataFrame, *, is_alone: 
     return trace | {"type": "scatter", "mode": "lines", "x": shorts(middle), "line": line(index)}
 
 
-def _numbers_of_percentiles(chapter: Chapter, title: str, source: str, kind: str) -> Html | None:
+def _numbers_of_percentiles(chapter: Chapter, title: str, source: str, kind: str) -> Table | None:
     means = _percentile_means(_responses(chapter, source, kind), "cell")
     head = ["Cell", *(f"{name} [ms]" for name in _PERCENTILES.values())]
     body = [[chapter.cell_name(cell), *map(amount, means[cell].values())] for cell in chapter.cells if cell in means]
-    return table(title, head, body) if body else None
+    return Table(title, head, body) if body else None
 
 
 def _percentile_means(rows: pd.DataFrame, by: str) -> dict[str, dict[str, float]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, TypeAlias
 
-from flyball.pipeline.report.markup import Html
+from flyball.pipeline.report.content import Table
 from flyball.pipeline.report.words import is_number
 
 COLOURS = 8
@@ -36,7 +36,7 @@ class Figure:
     layout: dict[str, Any]
     says: str
     """The plot in words: what is on the axes, and the most important numbers."""
-    numbers: Html | None = None
+    numbers: Table | None = None
     """The plotted numbers as a table."""
     note: str = ""
     is_wide: bool = False

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from flyball.pipeline.report.chapters import Chapter
-from flyball.pipeline.report.markup import Child, Html, element, markup, table
+from flyball.pipeline.report.content import Findings, Goal, Mark, Passage, Table
 from flyball.pipeline.report.words import NOTHING, count_of, factor_text, goal_text, percent, proper, student, whole
 
 MOST_MEAN_ERROR_RATIO = 0.01
@@ -92,15 +92,15 @@ def published_of(chapter: Chapter) -> list[Published]:
     ]
 
 
-def held_table(chapter: Chapter) -> Html:
+def held_table(chapter: Chapter) -> list[Passage]:
     """Return all closed loops of a chapter beside what was published of them. A column of equals is left out."""
     found = held_of(chapter)
     if not found:
-        return Html("")
+        return []
     theirs: dict[str, list[Published]] = {}
     for one in published_of(chapter):
         theirs.setdefault(one.cell, []).append(one)
-    columns: dict[str, list[Child]] = {
+    columns: dict[str, Sequence[str | Mark]] = {
         "Controller": [one.label for one in found],
         "Broker": _if_they_differ([proper(one.broker) or NOTHING for one in found]),
         "After": _if_any([one.disturbance or NOTHING for one in found]),
@@ -114,15 +114,13 @@ def held_table(chapter: Chapter) -> Html:
         "Overshoot": [percent(one.overshoot) for one in found],
         "Runs": _if_they_differ([whole(one.runs) for one in found]),
         "Actuator": _if_they_differ([one.actuator or NOTHING for one in found]),
-        "Gains": [element("span", one.gains or NOTHING, class_="verdict") for one in found],
+        "Gains": [Mark(one.gains or NOTHING, "verdict") for one in found],
     }
     shown = {name: cells for name, cells in columns.items() if cells}
     names = sum(name in shown for name in ("Controller", "Broker", "After", "Held"))
     rows = list(zip(*shown.values(), strict=True))
-    note = element("p", f"{_setting(found)}Held: {CONDITION}, in each repetition. {_MEANINGS}", class_="note")
-    return markup(
-        element("h3", "Closed loops"), note, table("How closed loops did", list(shown), rows, numbers_from=names)
-    )
+    note = Mark(f"{_setting(found)}Held: {CONDITION}, in each repetition. {_MEANINGS}", "note")
+    return [Passage("Closed loops", [note, Table("How closed loops did", list(shown), rows, numbers_from=names)])]
 
 
 def settling_text(samples: float | None) -> str:
@@ -130,18 +128,18 @@ def settling_text(samples: float | None) -> str:
     return "never" if samples is None else whole(samples)
 
 
-def _if_they_differ(cells: list[str]) -> list[Child]:
+def _if_they_differ(cells: list[str]) -> list[str]:
     """Return the cells of a column, none if all are the same."""
-    return list(cells) if len(set(cells)) > 1 else []
+    return cells if len(set(cells)) > 1 else []
 
 
-def _if_any(cells: list[str]) -> list[Child]:
+def _if_any(cells: list[str]) -> list[str]:
     """Return the cells of a column, none if nothing is in them."""
-    return list(cells) if set(cells) != {NOTHING} else []
+    return cells if set(cells) != {NOTHING} else []
 
 
-def _verdict(one: Held) -> Html:
-    return element("span", "yes" if one.is_held else "no", class_="good-text" if one.is_held else "bad-text")
+def _verdict(one: Held) -> Mark:
+    return Mark("yes", "good-text") if one.is_held else Mark("no", "bad-text")
 
 
 def _setting(found: Sequence[Held]) -> str:
@@ -159,18 +157,14 @@ def _setting(found: Sequence[Held]) -> str:
     return f"Of each: {', '.join(part for part in said if part)}. " if any(said) else ""
 
 
-def held_words(chapters: Sequence[Chapter]) -> Html:
+def held_findings(chapters: Sequence[Chapter]) -> list[Findings]:
     """Say in plain words which controllers held their goal and which did not; nothing if no loop was closed."""
     said = {
-        chapter.title: element("ul", [element("li", text) for text in _sentences(found, published_of(chapter))])
+        chapter.title: [Goal(text) for text in _sentences(found, published_of(chapter))]
         for chapter in chapters
         if (found := held_of(chapter))
     }
-    if not said:
-        return Html("")
-    parts = [element("li", element("strong", title), sentences) for title, sentences in said.items()]
-    shown = element("ul", parts) if len(parts) > 1 else next(iter(said.values()))
-    return markup(element("p", f"Closed loops, held if {CONDITION}:"), shown)
+    return [Findings(f"Closed loops, held if {CONDITION}:", said)] if said else []
 
 
 def _sentences(found: Sequence[Held], published: Sequence[Published]) -> list[str]:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from flyball.pipeline.manifest import View
 from flyball.pipeline.report.chapters import CLIENTS, NODES, Chapter
+from flyball.pipeline.report.content import Table
 from flyball.pipeline.report.figures import (
     REFERENCE_COLOUR,
     Figure,
@@ -29,7 +30,6 @@ from flyball.pipeline.report.figures import (
     shorts,
     value_axis,
 )
-from flyball.pipeline.report.markup import Html, table
 from flyball.pipeline.report.selection import MOST_LINES, of_kind, quantiles_of, student_of, what, x_of
 from flyball.pipeline.report.words import ALL, NOTHING, amount, axis_name, capital, level, metric_name, unit_of, whole
 
@@ -133,7 +133,7 @@ def network(chapter: Chapter, view: View) -> list[Figure]:
         f"{row[0]}: " + ", ".join(f"{n} {v}" for n, v in zip(parts, row[1:], strict=True))
         for row in body[:MOST_LINES]
     )
-    return [Figure(title, data, layout, says, table(title, head, body))]
+    return [Figure(title, data, layout, says, Table(title, head, body))]
 
 
 def _lines(chapter: Chapter, rows: pd.DataFrame, x: str, view: View) -> dict[str, _Points]:
@@ -198,7 +198,7 @@ def _bars_by_kind(chapter: Chapter, view: View, metric: str, source: str) -> lis
     body = [[kind, student_of(row), quantiles_of(row)] for kind, row in rows]
     head = ["Requests", f"{unit}, by Student", f"{unit}, by quantiles"]
     says = f"{title}, in {unit}, seen by {source}. " + "; ".join(f"{row[0]}: {row[1]}" for row in body)
-    return [Figure(title, data, layout, says, table(title, head, body), f"Seen by {source}.")]
+    return [Figure(title, data, layout, says, Table(title, head, body), f"Seen by {source}.")]
 
 
 def _references(chapter: Chapter, metric: str, source: str, kind: str) -> pd.DataFrame:
@@ -282,13 +282,13 @@ def _says_lines(opening: str, x_name: str, lines: Mapping[str, _Points], x: str)
     return f"{opening}. {'; '.join(parts)}"
 
 
-def _numbers(chapter: Chapter, title: str, unit: str, rows: pd.DataFrame) -> Html:
+def _numbers(chapter: Chapter, title: str, unit: str, rows: pd.DataFrame) -> Table:
     head = ["Cell", f"{unit}, by Student", f"{unit}, by quantiles", "Repetitions"]
     body = [
         [chapter.cell_name(row["cell"]), student_of(row), quantiles_of(row), whole(row["repetitions"])]
         for _, row in rows.iterrows()
     ]
-    return table(title, head, body)
+    return Table(title, head, body)
 
 
 def _place(chapter: Chapter, cell: str, x: str | None) -> str:

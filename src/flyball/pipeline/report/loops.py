@@ -9,6 +9,7 @@ import pandas as pd
 
 from flyball.pipeline.manifest import View
 from flyball.pipeline.report.chapters import ADMISSION, Chapter
+from flyball.pipeline.report.content import Table
 from flyball.pipeline.report.figures import (
     REFERENCE_COLOUR,
     Figure,
@@ -22,7 +23,6 @@ from flyball.pipeline.report.figures import (
     shorts,
 )
 from flyball.pipeline.report.held import Held, held_of, published_of, settling_text
-from flyball.pipeline.report.markup import Html, table
 from flyball.pipeline.report.selection import MOST_LINES, spread
 from flyball.pipeline.report.words import (
     action_name,
@@ -120,7 +120,7 @@ def _broker_trace(
     }
 
 
-def _comparison_table(title: str, found: Sequence[Held]) -> Html:
+def _comparison_table(title: str, found: Sequence[Held]) -> Table:
     body = [
         [
             one.name,
@@ -131,7 +131,7 @@ def _comparison_table(title: str, found: Sequence[Held]) -> Html:
         ]
         for one in found
     ]
-    return table(title, ["Loop", "Goal", "Mean ± std", "Settling [samples]", "Overshoot"], body)
+    return Table(title, ["Loop", "Goal", "Mean ± std", "Settling [samples]", "Overshoot"], body)
 
 
 def _unit(chapter: Chapter) -> str:
@@ -237,7 +237,7 @@ def _run_figure(chapter: Chapter, run: str, own: pd.DataFrame, names: Mapping[st
     head = ["After", "From [s]", "Goal", "Mean ± std", "Settling [samples]", "Overshoot"]
     note = "" if (own["samples"] == 1).all() else "Each point is the mean of several samples, the band spans them."
     is_wide = len(parts) > MOST_NARROW_PARTS
-    return Figure(title, data, layout, says, table(title, head, body), note, is_wide=is_wide, height_px=400)
+    return Figure(title, data, layout, says, Table(title, head, body), note, is_wide=is_wide, height_px=400)
 
 
 def _part_row(part: Mapping[Any, Any]) -> list[str]:

@@ -6,9 +6,10 @@ It knows the names of some facts of each model, and shows what it does not know 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from flyball.pipeline.report.markup import Child, Html, details, element, markup, table
+from flyball.pipeline.report.content import Facts, Mark, Passage, Table
 from flyball.pipeline.report.words import NOTHING, capital, cell_name, factor_names, level
 
 MOST_ROWS = 200
@@ -63,56 +64,51 @@ _BRIEF = {"linear_range": ("from", "until")}
 """Of an object in a headline only these facts."""
 
 
-def show_model(name: str, model: Mapping[str, Any]) -> Html:
+def model_passage(name: str, model: Mapping[str, Any]) -> Passage:
     """Return one model with its heading."""
     headline, columns = _HEADLINES.get(str(model.get("kind")), ("", {}))
     objects = model.get(headline)
     title = _TITLES.get(name, capital(name))
-    shown: Child = None
     if isinstance(objects, list) and objects and all(isinstance(item, Mapping) for item in objects):
         known = [column for column in columns if any(_fact(item, column) not in (None, {}, []) for item in objects)]
         shown = _table(title, objects, {column: columns[column] for column in known} or _columns(objects))
-    is_short = shown is None
-    return markup(element("h3", title), shown, facts(model) if is_short else details("All of it", facts(model)))
+        return Passage(title, [shown, facts(model, "All of it")])
+    return Passage(title, [facts(model)])
 
 
-def facts(value: Mapping[str, Any], depth: int = 0) -> Html:
+def facts(value: Mapping[str, Any], summary: str = "", depth: int = 0, *, is_open: bool = False) -> Facts:
     """Return any JSON object for a reader: numbers as lines, lists of objects as tables, objects folded."""
-    lines: list[Child] = []
-    below: list[Child] = []
+    lines: list[tuple[str, str]] = []
+    below: list[Facts | Table] = []
     for name, part in value.items():
         title = _title(name)
         if isinstance(part, list) and part and all(isinstance(item, Mapping) for item in part):
-            below.append(_objects(title, part, depth))
+            below += _objects(title, part, depth)
         elif isinstance(part, Mapping) and part and depth < _DEEPEST:
-            below.append(details(title, facts(part, depth + 1), is_open=depth < 1))
+            below.append(facts(part, title, depth + 1, is_open=depth < 1))
         else:
-            lines.append([element("dt", title), element("dd", _text(part))])
-    return markup(element("dl", lines, class_="facts") if lines else None, below)
+            lines.append((title, _text(part)))
+    return Facts(lines, below, summary, is_open)
 
 
-def _objects(title: str, objects: Sequence[Mapping[str, Any]], depth: int) -> Html:
+def _objects(title: str, objects: Sequence[Mapping[str, Any]], depth: int) -> Sequence[Facts | Table]:
     columns = _columns(objects)
     if len(columns) <= MOST_COLUMNS or depth >= _DEEPEST:
-        return details(title, _table(title, objects, columns), is_open=len(objects) <= 10)
-    parts = [
-        details(f"{title} {number}", facts(item, depth + 1))
-        for number, item in enumerate(objects[:MOST_ROWS], start=1)
-    ]
-    return markup(parts)
+        return [replace(_table(title, objects, columns), summary=title, is_open=len(objects) <= 10)]
+    return [facts(item, f"{title} {number}", depth + 1) for number, item in enumerate(objects[:MOST_ROWS], start=1)]
 
 
-def _table(title: str, objects: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> Html:
+def _table(title: str, objects: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> Table:
     body = [[_cell(name, _fact(item, name)) for name in columns] for item in objects[:MOST_ROWS]]
     names = sum(name in _NAMES for name in columns)
-    return table(title, list(columns.values()), body, numbers_from=max(names, 1))
+    return Table(title, list(columns.values()), body, numbers_from=max(names, 1))
 
 
-def _cell(column: str, value: Any) -> Child:
+def _cell(column: str, value: Any) -> str | Mark:
     if column == "factors" and value:
         return cell_name(value, factor_names(value))
     # What is said in sentences may take several lines.
-    return element("span", _text(value), class_="verdict") if column in _SENTENCES and value else _text(value)
+    return Mark(_text(value), "verdict") if column in _SENTENCES and value else _text(value)
 
 
 def _fact(item: Mapping[str, Any], name: str) -> Any:

@@ -11,8 +11,8 @@ import pandas as pd
 
 from flyball.pipeline.manifest import View, cell_of
 from flyball.pipeline.report.chapters import ADMISSION, Chapter
+from flyball.pipeline.report.content import Table
 from flyball.pipeline.report.figures import Figure, Trace, axis, colour, line, marker, shorts
-from flyball.pipeline.report.markup import Html, table
 from flyball.pipeline.report.selection import MOST_LINES, spread
 from flyball.pipeline.report.words import NOTHING, action_name, amount, capital, whole
 from flyball.pipeline.report.words import level as level_text
@@ -96,9 +96,9 @@ def _medians(own: pd.DataFrame) -> pd.DataFrame:
     return own.groupby(by, observed=True)[["action", "answer"]].median().reset_index(drop=True)
 
 
-def _medians_table(title: str, head: Sequence[str], own: pd.DataFrame, medians: pd.DataFrame) -> Html:
+def _medians_table(title: str, head: Sequence[str], own: pd.DataFrame, medians: pd.DataFrame) -> Table:
     body = [[level_text(action), amount(answer)] for action, answer in medians.itertuples(index=False, name=None)]
-    return table(f"{title}, {whole(len(own))} samples", head, body)
+    return Table(f"{title}, {whole(len(own))} samples", head, body)
 
 
 def _line_of(plant: Mapping[str, Any]) -> Trace | None:

@@ -9,8 +9,8 @@ import pandas as pd
 
 from flyball.pipeline.manifest import View
 from flyball.pipeline.report.chapters import Chapter
+from flyball.pipeline.report.content import Table
 from flyball.pipeline.report.figures import Figure, Trace, axis, colour, error_bars, plain, shorts
-from flyball.pipeline.report.markup import table
 from flyball.pipeline.report.selection import MOST_LINES, of_kind, spread
 from flyball.pipeline.report.words import (
     ALL,
@@ -82,7 +82,7 @@ def breakdown(chapter: Chapter, view: View) -> list[Figure]:
         f"{label}: {_largest_phase(means[key])}" for label, key in list(zip(labels, shown, strict=True))[:MOST_LINES]
     )
     height = 170 + 26 * len(shown)
-    return [Figure(title, data, layout, says, table(title, head, body), is_wide=True, height_px=height)]
+    return [Figure(title, data, layout, says, Table(title, head, body), is_wide=True, height_px=height)]
 
 
 def effects(chapter: Chapter, view: View) -> list[Figure]:
@@ -161,7 +161,7 @@ def _effects_of(chapter: Chapter, view: View, metric: str, rows: pd.DataFrame) -
         else "An effect is half of the change from the lower to the upper level."
     )
     note = f"{meaning} Error bars span the 90 % interval; terms that explain most come first."
-    return Figure(title, data, layout, says, table(title, head, body), note, height_px=180 + 34 * len(shown))
+    return Figure(title, data, layout, says, Table(title, head, body), note, height_px=180 + 34 * len(shown))
 
 
 def _effect_row(chapter: Chapter, row: pd.Series[Any], none: float) -> list[str]:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from flyball.pipeline.intervals import half_width
 from flyball.pipeline.report.chapters import Chapter
-from flyball.pipeline.report.markup import Child, Html, element, markup, table
+from flyball.pipeline.report.content import Findings, Goal, Mark, Passage, Table
 from flyball.pipeline.report.words import amount, count_of, is_number, percent, student, whole
 
 UNCONTROLLED = "none"
@@ -84,14 +84,6 @@ class Judged:
     @property
     def name(self) -> str:
         return policy_name(self.policy)
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """A sentence about the results, and whether it says that a goal was reached; None if it is about none."""
-
-    says: str
-    is_reached: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,24 +173,19 @@ def goals_of(found: Sequence[Judged]) -> list[Goal]:
     return said
 
 
-def policy_words(chapters: Sequence[Chapter]) -> Html:
+def policy_findings(chapters: Sequence[Chapter]) -> list[Findings]:
     """Say in plain words which goals were reached; nothing if no policies were compared."""
     said = {chapter.title: goals for chapter in chapters if (goals := goals_of(judged_of(chapter)))}
-    if not said:
-        return Html("")
-    lists = {title: element("ul", [element("li", _shown(goal)) for goal in goals]) for title, goals in said.items()}
-    parts = [element("li", element("strong", title), sentences) for title, sentences in lists.items()]
-    shown = element("ul", parts) if len(parts) > 1 else next(iter(lists.values()))
-    return markup(element("p", "Admission control against the goals of seed 001:"), shown)
+    return [Findings("Admission control against the goals of seed 001:", said)] if said else []
 
 
-def policies_table(chapter: Chapter) -> Html:
-    """Return all policies of a chapter beside each other, the best of each number of clients marked."""
+def policies_table(chapter: Chapter) -> list[Passage]:
+    """Return all policies of a chapter side by side, the best of each number of clients marked."""
     found = judged_of(chapter)
     if not found:
-        return Html("")
+        return []
     has_counts = len({one.clients for one in found}) > 1
-    columns: dict[str, list[Child]] = {"Policy": [one.name for one in found]}
+    columns: dict[str, Sequence[str | Mark]] = {"Policy": [one.name for one in found]}
     if has_counts:
         columns["Clients"] = [whole(one.clients) for one in found]
     columns |= {
@@ -218,9 +205,8 @@ def policies_table(chapter: Chapter) -> Html:
     rows = list(zip(*columns.values(), strict=True))
     clients = "" if has_counts else f"Each with {count_of(found[0].clients, 'client')}. "
     best = "Best are bold" + (", for each number of clients. " if has_counts else ". ")
-    note = element("p", f"{clients}{best}{_MEANINGS}", class_="note")
-    shown = table("Policies of admission", list(columns), rows, numbers_from=1)
-    return markup(element("h3", "Policies"), note, shown)
+    note = Mark(f"{clients}{best}{_MEANINGS}", "note")
+    return [Passage("Policies", [note, Table("Policies of admission", list(columns), rows)])]
 
 
 def _judged(policy: str, clients: int, own: pd.DataFrame) -> Judged:
@@ -243,7 +229,7 @@ def _marked(
     text: Callable[[Judged], str],
     *,
     is_most: bool = False,
-) -> list[Child]:
+) -> list[str | Mark]:
     """Return the cells of a column, with the best of each number of clients in bold; of a single policy none is."""
     best: dict[int, float] = {}
     for clients in {one.clients for one in found}:
@@ -251,17 +237,7 @@ def _marked(
         known = [number for number in values if is_number(number)]
         if known and len(values) > 1:
             best[clients] = max(known) if is_most else min(known)
-    return [
-        element("strong", text(one), class_="good-text") if value(one) == best.get(one.clients) else text(one)
-        for one in found
-    ]
-
-
-def _shown(goal: Goal) -> Html:
-    if goal.is_reached is None:
-        return markup(goal.says)
-    verdict = "Goal reached." if goal.is_reached else "Goal missed."
-    return markup(goal.says, " ", element("span", verdict, class_="good-text" if goal.is_reached else "bad-text"))
+    return [Mark(text(one), "best") if value(one) == best.get(one.clients) else text(one) for one in found]
 
 
 def _clients_goals(held: Held, ours: str) -> list[Goal]:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from flyball.pipeline.manifest import Run, View
 from flyball.pipeline.report.chapters import ADMISSION, Chapter
+from flyball.pipeline.report.content import Table
 from flyball.pipeline.report.figures import (
     Figure,
     Trace,
@@ -25,7 +26,6 @@ from flyball.pipeline.report.figures import (
     shorts,
     value_axis,
 )
-from flyball.pipeline.report.markup import table
 from flyball.pipeline.report.policies import Judged, held_clients, judged_of, overloaded
 from flyball.pipeline.report.selection import MOST_LINES, spread
 from flyball.pipeline.report.thinning import Floats
@@ -102,7 +102,7 @@ def load_cdf(chapter: Chapter, view: View) -> list[Figure]:
     ]
     says = f"{title}. " + "; ".join(f"{row[0]}: {row[1]} cost/s, r {row[5]}" for row in body[:MOST_LINES])
     note = "The steeper, and the closer to its r, the better a policy holds the load. Dotted: r, if a policy has one."
-    return [Figure(title, data, layout, says, table(title, head, body), note, is_wide=True, height_px=400)]
+    return [Figure(title, data, layout, says, Table(title, head, body), note, is_wide=True, height_px=400)]
 
 
 def response_over_time(chapter: Chapter, view: View) -> list[Figure]:
@@ -172,7 +172,7 @@ def _goodput(view: View, found: Sequence[Judged]) -> Figure:
         for name, own in list(_by_policy(found).items())[:MOST_LINES]
     )
     note = "Requests that succeeded. Error bars span the 90 % interval."
-    return Figure(title, data, layout, says, table(title, head, body), note, is_wide=True, height_px=400)
+    return Figure(title, data, layout, says, Table(title, head, body), note, is_wide=True, height_px=400)
 
 
 def _errors(found: Sequence[Judged]) -> Figure:
@@ -192,7 +192,7 @@ def _errors(found: Sequence[Judged]) -> Figure:
     body = _by_clients(found, lambda one: f"{percent(one.refused)} + {percent(one.failed)}")
     says = f"{title}, refused + failed. " + "; ".join(f"{row[0]}: {', '.join(row[1:])}" for row in body[:MOST_LINES])
     note = "In the numbers: refused + failed. A failure is a time-out or an error of the site."
-    return Figure(title, data, layout, says, table(title, head, body), note, is_wide=True, height_px=340)
+    return Figure(title, data, layout, says, Table(title, head, body), note, is_wide=True, height_px=340)
 
 
 def _ended(found: Sequence[Judged]) -> Figure:
@@ -232,7 +232,7 @@ def _ended(found: Sequence[Judged]) -> Figure:
         f"{row[0]}: goodput {row[1]}/s, {row[2]} refused, {row[3]} failed" for row in body[:MOST_LINES]
     )
     height = 170 + 30 * len(found)
-    return Figure(title, data, layout, says, table(title, head, body), is_wide=True, height_px=height)
+    return Figure(title, data, layout, says, Table(title, head, body), is_wide=True, height_px=height)
 
 
 def _percentiles(found: Sequence[Judged], kind: str) -> Figure:
@@ -263,7 +263,7 @@ def _percentiles(found: Sequence[Judged], kind: str) -> Figure:
         f"{row[0]}: half within {row[1]}, 99 % within {row[3]}" for row in body[:MOST_LINES]
     )
     note = "Of requests that were not refused. One that failed counts with the time that was waited for it."
-    return Figure(title, data, layout, says, table(title, head, body), note, is_wide=len(found) > 4)
+    return Figure(title, data, layout, says, Table(title, head, body), note, is_wide=len(found) > 4)
 
 
 def _log_from(low: float, high: float) -> dict[str, Any]:
@@ -316,7 +316,7 @@ def _over_time(chapter: Chapter, found: Sequence[Judged], kind: str) -> Figure:
     )
     if changes:
         note += " Dotted: the number of clients changes."
-    return Figure(title, data, layout, says, table(title, head, body), note, is_wide=True, height_px=400)
+    return Figure(title, data, layout, says, Table(title, head, body), note, is_wide=True, height_px=400)
 
 
 def _means(rows: pd.DataFrame, length: int, width: int) -> Floats:
@@ -378,7 +378,7 @@ def _loop(chapter: Chapter, run: str, title: str, own: pd.DataFrame) -> Figure:
     ]
     says = f"{title}: load, reference and budget. " + "; ".join(f"{row[0]}: {row[1]}" for row in body)
     whole_title = f"{capital(title)}: load, reference and budget"
-    return Figure(whole_title, data, layout, says, table(whole_title, head, body), is_wide=bool(changes))
+    return Figure(whole_title, data, layout, says, Table(whole_title, head, body), is_wide=bool(changes))
 
 
 def _by_policy(found: Sequence[Judged]) -> dict[str, list[Judged]]:

@@ -10,8 +10,8 @@ import pandas as pd
 from flyball.pipeline.manifest import View
 from flyball.pipeline.report import thinning
 from flyball.pipeline.report.chapters import Chapter
+from flyball.pipeline.report.content import Table
 from flyball.pipeline.report.figures import Figure, Trace, axis, colour, line, marker, shorts
-from flyball.pipeline.report.markup import Html, table
 from flyball.pipeline.report.words import amount, duration, whole
 
 MOST_POINTS = 600
@@ -102,7 +102,7 @@ def _over_waiting(chapter: Chapter, view: View, cell: str, rows: pd.DataFrame) -
     }
     head = ["Phase", "Waiting messages", "Median rate [messages/s]"]
     says = f"{title}, in messages/s: {', '.join(said)} waiting."
-    return Figure(title, data, layout, says, table(title, head, body), _NOTE)
+    return Figure(title, data, layout, says, Table(title, head, body), _NOTE)
 
 
 def _by_waiting(rows: pd.DataFrame, column: str) -> list[tuple[float, float]]:
@@ -140,7 +140,7 @@ def _medians(ranges: list[tuple[float, float]], name: str, index: int) -> Trace:
     }
 
 
-def _numbers(title: str, rows: pd.DataFrame) -> Html:
+def _numbers(title: str, rows: pd.DataFrame) -> Table:
     bounds = np.linspace(0, len(rows), min(MOST_ROWS, len(rows)) + 1).astype(int)
     parts = [rows.iloc[begin:end] for begin, end in itertools.pairwise(bounds)]
     body = [
@@ -152,6 +152,6 @@ def _numbers(title: str, rows: pd.DataFrame) -> Html:
         ]
         for part in parts
     ]
-    return table(
+    return Table(
         title, ["Seconds", "Production [messages/s]", "Consumption [messages/s]", "Waiting at its end"], body
     )

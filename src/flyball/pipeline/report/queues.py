@@ -10,7 +10,7 @@ import pandas as pd
 
 from flyball.pipeline.intervals import half_width
 from flyball.pipeline.report.chapters import Chapter
-from flyball.pipeline.report.markup import Child, Html, element, markup, table
+from flyball.pipeline.report.content import Block, Passage, Table
 from flyball.pipeline.report.words import NOTHING, amount, is_number, student, whole
 
 STANDARD, OPTIMISED = "standard", "optimised"
@@ -23,20 +23,20 @@ WANTED_GROWTH = {2: 1.9, 4: 3.7}
 """So many times the throughput of one node the nodes shall have."""
 
 
-def queue_policies_table(chapter: Chapter) -> Html:
+def queue_policies(chapter: Chapter) -> list[Passage]:
     """Return how policies compare, a row for each, and what that says about the goals; nothing if none was varied."""
-    shown: list[Child] = []
+    shown: list[Block] = []
     placed, provided = chapter.tables["placement"], chapter.tables["provisioning"]
     if len(placed):
         shown.append(_table("Policies of placement", placed, "transfers", "Transfers"))
-        shown.append(element("p", placement_words(placed)))
+        shown.append(placement_words(placed))
     if len(provided):
         shown.append(_table("Policies of provisioning", provided, "nodes", "Most nodes at a time"))
-        shown.append(element("p", provisioning_words(provided)))
+        shown.append(provisioning_words(provided))
     scaled = chapter.tables["scaling"]
     if len(scaled):
-        shown.append(element("p", scaling_words(scaled)))
-    return markup(shown) if shown else Html("")
+        shown.append(scaling_words(scaled))
+    return [Passage("", shown)] if shown else []
 
 
 def placement_words(rows: pd.DataFrame) -> str:
@@ -81,7 +81,7 @@ def _verdict(found: float, wanted: float) -> str:
     return "reached" if found >= wanted else "not reached"
 
 
-def _table(caption: str, rows: pd.DataFrame, column: str, name: str) -> Html:
+def _table(caption: str, rows: pd.DataFrame, column: str, name: str) -> Table:
     body: list[list[str]] = []
     for policy in dict.fromkeys(rows["policy"]):
         own = rows[rows["policy"] == policy]
@@ -95,7 +95,7 @@ def _table(caption: str, rows: pd.DataFrame, column: str, name: str) -> Html:
                 NOTHING if mean is None else amount(mean),
             ]
         )
-    return table(caption, ["Policy", "Runs", "Throughput [messages/s]", name], body)
+    return Table(caption, ["Policy", "Runs", "Throughput [messages/s]", name], body)
 
 
 def _mean(rows: pd.DataFrame, policy: str, column: str) -> float | None:

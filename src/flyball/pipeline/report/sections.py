@@ -1,4 +1,4 @@
-"""The parts of a report: one for each experiment, then models, settings and the quarantine.
+"""The sections of a report: one for each experiment, then models, settings and the quarantine.
 
 It puts plots and tables in order; what they show is made by the views and the summary.
 """
@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from flyball.pipeline.manifest import Experiment, Run, View
 from flyball.pipeline.report.chapters import CLIENTS, NODES, Chapter
+from flyball.pipeline.report.content import Block, Facts, Mark, Passage, Section, Table
 from flyball.pipeline.report.figures import Figure
 from flyball.pipeline.report.held import held_table
-from flyball.pipeline.report.markup import Child, Html, details, element, markup, table
-from flyball.pipeline.report.models import show_model
-from flyball.pipeline.report.page import Part, plots
+from flyball.pipeline.report.models import model_passage
 from flyball.pipeline.report.policies import policies_table
-from flyball.pipeline.report.queues import queue_policies_table
-from flyball.pipeline.report.summary import show_tiles, tiles_of
+from flyball.pipeline.report.queues import queue_policies
+from flyball.pipeline.report.summary import tiles_of
 from flyball.pipeline.report.views import KINDS, figures_of, views_of
 from flyball.pipeline.report.words import (
     ALL,
@@ -50,71 +50,56 @@ MOST_ROWS = 1000
 _MAIN_METRICS = ("throughput", "messages", "response")
 
 
-def chapter_part(chapter: Chapter, *, is_only: bool = False) -> Part:
-    """Return the part of one experiment: about, headline, plots, tables, references, laws.
+def chapter_section(chapter: Chapter, *, is_only: bool = False) -> Section:
+    """Return the section of one experiment: about, headline, plots, tables, references, laws.
 
     The only one of a report leaves to the summary what that says already.
     """
-    about = chapter.experiment.about if chapter.experiment else "What nodes recorded of their own requests."
-    source = chapter.experiment.source if chapter.experiment else ""
-    title = "Results" if is_only else chapter.title
+    experiment = chapter.experiment
     figures, missing = _figures(chapter)
-    body = element(
-        "section",
-        element("p", chapter.name, class_="eyebrow") if chapter.name else None,
-        element("h2", title),
-        [element("p", paragraph, class_="about") for paragraph in about.split("\n\n") if paragraph.strip()],
-        element("p", f"After {source}.", class_="source") if source else None,
-        None if is_only else show_tiles(tiles_of(chapter)),
-        held_table(chapter),
-        policies_table(chapter),
-        queue_policies_table(chapter),
-        plots(figures, chapter.anchor),
-        [element("p", text, class_="note") for text in missing],
-        _cells_tables(chapter),
-        _references_table(chapter),
-        _laws_table(chapter),
-        id=chapter.anchor,
-        class_="chapter",
-    )
-    return Part(chapter.anchor, title, body)
+    data = {
+        "name": chapter.name,
+        "about": experiment.about if experiment else "What nodes recorded of their own requests.",
+        "source": experiment.source if experiment else "",
+        "tiles": [] if is_only else tiles_of(chapter),
+        "first": [*held_table(chapter), *policies_table(chapter), *queue_policies(chapter)],
+        "figures": figures,
+        "notes": missing,
+        "last": [*_cells(chapter), *_references(chapter), *_laws(chapter)],
+    }
+    return Section(chapter.anchor, "Results" if is_only else chapter.title, "chapter.html", data)
 
 
-def models_part(models: Mapping[str, Mapping[str, Any]]) -> Part | None:
+def models_section(models: Mapping[str, Mapping[str, Any]]) -> list[Section]:
     """Return what the pipeline has learned for the controllers, if anything."""
-    if not models:
-        return None
-    shown = [show_model(name, model) for name, model in models.items()]
-    intro = element(
-        "p", "Learned from these traces, for the controllers. The same is in the JSON files beside this page."
-    )
-    return _part("models", "Models found", [intro, shown])
+    intro = "Learned from these traces, for the controllers. The same is in the JSON files beside this page."
+    passages = [Passage("", [intro]), *(model_passage(name, model) for name, model in models.items())]
+    return [Section("models", "Models found", "section.html", {"passages": passages})] if models else []
 
 
-def runs_part(analysis: Analysis, chapters: Sequence[Chapter]) -> Part:
+def runs_section(chapters: Sequence[Chapter]) -> Section:
     """Return how it was run: settings, versions and runs of each experiment, and the commands to repeat them."""
-    shown: list[Child] = []
-    for chapter in chapters:
-        if chapter.runs:
-            shown += [element("h3", chapter.title), _settings(chapter.runs), _runs_table(chapter)]
-    return _part("settings", "How it was run, and how to repeat it", [_commands(chapters), shown])
+    passages = [Passage(chapter.title, _runs(chapter)) for chapter in chapters if chapter.runs]
+    data = {"commands": _commands(chapters), "passages": passages}
+    return Section("settings", "How it was run, and how to repeat it", "repeating.html", data)
 
 
-def quarantine_part(analysis: Analysis) -> Part | None:
+def quarantine_section(analysis: Analysis) -> list[Section]:
     """Return what could not be read, if anything."""
     rows = analysis.tables.get("quarantine")
     if rows is None or rows.empty:
-        return None
+        return []
     body = [[str(row["file"]), str(row["reason"]), whole(row["rows"])] for _, row in rows.head(MOST_ROWS).iterrows()]
-    intro = element("p", "These files or rows could not be read. They are left out of every number above.")
-    return _part(
-        "quarantine", "Quarantine", [intro, table("Left out", ["File", "Reason", "Rows"], body, numbers_from=2)]
-    )
+    intro = "These files or rows could not be read. They are left out of every number above."
+    passage = Passage("", [intro, Table("Left out", ["File", "Reason", "Rows"], body, numbers_from=2)])
+    return [Section("quarantine", "Quarantine", "section.html", {"passages": [passage]})]
 
 
-def fold(shown: Html, rows: int, summary: str) -> Html:
+def folded(table: Table, summary: str = "") -> Table:
     """Return a table as it is, or folded if it is long."""
-    return shown if rows <= MOST_OPEN_ROWS else details(f"{summary} ({count_of(rows, 'row')})", shown)
+    if len(table.rows) <= MOST_OPEN_ROWS:
+        return table
+    return replace(table, summary=f"{summary or table.caption} ({count_of(len(table.rows), 'row')})")
 
 
 def settings_facts(runs: Sequence[Run]) -> dict[str, list[str]]:
@@ -127,10 +112,6 @@ def settings_facts(runs: Sequence[Run]) -> dict[str, list[str]]:
                 if level(value) not in values:
                     values.append(level(value))
     return found
-
-
-def _part(anchor: str, title: str, body: Child) -> Part:
-    return Part(anchor, title, element("section", element("h2", title), body, id=anchor, class_="chapter"))
 
 
 def _figures(chapter: Chapter) -> tuple[list[Figure], list[str]]:
@@ -153,38 +134,33 @@ def _why_nothing(view: View) -> str:
     return f"Not shown: {name}: these runs have no data for it."
 
 
-def _cells_tables(chapter: Chapter) -> Html:
+def _cells(chapter: Chapter) -> list[Passage]:
     """Return the main metrics by cell, of clients and of nodes, and folded those of each kind of request."""
-    shown: list[Child] = []
+    shown: list[Block] = []
     is_asked_for = chapter.experiment is not None and any(view.kind == "table" for view in chapter.experiment.views)
+    names = max(1, len(chapter.factors))
     for source in (CLIENTS, NODES):
         rows = _cell_rows(chapter, source, [ALL])
         if rows:
-            head = _cell_head(chapter, source)
             caption = f"Throughput and response, measured by {source}; 90 % intervals"
-            shown.append(_cells_folded(chapter, _cell_table(chapter, caption, head, rows), len(rows), caption))
+            table = Table(caption, _cell_head(chapter, source), rows, numbers_from=names)
+            # Where a loop or a policy decides what comes, its own table says more.
+            is_aside = chapter.has_loops or chapter.has_policies
+            shown.append(replace(table, summary=caption) if is_aside else folded(table))
         kinds = sorted({kind for metric in _MAIN_METRICS for kind in chapter.kinds(metric, source)})
         by_kind = _cell_rows(chapter, source, kinds)
         if by_kind:
-            caption = f"The same by kind of request, measured by {source}"
-            head = _cell_head(chapter, source, "Request")
             shown.append(
-                details(
-                    f"By kind of request, measured by {source} ({count_of(len(by_kind), 'row')})",
-                    _cell_table(chapter, caption, head, by_kind[:MOST_ROWS], more=1),
+                Table(
+                    f"The same by kind of request, measured by {source}",
+                    _cell_head(chapter, source, "Request"),
+                    by_kind[:MOST_ROWS],
+                    numbers_from=names + 1,
+                    summary=f"By kind of request, measured by {source} ({count_of(len(by_kind), 'row')})",
                     is_open=is_asked_for,
                 )
             )
-    return markup(element("h3", "By cell"), shown) if shown else Html("")
-
-
-def _cells_folded(chapter: Chapter, shown: Html, rows: int, caption: str) -> Html:
-    """Return the table, folded where a loop or a policy decides what comes: its own table says more then."""
-    return details(caption, shown) if chapter.has_loops or chapter.has_policies else fold(shown, rows, caption)
-
-
-def _cell_table(chapter: Chapter, caption: str, head: list[str], rows: list[list[str]], more: int = 0) -> Html:
-    return table(caption, head, rows, numbers_from=max(1, len(chapter.factors)) + more)
+    return [Passage("By cell", shown)] if shown else []
 
 
 def _metrics_of(chapter: Chapter, source: str) -> list[str]:
@@ -221,10 +197,10 @@ def _cell_rows(chapter: Chapter, source: str, kinds: Iterable[str]) -> list[list
     return shown
 
 
-def _references_table(chapter: Chapter) -> Html:
+def _references(chapter: Chapter) -> list[Passage]:
     published = chapter.tables["references"]
     if published.empty:
-        return Html("")
+        return []
     rows = published[published["ours"].notna()]
     body = []
     for _, row in rows.head(MOST_ROWS).iterrows():
@@ -240,12 +216,11 @@ def _references_table(chapter: Chapter) -> Html:
             ]
         )
     head = ["Cell", "Metric", "Published in", "Seed", "Ours", "Ours / seed"]
-    shown = table("The seed's numbers beside ours", head, body, numbers_from=3)
     says = "The seeds ran on other machines: look at the shape before the size."
     if len(rows) < len(published):
         says += f" {len(published) - len(rows)} of {len(published)} published numbers have no run beside them."
-    note = element("p", says, class_="note")
-    return markup(element("h3", "Beside the seed"), note, fold(shown, len(body), "The seed's numbers beside ours"))
+    table = Table("The seed's numbers beside ours", head, body, numbers_from=3)
+    return [Passage("Beside the seed", [Mark(says, "note"), folded(table)])]
 
 
 def _either(mean: float, low: float, high: float) -> str:
@@ -255,51 +230,35 @@ def _either(mean: float, low: float, high: float) -> str:
     return quantiles(mean, low, high)
 
 
-def _laws_table(chapter: Chapter) -> Html:
+def _laws(chapter: Chapter) -> list[Passage]:
     rows = chapter.tables["laws"]
     if rows.empty:
-        return Html("")
-    body: list[list[Child]] = []
+        return []
+    body: list[list[str | Mark]] = []
     for law, part in rows.groupby("law", sort=False):
         broken = int((~part["holds"].astype(bool)).sum())
         worst = part.loc[part["error_ratio"].abs().idxmax()] if part["error_ratio"].notna().any() else part.iloc[0]
-        verdict = (
-            element("span", "holds", class_="good-text")
-            if broken == 0
-            else element("span", f"violated in {count_of(broken, 'run')}", class_="bad-text")
-        )
         body.append(
             [
                 capital(str(law)),
-                verdict,
+                Mark(f"violated in {count_of(broken, 'run')}", "bad-text") if broken else Mark("holds", "good-text"),
                 whole(len(part)),
                 percent(abs(float(worst["error_ratio"]))),
                 str(worst["says"]),
             ],
         )
     head = ["Law", "Verdict", "Runs checked", "Largest error", "Where it is largest"]
-    return markup(
-        element("h3", "Operational laws"), table("Does the trace agree with itself?", head, body, numbers_from=5)
-    )
+    return [Passage("Operational laws", [Table("Does the trace agree with itself?", head, body, numbers_from=5)])]
 
 
-def _commands(chapters: Sequence[Chapter]) -> Html:
+def _commands(chapters: Sequence[Chapter]) -> list[str]:
     experiments = {chapter.name: chapter.experiment for chapter in chapters if chapter.experiment}
     # What others begin with comes before them.
     ordered = sorted(experiments.values(), key=lambda experiment: _steps_before(experiment, experiments))
-    lines = [
+    return [
         f"flyball lab run {shlex.quote(experiment.name)}{' --quick' if experiment.is_quick else ''}"
         for experiment in ordered
     ]
-    if not lines:
-        return element("p", "These traces belong to no experiment of the lab. To make this report again:") + element(
-            "pre", element("code", "flyball pipeline report FOLDER")
-        )  # type: ignore[return-value]
-    intro = element("p", "Each run takes its settings and its seed from the experiment's file. To repeat:")
-    after = element(
-        "p", "To make this report again from the results: ", element("code", "flyball pipeline report RESULTS")
-    )
-    return markup(intro, element("pre", element("code", "\n".join(lines))), after)
 
 
 def _steps_before(experiment: Experiment, known: Mapping[str, Experiment]) -> int:
@@ -311,15 +270,6 @@ def _steps_before(experiment: Experiment, known: Mapping[str, Experiment]) -> in
     return steps
 
 
-def _settings(runs: Sequence[Run]) -> Html:
-    found = settings_facts(runs)
-    lines = [
-        [element("dt", name), element("dd", values[0] if len(values) == 1 else f"varies: {'; '.join(values[:20])}")]
-        for name, values in found.items()
-    ]
-    return details("Settings and versions", element("dl", lines, class_="facts")) if lines else Html("")
-
-
 def _flat(prefix: str, facts: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     for name, value in facts.items():
         if isinstance(value, Mapping):
@@ -328,17 +278,21 @@ def _flat(prefix: str, facts: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
             yield f"{prefix}.{name}", value
 
 
-def _runs_table(chapter: Chapter) -> Html:
+def _runs(chapter: Chapter) -> list[Block]:
+    facts = [
+        (name, values[0] if len(values) == 1 else f"varies: {'; '.join(values[:20])}")
+        for name, values in settings_facts(chapter.runs).items()
+    ]
     head = [
         *("Run", "Cell", "Seed", "Started", "Measured [s]", "Clients' busiest CPU"),
         *("Nodes' CPU [s]", "Stores' CPU [s]", "Peak memory [MiB]", "Calls", "Failed", "Lost", "Doubled"),
     ]
     body = [_run_row(chapter, run) for run in chapter.runs[:MOST_ROWS]]
-    shown = table(f"Runs of {chapter.title}", head, body, numbers_from=4)
-    return details(f"Runs ({len(body)})", shown)
+    table = Table(f"Runs of {chapter.title}", head, body, numbers_from=4, summary=f"Runs ({len(body)})")
+    return [Facts(facts, summary="Settings and versions"), table] if facts else [table]
 
 
-def _run_row(chapter: Chapter, run: Run) -> list[Child]:
+def _run_row(chapter: Chapter, run: Run) -> list[str]:
     def total(name: str) -> float | None:
         values = [node[name] for node in run.nodes if node.get(name) is not None]
         return float(sum(values)) if values else None

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from flyball.pipeline.manifest import Run
 from flyball.pipeline.report.chapters import CLIENTS, COLUMNS, NODES, Chapter
+from flyball.pipeline.report.content import Caution, Tile
 from flyball.pipeline.report.held import held_of
-from flyball.pipeline.report.markup import Child, Html, details, element, markup
 from flyball.pipeline.report.policies import UNCONTROLLED, held_clients, judged_of, ours_of, overloaded
 from flyball.pipeline.report.words import (
     ALL,
@@ -32,32 +31,6 @@ from flyball.pipeline.report.words import (
 if TYPE_CHECKING:
     # Only its name is needed here; the module loads Spark.
     from flyball.pipeline.analysis import Analysis
-
-MOST_NAMED = 100
-"""Runs that a warning names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """One headline number."""
-
-    label: str
-    value: str
-    unit: str = ""
-    more: str = ""
-    mood: str = ""
-    """`good` or `bad` if the number is one or the other by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caution:
-    """Something that the reader must know before trusting a number."""
-
-    says: str
-    names: Sequence[str] = ()
-    """The runs that it is about, or further lines."""
-    is_bad: bool = False
-    """Whether results are wrong, and not only to be read with care."""
 
 
 def title_of(chapters: Sequence[Chapter]) -> str:
@@ -116,39 +89,6 @@ def warnings(analysis: Analysis, chapters: Sequence[Chapter]) -> list[Caution]:
         *_quick(chapters),
     ]
     return sorted(found, key=lambda warning: not warning.is_bad)
-
-
-def show_tiles(shown: Sequence[Tile]) -> Html:
-    """Return tiles as a list."""
-    items = [
-        element(
-            "li",
-            element("span", tile.label, class_="label"),
-            element("span", tile.value, [" ", element("small", tile.unit)] if tile.unit else None, class_="value"),
-            element("span", tile.more, class_="more") if tile.more else None,
-            class_=f"tile {tile.mood}".strip(),
-        )
-        for tile in shown
-    ]
-    return element("ul", items, class_="tiles") if items else Html("")
-
-
-def show_warnings(shown: Sequence[Caution]) -> Html:
-    """Return warnings as a list, or a line that says that there is nothing to warn of."""
-    if not shown:
-        return element("p", "Nothing to warn of.", class_="good-text")
-    return element("ul", [_show_warning(warning) for warning in shown], class_="warnings")
-
-
-def _show_warning(warning: Caution) -> Html:
-    names: Child = None
-    if warning.names:
-        more = len(warning.names) - MOST_NAMED
-        named = [*warning.names[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])]
-        names = details("Which?", element("ul", [element("li", name) for name in named]))
-    # Colour is not the only sign.
-    sign = element("strong", "Wrong: " if warning.is_bad else "Note: ")
-    return element("li", markup(sign, warning.says), names, class_="bad" if warning.is_bad else None)
 
 
 def _requests(chapters: Sequence[Chapter]) -> Tile | None:

@@ -7,17 +7,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from flyball.pipeline.report.figures import Figure
-from flyball.pipeline.report.markup import Html, element, markup
-from flyball.pipeline.report.page import Part, plots, write_page
+from flyball.pipeline.report import write_report
 from tests.broker.management.browser.visitor import Visitor
-
-FIGURE = Figure(
-    "Response time",
-    [{"type": "scatter", "x": [1, 10, 50], "y": [0.4, 0.8, 1.5]}],
-    {"xaxis": {"title": "clients"}, "yaxis": {"title": "ms"}},
-    "Response time by number of clients, 0.4 to 1.5 ms",
-)
+from tests.pipeline.report import made
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +17,7 @@ def report(data: Path) -> str:
     """A report as the pipeline writes it, where the node looks for reports."""
     folder = data / "reports" / "march" / "clients"
     (folder / "tables").mkdir(parents=True)
-    body = markup([element("h1", "March"), plots([FIGURE], "clients")])
-    write_page(folder / "report.html", "March", [Part("clients", "Clients", body)], Html(""))
+    write_report(made.analysis(made.experiment("march", "March")), folder / "report.html")
     (folder / "tables" / "latency.csv").write_text("clients,latency_ms\n1,0.5\n")
     return "march/clients"
 
