@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from flyball.pipeline.manifest import Experiment, Run, cell_of
-from flyball.pipeline.report.words import ALL, cell_name, factor_names, proper
+from flyball.pipeline.report.words import ALL, cell_name, factor_names, level, proper
 
 if TYPE_CHECKING:
     # Only its name is needed here; the module loads Spark.
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 CLIENTS = "clients"
 NODES = "nodes"
 
+# The loop of admission control, which is shown in another way than the others.
 ADMISSION = "admission"
-"""The loop of admission control, which is shown in another way than the others."""
 
 _BY_RUN = (
     *("throughput", "series", "histogram", "phases", "measures", "laws", "loops", "closed_loops"),
@@ -42,11 +42,11 @@ class Chapter:
     title: str
     experiment: Experiment | None
     runs: Sequence[Run]
+    # From a run to its cell: the JSON text of its factors.
     cell_of: Mapping[str, str]
-    """From a run to its cell: the JSON text of its factors."""
     tables: Mapping[str, pd.DataFrame]
+    # What its open loops have shown, as in `model.json`.
     plants: Sequence[Mapping[str, Any]] = ()
-    """What its open loops have shown, as in `model.json`."""
 
     @property
     def name(self) -> str:
@@ -103,6 +103,12 @@ class Chapter:
         """Say what sets this cell apart from the others."""
         factors = self.cells.get(cell) or json.loads(cell)
         return cell_name({name: factors[name] for name in self.factors if name in factors}, self.names)
+
+    def line_name(self, factors: Mapping[str, Any], x: str | None, first: str | None = None) -> str:
+        """Say what sets a line over `x` apart from others: the factors on no axis, `first` before them."""
+        others = [name for name in self.factors if name != x and name in factors]
+        ordered = sorted(others, key=lambda name: name != first)
+        return ", ".join(f"{self.names[name]} {level(factors[name])}" for name in ordered)
 
     def metric(self, metric: str, source: str, kind: str = ALL) -> pd.DataFrame:
         """Return the cells' rows of one metric, in the order of the cells."""
@@ -198,6 +204,7 @@ def _rank(experiment: Experiment | None, name: str, value: object) -> tuple[int,
     return (2, 0, 0.0, str(value))
 
 
+# The tables that a report reads, and their columns; `series` also has sums of times, such as `response_ms`.
 COLUMNS = {
     "throughput": ("run", "source", "place", "kind", "queue", "second", "requests", "messages"),
     "series": ("run", "source", "kind", "second", "requests"),
@@ -245,4 +252,3 @@ COLUMNS = {
     ),
     "quarantine": ("file", "reason", "rows"),
 }
-"""The tables that a report reads, and their columns; `series` also has sums of times, such as `response_ms`."""

@@ -17,15 +17,11 @@ from flyball.pipeline.report.figures import (
     Figure,
     Trace,
     axis,
-    error_bars,
-    is_level_number,
     level_axis,
-    line,
     marker,
-    plain,
-    shorts,
     value_axis,
 )
+from flyball.pipeline.report.levels import Points, bar_of, coordinate, trace_of
 from flyball.pipeline.report.page import write_page
 from flyball.pipeline.report.sections import folded, settings_facts
 from flyball.pipeline.report.words import (
@@ -53,8 +49,8 @@ class Compared:
     """One cell and metric in one analysis beside the same in the first."""
 
     cell: str
+    # The name of the analysis.
     other: str
-    """The name of the analysis."""
     metric: str
     found: Difference
 
@@ -219,11 +215,9 @@ def _overlaid(pair: Pair, metric: str, rows: Mapping[str, Mapping[str, pd.Series
             if line_name not in series:
                 series.append(line_name)
             full = f"{name}: {line_name}" if line_name else name
-            look = _look(series.index(line_name), number, is_alone=not line_name)
-            data.append(_trace(full, points, unit, look, is_bar=x is None))
-            says.append(
-                f"{full}: " + ", ".join(f"{amount(row['mean'])} at {level(place)}" for place, row in points[:8])
-            )
+            data.append(_trace(full, points, x, unit, (series.index(line_name), number), is_alone=not line_name))
+            said = (f"{amount(row['mean'])} at {level(cell.get(x)) if x else 'this run'}" for cell, row in points[:8])
+            says.append(f"{full}: {', '.join(said)}")
     means = [float(row["mean"]) for found in rows.values() for row in found.values()]
     levels = list(
         dict.fromkeys(
@@ -240,47 +234,30 @@ def _overlaid(pair: Pair, metric: str, rows: Mapping[str, Mapping[str, pd.Series
     return Figure(title, data, layout, f"{title}, in {unit}. {'; '.join(says)}", note=note)
 
 
-def _lines(
-    chapter: Chapter, rows: Mapping[str, pd.Series[Any]], x: str | None
-) -> dict[str, list[tuple[Any, pd.Series[Any]]]]:
-    found: dict[str, list[tuple[Any, pd.Series[Any]]]] = {}
+def _lines(chapter: Chapter, rows: Mapping[str, pd.Series[Any]], x: str | None) -> dict[str, Points]:
+    found: dict[str, Points] = {}
     for cell, row in rows.items():
-        factors = chapter.cells.get(cell)
-        if factors is None:
-            continue
-        others = [
-            f"{chapter.names[name]} {level(factors[name])}"
-            for name in chapter.factors
-            if name != x and name in factors
-        ]
-        found.setdefault(", ".join(others), []).append((factors.get(x) if x else "this run", row))
+        if cell in chapter.cells:
+            factors = chapter.cells[cell]
+            found.setdefault(chapter.line_name(factors, x), []).append((factors, row))
     return found
 
 
-def _look(series: int, analysis: int, *, is_alone: bool) -> Trace:
-    """Return the looks of a line: analyses differ in colour; where there are several lines of each, in dashes."""
-    if is_alone:
-        return {"line": line(analysis), "marker": marker(analysis)}
-    dashes = ("solid", "dash", "dot", "dashdot")
-    symbol = marker(analysis)["symbol"]
-    return {
-        "line": {**line(series), "dash": dashes[analysis % len(dashes)]},
-        "marker": {**marker(series), "symbol": symbol},
-    }
+def _trace(name: str, points: Points, x: str | None, unit: str, place: tuple[int, int], *, is_alone: bool) -> Trace:
+    """Return a line, or a bar where nothing varies.
 
-
-def _trace(name: str, points: Sequence[tuple[Any, pd.Series[Any]]], unit: str, look: Trace, *, is_bar: bool) -> Trace:
-    is_number = all(is_level_number(place) for place, _ in points)
-    common: Trace = {
-        "name": plain(name),
-        "x": [place if is_number else plain(level(place)) for place, _ in points],
-        "y": shorts(row["mean"] for _, row in points),
-        "error_y": error_bars(row["half_width"] for _, row in points),
-        "hovertemplate": "%{x}: %{y:,.4g} ± %{error_y.array:,.3g} " + unit,
-    }
-    if is_bar:
-        return common | {"type": "bar", "marker": {"color": look["marker"]["color"]}}
-    return common | {"type": "scatter", "mode": "lines+markers", **look}
+    Analyses differ in colour; where there are several lines of each, in dashes.
+    """
+    series, analysis = place
+    rows = [row for _, row in points]
+    if x is None:
+        return bar_of(analysis if is_alone else series, name, ["this run"], rows, unit)
+    places = [coordinate(cell.get(x)) for cell, _ in points]
+    found = trace_of(analysis if is_alone else series, name, places, rows, unit)
+    if not is_alone:
+        found["line"] |= {"dash": ("solid", "dash", "dot", "dashdot")[analysis % 4]}
+        found["marker"] |= {"symbol": marker(analysis)["symbol"]}
+    return found
 
 
 def _summary(

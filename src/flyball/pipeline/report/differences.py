@@ -17,10 +17,10 @@ class Estimate:
     """A mean and what is known of its error."""
 
     mean: float
+    # The standard error of the mean; None if there is no interval.
     error: float | None
-    """The standard error of the mean; None if there is no interval."""
+    # Degrees of freedom of that error.
     freedom: float
-    """Degrees of freedom of that error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Difference:
     """How far another mean lies from the first one."""
 
     ratio: float
+    # The interval of the difference, other minus first; None if one of them has no interval.
     low: float | None
-    """The interval of the difference, other minus first; None if one of them has no interval."""
     high: float | None
 
     @property

@@ -17,10 +17,13 @@ from flyball.pipeline.report.figures import (
     Figure,
     Trace,
     axis,
+    band,
+    bars,
     colour,
     line,
+    lines,
     log_axis,
-    marker,
+    marked_lines,
     plain,
     shorts,
     value_axis,
@@ -28,8 +31,8 @@ from flyball.pipeline.report.figures import (
 from flyball.pipeline.report.selection import MOST_LINES, of_kind, source_in, spread
 from flyball.pipeline.report.words import ALL, amount, capital, duration, metric_name, unit_of, whole
 
+# Points that a plot over time may hold in all its lines.
 MOST_POINTS = 6000
-"""Points that a plot over time may hold in all its lines."""
 MOST_POINTS_OF_A_LINE = 600
 MOST_BUCKETS = 80
 
@@ -48,22 +51,22 @@ def over_time(chapter: Chapter, view: View) -> list[Figure]:
     if rows.empty or not (is_count or f"{metric}_ms" in rows):
         return []
     by = "kind" if rows["run"].nunique() == 1 else "run"
-    lines = _counts(rows, by, metric) if is_count else _times(rows, by, f"{metric}_ms")
-    most = max(60, min(MOST_POINTS_OF_A_LINE, MOST_POINTS // len(lines)))
-    thinned = {name: thinning.thin(found.values, most, found.weights) for name, found in lines.items()}
-    labels = _labels_of_lines(chapter, list(lines), by)
+    found = _counts(rows, by, metric) if is_count else _times(rows, by, f"{metric}_ms")
+    most = max(60, min(MOST_POINTS_OF_A_LINE, MOST_POINTS // len(found)))
+    thinned = {name: thinning.thin(one.values, most, one.weights) for name, one in found.items()}
+    labels = _labels_of_lines(chapter, list(found), by)
     unit = unit_of(metric)
     layout = {
         "xaxis": axis("Time since the measurement began [s]", rangemode="tozero"),
         "yaxis": axis(f"{capital(metric_name(metric))} [{unit}]", rangemode="tozero"),
-        "hovermode": "x unified" if len(lines) <= 6 else "closest",
+        "hovermode": "x unified" if len(found) <= 6 else "closest",
         "showlegend": len({name for _, name, _ in labels.values()}) > 1,
     }
     title = view.title or f"{capital(metric_name(metric))} over time{of_kind(view.request)}"
-    length = max(len(found.values) for found in lines.values())
+    length = max(len(one.values) for one in found.values())
     says = f"{title}, in {unit}, seen by {source}, {duration(length)}. " + "; ".join(
-        f"{labels[name][1]}: mean {amount(found.mean)}, from {amount(found.least)} to {amount(found.most)}"
-        for name, found in list(lines.items())[:MOST_LINES]
+        f"{labels[name][1]}: mean {amount(one.mean)}, from {amount(one.least)} to {amount(one.most)}"
+        for name, one in list(found.items())[:MOST_LINES]
     )
     note = f"Seen by {source}."
     if not all(points.is_whole for points in thinned.values()):
@@ -71,7 +74,7 @@ def over_time(chapter: Chapter, view: View) -> list[Figure]:
             " Each point is the mean of several seconds; the band around it spans their smallest and largest value."
         )
     data = [trace for name, points in thinned.items() for trace in _time_traces(labels[name], points)]
-    return [Figure(title, data, layout, says, _numbers_over_time(title, unit, lines, labels), note, is_wide=True)]
+    return [Figure(title, data, layout, says, _numbers_over_time(title, unit, found, labels), note, is_wide=True)]
 
 
 def histogram(chapter: Chapter, view: View) -> list[Figure]:
@@ -125,16 +128,7 @@ def percentiles(chapter: Chapter, view: View) -> list[Figure]:
     shown = spread(list(means), MOST_LINES)
     label = {name: chapter.cell_name(name) if by == "cell" else name for name in shown}
     data = [
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "name": plain(label[name]),
-            "x": list(_PERCENTILES.values()),
-            "y": shorts(means[name].values()),
-            "line": line(index),
-            "marker": marker(index),
-            "hovertemplate": "%{x}: %{y:,.4g} ms",
-        }
+        marked_lines(label[name], _PERCENTILES.values(), means[name].values(), index, "%{x}: %{y:,.4g} ms")
         for index, name in enumerate(shown)
     ]
     title = view.title or f"Percentiles of the {metric_name(metric)}"
@@ -220,52 +214,34 @@ def _labels_of_lines(chapter: Chapter, names: Sequence[str], by: str) -> dict[st
 
 def _time_traces(label: tuple[int, str, bool], points: thinning.Thinned) -> list[Trace]:
     index, name, is_first = label
+    group = {"legendgroup": f"line-{index}"}
     at = shorts(points.at)
-    common: Trace = {"type": "scatter", "mode": "lines", "legendgroup": f"line-{index}", "name": plain(name)}
-    traces: list[Trace] = []
-    if not points.is_whole:
-        outline: Trace = {"hoverinfo": "skip", "showlegend": False, "line": {"width": 0, "color": colour(index)}}
-        traces.append({**common, **outline, "x": at, "y": shorts(points.low)})
-        traces.append(
-            {
-                **common,
-                **outline,
-                "x": at,
-                "y": shorts(points.high),
-                "fill": "tonexty",
-                "fillcolor": colour(index, 0.18),
-            }
-        )
-    thin_line = {**line(index), "width": 1.5}
-    traces.append({**common, "x": at, "y": shorts(points.mean), "line": thin_line, "showlegend": is_first})
-    return traces
+    thin_line = lines(name, at, points.mean, index, "", line=line(index, width=1.5), showlegend=is_first, **group)
+    if points.is_whole:
+        return [thin_line]
+    unlined = {"width": 0, "color": colour(index)}
+    return [*band(at, points.low, points.high, index, 0.18, name=plain(name), line=unlined, **group), thin_line]
 
 
 def _numbers_over_time(
-    title: str, unit: str, lines: Mapping[str, _Line], labels: Mapping[str, tuple[int, str, bool]]
+    title: str, unit: str, found: Mapping[str, _Line], labels: Mapping[str, tuple[int, str, bool]]
 ) -> Table:
     head = ["Line", f"Mean [{unit}]", f"Least [{unit}]", f"Most [{unit}]", "Seconds"]
     body = [
-        [labels[name][1], *map(amount, (found.mean, found.least, found.most)), whole(len(found.values))]
-        for name, found in lines.items()
+        [labels[name][1], *map(amount, (one.mean, one.least, one.most)), whole(len(one.values))]
+        for name, one in found.items()
     ]
     return Table(title, head, body)
 
 
 def _histogram_trace(index: int, name: str, buckets: pd.DataFrame, *, is_alone: bool) -> Trace:
     share = 100 * buckets["requests"] / buckets["requests"].sum()
-    trace: Trace = {
-        "name": plain(name),
-        "y": shorts(share),
-        "hovertemplate": "about %{x:,.3g} ms: %{y:,.3g} %",
-    }
-    if is_alone:
-        # The width of a bar counts in the axis' units from where the bar begins.
-        width = shorts(buckets["high_ms"] - buckets["low_ms"])
-        place = {"x": shorts(buckets["low_ms"]), "width": width, "offset": 0}
-        return trace | place | {"type": "bar", "marker": {"color": colour(index)}}
-    middle = np.sqrt(buckets["low_ms"] * buckets["high_ms"])
-    return trace | {"type": "scatter", "mode": "lines", "x": shorts(middle), "line": line(index)}
+    hover = "about %{x:,.3g} ms: %{y:,.3g} %"
+    if not is_alone:
+        return lines(name, np.sqrt(buckets["low_ms"] * buckets["high_ms"]), share, index, hover)
+    # The width of a bar counts in the axis' units from where the bar begins.
+    width = shorts(buckets["high_ms"] - buckets["low_ms"])
+    return bars(name, buckets["low_ms"], share, index, hover, width=width, offset=0)
 
 
 def _numbers_of_percentiles(chapter: Chapter, title: str, source: str, kind: str) -> Table | None:

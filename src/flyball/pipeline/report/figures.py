@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, TypeAlias
 
+import pandas as pd
+
 from flyball.pipeline.report.content import Table
 from flyball.pipeline.report.words import is_number
 
+# Series that a colour can tell apart; further ones differ in their dashes.
 COLOURS = 8
-"""Series that a colour can tell apart; further ones differ in their dashes."""
 
 REFERENCE_COLOUR = "reference"
 
@@ -25,6 +27,12 @@ _SYMBOLS = ("circle", "square", "triangle-up", "x", "star", "triangle-down", "pe
 
 Axis: TypeAlias = dict[str, Any]
 Trace: TypeAlias = dict[str, Any]
+Numbers: TypeAlias = Iterable[float | None]
+# Names are for plotly already, which takes some markup in them at its word.
+Places: TypeAlias = Iterable[float | str | None]
+
+# The layout of an axis of names, the first at the top.
+NAMES_DOWNWARDS: Axis = {"type": "category", "autorange": "reversed", "showgrid": False}
 
 
 @dataclass(frozen=True)
@@ -34,10 +42,9 @@ class Figure:
     title: str
     data: Sequence[Trace]
     layout: dict[str, Any]
+    # The plot in words: what is on the axes, and the most important numbers.
     says: str
-    """The plot in words: what is on the axes, and the most important numbers."""
     numbers: Table | None = None
-    """The plotted numbers as a table."""
     note: str = ""
     is_wide: bool = False
     height_px: int = 360
@@ -49,14 +56,109 @@ def colour(index: int, opacity: float = 1.0) -> str:
     return name if opacity == 1.0 else f"{name}/{opacity}"
 
 
-def line(index: int) -> dict[str, Any]:
+def line(index: int, **more: Any) -> dict[str, Any]:
     """Return how the line of a series looks."""
-    return {"color": colour(index), "dash": _DASHES[index // COLOURS % len(_DASHES)], "width": 2}
+    return {"color": colour(index), "dash": _DASHES[index // COLOURS % len(_DASHES)], "width": 2, **more}
 
 
 def marker(index: int) -> dict[str, Any]:
     """Return how the points of a series look; colour is not all that tells them apart."""
     return {"color": colour(index), "symbol": _SYMBOLS[index % len(_SYMBOLS)], "size": 8}
+
+
+def lines(name: str, x: Places, y: Places, index: int, hover: str = "%{y:,.4g}", **more: Any) -> Trace:
+    """Return a line in the colour of a series."""
+    return _trace(name, x, y, hover, mode="lines", line=line(index)) | more
+
+
+def marked_lines(
+    name: str, x: Places, y: Places, index: int, hover: str = "%{x:,.4g}: %{y:,.4g}", **more: Any
+) -> Trace:
+    """Return a line whose points are marked: they are far apart, or have intervals."""
+    return lines(name, x, y, index, hover, mode="lines+markers", marker=marker(index)) | more
+
+
+def points(
+    name: str, x: Places, y: Places, look: Mapping[str, Any], hover: str = "%{x:,.4g}: %{y:,.4g}", **more: Any
+) -> Trace:
+    """Return points without a line."""
+    return _trace(name, x, y, hover, mode="markers", marker=dict(look)) | more
+
+
+def samples(name: str, x: Numbers, y: Numbers, index: int) -> Trace:
+    """Return very many points, through which lines can be seen."""
+    return points(name, x, y, {"color": colour(index, 0.3), "size": 5})
+
+
+def bars(name: str, x: Places, y: Places, index: int, hover: str, **more: Any) -> Trace:
+    """Return bars in the colour of a series."""
+    return _trace(name, x, y, hover, type="bar", marker={"color": colour(index)}) | more
+
+
+def band(x: Places, low: Numbers, high: Numbers, index: int, opacity: float = 0.2, **more: Any) -> list[Trace]:
+    """Return the area between two lines."""
+    edge = {"showlegend": False, "hoverinfo": "skip", "line": {"width": 0}, **more}
+    lower, upper = (_trace(name, x, y, "", mode="lines") | edge for name, y in (("low", low), ("high", high)))
+    return [lower, upper | {"fill": "tonexty", "fillcolor": colour(index, opacity)}]
+
+
+def loop_lines(rows: pd.DataFrame, names: Mapping[str, str]) -> list[Trace]:
+    """Return the columns of a control loop's samples over time, with a band where samples stand together."""
+    # A sample is of the time before it, and so is the setpoint that it was measured for; its action comes after.
+    looks = {
+        "measurement": line(0),
+        "setpoint": {"color": "ink-2", "dash": "dot", "width": 1.5, "shape": "vh"},
+        "action": line(1, width=1.2, shape="hv"),
+    }
+    found = band(rows["at_s"], rows["low"], rows["high"], 0) if (rows["samples"] > 1).any() else []
+    return [
+        *found,
+        *(lines(name, rows["at_s"], rows[column], 0, line=looks[column]) for column, name in names.items()),
+    ]
+
+
+def hollow_diamond(hue: str) -> dict[str, Any]:
+    """Return how a number looks that others have published."""
+    return {"symbol": "diamond", "size": 11, "color": "surface", "line": {"width": 2, "color": hue}}
+
+
+def stacked(
+    labels: Sequence[str], parts: Mapping[str, Numbers], title: str, unit: str, colours: Sequence[int]
+) -> tuple[list[Trace], dict[str, Any]]:
+    """Return data and layout of horizontal bars, each divided into parts."""
+    names = [plain(label) for label in labels]
+    edge = {"color": "surface", "width": 1}
+    data = [
+        bars(name, values, names, index, f"%{{y}}: %{{x:,.4g}}{unit}", orientation="h")
+        | {"marker": {"color": colour(index), "line": edge}}
+        for (name, values), index in zip(parts.items(), colours, strict=False)
+    ]
+    layout = {
+        "barmode": "stack",
+        "bargap": 0.25,
+        "legend": {"traceorder": "normal"},
+        "xaxis": axis(title, rangemode="tozero"),
+        "yaxis": NAMES_DOWNWARDS,
+    }
+    return data, layout
+
+
+def vertical(at: float, hue: str, width: float = 1.2) -> dict[str, Any]:
+    """Return a dotted line over the whole height of a plot."""
+    return _upright(at, at, type="line", line={"color": hue, "width": width, "dash": "dot"})
+
+
+def shade(begin: float, end: float, hue: str) -> dict[str, Any]:
+    """Return a coloured ground over the whole height of a plot."""
+    return _upright(begin, end, type="rect", fillcolor=hue, line={"width": 0}, layer="below")
+
+
+def words_at(
+    at: float, height: float, text: str, *, is_left: bool = False, yanchor: str = "bottom"
+) -> dict[str, Any]:
+    """Return a text to the right of a place on the axis, or to the left of it where there is no room."""
+    place = {"x": at, "y": height, "yref": "paper", "xanchor": "right" if is_left else "left", "yanchor": yanchor}
+    return {**place, "showarrow": False, "text": plain(text), "font": {"size": 11, "color": "ink-2"}}
 
 
 def plain(text: str) -> str:
@@ -69,17 +171,17 @@ def short(value: float | None) -> float | None:
     return float(f"{value:.5g}") if value is not None and is_number(value) else None
 
 
-def shorts(values: Iterable[float | None]) -> list[float | None]:
+def shorts(values: Numbers) -> list[float | None]:
     """Return numbers with the digits that a plot can show."""
     return [short(value) for value in values]
 
 
-def error_bars(high: Iterable[float | None], low: Iterable[float | None] | None = None) -> dict[str, Any]:
+def error_bars(high: Numbers, low: Numbers | None = None, **more: Any) -> dict[str, Any]:
     """Return error bars with these distances from the point; `low` counts downwards and is positive."""
-    bars: dict[str, Any] = {"type": "data", "array": shorts(high), "thickness": 1.2, "width": 4}
+    found: dict[str, Any] = {"type": "data", "array": shorts(high), "thickness": 1.2, "width": 4, **more}
     if low is not None:
-        bars |= {"symmetric": False, "arrayminus": shorts(low)}
-    return bars
+        found |= {"symmetric": False, "arrayminus": shorts(low)}
+    return found
 
 
 def axis(title: str, **more: Any) -> Axis:
@@ -87,7 +189,7 @@ def axis(title: str, **more: Any) -> Axis:
     return {"title": {"text": plain(title)}, **more}
 
 
-def value_axis(title: str, values: Iterable[float | None], *, may_be_log: bool = True) -> Axis:
+def value_axis(title: str, values: Numbers, *, may_be_log: bool = True) -> Axis:
     """Return an axis for measured values: logarithmic where they differ by a factor of 30, else from zero."""
     positive = [value for value in values if value is not None and is_number(value) and value > 0]
     if may_be_log and positive and max(positive) / min(positive) >= 30:
@@ -128,6 +230,19 @@ def is_geometric(numbers: Sequence[float]) -> bool:
     return ordered[-1] / ordered[0] >= 8 and _unevenness([math.log(value) for value in ordered]) < _unevenness(
         ordered
     )
+
+
+def _trace(name: str, x: Places, y: Places, hover: str, **more: Any) -> Trace:
+    found: Trace = {"type": "scatter", "name": plain(name), "x": _places(x), "y": _places(y), **more}
+    return found | {"hovertemplate": hover} if hover else found
+
+
+def _places(values: Places) -> list[float | str | None]:
+    return [value if isinstance(value, str) else short(value) for value in values]
+
+
+def _upright(begin: float, end: float, **look: Any) -> dict[str, Any]:
+    return {"x0": begin, "x1": end, "yref": "paper", "y0": 0, "y1": 1, **look}
 
 
 def _is_even(numbers: Sequence[float]) -> bool:

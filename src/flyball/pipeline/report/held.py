@@ -15,13 +15,13 @@ from flyball.pipeline.report.chapters import Chapter
 from flyball.pipeline.report.content import Findings, Goal, Mark, Passage, Table
 from flyball.pipeline.report.words import NOTHING, count_of, factor_text, goal_text, percent, proper, student, whole
 
+# A loop holds its goal if its mean is this close to it and its deviation this small: 30 messages/s at seed 004's 400.
 MOST_MEAN_ERROR_RATIO = 0.01
 MOST_STD_RATIO = 0.075
-"""A loop holds its goal if its mean is so close to it and its deviation so small: 30 messages/s at seed 004's 400."""
+# Samples within which a loop should have settled after a disturbance.
 SOON_SAMPLES = 10
-"""A loop that is disturbed should have settled again after so many."""
+# Loops that a sentence of the summary names.
 MOST_NAMED = 20
-"""Loops that a sentence of the summary names."""
 
 _MEANINGS = (
     "Mean and standard deviation of a sample are those of the steady state, averaged over repetitions, settling and"
@@ -29,8 +29,8 @@ _MEANINGS = (
 )
 CONDITION = "the mean is within 1 % of the goal, the standard deviation at most 7.5 % of it (30 at 400)"
 
+# Factors that a loop's row names anyway, without what stands before the dot.
 _OWN_FACTORS = ("kind", "controller", "actuator")
-"""Factors that a loop's row names anyway, without what stands before the dot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class Held:
     """One controller in one cell of an experiment, from one disturbance to the next; means over the repetitions."""
 
     cell: str
+    # The controller, and what else sets it apart from others on the same broker.
     label: str
-    """The controller, and what else sets it apart from others on the same broker."""
+    # The label, the broker where there are several, and the disturbance.
     name: str
-    """The label, the broker where there are several, and the disturbance."""
     broker: str
     gains: str
     actuator: str
@@ -49,15 +49,15 @@ class Held:
     goal: float
     mean: float
     std: float
+    # The longest of the repetitions; None if one of them never settled.
     settling_samples: float | None
-    """The longest of the repetitions; None if one of them never settled."""
+    # The largest of the repetitions.
     overshoot: float
-    """The largest of the repetitions."""
     runs: int
+    # Whether the mean is close enough to the goal, in each of the repetitions.
     is_near: bool
-    """Whether the mean is close enough to the goal, in each of the repetitions."""
+    # Whether it is, and the deviation small enough.
     is_held: bool
-    """Whether it is, and the deviation small enough."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from flyball.pipeline.manifest import View
+from flyball.pipeline.report import figures
 from flyball.pipeline.report.chapters import CLIENTS, NODES, Chapter
 from flyball.pipeline.report.content import Table
 from flyball.pipeline.report.figures import (
@@ -22,74 +23,71 @@ from flyball.pipeline.report.figures import (
     axis,
     colour,
     error_bars,
+    hollow_diamond,
     is_level_number,
     level_axis,
-    line,
-    marker,
     plain,
-    shorts,
     value_axis,
 )
 from flyball.pipeline.report.selection import MOST_LINES, of_kind, quantiles_of, student_of, what, x_of
 from flyball.pipeline.report.words import ALL, NOTHING, amount, axis_name, capital, level, metric_name, unit_of, whole
 
+# The layout of bars side by side, with the seed's diamonds upon them.
 GROUPED = {"barmode": "group", "scattermode": "group", "bargap": 0.3, "bargroupgap": 0.06}
-"""The layout of bars beside each other, with the seed's diamonds upon them."""
-
-_Points: TypeAlias = "list[tuple[dict[str, Any], pd.Series[Any]]]"
-
+# The names of more bars side by side need a plot as wide as the page.
 MOST_NARROW_BARS = 8
-"""The names of more bars beside each other need a plot as wide as the page."""
+
+_HOVER = "%{x}: %{y:,.4g} ± %{error_y.array:,.3g} "
+
+# The factors of a cell, and its row.
+Points: TypeAlias = "list[tuple[dict[str, Any], pd.Series[Any]]]"
 
 
 def curve(chapter: Chapter, view: View) -> list[Figure]:
     """A metric over the levels of a factor, a line for each level of another, with the seed's numbers."""
-    metric, source, kind = what(chapter, view)
     x = x_of(chapter, view)
-    rows = chapter.metric(metric, source, kind)
-    if x is None or rows.empty:
-        return []
-    lines = _lines(chapter, rows, x, view)
-    references = _references(chapter, metric, source, kind)
-    levels = _levels([cell for points in lines.values() for cell, _ in points], references, x)
-    unit = unit_of(metric, str(rows["unit"].iloc[0]))
-    values = [float(row["mean"]) for points in lines.values() for _, row in points]
-    layout = {
-        "xaxis": level_axis(capital(axis_name(chapter.names[x])), levels),
-        "yaxis": value_axis(f"{capital(metric_name(metric))} [{unit}]", values, may_be_log=unit == "ms"),
-    }
-    data = [_line_trace(index, name, points, x, unit) for index, (name, points) in enumerate(lines.items())]
-    data += _reference_traces(chapter, references, x, view, list(lines), unit)
-    title = view.title or f"{capital(metric_name(metric))} over {chapter.names[x]}{of_kind(kind)}"
-    says = _says_lines(f"{title}, in {unit}, measured by {source}", chapter.names[x], lines, x)
-    return [Figure(title, data, layout, says, _numbers(chapter, title, unit, rows), _note(source, references))]
+    return [] if x is None else _over_levels(chapter, view, x, is_bars=False)
 
 
 def bars(chapter: Chapter, view: View) -> list[Figure]:
     """A metric as bars: by the levels of a factor, or by kind of request where no factor varies."""
-    metric, source, kind = what(chapter, view)
     x = x_of(chapter, view)
-    if x is None:
-        return _bars_by_kind(chapter, view, metric, source)
+    return _bars_by_kind(chapter, view) if x is None else _over_levels(chapter, view, x, is_bars=True)
+
+
+def _over_levels(chapter: Chapter, view: View, x: str, *, is_bars: bool) -> list[Figure]:
+    metric, source, kind = what(chapter, view)
     rows = chapter.metric(metric, source, kind)
     if rows.empty:
         return []
     lines = _lines(chapter, rows, x, view)
     references = _references(chapter, metric, source, kind)
     unit = unit_of(metric, str(rows["unit"].iloc[0]))
-    data = []
-    for index, (name, points) in enumerate(lines.items()):
-        places = [plain(level(cell.get(x))) for cell, _ in points]
-        data.append(_bar_trace(index, name, places, [row for _, row in points], unit))
-    data += _reference_traces(chapter, references, x, view, list(lines), unit, is_category=True)
-    title = view.title or f"{capital(metric_name(metric))} by {chapter.names[x]}{of_kind(kind)}"
-    layout = {
-        **GROUPED,
-        "xaxis": axis(capital(axis_name(chapter.names[x])), type="category"),
-        "yaxis": axis(f"{capital(metric_name(metric))} [{unit}]", rangemode="tozero"),
-    }
+    x_title, y_title = capital(axis_name(chapter.names[x])), f"{capital(metric_name(metric))} [{unit}]"
+    if is_bars:
+        draw = bar_of
+        layout = {
+            **GROUPED,
+            "xaxis": axis(x_title, type="category"),
+            "yaxis": axis(y_title, rangemode="tozero"),
+        }
+    else:
+        draw = trace_of
+        levels = _levels([cell for points in lines.values() for cell, _ in points], references, x)
+        layout = {
+            "xaxis": level_axis(x_title, levels),
+            "yaxis": value_axis(y_title, rows["mean"], may_be_log=unit == "ms"),
+        }
+    place = _category if is_bars else coordinate
+    data = [
+        draw(index, name, [place(cell.get(x)) for cell, _ in points], [row for _, row in points], unit)
+        for index, (name, points) in enumerate(lines.items())
+    ]
+    data += _reference_traces(chapter, references, x, view, list(lines), unit, is_category=is_bars)
+    over = f"{'by' if is_bars else 'over'} {chapter.names[x]}"
+    title = view.title or f"{capital(metric_name(metric))} {over}{of_kind(kind)}"
     says = _says_lines(f"{title}, in {unit}, measured by {source}", chapter.names[x], lines, x)
-    is_wide = max(len(points) for points in lines.values()) > MOST_NARROW_BARS
+    is_wide = is_bars and max(len(points) for points in lines.values()) > MOST_NARROW_BARS
     numbers = _numbers(chapter, title, unit, rows)
     return [Figure(title, data, layout, says, numbers, _note(source, references), is_wide=is_wide)]
 
@@ -111,7 +109,7 @@ def network(chapter: Chapter, view: View) -> list[Figure]:
     for index, (name, rows) in enumerate(parts.items()):
         places = [_place(chapter, cell, x) for cell in rows["cell"]]
         points = [row for _, row in rows.iterrows()]
-        data.append(_bar_trace(index, name, places, points, "ms"))
+        data.append(bar_of(index, name, places, points, "ms"))
     layout = {
         **GROUPED,
         "xaxis": axis(
@@ -136,9 +134,9 @@ def network(chapter: Chapter, view: View) -> list[Figure]:
     return [Figure(title, data, layout, says, Table(title, head, body))]
 
 
-def _lines(chapter: Chapter, rows: pd.DataFrame, x: str, view: View) -> dict[str, _Points]:
+def _lines(chapter: Chapter, rows: pd.DataFrame, x: str, view: View) -> dict[str, Points]:
     """Return the points of each line by its name; factors on no axis keep lines apart too."""
-    found: dict[str, _Points] = {}
+    found: dict[str, Points] = {}
     for _, row in rows.iterrows():
         cell = chapter.cells[row["cell"]]
         found.setdefault(_line_name(chapter, cell, x, view), []).append((cell, row))
@@ -146,46 +144,41 @@ def _lines(chapter: Chapter, rows: pd.DataFrame, x: str, view: View) -> dict[str
 
 
 def _line_name(chapter: Chapter, cell: Mapping[str, Any], x: str, view: View) -> str:
-    others = [name for name in chapter.factors if name != x and name in cell]
-    ordered = sorted(others, key=lambda name: name != view.series)
-    return ", ".join(f"{chapter.names[name]} {level(cell[name])}" for name in ordered) or chapter.subject
+    return chapter.line_name(cell, x, view.series) or chapter.subject
 
 
-def _line_trace(index: int, name: str, points: _Points, x: str, unit: str) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": plain(name),
-        "x": [_coordinate(cell.get(x)) for cell, _ in points],
-        "y": shorts(row["mean"] for _, row in points),
-        "error_y": error_bars(row["half_width"] for _, row in points),
-        "line": line(index),
-        "marker": marker(index),
-        "hovertemplate": "%{x}: %{y:,.4g} ± %{error_y.array:,.3g} " + unit,
-    }
+def trace_of(
+    index: int, name: str, places: Sequence[float | str | None], rows: Sequence[pd.Series[Any]], unit: str
+) -> Trace:
+    """Return a line of means with their intervals."""
+    return figures.marked_lines(name, places, _means(rows), index, _HOVER + unit, error_y=_intervals(rows))
 
 
-def _bar_trace(index: int, name: str, places: Sequence[str], rows: Sequence[pd.Series[Any]], unit: str) -> Trace:
-    return {
-        "type": "bar",
-        "name": plain(name),
-        "x": list(places),
-        "y": shorts(row["mean"] for row in rows),
-        "offsetgroup": str(index),
-        "error_y": error_bars(row["half_width"] for row in rows) | {"color": "ink-2"},
-        "marker": {"color": colour(index)},
-        "hovertemplate": "%{x}: %{y:,.4g} ± %{error_y.array:,.3g} " + unit,
-    }
+def bar_of(
+    index: int, name: str, places: Sequence[float | str | None], rows: Sequence[pd.Series[Any]], unit: str
+) -> Trace:
+    """Return bars of means with their intervals."""
+    widths = _intervals(rows) | {"color": "ink-2"}
+    return figures.bars(name, places, _means(rows), index, _HOVER + unit, offsetgroup=str(index), error_y=widths)
 
 
-def _bars_by_kind(chapter: Chapter, view: View, metric: str, source: str) -> list[Figure]:
+def _means(rows: Sequence[pd.Series[Any]]) -> list[float]:
+    return [row["mean"] for row in rows]
+
+
+def _intervals(rows: Sequence[pd.Series[Any]]) -> dict[str, Any]:
+    return error_bars(row["half_width"] for row in rows)
+
+
+def _bars_by_kind(chapter: Chapter, view: View) -> list[Figure]:
+    metric, source, _ = what(chapter, view)
     kinds = chapter.kinds(metric, source) or [ALL]
     rows = [(kind, row) for kind in kinds for _, row in chapter.metric(metric, source, kind).iterrows()]
     if not rows:
         return []
     unit = unit_of(metric, str(rows[0][1]["unit"]))
     title = view.title or f"{capital(metric_name(metric))} by kind of request"
-    data = [_bar_trace(0, metric_name(metric), [plain(kind) for kind, _ in rows], [row for _, row in rows], unit)]
+    data = [bar_of(0, metric_name(metric), [plain(kind) for kind, _ in rows], [row for _, row in rows], unit)]
     data += [
         _reference_trace(str(row["label"]), [plain(kind)], pd.DataFrame([row]), REFERENCE_COLOUR, unit)
         for kind in kinds
@@ -229,7 +222,7 @@ def _reference_traces(
     for (label, name), members in groups.items():
         part = rows.loc[members]
         levels = [json.loads(cell)[x] for cell in part["cell"]]
-        places = [plain(level(value)) if is_category else _coordinate(value) for value in levels]
+        places = [_category(value) if is_category else coordinate(value) for value in levels]
         # On bars of its own colour a diamond could not be seen.
         has_own_colour = name in lines and len(lines) > 1 and not is_category
         hue = colour(lines.index(name)) if has_own_colour else REFERENCE_COLOUR
@@ -240,25 +233,23 @@ def _reference_traces(
     return traces
 
 
-def _reference_trace(name: str, places: Sequence[object], rows: pd.DataFrame, hue: str, unit: str) -> Trace:
-    trace: Trace = {
-        "type": "scatter",
-        "mode": "markers",
-        "name": plain(name),
-        "x": list(places),
-        "y": shorts(rows["theirs"]),
-        "marker": {"symbol": "diamond", "size": 11, "color": "surface", "line": {"width": 2, "color": hue}},
-        "hovertemplate": "%{x}: %{y:,.4g} " + unit,
-    }
+def _reference_trace(
+    name: str, places: Sequence[float | str | None], rows: pd.DataFrame, hue: str, unit: str
+) -> Trace:
+    trace = figures.points(name, places, rows["theirs"], hollow_diamond(hue), "%{x}: %{y:,.4g} " + unit)
     if rows["theirs_high"].notna().any():
-        trace["error_y"] = error_bars(rows["theirs_high"].astype(float), -rows["theirs_low"].astype(float)) | {
-            "color": hue
-        }
+        high, low = rows["theirs_high"].astype(float), -rows["theirs_low"].astype(float)
+        trace["error_y"] = error_bars(high, low, color=hue)
     return trace
 
 
-def _coordinate(value: object) -> float | str | None:
-    return float(value) if isinstance(value, int | float) and is_level_number(value) else plain(level(value))
+def _category(value: object) -> str:
+    return plain(level(value))
+
+
+def coordinate(value: object) -> float | str:
+    """Return a level as plotly takes it: a number, or a text without markup."""
+    return float(value) if isinstance(value, int | float) and is_level_number(value) else _category(value)
 
 
 def _levels(cells: Sequence[Mapping[str, Any]], references: pd.DataFrame, x: str) -> list[Any]:
@@ -272,7 +263,7 @@ def _note(source: str, references: pd.DataFrame) -> str:
     return seen if references.empty else f"{seen} Hollow diamonds: the seed's numbers."
 
 
-def _says_lines(opening: str, x_name: str, lines: Mapping[str, _Points], x: str) -> str:
+def _says_lines(opening: str, x_name: str, lines: Mapping[str, Points], x: str) -> str:
     parts = []
     for name, points in list(lines.items())[:MOST_LINES]:
         means = [float(row["mean"]) for _, row in points]
@@ -295,4 +286,4 @@ def _place(chapter: Chapter, cell: str, x: str | None) -> str:
     if x is None or len(chapter.factors) > 1:
         # Plotly breaks lines at this element, and the names themselves are escaped.
         return plain(chapter.cell_name(cell)).replace(", ", "<br>")
-    return plain(level(chapter.cells[cell].get(x)))
+    return _category(chapter.cells[cell].get(x))

@@ -15,12 +15,16 @@ from flyball.pipeline.report.figures import (
     Figure,
     Trace,
     axis,
-    colour,
     error_bars,
+    hollow_diamond,
     line,
+    loop_lines,
     marker,
     plain,
-    shorts,
+    points,
+    shade,
+    vertical,
+    words_at,
 )
 from flyball.pipeline.report.held import Held, held_of, published_of, settling_text
 from flyball.pipeline.report.selection import MOST_LINES, spread
@@ -35,11 +39,10 @@ from flyball.pipeline.report.words import (
     student,
 )
 
+# Closed loops that have a plot of their own; of more, some are chosen.
 MOST_RUNS = 100
-"""Closed loops that have a plot of their own; of more, some are chosen."""
-
+# A run with more disturbances than fit below each other has a plot as wide as the page.
 MOST_NARROW_PARTS = 3
-"""A run with more disturbances than fit below each other has a plot as wide as the page."""
 
 
 def loop(chapter: Chapter, view: View) -> list[Figure]:
@@ -88,7 +91,7 @@ def _comparison(chapter: Chapter, view: View, found: Sequence[Held], left_out: s
             "categoryarray": places,
             "autorange": "reversed",
         },
-        "shapes": [_vertical(goal, "ink-2")],
+        "shapes": [vertical(goal, "ink-2")],
     }
     title = view.title or "Controllers beside each other and their goal"
     says = f"{title}. " + "; ".join(
@@ -106,18 +109,16 @@ def _broker_trace(
     index: int, own: Sequence[Held], names: Mapping[tuple[str, str, float], str], *, is_ratio: bool
 ) -> Trace:
     scales = [100 / one.goal if is_ratio else 1.0 for one in own]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "orientation": "h",
-        "offsetgroup": str(index),
-        "name": plain(proper(own[0].broker)) or "loop",
-        "y": [names[one.cell, one.disturbance, one.goal] for one in own],
-        "x": shorts(scale * one.mean for scale, one in zip(scales, own, strict=True)),
-        "error_x": error_bars(scale * one.std for scale, one in zip(scales, own, strict=True)),
-        "marker": marker(index) | {"size": 10},
-        "hovertemplate": "%{y}: %{x:,.4g} ± %{error_x.array:,.3g}",
-    }
+    return points(
+        proper(own[0].broker) or "loop",
+        [scale * one.mean for scale, one in zip(scales, own, strict=True)],
+        [names[one.cell, one.disturbance, one.goal] for one in own],
+        marker(index) | {"size": 10},
+        "%{y}: %{x:,.4g} ± %{error_x.array:,.3g}",
+        error_x=error_bars(scale * one.std for scale, one in zip(scales, own, strict=True)),
+        orientation="h",
+        offsetgroup=str(index),
+    )
 
 
 def _comparison_table(title: str, found: Sequence[Held]) -> Table:
@@ -164,34 +165,27 @@ def _published_traces(
 ) -> list[Trace]:
     """Return what others measured as hollow diamonds; one that stands beside several brokers is drawn once."""
     goals = {one.cell: one.goal for one in reversed(found) if not one.disturbance}
-    points: dict[str, tuple[float, float | None, str]] = {}
+    found_at: dict[str, tuple[float, float | None, str]] = {}
     for one in published_of(chapter):
         if one.cell in goals:
             scale = 100 / goals[one.cell] if is_ratio else 1.0
             std = one.std * scale if one.std is not None else None
-            points.setdefault(names[one.cell, "", goals[one.cell]], (one.mean * scale, std, plain(one.label)))
-    if not points:
+            found_at.setdefault(names[one.cell, "", goals[one.cell]], (one.mean * scale, std, one.label))
+    if not found_at:
         return []
-    means, stds, labels = zip(*points.values(), strict=True)
+    means, stds, labels = zip(*found_at.values(), strict=True)
     return [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "orientation": "h",
-            "offsetgroup": "published",
-            "name": labels[0] if len(set(labels)) == 1 else "published",
-            "y": list(points),
-            "x": shorts(means),
-            "text": list(labels),
-            "error_x": error_bars(stds) | {"color": REFERENCE_COLOUR},
-            "marker": {
-                "symbol": "diamond",
-                "size": 11,
-                "color": "surface",
-                "line": {"width": 2, "color": REFERENCE_COLOUR},
-            },
-            "hovertemplate": "%{y}, %{text}: %{x:,.4g} ± %{error_x.array:,.3g}",
-        }
+        points(
+            labels[0] if len(set(labels)) == 1 else "published",
+            means,
+            list(found_at),
+            hollow_diamond(REFERENCE_COLOUR),
+            "%{y}, %{text}: %{x:,.4g} ± %{error_x.array:,.3g}",
+            error_x=error_bars(stds, color=REFERENCE_COLOUR),
+            text=[plain(label) for label in labels],
+            orientation="h",
+            offsetgroup="published",
+        )
     ]
 
 
@@ -199,32 +193,27 @@ def _run_figure(chapter: Chapter, run: str, own: pd.DataFrame, names: Mapping[st
     """Measurement and goal over time, and the action below them."""
     parts = chapter.tables["closed_loops"]
     parts = parts[(parts["run"] == run) & (parts["loop"] == own["loop"].iloc[0])].sort_values("part")
+    disturbed = parts[parts["part"] > 1].to_dict("records")
     title = _run_title(chapter, run, names, parts)
     rate = "Rate" if chapter.experiment else "Measurement"
     action = capital(action_name("" if parts.empty else str(parts["actuator"].iloc[0])))
-    times = shorts(own["at_s"])
-    data: list[Trace] = [*_band(own, times)] if (own["samples"] > 1).any() else []
-    data += [
-        _series(rate, times, own["measurement"], 0),
-        {
-            # A sample is of the time before it, and so is the goal that it was measured for; its action comes after.
-            **_series("Goal", times, own["setpoint"], 0),
-            "line": {"color": "ink-2", "dash": "dot", "width": 1.5, "shape": "vh"},
-        },
-        {
-            **_series(action.partition(" [")[0], times, own["action"], 1),
-            "yaxis": "y2",
-            "line": line(1) | {"shape": "hv"},
-        },
-    ]
+    acted = action.partition(" [")[0]
+    data = loop_lines(own, {"measurement": rate, "setpoint": "Goal", "action": acted})
+    data[-1] |= {"yaxis": "y2", "line": line(1, shape="hv")}
     layout = {
         "xaxis": axis("Time since the measurement began [s]", anchor="y2"),
         "yaxis": axis(rate + _unit(chapter), rangemode="tozero", domain=[0.36, 1.0]),
         "yaxis2": axis(action, rangemode="tozero", domain=[0.0, 0.26], anchor="x"),
         "hovermode": "x unified",
-        "shapes": [_warm_up(own), *(_vertical(part["from_s"], "series-6") for part in _disturbed(parts))],
+        # What comes before the measurement begins is not measured.
+        "shapes": [
+            shade(min(float(own["at_s"].min()), 0.0), 0, "muted/0.12"),
+            *(vertical(part["from_s"], "series-6") for part in disturbed),
+        ],
+        # Between the two plots, where no line hides it; one below the next, which may be near.
         "annotations": [
-            _mark(part["from_s"], part["disturbance"], place) for place, part in enumerate(_disturbed(parts))
+            words_at(part["from_s"], 0.29 if place % 2 else 0.335, str(part["disturbance"]), yanchor="middle")
+            for place, part in enumerate(disturbed)
         ],
     }
     body = [_part_row(part) for part in parts.to_dict("records")]
@@ -259,51 +248,3 @@ def _run_title(chapter: Chapter, run: str, names: Mapping[str, str], parts: pd.D
     if chapter.experiment is None:
         return f"{name}, {run}" if run else name
     return f"{name}, repetition {parts['repetition'].iloc[0]}" if chapter.experiment.repetitions > 1 else name
-
-
-def _disturbed(parts: pd.DataFrame) -> list[dict[Any, Any]]:
-    return parts[parts["part"] > 1].to_dict("records")
-
-
-def _series(name: str, times: Sequence[float | None], values: pd.Series[float], index: int) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": times,
-        "y": shorts(values),
-        "line": line(index),
-        "hovertemplate": "%{y:,.4g}",
-    }
-
-
-def _band(own: pd.DataFrame, times: Sequence[float | None]) -> list[Trace]:
-    edge = {"type": "scatter", "mode": "lines", "x": times, "line": {"width": 0}, "hoverinfo": "skip"}
-    low = {**edge, "name": "low", "y": shorts(own["low"]), "showlegend": False}
-    high = {**edge, "name": "high", "y": shorts(own["high"]), "showlegend": False}
-    return [low, {**high, "fill": "tonexty", "fillcolor": colour(0, 0.2)}]
-
-
-def _vertical(at: float, hue: str) -> dict[str, Any]:
-    place = {"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1}
-    return {**place, "line": {"color": hue, "width": 1.2, "dash": "dot"}}
-
-
-def _warm_up(own: pd.DataFrame) -> dict[str, Any]:
-    """Return a shade over the time that is not measured."""
-    begin = min(float(own["at_s"].min()), 0.0)
-    place = {"type": "rect", "x0": begin, "x1": 0, "yref": "paper", "y0": 0, "y1": 1}
-    return {**place, "fillcolor": "muted/0.12", "line": {"width": 0}, "layer": "below"}
-
-
-def _mark(at: float, says: object, number: int) -> dict[str, Any]:
-    # Between the two plots, where no line hides it; one below the next, which may be near.
-    place = {
-        "x": at,
-        "y": 0.29 if number % 2 else 0.335,
-        "yref": "paper",
-        "xanchor": "left",
-        "yanchor": "middle",
-        "showarrow": False,
-    }
-    return {**place, "text": plain(str(says)), "font": {"size": 11, "color": "ink-2"}}

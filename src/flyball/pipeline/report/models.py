@@ -13,12 +13,13 @@ from flyball.pipeline.report.content import Facts, Mark, Passage, Table
 from flyball.pipeline.report.words import NOTHING, capital, cell_name, factor_names, level
 
 MOST_ROWS = 200
+# Objects with more facts than these are lists of facts, not rows of a table.
 MOST_COLUMNS = 8
-"""Objects with more facts than these are lists of facts, not rows of a table."""
 _DEEPEST = 4
 
 _TITLES = {"capacity": "Capacity", "model": "Plant", "plant": "Plant", "profile": "Profile of requests"}
 
+# By kind: the list that matters, and the facts of its objects that do, `a.b` inside `a`; none: all.
 _HEADLINES: dict[str, tuple[str, dict[str, str]]] = {
     "capacity": (
         "targets",
@@ -54,14 +55,13 @@ _HEADLINES: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "profile": ("classes", {}),
 }
-"""By kind: the list that matters, and the facts of its objects that do, `a.b` inside `a`; none: all."""
 
+# Facts that name the object; they come first in a headline.
 _NAMES = ("experiment", "target", "protocol", "factors", "loop")
-"""Facts that name the object; they come first in a headline."""
 _SENTENCES = ("warnings", "reason")
 
+# Of an object in a headline only these facts.
 _BRIEF = {"linear_range": ("from", "until")}
-"""Of an object in a headline only these facts."""
 
 
 def model_passage(name: str, model: Mapping[str, Any]) -> Passage:

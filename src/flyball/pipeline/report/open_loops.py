@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,13 @@ import pandas as pd
 from flyball.pipeline.manifest import View, cell_of
 from flyball.pipeline.report.chapters import ADMISSION, Chapter
 from flyball.pipeline.report.content import Table
-from flyball.pipeline.report.figures import Figure, Trace, axis, colour, line, marker, shorts
+from flyball.pipeline.report.figures import Figure, Trace, axis, colour, line, lines, marked_lines, samples, shade
 from flyball.pipeline.report.selection import MOST_LINES, spread
 from flyball.pipeline.report.words import NOTHING, action_name, amount, capital, whole
 from flyball.pipeline.report.words import level as level_text
 
+# An action that took more values is divided into this many ranges.
 MOST_LEVELS = 40
-"""An action that took more values is divided into so many ranges."""
 
 
 def open_loop(chapter: Chapter, view: View) -> list[Figure]:
@@ -35,26 +35,9 @@ def _figure(chapter: Chapter, view: View, cell: str, name: str, own: pd.DataFram
     plant = _plant_of(chapter, cell, name)
     action, rate, unit = _quantities(chapter)
     medians = _medians(own)
-    data: list[Trace] = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "samples",
-            "x": shorts(own["action"]),
-            "y": shorts(own["answer"]),
-            "marker": {"color": colour(0, 0.3), "size": 5},
-            "hovertemplate": "%{x:,.4g}: %{y:,.4g}",
-        },
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "name": "median",
-            "x": shorts(medians["action"]),
-            "y": shorts(medians["answer"]),
-            "line": line(1),
-            "marker": marker(1),
-            "hovertemplate": "%{x:,.4g}: %{y:,.4g}",
-        },
+    data = [
+        samples("samples", own["action"], own["answer"], 0),
+        marked_lines("median", medians["action"], medians["answer"], 1),
     ]
     at_rest = _line_of(plant)
     if at_rest:
@@ -62,7 +45,9 @@ def _figure(chapter: Chapter, view: View, cell: str, name: str, own: pd.DataFram
     layout = {
         "xaxis": axis(action, rangemode="tozero"),
         "yaxis": axis(f"{rate} one sample later{unit}", rangemode="tozero"),
-        "shapes": [_shade(plant["linear_range"])] if at_rest else [],
+        "shapes": [shade(plant["linear_range"]["from"], plant["linear_range"]["until"], colour(2, 0.1))]
+        if at_rest
+        else [],
     }
     where = chapter.cell_name(cell) if chapter.factors else name if chapter.experiment is None else chapter.subject
     title = f"{view.title or f'{rate} over {action.lower()}'}: {where}"
@@ -71,7 +56,9 @@ def _figure(chapter: Chapter, view: View, cell: str, name: str, own: pd.DataFram
         for level, answer in spread(list(medians.itertuples(index=False, name=None)), MOST_LINES)
     )
     head = [action, f"Median {rate.lower()} one sample later{unit}"]
-    return Figure(title, data, layout, says, _medians_table(title, head, own, medians), _plant_words(plant))
+    body = [[level_text(action), amount(answer)] for action, answer in medians.itertuples(index=False, name=None)]
+    numbers = Table(f"{title}, {whole(len(own))} samples", head, body)
+    return Figure(title, data, layout, says, numbers, _plant_words(plant))
 
 
 def _quantities(chapter: Chapter) -> tuple[str, str, str]:
@@ -96,31 +83,14 @@ def _medians(own: pd.DataFrame) -> pd.DataFrame:
     return own.groupby(by, observed=True)[["action", "answer"]].median().reset_index(drop=True)
 
 
-def _medians_table(title: str, head: Sequence[str], own: pd.DataFrame, medians: pd.DataFrame) -> Table:
-    body = [[level_text(action), amount(answer)] for action, answer in medians.itertuples(index=False, name=None)]
-    return Table(f"{title}, {whole(len(own))} samples", head, body)
-
-
 def _line_of(plant: Mapping[str, Any]) -> Trace | None:
     """Return where the plant settles for the actions of its linear range; None if that is not known, or nowhere."""
     a, edges = plant.get("a"), plant.get("linear_range")
     if a is None or edges is None or abs(a) >= 1:
         return None
     actions = np.array([edges["from"], edges["until"]], dtype=float)
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": "identified plant at rest",
-        "x": shorts(actions),
-        "y": shorts((plant["b"] * actions + plant["offset"]) / (1 - a)),
-        "line": line(2) | {"width": 3},
-        "hovertemplate": "%{x:,.4g}: %{y:,.4g}",
-    }
-
-
-def _shade(edges: Mapping[str, Any]) -> dict[str, Any]:
-    place = {"type": "rect", "x0": edges["from"], "x1": edges["until"], "yref": "paper", "y0": 0, "y1": 1}
-    return {**place, "fillcolor": colour(2, 0.1), "line": {"width": 0}, "layer": "below"}
+    settled = (plant["b"] * actions + plant["offset"]) / (1 - a)
+    return lines("identified plant at rest", actions, settled, 2, "%{x:,.4g}: %{y:,.4g}", line=line(2, width=3))
 
 
 def _plant_words(plant: Mapping[str, Any]) -> str:

@@ -10,7 +10,17 @@ import pandas as pd
 from flyball.pipeline.manifest import View
 from flyball.pipeline.report.chapters import Chapter
 from flyball.pipeline.report.content import Table
-from flyball.pipeline.report.figures import Figure, Trace, axis, colour, error_bars, plain, shorts
+from flyball.pipeline.report.figures import (
+    NAMES_DOWNWARDS,
+    Figure,
+    axis,
+    colour,
+    error_bars,
+    plain,
+    points,
+    stacked,
+    vertical,
+)
 from flyball.pipeline.report.selection import MOST_LINES, of_kind, spread
 from flyball.pipeline.report.words import (
     ALL,
@@ -26,8 +36,8 @@ from flyball.pipeline.report.words import (
 
 MOST_BARS = 40
 
+# Rows of the effects that are not factors.
 _NO_FACTORS = ("mean", "error")
-"""Rows of the effects that are no factors."""
 
 
 def breakdown(chapter: Chapter, view: View) -> list[Figure]:
@@ -53,26 +63,9 @@ def breakdown(chapter: Chapter, view: View) -> list[Figure]:
     ]
     shown = spread(bars_of, MOST_BARS)
     labels = [_bar_label(chapter, cell, name, is_alone=len(cells) == 1) for cell, name in shown]
-    data = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": capital(metric_name(phase)),
-            "y": [plain(label) for label in labels],
-            "x": shorts(means[key].get(phase) for key in shown),
-            "marker": {"color": colour(index), "line": {"color": "surface", "width": 1}},
-            "hovertemplate": "%{y}: %{x:,.4g} ms",
-        }
-        for index, phase in enumerate(phases)
-    ]
     title = view.title or f"Where the time goes in a node{of_kind(kind)}"
-    layout = {
-        "barmode": "stack",
-        "bargap": 0.25,
-        "legend": {"traceorder": "normal"},
-        "xaxis": axis("Mean time of a request [ms]", rangemode="tozero"),
-        "yaxis": {"type": "category", "autorange": "reversed", "showgrid": False},
-    }
+    parts = {capital(metric_name(phase)): [means[key].get(phase) for key in shown] for phase in phases}
+    data, layout = stacked(labels, parts, "Mean time of a request [ms]", " ms", range(len(phases)))
     head = ["Requests", *(f"{capital(metric_name(phase))} [ms]" for phase in phases), "Sum [ms]"]
     body = [
         [label, *(amount(means[key].get(phase)) for phase in phases), amount(sum(means[key].values()))]
@@ -132,24 +125,19 @@ def _effects_of(chapter: Chapter, view: View, metric: str, rows: pd.DataFrame) -
     unit = "factor" if is_factor else unit_of(metric)
     none = 1.0 if is_factor else 0.0
     title = view.title or f"Effects on the {metric_name(metric)}"
-    data: list[Trace] = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "effect",
-            "y": [plain(_term(chapter, term)) for term in shown["term"]],
-            "x": shorts(shown["effect"]),
-            "error_x": error_bars(shown["high"] - shown["effect"], shown["effect"] - shown["low"]),
-            "marker": {"color": colour(0), "size": 11},
-            "text": [percent(share) for share in shown["share_ratio"]],
-            "hovertemplate": "%{y}: %{x:,.4g} " + unit + ", explains %{text}<extra></extra>",
-        }
-    ]
-    middle = {"type": "line", "x0": none, "x1": none, "yref": "paper", "y0": 0, "y1": 1}
+    effect = points(
+        "effect",
+        shown["effect"],
+        [plain(_term(chapter, term)) for term in shown["term"]],
+        {"color": colour(0), "size": 11},
+        "%{y}: %{x:,.4g} " + unit + ", explains %{text}<extra></extra>",
+        error_x=error_bars(shown["high"] - shown["effect"], shown["effect"] - shown["low"]),
+        text=[percent(share) for share in shown["share_ratio"]],
+    )
     layout = {
         "xaxis": axis(f"Effect on the {metric_name(metric)} [{unit}]"),
-        "yaxis": {"type": "category", "autorange": "reversed", "showgrid": False},
-        "shapes": [{**middle, "line": {"color": "muted", "width": 1, "dash": "dot"}}],
+        "yaxis": NAMES_DOWNWARDS,
+        "shapes": [vertical(none, "muted", 1)],
         "showlegend": False,
     }
     body = [_effect_row(chapter, row, none) for _, row in ordered.iterrows()]
@@ -161,7 +149,7 @@ def _effects_of(chapter: Chapter, view: View, metric: str, rows: pd.DataFrame) -
         else "An effect is half of the change from the lower to the upper level."
     )
     note = f"{meaning} Error bars span the 90 % interval; terms that explain most come first."
-    return Figure(title, data, layout, says, Table(title, head, body), note, height_px=180 + 34 * len(shown))
+    return Figure(title, [effect], layout, says, Table(title, head, body), note, height_px=180 + 34 * len(shown))
 
 
 def _effect_row(chapter: Chapter, row: pd.Series[Any], none: float) -> list[str]:

@@ -17,22 +17,22 @@ from flyball.pipeline.report.content import Findings, Goal, Mark, Passage, Table
 from flyball.pipeline.report.words import amount, count_of, is_number, percent, student, whole
 
 UNCONTROLLED = "none"
+# Flyball's own policies; the first of them that was tried is the one that is judged.
 OURS = ("dps", "memoryless", "static", "round_robin", "strict", "classes", "integral")
-"""Flyball's own policies; the first of them that was tried is the one that is judged."""
 
+# Goodput is held if it is within 10 % of the best.
 NEAR_BEST_RATIO = 0.9
-"""Goodput is held if it is within 10 % of the best."""
+# A site with more errors has collapsed. With control a refusal is none of them: it is meant.
 MOST_FAILED_RATIO = 0.05
-"""A site with more errors has collapsed. With control a refusal is none of them: it is meant."""
 WANTED_CLIENTS_RATIO = 2.5
+# What seed 001 held without and with control.
 SEED_CLIENTS = (150, 400)
-"""What seed 001 held without and with control."""
 MOST_STD_RATIO = 0.2
 MOST_P99_RATIO = 0.1
+# How far the admitted ratio of large requests may be from what the law says.
 LAW_ERROR = 0.05
-"""So far may the admitted ratio of large requests be from what the law says."""
+# Small requests that are admitted in this ratio hardly wait, and the law does not bind.
 ALL_ADMITTED_RATIO = 0.99
-"""If so many small requests are admitted they hardly wait, and the law does not bind."""
 
 _KEYS = ("policy", "clients")
 _NAMES = {
@@ -90,14 +90,14 @@ class Judged:
 class Held:
     """How many clients the site held without control and with Flyball."""
 
+    # The uncontrolled site with the most clients that it held; None if it held none.
     without: Judged | None
-    """The uncontrolled site with the most clients that it held; None if it held none."""
+    # The same with the next larger number of clients; None if no larger one was tried.
     collapsed: Judged | None
-    """The same with the next larger number of clients; None if no larger one was tried."""
+    # Flyball with the most clients that it held, None if it held none.
     ours: Judged | None
-    """Flyball with the most clients that it held, None if it held none."""
+    # Of any policy, with any number of clients.
     best_goodput: float
-    """Of any policy, with any number of clients."""
     most_clients: int
 
     @property

@@ -14,27 +14,30 @@ from flyball.pipeline.report.chapters import ADMISSION, Chapter
 from flyball.pipeline.report.content import Table
 from flyball.pipeline.report.figures import (
     Figure,
-    Trace,
     axis,
+    bars,
     colour,
     error_bars,
     level_axis,
-    line,
+    lines,
     log_axis,
-    marker,
+    loop_lines,
+    marked_lines,
     plain,
-    shorts,
+    stacked,
     value_axis,
+    vertical,
+    words_at,
 )
 from flyball.pipeline.report.policies import Judged, held_clients, judged_of, overloaded
 from flyball.pipeline.report.selection import MOST_LINES, spread
 from flyball.pipeline.report.thinning import Floats
 from flyball.pipeline.report.words import ALL, NOTHING, amount, capital, duration, percent, student, whole
 
+# Over time, so that the noise of single seconds does not hide the lines behind it.
 MOST_POINTS_OF_A_LINE = 150
-"""Over time, so that the noise of single seconds does not hide the lines behind it."""
+# Runs whose load is plotted over time; of more, some are chosen.
 MOST_RUNS = 12
-"""Runs whose load is plotted over time; of more, some are chosen."""
 
 _CLASSES = ("small", "large")
 _TIMES = {"p50": "50 %", "p95": "95 %", "p99": "99 %"}
@@ -67,16 +70,9 @@ def load_cdf(chapter: Chapter, view: View) -> list[Figure]:
     if not curves:
         return []
     places = _places(list(curves))
-    data: list[Trace] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": plain(one.name),
-            "x": shorts(curve),
-            "y": shorts(100 * curve.index.to_numpy()),
-            "line": line(places[one.policy]),
-            "hovertemplate": "%{y:.3g} % at most %{x:,.4g}",
-        }
+    hover = "%{y:.3g} % at most %{x:,.4g}"
+    data = [
+        lines(one.name, curve, 100 * curve.index.to_numpy(), places[one.policy], hover)
         for one, curve in curves.items()
     ]
     references = _references(list(curves))
@@ -84,9 +80,9 @@ def load_cdf(chapter: Chapter, view: View) -> list[Figure]:
     layout = {
         "xaxis": axis(_LOAD, rangemode="tozero"),
         "yaxis": axis("Share of samples [%]", range=[0, 101]),
-        "shapes": [_vertical(at, hue) for at, hue in references.items()],
+        "shapes": [vertical(at, hue) for at, hue in references.items()],
         "annotations": [
-            _mark(at, f"r = {amount(at)}", 0.02 + 0.06 * number) for number, at in enumerate(list(references)[:3])
+            words_at(at, 0.02 + 0.06 * number, f"r = {amount(at)}") for number, at in enumerate(list(references)[:3])
         ],
     }
     head = ["Policy", "Mean ± std", "5 %", "50 %", "95 %", "r", "Std / r"]
@@ -140,13 +136,15 @@ def _place(chapter: Chapter, run: str) -> str:
 def _goodput(view: View, found: Sequence[Judged]) -> Figure:
     title = view.title or "Goodput over the number of clients"
     data = [
-        {
-            **_line(index, own),
-            "y": shorts(one.goodput for one in own),
-            "error_y": error_bars(one.goodput_half_width for one in own),
-            "hovertemplate": "%{x:,} clients: %{y:,.4g}/s",
-        }
-        for index, own in enumerate(_by_policy(found).values())
+        marked_lines(
+            name,
+            [one.clients for one in own],
+            [one.goodput for one in own],
+            index,
+            "%{x:,} clients: %{y:,.4g}/s",
+            error_y=error_bars(one.goodput_half_width for one in own),
+        )
+        for index, (name, own) in enumerate(_by_policy(found).items())
     ]
     held = held_clients(found)
     assert held is not None, "there are several numbers of clients"
@@ -160,9 +158,9 @@ def _goodput(view: View, found: Sequence[Judged]) -> Figure:
         "yaxis": _with_room(axis("Goodput [requests/s]", rangemode="tozero"), [one.goodput for one in found]),
     }
     is_log = layout["xaxis"].get("type") == "log"
-    layout["shapes"] = [_vertical(at, "ink-2") for at, _ in marks]
+    layout["shapes"] = [vertical(at, "ink-2") for at, _ in marks]
     layout["annotations"] = [
-        _mark(float(np.log10(at)) if is_log else at, text, 0.93 - 0.06 * number, is_left=at == held.most_clients)
+        words_at(float(np.log10(at)) if is_log else at, 0.93 - 0.06 * number, text, is_left=at == held.most_clients)
         for number, (at, text) in enumerate(marks)
     ]
     head = ["Policy", *(f"{clients:,} clients" for clients in sorted({one.clients for one in found}))]
@@ -177,12 +175,17 @@ def _goodput(view: View, found: Sequence[Judged]) -> Figure:
 
 def _errors(found: Sequence[Judged]) -> Figure:
     title = "Errors over the number of clients"
-    data: list[Trace] = []
-    for index, own in enumerate(_by_policy(found).values()):
-        refused = [f"{percent(one.refused)} refused, {percent(one.failed)} failed" for one in own]
-        hover = "%{x:,} clients: %{y:.3g} % (%{text})"
-        errors = shorts(100 * one.errors for one in own)
-        data.append({**_line(index, own), "y": errors, "text": refused, "hovertemplate": hover})
+    data = [
+        marked_lines(
+            name,
+            [one.clients for one in own],
+            [100 * one.errors for one in own],
+            index,
+            "%{x:,} clients: %{y:.3g} % (%{text})",
+            text=[f"{percent(one.refused)} refused, {percent(one.failed)} failed" for one in own],
+        )
+        for index, (name, own) in enumerate(_by_policy(found).items())
+    ]
     counts = sorted({one.clients for one in found})
     layout = {
         "xaxis": level_axis("Clients", counts),
@@ -204,25 +207,7 @@ def _ended(found: Sequence[Judged]) -> Figure:
         "refused": [one.refused * number for one, number in zip(found, calls, strict=True)],
         "failed": [one.failed * number for one, number in zip(found, calls, strict=True)],
     }
-    data = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": name,
-            "y": [plain(one.name) for one in found],
-            "x": shorts(values),
-            "marker": {"color": colour(index), "line": {"color": "surface", "width": 1}},
-            "hovertemplate": "%{y}: %{x:,.4g}/s",
-        }
-        for (name, values), index in zip(parts.items(), (2, 3, 7), strict=True)
-    ]
-    layout = {
-        "barmode": "stack",
-        "bargap": 0.25,
-        "legend": {"traceorder": "normal"},
-        "xaxis": axis("Calls [1/s]", rangemode="tozero"),
-        "yaxis": {"type": "category", "autorange": "reversed", "showgrid": False},
-    }
+    data, layout = stacked([one.name for one in found], parts, "Calls [1/s]", "/s", (2, 3, 7))
     head = ["Policy", "Goodput [1/s]", "Refused", "Failed"]
     body = [
         [one.name, student(one.goodput, one.goodput_half_width), percent(one.refused), percent(one.failed)]
@@ -239,15 +224,9 @@ def _percentiles(found: Sequence[Judged], kind: str) -> Figure:
     values = {name: [float(getattr(one, f"{name}_{kind}")) for one in found] for name in _TIMES}
     known = [value for own in values.values() for value in own if value > 0]
     title = f"Response times of {kind} requests, {found[0].clients:,} clients"
-    data: list[Trace] = [
-        {
-            "type": "bar",
-            "name": text,
-            "x": [plain(one.name) for one in found],
-            "y": shorts(values[name]),
-            "marker": {"color": colour(index)},
-            "hovertemplate": "%{x}: %{y:,.4g} ms",
-        }
+    names = [plain(one.name) for one in found]
+    data = [
+        bars(text, names, values[name], index, "%{x}: %{y:,.4g} ms")
         for index, (name, text) in enumerate(_TIMES.items())
         if known
     ]
@@ -281,19 +260,8 @@ def _over_time(chapter: Chapter, found: Sequence[Judged], kind: str) -> Figure:
     width = -(-length // MOST_POINTS_OF_A_LINE)
     series = {one: _means(rows[rows["run"].isin(_runs_of(chapter, one))], length, width) for one in found}
     series = {one: means for one, means in series.items() if np.isfinite(means).any()}
-    times = shorts((np.arange(-(-length // width)) + 0.5) * width)
-    data: list[Trace] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": plain(one.name),
-            "x": times,
-            "y": shorts(means),
-            "line": line(places[one.policy]),
-            "hovertemplate": "%{y:,.4g} ms",
-        }
-        for one, means in series.items()
-    ]
+    times = (np.arange(-(-length // width)) + 0.5) * width
+    data = [lines(one.name, times, means, places[one.policy], "%{y:,.4g} ms") for one, means in series.items()]
     changes = _changes([run for run in chapter.runs if run.run in set(rows["run"])])
     values = [float(value) for means in series.values() for value in means if np.isfinite(value)]
     layout = {
@@ -333,36 +301,7 @@ def _means(rows: pd.DataFrame, length: int, width: int) -> Floats:
 
 def _loop(chapter: Chapter, run: str, title: str, own: pd.DataFrame) -> Figure:
     """Load, reference and budget of one run."""
-    times = shorts(own["at_s"])
-    edge = {"type": "scatter", "mode": "lines", "x": times, "line": {"width": 0}, "hoverinfo": "skip"}
-    data: list[Trace] = []
-    if (own["samples"] > 1).any():
-        data += [
-            {**edge, "name": "low", "y": shorts(own["low"]), "showlegend": False},
-            {
-                **edge,
-                "name": "high",
-                "y": shorts(own["high"]),
-                "showlegend": False,
-                "fill": "tonexty",
-                "fillcolor": colour(0, 0.2),
-            },
-        ]
-    looks = {"measurement": line(0), "action": line(1) | {"width": 1.2, "shape": "hv"}}
-    looks["setpoint"] = {"color": "ink-2", "dash": "dot", "width": 1.5, "shape": "vh"}
     names = {"action": "Budget u", "measurement": "Load y", "setpoint": "Reference r"}
-    data += [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": name,
-            "x": times,
-            "y": shorts(own[column]),
-            "line": looks[column],
-            "hovertemplate": "%{y:,.4g}",
-        }
-        for column, name in names.items()
-    ]
     changes = _changes([found for found in chapter.runs if found.run == run])
     values = [float(value) for column in names for value in own[column]]
     layout = {
@@ -378,6 +317,7 @@ def _loop(chapter: Chapter, run: str, title: str, own: pd.DataFrame) -> Figure:
     ]
     says = f"{title}: load, reference and budget. " + "; ".join(f"{row[0]}: {row[1]}" for row in body)
     whole_title = f"{capital(title)}: load, reference and budget"
+    data = loop_lines(own, names)
     return Figure(whole_title, data, layout, says, Table(whole_title, head, body), is_wide=bool(changes))
 
 
@@ -395,17 +335,6 @@ def _by_clients(found: Sequence[Judged], text: Callable[[Judged], str]) -> list[
         [name, *({one.clients: text(one) for one in own}.get(clients, NOTHING) for clients in counts)]
         for name, own in _by_policy(found).items()
     ]
-
-
-def _line(index: int, own: Sequence[Judged]) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": plain(own[0].name),
-        "x": [one.clients for one in own],
-        "line": line(index),
-        "marker": marker(index),
-    }
 
 
 def _runs_of(chapter: Chapter, one: Judged) -> list[str]:
@@ -448,23 +377,12 @@ def _crowd(change: Mapping[str, Any]) -> str:
     return " + ".join(parts)
 
 
-def _vertical(at: float, hue: str) -> dict[str, Any]:
-    place = {"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1}
-    return {**place, "line": {"color": hue, "width": 1.2, "dash": "dot"}}
-
-
-def _mark(at: float, text: str, height: float, *, is_left: bool = False) -> dict[str, Any]:
-    """Return a text beside a vertical line: to the right of it unless there is no room."""
-    place = {"x": at, "y": height, "yref": "paper", "xanchor": "right" if is_left else "left", "yanchor": "bottom"}
-    return {**place, "showarrow": False, "text": plain(text), "font": {"size": 11, "color": "ink-2"}}
-
-
 def _scheduled(changes: Mapping[float, str], length_s: float) -> dict[str, Any]:
     """Return a layout with a line and a text for each change of the clients; one may be near the next."""
     return {
-        "shapes": [_vertical(at, "ink-2") for at in changes],
+        "shapes": [vertical(at, "ink-2") for at in changes],
         "annotations": [
-            _mark(at, text, 0.93 - 0.06 * (number % 2), is_left=at > 0.75 * length_s)
+            words_at(at, 0.93 - 0.06 * (number % 2), text, is_left=at > 0.75 * length_s)
             for number, (at, text) in enumerate(changes.items())
         ],
     }

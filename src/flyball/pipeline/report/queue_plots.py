@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,13 +12,13 @@ from flyball.pipeline.manifest import View
 from flyball.pipeline.report import thinning
 from flyball.pipeline.report.chapters import Chapter
 from flyball.pipeline.report.content import Table
-from flyball.pipeline.report.figures import Figure, Trace, axis, colour, line, marker, shorts
+from flyball.pipeline.report.figures import Figure, Trace, axis, line, lines, marked_lines, samples
 from flyball.pipeline.report.words import amount, duration, whole
 
 MOST_POINTS = 600
 MOST_ROWS = 10
+# Waiting messages are divided into this many ranges.
 MOST_RANGES = 15
-"""Waiting messages are divided into so many ranges."""
 
 _RATES = {"produced": "production", "consumed": "consumption"}
 _NOTE = "Of the first run of the cell. Seen by clients: a message waits from its producer's commit to its delivery."
@@ -51,11 +52,8 @@ def _title(chapter: Chapter, view: View, cell: str, what: str) -> str:
 
 def _over_time(chapter: Chapter, view: View, cell: str, rows: pd.DataFrame) -> Figure:
     title = _title(chapter, view, cell, "Rates and waiting messages over time")
-    data: list[Trace] = []
-    for index, (column, name) in enumerate(_RATES.items()):
-        data.append(_trace(name, index, rows, column))
-    waiting = _trace("waiting messages", 2, rows, "waiting") | {"yaxis": "y2"}
-    data.append(waiting | {"line": line(2) | {"dash": "dot"}})
+    data = [_thinned(name, index, rows, column) for index, (column, name) in enumerate(_RATES.items())]
+    data.append(_thinned("waiting messages", 2, rows, "waiting", yaxis="y2", line=line(2, dash="dot")))
     layout = {
         "xaxis": axis("Time [s]", rangemode="tozero"),
         "yaxis": axis("Rate [messages/s]", rangemode="tozero"),
@@ -69,17 +67,9 @@ def _over_time(chapter: Chapter, view: View, cell: str, rows: pd.DataFrame) -> F
     return Figure(title, data, layout, says, _numbers(title, rows), _NOTE, is_wide=True)
 
 
-def _trace(name: str, index: int, rows: pd.DataFrame, column: str) -> Trace:
-    points = thinning.thin(rows[column].to_numpy(dtype=float), MOST_POINTS)
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": shorts(points.at),
-        "y": shorts(points.mean),
-        "line": line(index),
-        "hovertemplate": "%{y:,.4g}",
-    }
+def _thinned(name: str, index: int, rows: pd.DataFrame, column: str, **more: Any) -> Trace:
+    found = thinning.thin(rows[column].to_numpy(dtype=float), MOST_POINTS)
+    return lines(name, found.at, found.mean, index, **more)
 
 
 def _over_waiting(chapter: Chapter, view: View, cell: str, rows: pd.DataFrame) -> Figure:
@@ -90,8 +80,8 @@ def _over_waiting(chapter: Chapter, view: View, cell: str, rows: pd.DataFrame) -
     for index, (column, name) in enumerate(_RATES.items()):
         own = rows[rows[column] > 0]
         ranges = _by_waiting(own, column)
-        data.append(_points(own, column, index))
-        data.append(_medians(ranges, name, index))
+        data.append(samples(f"{name}, each second", own["waiting"], own[column], index))
+        data.append(marked_lines(name, [waiting for waiting, _ in ranges], [rate for _, rate in ranges], index))
         body += [[name, whole(waiting), amount(rate)] for waiting, rate in ranges]
         if ranges:
             said.append(f"{name} {amount(ranges[0][1])} at {whole(ranges[0][0])}")
@@ -113,31 +103,6 @@ def _by_waiting(rows: pd.DataFrame, column: str) -> list[tuple[float, float]]:
     place = np.clip(np.digitize(rows["waiting"], edges) - 1, 0, MOST_RANGES - 1)
     grouped = rows.groupby(place)
     return [(float(own["waiting"].mean()), float(own[column].median())) for _, own in grouped]
-
-
-def _points(rows: pd.DataFrame, column: str, index: int) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": f"{_RATES[column]}, each second",
-        "x": shorts(rows["waiting"]),
-        "y": shorts(rows[column]),
-        "marker": {"color": colour(index, 0.3), "size": 5},
-        "hovertemplate": "%{x:,.4g}: %{y:,.4g}",
-    }
-
-
-def _medians(ranges: list[tuple[float, float]], name: str, index: int) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": name,
-        "x": shorts(waiting for waiting, _ in ranges),
-        "y": shorts(rate for _, rate in ranges),
-        "line": line(index),
-        "marker": marker(index),
-        "hovertemplate": "%{x:,.4g}: %{y:,.4g}",
-    }
 
 
 def _numbers(title: str, rows: pd.DataFrame) -> Table:

@@ -15,12 +15,12 @@ from flyball.pipeline.report.words import NOTHING, amount, is_number, student, w
 
 STANDARD, OPTIMISED = "standard", "optimised"
 STATIC, DYNAMIC = "static", "dynamic"
+# Seed 000: 0.35 against 0.3 messages/ms.
 WANTED_GAIN = 1.17
-"""Seed 000: 0.35 against 0.3 messages/ms."""
+# Seed 000: what a second queue brought.
 SEED_GROWTH = 3.7 / 1.9
-"""Seed 000: what a second queue brought."""
+# Throughput that nodes shall reach, in multiples of that of one node.
 WANTED_GROWTH = {2: 1.9, 4: 3.7}
-"""So many times the throughput of one node the nodes shall have."""
 
 
 def queue_policies(chapter: Chapter) -> list[Passage]:

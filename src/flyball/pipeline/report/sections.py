@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     # Only its name is needed here; the module loads Spark.
     from flyball.pipeline.analysis import Analysis
 
+# A longer table is folded.
 MOST_OPEN_ROWS = 30
-"""A longer table is folded."""
+# Rows of one table in the page; the rest is in the files beside it.
 MOST_ROWS = 1000
-"""Rows of one table in the page; the rest is in the files beside it."""
 
 _MAIN_METRICS = ("throughput", "messages", "response")
 

@@ -12,8 +12,8 @@ from flyball.pipeline.manifest import View
 from flyball.pipeline.report.chapters import Chapter
 from flyball.pipeline.report.words import ALL, quantiles, student
 
+# Lines of a plot of distributions, and facts in its words: more cannot be told apart.
 MOST_LINES = 8
-"""Lines of a plot of distributions, and facts in its words: more cannot be told apart."""
 
 T = TypeVar("T")
 

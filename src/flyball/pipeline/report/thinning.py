@@ -51,8 +51,8 @@ def thin(values: Floats, most: int, weights: Floats | None = None) -> Thinned:
 class Buckets:
     """Logarithmic buckets of equal width for all histograms of a plot, so that their heights can be compared."""
 
+    # The width of a bucket, as a difference of logarithms.
     step: float
-    """The width of a bucket, as a difference of logarithms."""
 
     def count(self, histogram: pd.DataFrame) -> pd.DataFrame:
         """Return low_ms, high_ms and requests in these buckets, from the first to the last that is not empty."""

@@ -9,17 +9,17 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+# Stands where there is no number.
 NOTHING = "–"
-"""Stands where there is no number."""
 
+# The kind that stands for requests of every kind.
 ALL = "all"
-"""The kind that stands for requests of every kind."""
 
+# The parts of a request's time in a node, in the order in which they happen.
 PHASES = ("wait", "parse", "engine", "store", "emit")
-"""The parts of a request's time in a node, in the order in which they happen."""
 
+# The same time in the three parts of seed 002.
 COMPONENTS = ("socket", "worker", "persistence")
-"""The same time in the three parts of seed 002."""
 
 _METRICS = {
     "throughput": "throughput",
