@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from flyball.broker.management.context import ConsoleContext
+from flyball.broker.management.api.context import ApiContext
 from flyball.broker.management.part import FACTORIES, console_part
 from flyball.model import User
 from tests.nodes import RunningNode, ServeProcess, StartFailed
@@ -19,7 +19,7 @@ from tests.nodes import RunningNode, ServeProcess, StartFailed
 GUEST = ("guest", "guest")
 
 
-def routes(context: ConsoleContext) -> list[Route]:
+def routes(context: ApiContext) -> list[Route]:
     async def name(request: Request, user: User) -> Response:
         return JSONResponse([context.name, user.name])
 

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from starlette.routing import BaseRoute
 
 from flyball.broker.cluster.http import NodePlaces, placement_routes
-from flyball.broker.management import metrics, openapi, own
-from flyball.broker.management.api import resources
+from flyball.broker.management import openapi, resources
+from flyball.broker.management.api.context import ApiContext
 from flyball.broker.management.console import assets
-from flyball.broker.management.context import ConsoleContext, RouteFactory
 from flyball.broker.management.cutting import cuttable
 from flyball.broker.management.everywhere import Everywhere
 from flyball.broker.management.login import ConsoleLogin
@@ -27,16 +26,18 @@ from flyball.broker.transport.http import make_app, serving
 from flyball.broker.transport.http_peers import behind, own_names
 
 
-def _login(context: ConsoleContext) -> Sequence[BaseRoute]:
+def _login(context: ApiContext) -> Sequence[BaseRoute]:
     return context.login.routes()
 
 
-def _placement(context: ConsoleContext) -> list[BaseRoute]:
+def _placement(context: ApiContext) -> list[BaseRoute]:
     return [*placement_routes(context.login, NodePlaces(context.node))]
 
 
-FACTORIES: tuple[RouteFactory, ...] = (_login, _placement, resources.routes, own.routes, metrics.routes)
-"""Who has routes. The first that fits a path answers."""
+RouteFactory = Callable[[ApiContext], Sequence[BaseRoute]]
+
+# Who has routes. The first that fits a path answers.
+FACTORIES: tuple[RouteFactory, ...] = (_login, _placement, resources.routes)
 
 
 def console_part(factories: Sequence[RouteFactory] = FACTORIES) -> Part:
@@ -54,7 +55,7 @@ def console_part(factories: Sequence[RouteFactory] = FACTORIES) -> Part:
             sampling = node.supervisor.within(tasks).keep("console sampling", sampler.run)
             try:
                 login = ConsoleLogin(node.hub.authority, node.hub.peering.name, node.addresses)
-                context = ConsoleContext(node, sampler, everywhere, login)
+                context = ApiContext(node, sampler, everywhere, login)
                 # Some let other nodes ask for what they need, also of a node that serves no HTTP itself.
                 routes = [route for factory in factories for route in factory(context)]
                 if node.settings.http is None:

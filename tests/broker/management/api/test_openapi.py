@@ -12,7 +12,7 @@ import pytest
 from starlette.routing import BaseRoute, Route
 
 from flyball.broker.management import openapi
-from flyball.broker.management.context import ConsoleContext
+from flyball.broker.management.api.context import ApiContext
 from flyball.broker.management.part import FACTORIES, console_part
 from tests.broker.management.api.conftest import Api
 from tests.nodes import RunningNode
@@ -32,7 +32,7 @@ def operations(document: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
 def test_every_route_is_in_it(tmp_path: Path) -> None:
     routes: list[BaseRoute] = []
 
-    def remember(context: ConsoleContext) -> list[BaseRoute]:
+    def remember(context: ApiContext) -> list[BaseRoute]:
         routes.extend(route for factory in FACTORIES for route in factory(context))
         return []
 

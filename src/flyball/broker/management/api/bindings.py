@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from flyball.broker.management.api import fields
 from flyball.broker.management.api.answers import done, json_text, mapped, not_found
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call
+from flyball.broker.management.api.context import Body, Call, Routes
 from flyball.broker.management.api.inside import CHANNEL, DirectChannel, channel
 from flyball.broker.management.inspection import plain
 from flyball.broker.node.node import Node
@@ -26,42 +26,28 @@ KEYS: dict[str, Callable[[Binding], Any]] = {
     "routing_key": lambda binding: binding.routing_key,
 }
 
+# The paths of the bindings between two.
 TO_QUEUE = "/bindings/{vhost}/e/{source}/q/{queue}"
 TO_EXCHANGE = "/bindings/{vhost}/e/{source}/e/{destination}"
-"""The paths of the bindings between two."""
 
 
 _BODY = Body({"routing_key": "string", "arguments": "object"})
 
 
-def routes(context: ApiContext) -> list[ApiRoute]:
-    found = [
-        context.get("/bindings", list_all, is_list=True),
-        context.get("/bindings/{vhost}", list_of_vhost, is_list=True),
-        context.get("/exchanges/{vhost}/{exchange}/bindings/source", list_from_exchange, is_list=True),
-        context.get("/exchanges/{vhost}/{exchange}/bindings/destination", list_to_exchange, is_list=True),
-    ]
-    for ends in (TO_QUEUE, TO_EXCHANGE):
-        found.append(context.get(ends, list_between, is_list=True))
-        found.append(context.get(ends + "/{props}", show))
-        found.append(context.post(ends, make_binding, body=_BODY))
-        found.append(context.delete(ends + "/{props}", remove_binding))
-    return found
+routes = Routes()
 
 
-async def list_all(call: Call) -> Response:
-    """All bindings that the user sees, those of the default exchange to every queue included."""
+@routes.get("/bindings", is_list=True)
+@routes.get("/bindings/{vhost}", is_list=True)
+async def list_bindings(call: Call) -> Response:
+    """All bindings that the user sees, or those of a virtual host; the default exchange's to every queue included."""
     found: list[Binding] = []
-    for vhost in call.visible_vhosts():
-        found += await _of_vhost(call, vhost)
+    for vhost in call.vhosts:
+        found += [*await _default(call.node, vhost), *call.node.topology.router(vhost).bindings()]
     return await listed(call, found)
 
 
-async def list_of_vhost(call: Call) -> Response:
-    """The bindings of a virtual host."""
-    return await listed(call, await _of_vhost(call, call.vhost))
-
-
+@routes.get("/exchanges/{vhost}/{exchange}/bindings/source", is_list=True)
 async def list_from_exchange(call: Call) -> Response:
     """The bindings that lead away from an exchange."""
     vhost, name = call.vhost, call.part("exchange")
@@ -71,6 +57,7 @@ async def list_from_exchange(call: Call) -> Response:
     return await listed(call, found)
 
 
+@routes.get("/exchanges/{vhost}/{exchange}/bindings/destination", is_list=True)
 async def list_to_exchange(call: Call) -> Response:
     """The bindings that lead to an exchange."""
     router = call.node.topology.router(call.vhost)
@@ -78,11 +65,15 @@ async def list_to_exchange(call: Call) -> Response:
     return await listed(call, router.bindings(destination=name, kind=Destination.EXCHANGE))
 
 
+@routes.get(TO_QUEUE, is_list=True)
+@routes.get(TO_EXCHANGE, is_list=True)
 async def list_between(call: Call) -> Response:
     """The bindings between two."""
     return await listed(call, between(call))
 
 
+@routes.get(TO_QUEUE + "/{props}")
+@routes.get(TO_EXCHANGE + "/{props}")
 async def show(call: Call) -> Response:
     """A binding, by the two that it binds and its properties_key."""
     return call.one(document(find(call)))
@@ -137,10 +128,6 @@ def check_queue(node: Node, vhost: str, name: str) -> None:
         raise QueueNotFound(name, vhost)
 
 
-async def _of_vhost(call: Call, vhost: str) -> list[Binding]:
-    return [*await _default(call.node, vhost), *call.node.topology.router(vhost).bindings()]
-
-
 async def _default(node: Node, vhost: str) -> list[Binding]:
     """Return what leads from the default exchange to every queue."""
     queues = [working.queue for working in node.hub.broker.engine.queues] + node.hub.directory.queues
@@ -181,6 +168,8 @@ def _quoted(text: str) -> str:
 # Changes
 
 
+@routes.post(TO_QUEUE, body=_BODY)
+@routes.post(TO_EXCHANGE, body=_BODY)
 async def make_binding(call: Call) -> Response:
     """Bind a queue or an exchange to an exchange."""
     vhost = call.vhost
@@ -196,6 +185,8 @@ async def make_binding(call: Call) -> Response:
     return response
 
 
+@routes.delete(TO_QUEUE + "/{props}")
+@routes.delete(TO_EXCHANGE + "/{props}")
 async def remove_binding(call: Call) -> Response:
     """Remove a binding."""
     await call.node.hub.peering.catch_up()

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from flyball.broker.management.api import consumers, gathering
 from flyball.broker.management.api.answers import not_found
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Call
+from flyball.broker.management.api.context import ApiContext, Call, Routes
 from flyball.broker.management.api.statistics import OF_CHANNEL, Facts, message_stats, rates_of
 
 KEYS: dict[str, Callable[[Facts], Any]] = {
@@ -22,25 +22,23 @@ KEYS: dict[str, Callable[[Facts], Any]] = {
 }
 
 
-def routes(context: ApiContext) -> list[ApiRoute]:
-    return [
-        context.get("/channels", list_all, is_list=True),
-        context.get("/vhosts/{vhost}/channels", list_of_vhost, is_list=True),
-        context.get("/channels/{name}", show),
-    ]
+routes = Routes()
 
 
+@routes.get("/channels", is_list=True)
 async def list_all(call: Call) -> Response:
     """All channels of all nodes; without the tag monitoring, the user's own."""
     return await listed(call, await gathering.channels(call))
 
 
+@routes.get("/vhosts/{vhost}/channels", is_list=True)
 async def list_of_vhost(call: Call) -> Response:
     """The channels in a virtual host."""
     vhost = call.vhost
     return await listed(call, [facts for facts in await gathering.channels(call) if facts["vhost"] == vhost])
 
 
+@routes.get("/channels/{name}")
 async def show(call: Call) -> Response:
     """A channel, with its consumers."""
     name = call.part("name")

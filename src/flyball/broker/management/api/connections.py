@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from flyball.broker.management.api import channels, gathering
 from flyball.broker.management.api.answers import done, not_found
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Call, Right
+from flyball.broker.management.api.context import ApiContext, Call, Right, Routes
 from flyball.broker.management.api.statistics import OF_BYTES, Facts, detailed, rates_of
 from flyball.errors import NotPermitted
 from flyball.model import DEFAULT_VHOST
@@ -30,34 +30,29 @@ KEYS: dict[str, Callable[[Facts], Any]] = {
 }
 
 
-def routes(context: ApiContext) -> list[ApiRoute]:
-    return [
-        context.get("/connections", list_all, is_list=True),
-        context.get("/vhosts/{vhost}/connections", list_of_vhost, is_list=True),
-        context.get("/connections/username/{user}", list_of_user, is_list=True),
-        context.delete("/connections/username/{user}", close_of_user),
-        context.get("/connections/{name}", show),
-        context.delete("/connections/{name}", close),
-        context.get("/connections/{name}/channels", list_channels, is_list=True),
-    ]
+routes = Routes()
 
 
+@routes.get("/connections", is_list=True)
 async def list_all(call: Call) -> Response:
     """All connections of all nodes; without the tag monitoring, the user's own."""
     return await _listed(call, await gathering.connections(call))
 
 
+@routes.get("/vhosts/{vhost}/connections", is_list=True)
 async def list_of_vhost(call: Call) -> Response:
     """The connections to a virtual host."""
     vhost = call.vhost
     return await _listed(call, [facts for facts in await gathering.connections(call) if _vhost(facts) == vhost])
 
 
+@routes.get("/connections/username/{user}", is_list=True)
 async def list_of_user(call: Call) -> Response:
     """The connections of a user."""
     return await _listed(call, await _of_user(call))
 
 
+@routes.delete("/connections/username/{user}")
 async def close_of_user(call: Call) -> Response:
     """Close all connections of a user; the header X-Reason may say why."""
     for facts in await _of_user(call):
@@ -66,11 +61,13 @@ async def close_of_user(call: Call) -> Response:
     return done()
 
 
+@routes.get("/connections/{name}")
 async def show(call: Call) -> Response:
     """A connection."""
     return call.one(document(call.context, await _found(call)))
 
 
+@routes.delete("/connections/{name}")
 async def close(call: Call) -> Response:
     """Close a connection; the header X-Reason may say why."""
     facts = await _found(call)
@@ -79,6 +76,7 @@ async def close(call: Call) -> Response:
     return done()
 
 
+@routes.get("/connections/{name}/channels", is_list=True)
 async def list_channels(call: Call) -> Response:
     """The channels of a connection."""
     name = (await _found(call))["name"]

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from flyball.broker.management.api import gathering
 from flyball.broker.management.api.answers import mapped
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Call
+from flyball.broker.management.api.context import Call, Routes
 from flyball.broker.management.api.statistics import Facts
 
 KEYS: dict[str, Callable[[Facts], Any]] = {
@@ -17,21 +17,14 @@ KEYS: dict[str, Callable[[Facts], Any]] = {
 }
 
 
-def routes(context: ApiContext) -> list[ApiRoute]:
-    return [
-        context.get("/consumers", list_all, is_list=True),
-        context.get("/consumers/{vhost}", list_of_vhost, is_list=True),
-    ]
+routes = Routes()
 
 
-async def list_all(call: Call) -> Response:
-    """All consumers of queues that the user sees."""
-    return await call.many(await gathering.consumers(call, call.visible_vhosts()), document, KEYS)
-
-
-async def list_of_vhost(call: Call) -> Response:
-    """The consumers of a virtual host."""
-    return await call.many(await gathering.consumers(call, [call.vhost]), document, KEYS)
+@routes.get("/consumers", is_list=True)
+@routes.get("/consumers/{vhost}", is_list=True)
+async def list_consumers(call: Call) -> Response:
+    """All consumers of queues that the user sees, or those of a virtual host."""
+    return await call.many(await gathering.consumers(call, call.vhosts), document, KEYS)
 
 
 async def of_queue(call: Call, queue: Facts) -> list[Any]:

@@ -10,7 +10,7 @@ import enum
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from starlette.requests import Request
@@ -20,10 +20,11 @@ from starlette.types import Scope
 
 from flyball.broker.core.authority import Authority
 from flyball.broker.engine.access import DEFAULT_EXCHANGE, Access, Action
-from flyball.broker.management.api.answers import answer, fields_of, only, problem
+from flyball.broker.management.api.answers import answer, done, fields_of, only, problem
 from flyball.broker.management.api.bodies import Bodies, document_in
 from flyball.broker.management.api.listing import Keys, Wish, listing
 from flyball.broker.management.everywhere import Everywhere
+from flyball.broker.management.login import ConsoleLogin
 from flyball.broker.management.sampling import Sampler
 from flyball.broker.node.node import Node
 from flyball.broker.transport.http import is_from_console
@@ -31,6 +32,7 @@ from flyball.errors import FlyballError, NotPermitted
 from flyball.model import User
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 PREFIX = "/api"
 
@@ -78,20 +80,6 @@ def check_right(user: User, right: Right) -> None:
         raise NotPermitted(f"user '{user.name}' has not the tag {right}")
 
 
-class Login(Protocol):
-    """Lets users in."""
-
-    def required(
-        self, handler: Callable[[Request, User], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
-        """Make a handler for users one for all requests."""
-        ...
-
-    def still_knows(self, request: Request, user: User) -> bool:
-        """Whether who was let in with a request would still be."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Body:
     """What the document of a request holds: names of fields, and of each its type in the words of JSON Schema."""
@@ -118,15 +106,9 @@ class ApiRoute(Route):
     """A route whose parts of the path may hold anything, encoded: `/api/queues/%2F/a%2Fb` has two."""
 
     def __init__(
-        self,
-        path: str,
-        endpoint: Callable[[Request], Awaitable[Response]],
-        method: str,
-        about: About,
-        *,
-        prefix: str = PREFIX,
+        self, path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str, about: About
     ) -> None:
-        super().__init__(prefix + path, endpoint, methods=[method])
+        super().__init__(path, endpoint, methods=[method])
         self.about = about
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -141,15 +123,22 @@ class ApiRoute(Route):
 
 
 class ApiContext:
-    """What the resources of a node have in common."""
+    """A node, what is known of its past, who asks the others, who guards it all, and what is being answered."""
 
-    def __init__(self, node: Node, sampler: Sampler, everywhere: Everywhere, login: Login) -> None:
+    def __init__(self, node: Node, sampler: Sampler, everywhere: Everywhere, login: ConsoleLogin) -> None:
         self.node = node
         self.sampler = sampler
         self.everywhere = everywhere
         self.login = login
         self.bodies = Bodies()
-        self._making_lists = asyncio.Semaphore(LISTS_AT_ONCE)
+        self.making_lists = asyncio.Semaphore(LISTS_AT_ONCE)
+        # Called when the node stops, before requests that are under way have to end.
+        self.on_stop: list[Callable[[], None]] = []
+
+    @property
+    def name(self) -> str:
+        """The node's name in its domain."""
+        return self.node.hub.peering.name
 
     @property
     def access(self) -> Access:
@@ -169,45 +158,75 @@ class ApiContext:
 
         return self.login.required(checked)
 
+
+class Routes:
+    """The routes of a resource, each declared at its handler, and what other nodes may ask of this one."""
+
+    def __init__(self, prefix: str = PREFIX, media_type: str = "application/json") -> None:
+        self._prefix = prefix
+        self._media_type = media_type
+        self._declared: list[tuple[str, str, Handler, About]] = []
+        self._answers: list[tuple[str, PeerAnswer]] = []
+
     def get(
         self,
         path: str,
-        handler: Handler,
         right: Right = Right.MANAGEMENT,
         *,
         is_list: bool = False,
+        is_long: bool = False,
         query: Mapping[str, str] | None = None,
-    ) -> ApiRoute:
-        """Return the route for GET on a path below /api. What the handler's docstring begins with describes it."""
-        about = About(right, _summary(handler), is_list, None, query or {})
-        return self._route("GET", path, self.few_at_once(handler) if is_list else handler, about)
+    ) -> Declare[Handler]:
+        """Declare a handler for GET. What its docstring begins with describes it; lists and long answers wait."""
+        return lambda handler: self._declare(
+            "GET", path, handler, right, is_list=is_list, is_long=is_list or is_long, query=query
+        )
 
-    def few_at_once(self, handler: Handler) -> Handler:
-        """Make a handler, whose answer is long, wait while others are made. It is refused if too many are unsent."""
+    def put(self, path: str, right: Right = Right.MANAGEMENT, body: Body | None = None) -> Declare[Handler]:
+        return lambda handler: self._declare("PUT", path, handler, right, body=body)
 
-        @functools.wraps(handler)
-        async def waited(call: Call) -> Response:
-            async with self._making_lists:
-                self.bodies.check()
-                return await handler(call)
-
-        return waited
-
-    def put(self, path: str, handler: Handler, right: Right = Right.MANAGEMENT, body: Body | None = None) -> ApiRoute:
-        return self._route("PUT", path, handler, About(right, _summary(handler), body=body))
-
-    def post(
-        self, path: str, handler: Handler, right: Right = Right.MANAGEMENT, body: Body | None = None
-    ) -> ApiRoute:
-        return self._route("POST", path, handler, About(right, _summary(handler), body=body))
+    def post(self, path: str, right: Right = Right.MANAGEMENT, body: Body | None = None) -> Declare[Handler]:
+        return lambda handler: self._declare("POST", path, handler, right, body=body)
 
     def delete(
-        self, path: str, handler: Handler, right: Right = Right.MANAGEMENT, query: Mapping[str, str] | None = None
-    ) -> ApiRoute:
-        return self._route("DELETE", path, handler, About(right, _summary(handler), query=query or {}))
+        self, path: str, right: Right = Right.MANAGEMENT, query: Mapping[str, str] | None = None
+    ) -> Declare[Handler]:
+        return lambda handler: self._declare("DELETE", path, handler, right, query=query)
 
-    def _route(self, method: str, path: str, handler: Handler, about: About) -> ApiRoute:
-        return ApiRoute(path, self.guarded(handler, about.right), method, about)
+    def peer(self, what: str) -> Declare[PeerAnswer]:
+        """Declare what answers other nodes, and this one, that ask for `what`; see `Everywhere.provide`."""
+
+        def declare(answer: PeerAnswer) -> PeerAnswer:
+            self._answers.append((what, answer))
+            return answer
+
+        return declare
+
+    def made(self, context: ApiContext) -> list[ApiRoute]:
+        """Return the routes for a node, and let other nodes ask it for what they need."""
+        for what, told in self._answers:
+            context.everywhere.provide(what, functools.partial(told, context))
+        return [
+            ApiRoute(self._prefix + path, context.guarded(handler, about.right), method, about)
+            for method, path, handler, about in self._declared
+        ]
+
+    def _declare(
+        self,
+        method: str,
+        path: str,
+        handler: Handler,
+        right: Right,
+        *,
+        is_list: bool = False,
+        is_long: bool = False,
+        body: Body | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> Handler:
+        summary = (handler.__doc__ or "").strip().partition("\n")[0]
+        about = About(right, summary, is_list, body, query or {}, self._media_type)
+        self._declared.append((method, path, _few_at_once(handler) if is_long else handler, about))
+        return handler
 
 
 class Call:
@@ -233,7 +252,7 @@ class Call:
     def vhost(self) -> str:
         """The virtual host in the path. Raises VhostNotFound, and NotPermitted if the user may not see it."""
         vhost = self.part("vhost")
-        self.context.access.check_vhost(vhost)
+        self.access.check_vhost(vhost)
         if not self.sees(vhost):
             raise NotPermitted(f"user '{self.user.name}' has no permission in vhost '{vhost}'")
         return vhost
@@ -246,22 +265,31 @@ class Call:
         content = await self.context.bodies.read(self.request, most_bytes)
         return await document_in(content, most_bytes if is_rich else MOST_BODY_BYTES)
 
+    @property
+    def vhosts(self) -> list[str]:
+        """The virtual host in the path, or all that the user sees, sorted. Raises as `vhost` does."""
+        return [self.vhost] if "vhost" in self.request.path_params else self.visible_vhosts()
+
     # What the user may do
+
+    @property
+    def access(self) -> Access:
+        return self.context.access
 
     def has(self, right: Right) -> bool:
         return has_right(self.user, right)
 
     def sees(self, vhost: str) -> bool:
         """Whether the user may know what is in a virtual host."""
-        return self.has(Right.MONITORING) or self.context.access.may_enter(self.user.name, vhost)
+        return self.has(Right.MONITORING) or self.access.may_enter(self.user.name, vhost)
 
     def visible_vhosts(self) -> list[str]:
         """Return the virtual hosts that the user sees, sorted."""
-        return sorted(vhost for vhost in self.context.access.vhosts if self.sees(vhost))
+        return sorted(vhost for vhost in self.access.vhosts if self.sees(vhost))
 
     def check(self, vhost: str, action: Action, name: str, what: str) -> None:
         """Raise NotPermitted unless the user may do that to the queue or exchange of that name."""
-        if not self.context.access.may(self.user.name, vhost, action, name):
+        if not self.access.may(self.user.name, vhost, action, name):
             raise NotPermitted(f"access to {what} in vhost '{vhost}' refused for user '{self.user.name}'")
 
     # Changes
@@ -270,9 +298,10 @@ class Call:
     def authority(self) -> Authority:
         return self.node.hub.authority
 
-    async def followed(self) -> None:
-        """Wait until the other nodes know what was changed: it has to hold wherever one looks next."""
+    async def changed(self, *, is_new: bool = False) -> Response:
+        """Answer when the other nodes know what was changed: it has to hold wherever one looks next."""
         await self.node.hub.peering.followed()
+        return done(201 if is_new else 204)
 
     # Answers
 
@@ -293,5 +322,16 @@ class Call:
 Handler = Callable[[Call], Awaitable[Response]]
 
 
-def _summary(handler: Handler) -> str:
-    return (handler.__doc__ or "").strip().partition("\n")[0]
+PeerAnswer = Callable[..., Awaitable[Any]]
+Declare = Callable[[F], F]
+
+
+def _few_at_once(handler: Handler) -> Handler:
+    """Make a handler, whose answer is long, wait while others are made. It is refused if too many are unsent."""
+
+    async def waited(call: Call) -> Response:
+        async with call.context.making_lists:
+            call.context.bodies.check()
+            return await handler(call)
+
+    return waited

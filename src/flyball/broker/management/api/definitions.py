@@ -13,7 +13,7 @@ import flyball
 from flyball.broker.management.api import definitions_own as own
 from flyball.broker.management.api import limits, policies, users
 from flyball.broker.management.api.answers import HEADERS, answer, done, in_slices, json_text, whole
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Call, Right
+from flyball.broker.management.api.context import Call, Right, Routes
 from flyball.broker.management.api.importing import Import
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import RABBITMQ_VERSION
@@ -26,27 +26,23 @@ Section = tuple[str, Sequence[Any], Callable[[Any], Mapping[str, Any]]]
 """The name of a list, what is in it, and how it is told."""
 
 
-def routes(context: ApiContext) -> list[ApiRoute]:
-    query = {"download": "a name of a file, for browsers to keep it under"}
-    return [
-        context.get("/definitions", context.few_at_once(export_all), Right.ADMINISTRATOR, query=query),
-        context.get("/definitions/{vhost}", context.few_at_once(export_vhost), Right.ADMINISTRATOR, query=query),
-        context.post("/definitions", import_all, Right.ADMINISTRATOR),
-        context.post("/definitions/{vhost}", import_vhost, Right.ADMINISTRATOR),
-    ]
+_QUERY = {"download": "a name of a file, for browsers to keep it under"}
+
+routes = Routes()
 
 
 # Out
 
 
+@routes.get("/definitions", Right.ADMINISTRATOR, is_long=True, query=_QUERY)
 async def export_all(call: Call) -> Response:
     """Show all definitions, with the hashes of passwords."""
     hub = call.node.hub
-    vhosts = call.context.access.vhosts
+    vhosts = call.access.vhosts
     sections: list[Section] = [
-        ("users", call.context.access.users, users.documents_of(hub.authority)),
+        ("users", call.access.users, users.documents_of(hub.authority)),
         ("vhosts", vhosts, lambda vhost: {"name": vhost}),
-        ("permissions", call.context.access.permissions, asdict),
+        ("permissions", call.access.permissions, asdict),
         ("topic_permissions", (), dict),
         ("parameters", hub.authority.vhost_limits.all(), limits.parameter_of),
         ("global_parameters", (), dict),
@@ -56,6 +52,7 @@ async def export_all(call: Call) -> Response:
     return await _exported(call, sections)
 
 
+@routes.get("/definitions/{vhost}", Right.ADMINISTRATOR, is_long=True, query=_QUERY)
 async def export_vhost(call: Call) -> Response:
     """Show the definitions of a virtual host."""
     vhost, authority = call.vhost, call.node.hub.authority
@@ -184,11 +181,13 @@ def _of_binding(binding: Binding) -> dict[str, Any]:
 # In
 
 
+@routes.post("/definitions", Right.ADMINISTRATOR)
 async def import_all(call: Call) -> Response:
     """Import definitions: all of them, but for what Flyball does not have, which the answer tells."""
     return await _imported(call, Import(call.node))
 
 
+@routes.post("/definitions/{vhost}", Right.ADMINISTRATOR)
 async def import_vhost(call: Call) -> Response:
     """Import the policies, queues, exchanges and bindings of a virtual host; see the import of all definitions."""
     return await _imported(call, Import(call.node, call.vhost))

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from flyball.broker.management.api import fields, gathering
 from flyball.broker.management.api.answers import done
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call
+from flyball.broker.management.api.context import ApiContext, Body, Call, Routes
 from flyball.broker.management.api.inside import CHANNEL, has_exchange, perform
 from flyball.broker.management.api.statistics import detailed, rates_of
 from flyball.broker.management.inspection import plain
@@ -40,45 +40,28 @@ _BODY = Body(
 )
 
 
-def routes(context: ApiContext) -> list[ApiRoute]:
-    return [
-        context.get("/exchanges", list_all, is_list=True),
-        context.get("/exchanges/{vhost}", list_of_vhost, is_list=True),
-        context.get("/exchanges/{vhost}/{exchange}", show),
-        context.put("/exchanges/{vhost}/{exchange}", declare_exchange, body=_BODY),
-        context.delete(
-            "/exchanges/{vhost}/{exchange}",
-            delete_exchange,
-            query={"if-unused": "true: only if nothing is bound to it"},
-        ),
-    ]
+routes = Routes()
 
 
-async def list_all(call: Call) -> Response:
-    """All exchanges that the user sees."""
-    return await _listed(call, call.visible_vhosts())
-
-
-async def list_of_vhost(call: Call) -> Response:
-    """The exchanges of a virtual host."""
-    return await _listed(call, [call.vhost])
-
-
-async def show(call: Call) -> Response:
-    """An exchange; `amq.default` stands for the one without a name."""
-    exchange = call.node.topology.router(call.vhost).get(call.part("exchange"))
-    return call.one(document(call.context, exchange, await gathering.published_by_exchange(call)))
-
-
-async def _listed(call: Call, vhosts: list[str]) -> Response:
+@routes.get("/exchanges", is_list=True)
+@routes.get("/exchanges/{vhost}", is_list=True)
+async def list_exchanges(call: Call) -> Response:
+    """All exchanges that the user sees, or those of a virtual host."""
     topology = call.node.topology
     found = [
         exchange
-        for vhost in vhosts
+        for vhost in call.vhosts
         for exchange in sorted(topology.router(vhost).exchanges, key=lambda exchange: exchange.name)
     ]
     published = await gathering.published_by_exchange(call)
     return await call.many(found, lambda exchange: document(call.context, exchange, published), KEYS)
+
+
+@routes.get("/exchanges/{vhost}/{exchange}")
+async def show(call: Call) -> Response:
+    """An exchange; `amq.default` stands for the one without a name."""
+    exchange = call.node.topology.router(call.vhost).get(call.part("exchange"))
+    return call.one(document(call.context, exchange, await gathering.published_by_exchange(call)))
 
 
 def document(context: ApiContext, exchange: Exchange, published: Published) -> dict[str, Any]:
@@ -104,6 +87,7 @@ def document(context: ApiContext, exchange: Exchange, published: Published) -> d
 # Changes
 
 
+@routes.put("/exchanges/{vhost}/{exchange}", body=_BODY)
 async def declare_exchange(call: Call) -> Response:
     """Declare an exchange, or see that it is as declared."""
     vhost, name = call.vhost, call.part("exchange")
@@ -114,6 +98,7 @@ async def declare_exchange(call: Call) -> Response:
     return done(201 if is_new else 204)
 
 
+@routes.delete("/exchanges/{vhost}/{exchange}", query={"if-unused": "true: only if nothing is bound to it"})
 async def delete_exchange(call: Call) -> Response:
     """Delete an exchange and its bindings."""
     vhost, name = call.vhost, call.part("exchange")

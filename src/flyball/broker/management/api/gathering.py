@@ -14,7 +14,7 @@ from typing import Any
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.management import inspection
 from flyball.broker.management.api.answers import QUICK_SLICE, in_slices
-from flyball.broker.management.api.context import ApiContext, Call, Right
+from flyball.broker.management.api.context import ApiContext, Call, Right, Routes
 from flyball.broker.management.api.statistics import Facts
 from flyball.broker.node.node import Node
 from flyball.broker.store.registry import NodeRecord
@@ -49,19 +49,18 @@ _GROWN = attrgetter("arrived", "delivered", "delivered_no_ack", "got", "got_no_a
 """Those that the queue has counted, in one look: there may be ten thousand to look at."""
 
 
-def install(context: ApiContext) -> None:
-    """Let other nodes ask this one for what the API needs of it."""
-    node = context.node
+routes = Routes()
 
-    async def queue(vhost: str, name: str) -> dict[str, Any] | None:
-        working = node.hub.broker.engine.find_queue(name, vhost)
-        return None if working is None else inspection.queue_facts(node, working)
 
-    async def close(name: str, reason: str) -> bool:
-        return inspection.close_connection(node, name, reason)
+@routes.peer(QUEUE)
+async def queue_here(context: ApiContext, vhost: str, name: str) -> dict[str, Any] | None:
+    working = context.node.hub.broker.engine.find_queue(name, vhost)
+    return None if working is None else inspection.queue_facts(context.node, working)
 
-    context.everywhere.provide(QUEUE, queue)
-    context.everywhere.provide(CLOSE, close)
+
+@routes.peer(CLOSE)
+async def close_here(context: ApiContext, name: str, reason: str) -> bool:
+    return inspection.close_connection(context.node, name, reason)
 
 
 def nodes(node: Node) -> dict[str, NodeRecord]:

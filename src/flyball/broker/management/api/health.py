@@ -12,7 +12,7 @@ from flyball.broker.management import inspection
 from flyball.broker.management.api import nodes
 from flyball.broker.management.api.answers import Refused, answer
 from flyball.broker.management.api.certificates import valid_until
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Call, Right
+from flyball.broker.management.api.context import Call, Routes
 from flyball.broker.management.api.inside import CHANNEL, channel
 from flyball.broker.wire import amqp
 
@@ -25,22 +25,7 @@ PROTOCOLS = {"amqp091": "amqp", "amqp0.9.1": "amqp", "amqps": "amqp/ssl", "amqp0
 UNITS_DAYS = {"days": 1, "weeks": 7, "months": 30, "years": 365}
 
 
-def routes(context: ApiContext) -> list[ApiRoute]:
-    checks = {
-        "alarms": check_alarms,
-        "local-alarms": check_local_alarms,
-        "port-listener/{port}": check_port,
-        "protocol-listener/{protocol}": check_protocol,
-        "virtual-hosts": check_vhosts,
-        "node-is-quorum-critical": check_quorum,
-        "node-is-mirror-sync-critical": check_mirrors,
-        "certificate-expiration/{within}/{unit}": check_certificates,
-    }
-    return [
-        context.get("/aliveness-test/{vhost}", test_aliveness),
-        *(context.get(f"/health/checks/{path}", check, Right.MANAGEMENT) for path, check in checks.items()),
-        context.get("/healthchecks/node", check_local_alarms, Right.MANAGEMENT),
-    ]
+routes = Routes()
 
 
 def _fine(**more: Any) -> Response:
@@ -51,6 +36,7 @@ def _failed(reason: str, **more: Any) -> Response:
     return answer({"status": "failed", "reason": reason, **more}, 503)
 
 
+@routes.get("/aliveness-test/{vhost}")
 async def test_aliveness(call: Call) -> Response:
     """Whether a message can be published to a queue of a virtual host and got from there."""
     async with channel(call, call.vhost) as inside:
@@ -61,11 +47,14 @@ async def test_aliveness(call: Call) -> Response:
     return _fine() if found is not None else _failed(f"nothing came out of queue '{TEST_QUEUE}'")
 
 
+@routes.get("/health/checks/alarms")
 async def check_alarms(call: Call) -> Response:
     """Whether no node of the domain is short of something."""
     return _alarms(await call.context.everywhere.ask_all("node"), "There are alarms in effect in the cluster")
 
 
+@routes.get("/healthchecks/node")
+@routes.get("/health/checks/local-alarms")
 async def check_local_alarms(call: Call) -> Response:
     """Whether this node is not short of anything."""
     here = {call.node.hub.peering.name: {"alarms": inspection.alarms(call.node)}}
@@ -77,6 +66,7 @@ def _alarms(told: Mapping[str, Mapping[str, Any]], reason: str) -> Response:
     return _failed(reason, alarms=found) if found else _fine()
 
 
+@routes.get("/health/checks/port-listener/{port}")
 async def check_port(call: Call) -> Response:
     """Whether this node listens on a port."""
     text = call.part("port")
@@ -86,6 +76,7 @@ async def check_port(call: Call) -> Response:
     return _fine(port=port) if port in ports else _failed("No active listener", missing=port, ports=ports)
 
 
+@routes.get("/health/checks/protocol-listener/{protocol}")
 async def check_protocol(call: Call) -> Response:
     """Whether this node listens for a protocol: amqp091, amqp091/ssl, http, telesto, thorbang."""
     protocol = PROTOCOLS.get(call.part("protocol"), call.part("protocol"))
@@ -95,21 +86,15 @@ async def check_protocol(call: Call) -> Response:
     return _failed("No active listener", missing=protocol, protocols=known)
 
 
-async def check_vhosts(call: Call) -> Response:
-    """Whether all virtual hosts are served: those of Flyball always are."""
+@routes.get("/health/checks/virtual-hosts")
+@routes.get("/health/checks/node-is-quorum-critical")
+@routes.get("/health/checks/node-is-mirror-sync-critical")
+async def check_nothing(call: Call) -> Response:
+    """Always well: virtual hosts are served, there are no mirrors, and the store keeps what is durable."""
     return _fine()
 
 
-async def check_quorum(call: Call) -> Response:
-    """Whether this node could stop and no queue would be lost: the store, not the node, keeps what is durable."""
-    return _fine()
-
-
-async def check_mirrors(call: Call) -> Response:
-    """Whether this node could stop and no mirror would be lost: there are no mirrors."""
-    return _fine()
-
-
+@routes.get("/health/checks/certificate-expiration/{within}/{unit}")
 async def check_certificates(call: Call) -> Response:
     """Whether the certificate of the TLS listener is still valid after so many days, weeks, months or years."""
     within, unit = call.part("within"), call.part("unit")

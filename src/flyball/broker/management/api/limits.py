@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
 
-from flyball.broker.management.api.answers import done, not_found
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call, Right
+from flyball.broker.management.api.answers import not_found
+from flyball.broker.management.api.context import Body, Call, Right, Routes
 from flyball.errors import InvalidArgument
 
 COMPONENT = "vhost-limits"
@@ -20,109 +21,73 @@ Entry = tuple[str, Mapping[str, int]]
 
 _BODY = Body({"value": "integer"}, ("value",))
 
-
-def routes(context: ApiContext) -> list[ApiRoute]:
-    admin, maker = Right.ADMINISTRATOR, Right.POLICYMAKER
-    return [
-        context.get("/vhost-limits", list_vhost_limits, is_list=True),
-        context.get("/vhost-limits/{vhost}", show_vhost_limits, is_list=True),
-        context.put("/vhost-limits/{vhost}/{name}", set_vhost_limit, admin, _BODY),
-        context.delete("/vhost-limits/{vhost}/{name}", clear_vhost_limit, admin),
-        context.get("/user-limits", list_user_limits, is_list=True),
-        context.get("/user-limits/{user}", show_user_limits, is_list=True),
-        context.put("/user-limits/{user}/{name}", set_user_limit, admin, _BODY),
-        context.delete("/user-limits/{user}/{name}", clear_user_limit, admin),
-        context.get("/parameters", list_parameters, maker, is_list=True),
-        context.get("/parameters/{component}", list_parameters, maker, is_list=True),
-        context.get("/parameters/{component}/{vhost}", list_parameters, maker, is_list=True),
-        context.get("/parameters/{component}/{vhost}/{name}", show_parameter, maker),
-    ]
+routes = Routes()
 
 
-# Virtual hosts
-
-
+@routes.get("/vhost-limits", is_list=True)
+@routes.get("/vhost-limits/{vhost}", is_list=True)
 async def list_vhost_limits(call: Call) -> Response:
-    """List the limits of all virtual hosts that the user sees."""
+    """List the limits of all virtual hosts that the user sees, or of one: one entry, or none."""
     return await _listed(call, "vhost", _visible(call))
 
 
-async def show_vhost_limits(call: Call) -> Response:
-    """List the limits of a virtual host: one entry, or none."""
-    vhost = call.vhost
-    call.context.access.check_vhost(vhost)
-    return await _listed(call, "vhost", [each for each in _visible(call) if each[0] == vhost])
-
-
-async def set_vhost_limit(call: Call) -> Response:
-    """Set a limit of a virtual host, max-connections or max-queues; below 0 is none."""
-    vhost = call.vhost
-    call.context.access.check_vhost(vhost)
-    value = await _value(call)
-    limits = {**call.authority.vhost_limits.of(vhost), call.part("name"): value}
-    await call.authority.set_vhost_limits(vhost, limits)
-    await call.followed()
-    return done()
-
-
-async def clear_vhost_limit(call: Call) -> Response:
-    """Remove a limit of a virtual host; it is no error if there is none."""
-    vhost = call.vhost
-    limits = call.authority.vhost_limits.of(vhost)
-    limits.pop(call.part("name"), None)
-    await call.authority.set_vhost_limits(vhost, limits)
-    await call.followed()
-    return done()
-
-
-# Users
-
-
+@routes.get("/user-limits", is_list=True)
+@routes.get("/user-limits/{user}", is_list=True)
 async def list_user_limits(call: Call) -> Response:
-    """List the limits of all users."""
-    return await _listed(call, "user", call.authority.user_limits.all())
+    """List the limits of all users, or of one: one entry, or none."""
+    found = call.authority.user_limits.all()
+    if "user" in call.request.path_params:
+        user = call.access.user(call.part("user")).name
+        found = [entry for entry in found if entry[0] == user]
+    return await _listed(call, "user", found)
 
 
-async def show_user_limits(call: Call) -> Response:
-    """List the limits of a user: one entry, or none."""
-    user = call.context.access.user(call.part("user")).name
-    limits = call.authority.user_limits.of(user)
-    return await _listed(call, "user", [(user, limits)] if limits else [])
+@routes.put("/vhost-limits/{vhost}/{name}", Right.ADMINISTRATOR, _BODY)
+@routes.put("/user-limits/{user}/{name}", Right.ADMINISTRATOR, _BODY)
+async def set_limit(call: Call) -> Response:
+    """Set a limit: max-connections, max-queues of a virtual host, max-channels of a user; below 0 is none."""
+    limits, change = _changing(call)
+    document = await call.document()
+    if "value" not in document:
+        raise InvalidArgument("the field 'value' is missing")
+    await change({**limits, call.part("name"): document["value"]})
+    return await call.changed()
 
 
-async def set_user_limit(call: Call) -> Response:
-    """Set a limit of a user, max-connections or max-channels; below 0 is none."""
-    user = call.context.access.user(call.part("user")).name
-    value = await _value(call)
-    limits = {**call.authority.user_limits.of(user), call.part("name"): value}
-    await call.authority.set_user_limits(user, limits)
-    await call.followed()
-    return done()
+@routes.delete("/vhost-limits/{vhost}/{name}", Right.ADMINISTRATOR)
+@routes.delete("/user-limits/{user}/{name}", Right.ADMINISTRATOR)
+async def clear_limit(call: Call) -> Response:
+    """Remove a limit of a virtual host or a user; it is no error if there is none."""
+    limits, change = _changing(call)
+    await change({name: value for name, value in limits.items() if name != call.part("name")})
+    return await call.changed()
 
 
-async def clear_user_limit(call: Call) -> Response:
-    """Remove a limit of a user; it is no error if there is none."""
-    user = call.part("user")
-    limits = call.authority.user_limits.of(user)
-    limits.pop(call.part("name"), None)
-    await call.authority.set_user_limits(user, limits)
-    await call.followed()
-    return done()
+def _changing(call: Call) -> tuple[Mapping[str, int], Callable[[Mapping[str, object]], Awaitable[None]]]:
+    """Return the limits of what the path names, and what changes them."""
+    authority = call.authority
+    if "user" in call.request.path_params:
+        user = call.access.user(call.part("user")).name
+        return authority.user_limits.of(user), partial(authority.set_user_limits, user)
+    return authority.vhost_limits.of(call.vhost), partial(authority.set_vhost_limits, call.vhost)
 
 
 # As parameters
 
 
+@routes.get("/parameters", Right.POLICYMAKER, is_list=True)
+@routes.get("/parameters/{component}", Right.POLICYMAKER, is_list=True)
+@routes.get("/parameters/{component}/{vhost}", Right.POLICYMAKER, is_list=True)
 async def list_parameters(call: Call) -> Response:
     """List the parameters: the limits of virtual hosts. There are no others."""
     wanted = call.request.path_params
-    found = _visible(call) if wanted.get("component", COMPONENT) == COMPONENT else []
-    if "vhost" in wanted:
-        call.context.access.check_vhost(call.vhost)
-        found = [each for each in found if each[0] == call.vhost]
+    found = _visible(call)
+    if wanted.get("component", COMPONENT) != COMPONENT:
+        found = []
     return await call.many(found, parameter_of, {"vhost": lambda entry: entry[0]})
 
 
+@routes.get("/parameters/{component}/{vhost}/{name}", Right.POLICYMAKER)
 async def show_parameter(call: Call) -> Response:
     """Show a parameter: the limits of a virtual host."""
     limits = call.authority.vhost_limits.of(call.vhost)
@@ -138,7 +103,7 @@ def parameter_of(entry: Entry) -> dict[str, Any]:
 
 
 def _visible(call: Call) -> list[Entry]:
-    visible = frozenset(call.visible_vhosts())
+    visible = frozenset(call.vhosts)
     return [each for each in call.authority.vhost_limits.all() if each[0] in visible]
 
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from flyball.broker.management.api import fields
 from flyball.broker.management.api.answers import answer, stream
 from flyball.broker.management.api.bodies import Bodies
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call
+from flyball.broker.management.api.context import Body, Call, Routes
 from flyball.broker.management.api.inside import DirectChannel, channel
 from flyball.broker.management.inspection import plain
 from flyball.broker.wire.amqp import BasicGetOk, Properties, read_table, write_table
@@ -64,13 +64,10 @@ _GET = Body(
 )
 
 
-def routes(context: ApiContext) -> list[ApiRoute]:
-    return [
-        context.post("/exchanges/{vhost}/{exchange}/publish", publish, body=_PUBLISH),
-        context.post("/queues/{vhost}/{name}/get", get, body=_GET),
-    ]
+routes = Routes()
 
 
+@routes.post("/exchanges/{vhost}/{exchange}/publish", body=_PUBLISH)
 async def publish(call: Call) -> Response:
     """Publish a message; the answer tells whether a queue has taken it, and comes when that is stored."""
     vhost, exchange = call.vhost, call.part("exchange")
@@ -85,6 +82,7 @@ async def publish(call: Call) -> Response:
         return answer({"routed": await inside.publish(exchange, routing_key, properties, body)})
 
 
+@routes.post("/queues/{vhost}/{name}/get", body=_GET)
 async def get(call: Call) -> Response:
     """Get messages from the head of a queue; `ackmode` says what becomes of them then."""
     vhost, name = call.vhost, call.part("name")

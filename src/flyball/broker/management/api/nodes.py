@@ -15,9 +15,8 @@ from flyball.broker.core.flow import NO_DISK, NO_MEMORY
 from flyball.broker.management import inspection
 from flyball.broker.management.api import gathering
 from flyball.broker.management.api.answers import not_found
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Call, Right
+from flyball.broker.management.api.context import ApiContext, Call, Right, Routes
 from flyball.broker.management.api.statistics import OF_CHURN, detailed
-from flyball.broker.node.node import Node
 from flyball.broker.settings import Address
 from flyball.broker.store.registry import NodeState
 
@@ -53,32 +52,16 @@ OF_USE = {
 KEYS: dict[str, Callable[[Mapping[str, Any]], Any]] = {"name": lambda document: document["name"]}
 
 
-def routes(context: ApiContext) -> list[ApiRoute]:
-    return [
-        context.get("/nodes", list_all, Right.MONITORING, is_list=True),
-        context.get("/nodes/{name}", show, Right.MONITORING),
-        context.get("/nodes/{name}/memory", show_memory, Right.MONITORING),
-    ]
+routes = Routes()
 
 
-def install(context: ApiContext) -> None:
-    """Let other nodes ask for this one's document."""
-
-    async def document_of_this() -> dict[str, Any]:
-        return await document(context)
-
-    async def memory_of_this() -> dict[str, Any]:
-        return memory(context.node)
-
-    context.everywhere.provide(DOCUMENT, document_of_this)
-    context.everywhere.provide(MEMORY, memory_of_this)
-
-
+@routes.get("/nodes", Right.MONITORING, is_list=True)
 async def list_all(call: Call) -> Response:
     """The nodes of the domain."""
     return await call.many(await _all(call), dict, KEYS)
 
 
+@routes.get("/nodes/{name}", Right.MONITORING)
 async def show(call: Call) -> Response:
     """A node of the domain."""
     name = call.part("name")
@@ -88,6 +71,7 @@ async def show(call: Call) -> Response:
     raise not_found(f"no node {name!r}")
 
 
+@routes.get("/nodes/{name}/memory", Right.MONITORING)
 async def show_memory(call: Call) -> Response:
     """What takes the memory of a node."""
     name = call.part("name")
@@ -97,9 +81,10 @@ async def show_memory(call: Call) -> Response:
     return call.one(told[name])
 
 
-def memory(node: Node) -> dict[str, Any]:
+@routes.peer(MEMORY)
+async def memory(context: ApiContext) -> dict[str, Any]:
     """Return what takes the memory of this node, under RabbitMQ's names where it has any; `ledger` is our own."""
-    broker = node.hub.broker
+    node, broker = context.node, context.node.hub.broker
     ledger = broker.ledger
     node.usage.look_at_memory()
     rss_bytes = node.usage.memory_bytes
@@ -130,6 +115,7 @@ def _silent(name: str) -> dict[str, Any]:
     return {"name": name, "type": "disc", "running": False, "being_drained": False, "partitions": []}
 
 
+@routes.peer(DOCUMENT)
 async def document(context: ApiContext) -> dict[str, Any]:
     """Return this node as RabbitMQ would tell it."""
     node, sampler = context.node, context.sampler

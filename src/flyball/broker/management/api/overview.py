@@ -12,7 +12,7 @@ from starlette.responses import Response
 import flyball
 from flyball.broker.management.api import gathering, nodes, vhosts
 from flyball.broker.management.api.answers import answer
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Call, Right
+from flyball.broker.management.api.context import Call, Right, Routes
 from flyball.broker.management.api.statistics import (
     OF_CHURN,
     OF_LENGTH,
@@ -24,14 +24,10 @@ from flyball.broker.management.api.statistics import (
 )
 from flyball.broker.protocols.amqp import RABBITMQ_VERSION
 
-
-def routes(context: ApiContext) -> list[ApiRoute]:
-    return [
-        context.get("/overview", show),
-        context.get("/cluster-name", show_name),
-    ]
+routes = Routes()
 
 
+@routes.get("/overview")
 async def show(call: Call) -> Response:
     """Versions, totals and rates of all nodes; without the tag monitoring, of what the user sees."""
     found = _about(call)
@@ -42,6 +38,7 @@ async def show(call: Call) -> Response:
     return call.one(found)
 
 
+@routes.get("/cluster-name")
 async def show_name(call: Call) -> Response:
     """The name of the domain: that of its oldest node."""
     return answer({"name": _name(call)})

@@ -11,9 +11,8 @@ from flyball.broker.engine.access import Action
 from flyball.broker.management import inspection
 from flyball.broker.management.api import fields, gathering
 from flyball.broker.management.api.answers import answer, moment
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call
-from flyball.broker.node.node import Node
-from flyball.errors import ClusterError, InvalidArgument, NotPermitted
+from flyball.broker.management.api.context import ApiContext, Body, Call, Routes
+from flyball.errors import ClusterError, InvalidArgument
 
 # Messages of one queue that a list shows; `messages_parked` of the queue tells how many there are.
 MAX_LISTED = 1000
@@ -26,29 +25,16 @@ ACT = "act_on_parked"
 _BODY = Body({"action": "string", "ids": "array"}, ("action",))
 
 
-def routes(context: ApiContext) -> list[ApiRoute]:
-    install(context)
-    return [
-        context.get("/queues/{vhost}/{name}/parked", list_parked),
-        context.post("/queues/{vhost}/{name}/parked", act_on_parked, body=_BODY),
-    ]
+routes = Routes()
 
 
-def install(context: ApiContext) -> None:
-    """Let other nodes ask this one for the parked messages of its queues."""
-    node = context.node
-
-    async def parked(vhost: str, name: str) -> list[dict[str, Any]]:
-        working = node.hub.broker.engine.find_queue(name, vhost)
-        return [] if working is None else inspection.parked_list(working, MAX_LISTED)
-
-    async def act(vhost: str, name: str, action: str, ids: list[int] | None) -> int:
-        return await _act_here(node, vhost, name, action, ids)
-
-    context.everywhere.provide(LIST, parked)
-    context.everywhere.provide(ACT, act)
+@routes.peer(LIST)
+async def parked_here(context: ApiContext, vhost: str, name: str) -> list[dict[str, Any]]:
+    working = context.node.hub.broker.engine.find_queue(name, vhost)
+    return [] if working is None else inspection.parked_list(working, MAX_LISTED)
 
 
+@routes.get("/queues/{vhost}/{name}/parked")
 async def list_parked(call: Call) -> Response:
     """Messages of a queue that could not be dead-lettered, and why. They are kept, and nobody gets them."""
     vhost, name = await _existing(call)
@@ -69,11 +55,11 @@ async def list_parked(call: Call) -> Response:
     )
 
 
+@routes.post("/queues/{vhost}/{name}/parked", body=_BODY)
 async def act_on_parked(call: Call) -> Response:
     """Requeue or drop parked messages of a queue: those with the given ids, or all."""
     vhost, name = await _existing(call)
-    if not call.context.access.may(call.user.name, vhost, Action.READ, name):
-        raise NotPermitted(f"access to queue '{name}' in vhost '{vhost}' refused for user '{call.user.name}'")
+    call.check(vhost, Action.READ, name, f"queue '{name}'")
     document = await call.document()
     action = fields.text(document, "action")
     if action not in (REQUEUE, DROP):
@@ -86,8 +72,9 @@ async def act_on_parked(call: Call) -> Response:
     return answer({"count": sum(answers.values())})
 
 
-async def _act_here(node: Node, vhost: str, name: str, action: str, ids: list[int] | None) -> int:
-    broker = node.hub.broker
+@routes.peer(ACT)
+async def act_here(context: ApiContext, vhost: str, name: str, action: str, ids: list[int] | None) -> int:
+    broker = context.node.hub.broker
     working = broker.engine.find_queue(name, vhost)
     if working is None:
         return 0

@@ -1,15 +1,15 @@
-"""Policies: settings for all queues or exchanges whose names fit. There are none of operators."""
+"""Policies: settings for all queues or exchanges whose names fit."""
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from starlette.responses import Response
 
 from flyball.broker.management.api import fields
-from flyball.broker.management.api.answers import answer, done, not_found
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call, Right
-from flyball.errors import InvalidArgument, NotPermitted, PolicyNotFound
+from flyball.broker.management.api.context import Body, Call, Right, Routes
+from flyball.errors import NotPermitted, PolicyNotFound
 from flyball.model import Policy
 
 _BODY = Body(
@@ -18,40 +18,24 @@ _BODY = Body(
 )
 
 
-def routes(context: ApiContext) -> list[ApiRoute]:
-    maker = Right.POLICYMAKER
-    return [
-        context.get("/policies", list_policies, is_list=True),
-        context.get("/policies/{vhost}", list_policies_in_vhost, is_list=True),
-        context.get("/policies/{vhost}/{name}", show_policy),
-        context.put("/policies/{vhost}/{name}", set_policy, maker, _BODY),
-        context.delete("/policies/{vhost}/{name}", clear_policy, maker),
-        context.get("/operator-policies", list_operator_policies, is_list=True),
-        context.get("/operator-policies/{vhost}", list_operator_policies_in_vhost, is_list=True),
-        context.get("/operator-policies/{vhost}/{name}", show_operator_policy),
-        context.put("/operator-policies/{vhost}/{name}", refuse_operator_policy, Right.ADMINISTRATOR),
-        context.delete("/operator-policies/{vhost}/{name}", show_operator_policy, Right.ADMINISTRATOR),
-    ]
+routes = Routes()
 
 
+@routes.get("/policies", is_list=True)
+@routes.get("/policies/{vhost}", is_list=True)
 async def list_policies(call: Call) -> Response:
-    """List the policies of all virtual hosts that the user sees."""
-    policies = call.authority.policies
-    found = [policy for vhost in call.visible_vhosts() for policy in policies.of_vhost(vhost)]
-    return await call.many(found, document_of, {"name": lambda policy: policy.name})
+    """List the policies that the user sees, or those of a virtual host, those first that go before others."""
+    found = [policy for vhost in call.vhosts for policy in call.authority.policies.of_vhost(vhost)]
+    return await call.many(found, document_of, {"name": attrgetter("name")})
 
 
-async def list_policies_in_vhost(call: Call) -> Response:
-    """List the policies of a virtual host, those first that go before others."""
-    found = call.authority.policies.of_vhost(call.vhost)
-    return await call.many(found, document_of, {"name": lambda policy: policy.name})
-
-
+@routes.get("/policies/{vhost}/{name}")
 async def show_policy(call: Call) -> Response:
     """Show a policy."""
     return call.one(document_of(_found(call)))
 
 
+@routes.put("/policies/{vhost}/{name}", Right.POLICYMAKER, _BODY)
 async def set_policy(call: Call) -> Response:
     """Add a policy, or change it."""
     _check_change(call)
@@ -59,38 +43,16 @@ async def set_policy(call: Call) -> Response:
     document = await call.document()
     is_new = call.authority.policies.find(vhost, name) is None
     await call.authority.set_policy(Policy(name=name, vhost=vhost, **settings_of(document)))
-    await call.followed()
-    return done(201 if is_new else 204)
+    return await call.changed(is_new=is_new)
 
 
+@routes.delete("/policies/{vhost}/{name}", Right.POLICYMAKER)
 async def clear_policy(call: Call) -> Response:
     """Delete a policy."""
     _check_change(call)
     policy = _found(call)
     await call.authority.clear_policy(policy.vhost, policy.name)
-    await call.followed()
-    return done()
-
-
-async def list_operator_policies(call: Call) -> Response:
-    """List the policies of operators: there are none."""
-    return answer([])
-
-
-async def list_operator_policies_in_vhost(call: Call) -> Response:
-    """List the policies of operators in a virtual host: there are none."""
-    _ = call.vhost
-    return answer([])
-
-
-async def show_operator_policy(call: Call) -> Response:
-    """Show a policy of an operator: there is none."""
-    raise not_found("there are no policies of operators")
-
-
-async def refuse_operator_policy(call: Call) -> Response:
-    """Refuse a policy of an operator: there are none."""
-    raise InvalidArgument("Flyball has no policies of operators: set a policy with a higher priority instead")
+    return await call.changed()
 
 
 def settings_of(document: fields.Document) -> dict[str, Any]:
@@ -118,7 +80,7 @@ def document_of(policy: Policy) -> dict[str, Any]:
 def _check_change(call: Call) -> None:
     """Raise NotPermitted for who may see the virtual host only, which the tag monitoring is enough for."""
     vhost = call.vhost
-    if not (call.has(Right.ADMINISTRATOR) or call.context.access.may_enter(call.user.name, vhost)):
+    if not (call.has(Right.ADMINISTRATOR) or call.access.may_enter(call.user.name, vhost)):
         raise NotPermitted(f"user '{call.user.name}' has no permission in vhost '{vhost}'")
 
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from flyball.broker.management.api import bindings, consumers, fields, gathering
 from flyball.broker.management.api.answers import answer, done, moment
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call
+from flyball.broker.management.api.context import ApiContext, Body, Call, Routes
 from flyball.broker.management.api.gathering import ListedQueue
 from flyball.broker.management.api.inside import CHANNEL, has_queue, perform
 from flyball.broker.management.api.statistics import (
@@ -57,32 +57,14 @@ _BODY = Body({"durable": "boolean", "auto_delete": "boolean", "arguments": "obje
 _DELETION = {"if-empty": "true: only if it holds no message", "if-unused": "true: only if nobody consumes it"}
 
 
-def routes(context: ApiContext) -> list[ApiRoute]:
-    return [
-        context.get("/queues", list_all, is_list=True),
-        context.get("/queues/{vhost}", list_of_vhost, is_list=True),
-        context.get("/queues/{vhost}/{name}", show),
-        context.get("/queues/{vhost}/{name}/bindings", list_bindings, is_list=True),
-        context.put("/queues/{vhost}/{name}", declare_queue, body=_BODY),
-        context.delete("/queues/{vhost}/{name}", delete_queue, query=_DELETION),
-        context.delete("/queues/{vhost}/{name}/contents", purge_queue),
-        context.post("/flyball/queues/{vhost}/{name}/purge", purge_and_count),
-        context.post("/queues/{vhost}/{name}/actions", act_on_queue, body=Body({"action": "string"}, ("action",))),
-    ]
+routes = Routes()
 
 
-async def list_all(call: Call) -> Response:
-    """All queues that the user sees."""
-    return await _listed(call, call.visible_vhosts())
-
-
-async def list_of_vhost(call: Call) -> Response:
-    """The queues of a virtual host."""
-    return await _listed(call, [call.vhost])
-
-
-async def _listed(call: Call, vhosts: list[str]) -> Response:
-    found = await gathering.queues(call, frozenset(vhosts))
+@routes.get("/queues", is_list=True)
+@routes.get("/queues/{vhost}", is_list=True)
+async def list_queues(call: Call) -> Response:
+    """All queues that the user sees, or those of a virtual host."""
+    found = await gathering.queues(call, frozenset(call.vhosts))
     rates = {name: _rate(call.context.sampler, counts) for name, counts in RATES.items()}
     return await call.many(found, lambda queue: document(call.context, queue.facts()), KEYS | rates)
 
@@ -101,6 +83,7 @@ def _rate(sampler: Sampler, names: Collection[str]) -> Key:
     return rate
 
 
+@routes.get("/queues/{vhost}/{name}")
 async def show(call: Call) -> Response:
     """A queue, with its consumers."""
     facts = await gathering.queue(call, call.vhost, call.part("name"))
@@ -109,6 +92,7 @@ async def show(call: Call) -> Response:
     return call.one(shown)
 
 
+@routes.get("/queues/{vhost}/{name}/bindings", is_list=True)
 async def list_bindings(call: Call) -> Response:
     """The bindings that lead to a queue, that of the default exchange included."""
     vhost, name = call.vhost, call.part("name")
@@ -201,6 +185,7 @@ def _peer_of(connection: str) -> dict[str, Any]:
 # Changes
 
 
+@routes.put("/queues/{vhost}/{name}", body=_BODY)
 async def declare_queue(call: Call) -> Response:
     """Declare a queue, or see that it is as declared."""
     vhost, name = call.vhost, call.part("name")
@@ -211,6 +196,7 @@ async def declare_queue(call: Call) -> Response:
     return done(201 if is_new else 204)
 
 
+@routes.delete("/queues/{vhost}/{name}", query=_DELETION)
 async def delete_queue(call: Call) -> Response:
     """Delete a queue and what it holds."""
     vhost, name = await _existing(call)
@@ -220,12 +206,14 @@ async def delete_queue(call: Call) -> Response:
     return done()
 
 
+@routes.delete("/queues/{vhost}/{name}/contents")
 async def purge_queue(call: Call) -> Response:
     """Remove all messages of a queue that nobody holds."""
     await _purge(call)
     return done()
 
 
+@routes.post("/flyball/queues/{vhost}/{name}/purge")
 async def purge_and_count(call: Call) -> Response:
     """Remove all messages of a queue that nobody holds, and tell how many there were."""
     return answer({"purged": await _purge(call)})
@@ -236,6 +224,7 @@ async def _purge(call: Call) -> int:
     return (await perform(call, call.vhost, purge, amqp.QueuePurgeOk)).message_count
 
 
+@routes.post("/queues/{vhost}/{name}/actions", body=Body({"action": "string"}, ("action",)))
 async def act_on_queue(call: Call) -> Response:
     """Synchronise the mirrors of a queue, or stop that: it has none, so that there is nothing to do."""
     await _existing(call)

@@ -5,99 +5,113 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from starlette.responses import Response
 
 from flyball.broker.core.authority import Authority
 from flyball.broker.management.api import fields
-from flyball.broker.management.api.answers import done
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call, Right
+from flyball.broker.management.api.context import Body, Call, Right, Routes
 from flyball.errors import InvalidArgument
 from flyball.model import User
 
 HASHING_ALGORITHM = "flyball_argon2id"
 """The kind of our hashes, where RabbitMQ names its own."""
 
+KEYS = {"name": attrgetter("name")}
+
 _BODY = Body(
     {"tags": "string", "password": "string", "password_hash": "string", "hashing_algorithm": "string"}, ("tags",)
 )
 
 
-def routes(context: ApiContext) -> list[ApiRoute]:
-    admin = Right.ADMINISTRATOR
-    return [
-        context.get("/users", list_users, admin, is_list=True),
-        context.get("/users/without-permissions", list_users_without_permissions, admin, is_list=True),
-        context.get("/users/{name}", show_user, admin),
-        context.put("/users/{name}", put_user, admin, _BODY),
-        context.delete("/users/{name}", delete_user, admin),
-        context.post("/users/bulk-delete", delete_users, admin, Body({"users": "array"}, ("users",))),
-    ]
+routes = Routes()
 
 
+@routes.get("/users", Right.ADMINISTRATOR, is_list=True)
 async def list_users(call: Call) -> Response:
     """List the users."""
-    tell = documents_of(call.authority)
-    return await call.many(call.context.access.users, tell, {"name": lambda user: user.name})
+    return await call.many(call.access.users, documents_of(call.authority), KEYS)
 
 
+@routes.get("/users/without-permissions", Right.ADMINISTRATOR, is_list=True)
 async def list_users_without_permissions(call: Call) -> Response:
     """List the users that may enter no virtual host."""
-    access = call.context.access
+    access = call.access
     having = {permission.user for permission in access.permissions}
     found = [user for user in access.users if user.name not in having]
-    return await call.many(found, documents_of(call.authority), {"name": lambda user: user.name})
+    return await call.many(found, documents_of(call.authority), KEYS)
 
 
+@routes.get("/users/{name}", Right.ADMINISTRATOR)
 async def show_user(call: Call) -> Response:
     """Show a user."""
-    tell = documents_of(call.authority)
-    return call.one(tell(call.context.access.user(call.part("name"))))
+    return call.one(documents_of(call.authority)(call.access.user(call.part("name"))))
 
 
+@routes.put("/users/{name}", Right.ADMINISTRATOR, _BODY)
 async def put_user(call: Call) -> Response:
     """Add a user, or change its password and tags; without a password it can log in with a certificate only."""
     name = call.part("name")
     document = await call.document()
-    if document.get("tags") is None:
-        raise InvalidArgument("the field 'tags' is missing: give a list, it may be empty")
-    is_new = call.context.access.find_user(name) is None
-    await call.authority.put_user(name, fields.names(document, "tags"), **secret_of(document))
-    await call.followed()
-    return done(201 if is_new else 204)
+    tags = _tags_in(document)
+    is_new = call.access.find_user(name) is None
+    await call.authority.put_user(name, tags, **secret_of(document))
+    return await call.changed(is_new=is_new)
 
 
+@routes.delete("/users/{name}", Right.ADMINISTRATOR)
 async def delete_user(call: Call) -> Response:
     """Delete a user; its connections and sessions end."""
     await call.authority.delete_user(call.part("name"))
-    await call.followed()
-    return done()
+    return await call.changed()
 
 
+@routes.post("/users/bulk-delete", Right.ADMINISTRATOR, Body({"users": "array"}, ("users",)))
 async def delete_users(call: Call) -> Response:
     """Delete several users; those that do not exist are no error."""
     for name in fields.names(await call.document(), "users"):
-        if call.context.access.find_user(name) is not None:
+        if call.access.find_user(name) is not None:
             await call.authority.delete_user(name)
-    await call.followed()
-    return done()
+    return await call.changed()
+
+
+# RabbitMQ changes the password and the tags only together.
+
+
+@routes.put("/flyball/users/{name}/password", Right.ADMINISTRATOR, Body({"password": "string"}, ("password",)))
+async def change_password(call: Call) -> Response:
+    """Give a user another password; null for none: it can log in with a certificate only then."""
+    document = await call.document()
+    if "password" not in document:
+        raise InvalidArgument("the field 'password' is missing: give a text, or null for none")
+    password = None if document["password"] is None else fields.text(document, "password")
+    await call.authority.change_password(call.part("name"), password)
+    return await call.changed()
+
+
+@routes.put("/flyball/users/{name}/tags", Right.ADMINISTRATOR, Body({"tags": "array"}, ("tags",)))
+async def set_tags(call: Call) -> Response:
+    """Give a user just these tags."""
+    await call.authority.set_tags(call.part("name"), _tags_in(await call.document()))
+    return await call.changed()
+
+
+def _tags_in(document: fields.Document) -> list[str]:
+    if document.get("tags") is None:
+        raise InvalidArgument("the field 'tags' is missing: give a list, it may be empty")
+    return fields.names(document, "tags")
 
 
 def documents_of(authority: Authority) -> Callable[[User], dict[str, Any]]:
     """Return what tells of users, with their limits."""
-    return lambda user: document_of(user, authority.user_limits.of(user.name))
-
-
-def document_of(user: User, limits: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """Return what is told of a user."""
-    password_hash = "" if user.password_hash is None else base64.b64encode(user.password_hash.encode()).decode()
-    return {
+    return lambda user: {
         "name": user.name,
-        "password_hash": password_hash,
+        "password_hash": base64.b64encode((user.password_hash or "").encode()).decode(),
         "hashing_algorithm": HASHING_ALGORITHM,
         "tags": list(user.tags),
-        "limits": dict(limits or {}),
+        "limits": dict(authority.user_limits.of(user.name)),
     }
 
 

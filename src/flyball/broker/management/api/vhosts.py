@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from flyball.broker.management.api import gathering
 from flyball.broker.management.api.answers import done, in_slices
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call, Right
+from flyball.broker.management.api.context import ApiContext, Body, Call, Right, Routes
 from flyball.broker.management.api.statistics import (
     OF_BYTES,
     OF_LENGTH,
@@ -29,26 +29,17 @@ OF_QUEUES = tuple(name for name in COUNTED if name in gathering.COUNTS and name 
 KEYS: dict[str, Callable[[Facts], Any]] = {"name": lambda facts: facts["name"]}
 
 
-_BODY = Body({"description": "string", "tags": "string"})
+routes = Routes()
 
 
-def routes(context: ApiContext) -> list[ApiRoute]:
-    return [
-        context.get("/vhosts", list_all, is_list=True),
-        context.get("/vhosts/{vhost}", show),
-        context.put(
-            "/vhosts/{name}", add_vhost, Right.ADMINISTRATOR, Body({"description": "string", "tags": "string"})
-        ),
-        context.delete("/vhosts/{name}", delete_vhost, Right.ADMINISTRATOR),
-    ]
-
-
+@routes.get("/vhosts", is_list=True)
 async def list_all(call: Call) -> Response:
     """All virtual hosts that the user sees."""
     found = await sums(call, call.visible_vhosts())
     return await call.many(found, lambda facts: document(call.context, facts), KEYS)
 
 
+@routes.get("/vhosts/{vhost}")
 async def show(call: Call) -> Response:
     """A virtual host."""
     (facts,) = await sums(call, [call.vhost])
@@ -100,21 +91,21 @@ def document(context: ApiContext, facts: Facts) -> dict[str, Any]:
 # Changes
 
 
+@routes.put("/vhosts/{name}", Right.ADMINISTRATOR, Body({"description": "string", "tags": "string"}))
 async def add_vhost(call: Call) -> Response:
     """Add a virtual host, where the user may do everything then; one that exists stays as it is."""
     name = call.part("name")
     await call.document()
-    if call.context.access.has_vhost(name):
+    if call.access.has_vhost(name):
         return done()
     await call.authority.add_vhost(name)
     if call.user.name != OWNER:
         await call.authority.set_permission(Permission(call.user.name, name, ".*", ".*", ".*"))
-    await call.followed()
-    return done(201)
+    return await call.changed(is_new=True)
 
 
+@routes.delete("/vhosts/{name}", Right.ADMINISTRATOR)
 async def delete_vhost(call: Call) -> Response:
     """Delete a virtual host and all that is in it."""
     await call.authority.delete_vhost(call.part("name"))
-    await call.followed()
-    return done()
+    return await call.changed()

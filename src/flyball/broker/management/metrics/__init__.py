@@ -9,48 +9,39 @@ from collections.abc import AsyncIterator
 
 from starlette.responses import Response, StreamingResponse
 
-from flyball.broker.management.api.context import ITEM_BYTES, About, ApiContext, ApiRoute, Call, Handler, Right
-from flyball.broker.management.context import ConsoleContext
+from flyball.broker.management.api.context import ITEM_BYTES, Call, Right, Routes
 from flyball.broker.management.metrics import scraping
 from flyball.broker.management.metrics.exposition import CONTENT_TYPE
-
-__all__ = ["routes"]
 
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
-def routes(context: ConsoleContext) -> list[ApiRoute]:
-    """Return the routes that Prometheus asks."""
-    api = ApiContext(context.node, context.sampler, context.everywhere, context.login)
+routes = Routes("", "text/plain")
 
-    async def aggregated(call: Call) -> Response:
-        """Metrics of the node, for Prometheus."""
-        text = "".join([part async for part in scraping.aggregated(context)])
-        return Response(text, 200, HEADERS, CONTENT_TYPE)
-
-    async def per_object(call: Call) -> Response:
-        """Metrics of the node and of each queue, channel and connection, for Prometheus."""
-        return _streamed(call, scraping.per_object(context))
-
-    async def detailed(call: Call) -> Response:
-        """Some families of metrics of each queue, channel and connection, for Prometheus."""
-        query = call.request.query_params
-        return _streamed(call, scraping.detailed(context, query.getlist("family"), query.getlist("vhost")))
-
-    about = {
-        "family": "A family of metrics, as queue_coarse_metrics; may be given several times.",
-        "vhost": "Only queues of this virtual host; may be given several times.",
-    }
-    return [
-        _route(api, "/metrics", aggregated),
-        _route(api, "/metrics/per-object", api.few_at_once(per_object)),
-        _route(api, "/metrics/detailed", api.few_at_once(detailed), about),
-    ]
+_QUERY = {
+    "family": "A family of metrics, as queue_coarse_metrics; may be given several times.",
+    "vhost": "Only queues of this virtual host; may be given several times.",
+}
 
 
-def _route(api: ApiContext, path: str, handler: Handler, query: dict[str, str] | None = None) -> ApiRoute:
-    about = About(Right.MONITORING, handler.__doc__ or "", query=query or {}, media_type="text/plain")
-    return ApiRoute(path, api.guarded(handler, about.right), "GET", about, prefix="")
+@routes.get("/metrics", Right.MONITORING)
+async def aggregated(call: Call) -> Response:
+    """Metrics of the node, for Prometheus."""
+    text = "".join([part async for part in scraping.aggregated(call.context)])
+    return Response(text, 200, HEADERS, CONTENT_TYPE)
+
+
+@routes.get("/metrics/per-object", Right.MONITORING, is_long=True)
+async def per_object(call: Call) -> Response:
+    """Metrics of the node and of each queue, channel and connection, for Prometheus."""
+    return _streamed(call, scraping.per_object(call.context))
+
+
+@routes.get("/metrics/detailed", Right.MONITORING, is_long=True, query=_QUERY)
+async def detailed(call: Call) -> Response:
+    """Some families of metrics of each queue, channel and connection, for Prometheus."""
+    query = call.request.query_params
+    return _streamed(call, scraping.detailed(call.context, query.getlist("family"), query.getlist("vhost")))
 
 
 def _streamed(call: Call, texts: AsyncIterator[str]) -> Response:

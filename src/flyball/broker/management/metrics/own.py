@@ -11,8 +11,8 @@ from typing import Any
 
 import flyball
 from flyball.broker.core.loops import KnownLoop
+from flyball.broker.management.api.context import ApiContext
 from flyball.broker.management.api.gathering import nodes
-from flyball.broker.management.context import ConsoleContext
 from flyball.broker.management.inspection import latencies
 from flyball.broker.management.metrics.exposition import COUNTER, GAUGE, HISTOGRAM, Family, Sample, labels
 from flyball.broker.management.slices import next_slice
@@ -66,7 +66,7 @@ LOADS = Family("flyball_cluster_member_load", GAUGE, "What a member bears of its
 DECISIONS = Family("flyball_cluster_decisions_total", COUNTER, "What the node has decided as a leader, by kind")
 
 
-async def texts(context: ConsoleContext) -> AsyncIterator[str]:
+async def texts(context: ApiContext) -> AsyncIterator[str]:
     """Write all metrics of this module."""
     node = context.node
     yield INFO.text([(labels(version=flyball.__version__, node=context.name, store=node.settings.store.kind), 1)])

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import flyball
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.management.api import gathering
-from flyball.broker.management.context import ConsoleContext
+from flyball.broker.management.api.context import ApiContext
 from flyball.broker.management.metrics import own, tables
 from flyball.broker.management.metrics.exposition import UNTYPED, Family, labels
 from flyball.broker.management.metrics.reading import Numbers, numbers_of
@@ -51,7 +51,7 @@ _OF_CHANNELS = [*of_each(RABBITMQ, _all(tables.RABBITMQ_CHANNELS)), *tables.OWN_
 _OF_CONNECTIONS = of_each(RABBITMQ, _all(tables.RABBITMQ_CONNECTIONS))
 
 
-async def aggregated(context: ConsoleContext) -> AsyncIterator[str]:
+async def aggregated(context: ApiContext) -> AsyncIterator[str]:
     """Write what there is to say of the node as a whole: as much with 10,000 queues as with one."""
     numbers = await numbers_of(context.node)
     yield _of_node(numbers, [*_OF_NODE, *tables.RABBITMQ_SUMS, *tables.OWN, *tables.PROCESS])
@@ -60,7 +60,7 @@ async def aggregated(context: ConsoleContext) -> AsyncIterator[str]:
     yield _identity(context)
 
 
-async def per_object(context: ConsoleContext) -> AsyncIterator[str]:
+async def per_object(context: ApiContext) -> AsyncIterator[str]:
     """Write what there is to say of the node, and of each of its queues, channels and connections."""
     numbers = await numbers_of(context.node)
     yield _of_node(numbers, [*_OF_NODE, *tables.OWN])
@@ -75,7 +75,7 @@ async def per_object(context: ConsoleContext) -> AsyncIterator[str]:
     yield _identity(context)
 
 
-async def detailed(context: ConsoleContext, families: Collection[str], vhosts: Collection[str]) -> AsyncIterator[str]:
+async def detailed(context: ApiContext, families: Collection[str], vhosts: Collection[str]) -> AsyncIterator[str]:
     """Write the wanted families of RabbitMQ's metrics; if virtual hosts are named, only their queues.
 
     Families that there are not are passed over, as RabbitMQ does.
@@ -102,15 +102,15 @@ async def detailed(context: ConsoleContext, families: Collection[str], vhosts: C
 # Of what
 
 
-def _queues(context: ConsoleContext) -> Sequence[WorkingQueue]:
+def _queues(context: ApiContext) -> Sequence[WorkingQueue]:
     return context.node.hub.broker.engine.queues
 
 
-def _connections(context: ConsoleContext) -> list[Connection]:
+def _connections(context: ApiContext) -> list[Connection]:
     return [connection for connection in context.node.hub.connections if not connection.is_link]
 
 
-def _channels(context: ConsoleContext) -> list[Channel]:
+def _channels(context: ApiContext) -> list[Channel]:
     sessions = [each for each in context.node.hub.connections if isinstance(each, AmqpSession)]
     return [channel for session in sessions for channel in session.channels]
 
@@ -143,7 +143,7 @@ def _slices(items: Sequence[T]) -> Iterable[Sequence[T]]:
     return (items[begin : begin + SLICE] for begin in range(0, len(items), SLICE))
 
 
-def _identity(context: ConsoleContext) -> str:
+def _identity(context: ApiContext) -> str:
     """Return by which names dashboards know the node: they join them with all that they show."""
     domain = next(iter(gathering.nodes(context.node)), context.name)
     who = labels(rabbitmq_node=context.name, rabbitmq_cluster=domain, rabbitmq_cluster_permanent_id=domain)

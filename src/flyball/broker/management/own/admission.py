@@ -20,7 +20,7 @@ from flyball.broker.core.loops import (
     Ring,
 )
 from flyball.broker.management.api.answers import answer, not_found
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call, Right
+from flyball.broker.management.api.context import ApiContext, Body, Call, Right, Routes
 from flyball.broker.management.own.loops import name_in, told
 from flyball.broker.node.node import Node
 from flyball.errors import NotPermitted, TooManyLoops
@@ -198,26 +198,29 @@ class Admissions:
         return None if known is None else known.document(self._node_name, time.time(), is_whole=True)
 
 
-def routes(context: ApiContext, admissions: Admissions) -> list[ApiRoute]:
+def routes(context: ApiContext, admissions: Admissions) -> Routes:
+    """Return what shows and takes states, and let other nodes ask for those that this one knows."""
     context.everywhere.provide("admissions", admissions.list)
     context.everywhere.provide("admission", admissions.show)
+    routes = Routes()
 
+    @routes.get("/flyball/admission", Right.MONITORING)
     async def list_admissions(call: Call) -> Response:
         """How admission control stands, of all nodes and of the applications that report to them."""
         found = await call.context.everywhere.list_all("admissions")
         return answer(sorted(found, key=lambda each: str(each["name"])))
 
+    @routes.get("/flyball/admission/{name}", Right.MONITORING)
     async def show_admission(call: Call) -> Response:
         """One admission control, with the kinds of requests that it knows and its last minutes."""
         name = call.part("name")
-        found = await admissions.show(name)
-        if found is None:
-            answers = await call.context.everywhere.ask_all("admission", {"name": name})
-            found = next((each for each in answers.values() if each is not None), None)
+        answers = await call.context.everywhere.ask_all("admission", {"name": name})
+        found = next((each for each in answers.values() if each is not None), None)
         if found is None:
             raise not_found(f"no admission control {name!r}")
         return answer(found)
 
+    @routes.post("/flyball/admission/{name}", body=Body({"facts": "object"}))
     async def report_admission(call: Call) -> Response:
         """Tell how admission control of an application stands; the answer says in which mode somebody wants it."""
         name = name_in(call)
@@ -225,8 +228,4 @@ def routes(context: ApiContext, admissions: Admissions) -> list[ApiRoute]:
         mode = admissions.report(name, report, call.user.name, is_trusted=call.has(Right.ADMINISTRATOR))
         return answer({"mode": mode})
 
-    return [
-        context.get("/flyball/admission", list_admissions, Right.MONITORING),
-        context.get("/flyball/admission/{name}", show_admission, Right.MONITORING),
-        context.post("/flyball/admission/{name}", report_admission, Right.MANAGEMENT, Body({"facts": "object"})),
-    ]
+    return routes

@@ -8,9 +8,8 @@ from starlette.responses import Response
 
 from flyball.broker.core.pending import Done, outcome
 from flyball.broker.management.api import fields
-from flyball.broker.management.api.answers import answer, done, mapped, stream
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call, Right
-from flyball.broker.node.node import Node
+from flyball.broker.management.api.answers import answer, mapped, stream
+from flyball.broker.management.api.context import ApiContext, Body, Call, Right, Routes
 from flyball.errors import ClientNotFound, InvalidArgument
 from flyball.model import Client, ClientMode
 
@@ -18,34 +17,25 @@ MODES = {ClientMode.FULL: "full", ClientMode.READ_ONLY: "read only"}
 _MODES = {name: mode for mode, name in MODES.items()}
 
 
-def routes(context: ApiContext) -> list[ApiRoute]:
-    here = _Here(context.node)
-    context.everywhere.provide("client_connections", here.connections)
-    return [
-        context.get("/flyball/clients", list_clients, Right.MONITORING),
-        context.put("/flyball/clients/{name}", register_client, Right.ADMINISTRATOR, Body({"mode": "string"})),
-        context.delete("/flyball/clients/{id}", delete_client, Right.ADMINISTRATOR),
-    ]
+routes = Routes()
 
 
-class _Here:
-    def __init__(self, node: Node) -> None:
-        self._hub = node.hub
+@routes.peer("client_connections")
+async def connections_here(context: ApiContext) -> list[dict[str, Any]]:
+    """Return the connections of this node that have said which client they are."""
 
-    async def connections(self) -> list[dict[str, Any]]:
-        """Return the connections of this node that have said which client they are."""
+    def document(connection: Any) -> dict[str, Any]:
+        return {
+            "client_id": connection.client_id,
+            "protocol": connection.PROTOCOL.name.lower(),
+            "peer": connection.peer,
+            "node": context.name,
+        }
 
-        def document(connection: Any) -> dict[str, Any]:
-            return {
-                "client_id": connection.client_id,
-                "protocol": connection.PROTOCOL.name.lower(),
-                "peer": connection.peer,
-                "node": self._hub.peering.name,
-            }
-
-        return await mapped([each for each in self._hub.connections if each.client_id], document)
+    return await mapped([each for each in context.node.hub.connections if each.client_id], document)
 
 
+@routes.get("/flyball/clients", Right.MONITORING)
 async def list_clients(call: Call) -> Response:
     """The registered clients, and by which connections they are here."""
     connections: dict[int, list[dict[str, Any]]] = {}
@@ -65,6 +55,7 @@ async def list_clients(call: Call) -> Response:
     return stream(call.node.hub.broker.engine.clients, document)
 
 
+@routes.put("/flyball/clients/{name}", Right.ADMINISTRATOR, Body({"mode": "string"}))
 async def register_client(call: Call) -> Response:
     """Register a client, with the mode full or read only; the answer has its id."""
     name, broker = call.part("name"), call.node.hub.broker
@@ -79,11 +70,12 @@ async def register_client(call: Call) -> Response:
         registered.append(broker.create_client(name, _MODES[mode], done))
 
     await outcome(begin)
-    await call.followed()
+    await call.node.hub.peering.followed()
     [client] = registered
     return answer({"id": client.id, "name": client.name, "mode": mode}, 201)
 
 
+@routes.delete("/flyball/clients/{id}", Right.ADMINISTRATOR)
 async def delete_client(call: Call) -> Response:
     """Delete a client by its id; messages from and for it stay."""
     client_id = call.part("id")
@@ -91,5 +83,4 @@ async def delete_client(call: Call) -> Response:
         raise ClientNotFound(client_id)
     await call.node.hub.peering.catch_up()
     await outcome(lambda done: call.node.hub.broker.delete_client(int(client_id), done))
-    await call.followed()
-    return done()
+    return await call.changed()

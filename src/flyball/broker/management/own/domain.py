@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from flyball.broker.cluster.http import NodePlaces
 from flyball.broker.management.api.answers import Refused, answer, not_found, stream
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call, Right
+from flyball.broker.management.api.context import Body, Call, Right, Routes
 from flyball.broker.management.commands import manage
 from flyball.broker.node.node import Node
 from flyball.errors import ClusterError, InvalidArgument, PeerLost
@@ -24,14 +24,9 @@ ANSWER_S = 3.0
 NOT_HERE = "this node is in no domain: start it with a store that others can share, as --store postgresql://..."
 
 
-def routes(context: ApiContext) -> list[ApiRoute]:
-    since = {"since": "Only decisions after this number", "term": "of this term"}
-    return [
-        context.get("/flyball/domain", show_domain, Right.MONITORING),
-        context.get("/flyball/domain/decisions", list_decisions, Right.MONITORING, query=since),
-        context.get("/flyball/domain/sessions", list_sessions, Right.MONITORING),
-        context.post("/flyball/domain/commands/{command}", command, Right.ADMINISTRATOR, Body({})),
-    ]
+_SINCE = {"since": "Only decisions after this number", "term": "of this term"}
+
+routes = Routes()
 
 
 async def tree_of(node: Node) -> Mapping[str, Any]:
@@ -39,11 +34,13 @@ async def tree_of(node: Node) -> Mapping[str, Any]:
     return await NodePlaces(node).domain()
 
 
+@routes.get("/flyball/domain", Right.MONITORING)
 async def show_domain(call: Call) -> Response:
     """The tree of the domain: nodes, clustered queues with their members, topics, users and factories."""
     return answer(await tree_of(call.node))
 
 
+@routes.get("/flyball/domain/decisions", Right.MONITORING, query=_SINCE)
 async def list_decisions(call: Call) -> Response:
     """What the manager of the domain has decided lately, and why."""
     query = call.request.query_params
@@ -57,6 +54,7 @@ async def list_decisions(call: Call) -> Response:
     return answer(await ask(since=since, term=query.get("term", "")))
 
 
+@routes.get("/flyball/domain/sessions", Right.MONITORING)
 async def list_sessions(call: Call) -> Response:
     """The producers and consumers of clustered queues, and which member serves each, as the nodes have told."""
     nodes = [node for node in call.node.membership.nodes if node.is_live]
@@ -95,6 +93,7 @@ def _session(
     }
 
 
+@routes.post("/flyball/domain/commands/{command}", Right.ADMINISTRATOR, Body({}))
 async def command(call: Call) -> Response:
     """Have something done in the domain; the document holds the arguments of the command."""
     name = PREFIX + call.part("command").removeprefix(PREFIX)

@@ -11,13 +11,12 @@ from typing import Any
 from starlette.responses import Response
 
 from flyball.broker.management.api.answers import answer
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Call, Right
+from flyball.broker.management.api.context import Call, Right, Routes
+
+routes = Routes()
 
 
-def routes(context: ApiContext) -> list[ApiRoute]:
-    return [context.get("/flyball/experiments", list_experiments, Right.MANAGEMENT)]
-
-
+@routes.get("/flyball/experiments", Right.MANAGEMENT)
 async def list_experiments(call: Call) -> Response:
     """The experiments that come with Flyball; `flyball lab run NAME` runs one."""
     return answer(await asyncio.to_thread(shipped))

@@ -10,8 +10,7 @@ from starlette.responses import Response
 
 from flyball.broker.core.loops import ACTIVE, SHADOW, LoopReport, Mode
 from flyball.broker.management.api.answers import answer, mapped, stream
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Body, Call, Right
-from flyball.broker.node.node import Node
+from flyball.broker.management.api.context import ApiContext, Body, Call, Right, Routes
 from flyball.errors import InvalidArgument, LoopNotFound
 
 MOST_NAME = 500
@@ -20,59 +19,43 @@ MOST_REPORT_BYTES = 128 * 1024
 Told = TypeVar("Told", bound=BaseModel)
 
 
-def routes(context: ApiContext) -> list[ApiRoute]:
-    here = _Here(context.node)
-    context.everywhere.provide("loops", here.list)
-    context.everywhere.provide("loop", here.show)
-    context.everywhere.provide("switch_loop", here.switch)
-    return [
-        context.get("/flyball/loops", list_loops, Right.MONITORING),
-        context.get("/flyball/loops/{name}", show_loop, Right.MONITORING),
-        context.put(
-            "/flyball/loops/{name}/mode", switch_loop, Right.ADMINISTRATOR, Body({"mode": "string"}, ("mode",))
-        ),
-        context.post(
-            "/flyball/loops/{name}/samples",
-            report_loop,
-            Right.MANAGEMENT,
-            Body({"facts": "object", "is_shadow": "boolean", "refusal": "string", "samples": "array"}),
-        ),
-    ]
+routes = Routes()
 
 
-class _Here:
-    """What this node tells of the loops that it knows."""
-
-    def __init__(self, node: Node) -> None:
-        self._loops = node.hub.loops
-        self._name = node.hub.peering.name
-
-    async def list(self) -> list[dict[str, Any]]:
-        now = time.time()
-        return await mapped(self._loops.all(), lambda loop: loop.document(self._name, now))
-
-    async def show(self, name: str) -> dict[str, Any] | None:
-        loop = self._loops.find(name)
-        return None if loop is None else loop.document(self._name, time.time(), with_samples=True)
-
-    async def switch(self, name: str, mode: Mode) -> dict[str, Any]:
-        """Raises LoopNotFound, NotSwitchable."""
-        loop = self._loops.get(name)
-        loop.switch(mode)
-        return loop.document(self._name, time.time())
+@routes.peer("loops")
+async def list_here(context: ApiContext) -> list[dict[str, Any]]:
+    now = time.time()
+    return await mapped(context.node.hub.loops.all(), lambda loop: loop.document(context.name, now))
 
 
+@routes.peer("loop")
+async def show_here(context: ApiContext, name: str) -> dict[str, Any] | None:
+    loop = context.node.hub.loops.find(name)
+    return None if loop is None else loop.document(context.name, time.time(), with_samples=True)
+
+
+@routes.peer("switch_loop")
+async def switch_here(context: ApiContext, name: str, mode: Mode) -> dict[str, Any]:
+    """Raises LoopNotFound, NotSwitchable."""
+    loop = context.node.hub.loops.get(name)
+    loop.switch(mode)
+    return loop.document(context.name, time.time())
+
+
+@routes.get("/flyball/loops", Right.MONITORING)
 async def list_loops(call: Call) -> Response:
     """The control loops of all nodes and of those who report to them."""
     found = await call.context.everywhere.list_all("loops")
     return stream(sorted(found, key=lambda loop: str(loop["name"])), lambda loop: loop)
 
 
+@routes.get("/flyball/loops/{name}", Right.MONITORING)
 async def show_loop(call: Call) -> Response:
     """A control loop with its last samples."""
     return answer(await _find(call))
 
 
+@routes.put("/flyball/loops/{name}/mode", Right.ADMINISTRATOR, Body({"mode": "string"}, ("mode",)))
 async def switch_loop(call: Call) -> Response:
     """Let a loop act, or only compute."""
     mode = (await call.document()).get("mode")
@@ -83,6 +66,11 @@ async def switch_loop(call: Call) -> Response:
     return answer(await call.context.everywhere.ask_node(found["node"], "switch_loop", wanted))
 
 
+@routes.post(
+    "/flyball/loops/{name}/samples",
+    Right.MANAGEMENT,
+    Body({"facts": "object", "is_shadow": "boolean", "refusal": "string", "samples": "array"}),
+)
 async def report_loop(call: Call) -> Response:
     """Tell of a loop that runs elsewhere; the answer says in which mode somebody wants it."""
     name = name_in(call)

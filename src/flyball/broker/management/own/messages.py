@@ -19,7 +19,7 @@ from flyball.broker.core.presentation import own_properties
 from flyball.broker.engine.access import Action
 from flyball.broker.management.api import fields
 from flyball.broker.management.api.answers import HEADERS, answer, json_text
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Call, Right
+from flyball.broker.management.api.context import Call, Right, Routes
 from flyball.broker.management.api.inside import has_queue
 from flyball.broker.protocols.amqp.consuming import selector_in
 from flyball.errors import NotPermitted, QueueNotFound
@@ -64,17 +64,13 @@ _SELECTION = {
 Encode = Callable[[str, Sequence[Message]], bytes]
 
 
-def routes(context: ApiContext) -> list[ApiRoute]:
-    path = "/flyball/queues/{vhost}/{name}/messages"
-    whole = {**_PAGE, "up_to": "messages up to this id"}
-    return [
-        context.get(path, list_messages, Right.ANYBODY, query=whole),
-        context.get(f"{path}/first", show_first, Right.ANYBODY, query=_SELECTION),
-        context.get(f"{path}/ids", list_ids, Right.ANYBODY, query=_PAGE),
-        context.delete(path, remove_messages, Right.ANYBODY, query={"up_to": "messages up to this id"}),
-    ]
+_PATH = "/flyball/queues/{vhost}/{name}/messages"
+_WHOLE = {**_PAGE, "up_to": "messages up to this id"}
+
+routes = Routes()
 
 
+@routes.get(_PATH, Right.ANYBODY, query=_WHOLE)
 async def list_messages(call: Call) -> Response:
     """The ready messages of a queue, oldest first, as JSON lines or an Arrow stream. They stay where they are."""
     queue = await _Queue.of(call)
@@ -114,6 +110,7 @@ async def list_messages(call: Call) -> Response:
     return StreamingResponse(chunks(), 200, HEADERS, ARROW_STREAM if is_arrow else JSON_LINES)
 
 
+@routes.get(f"{_PATH}/first", Right.ANYBODY, query=_SELECTION)
 async def show_first(call: Call) -> Response:
     """The message that a consumer with this selection would get next, or null. It stays where it is."""
     queue = await _Queue.of(call)
@@ -126,6 +123,7 @@ async def show_first(call: Call) -> Response:
     return answer(None if message is None else _document(queue.name, message))
 
 
+@routes.get(f"{_PATH}/ids", Right.ANYBODY, query=_PAGE)
 async def list_ids(call: Call) -> Response:
     """The ids of the ready messages of a queue, oldest first, when all of these are durable."""
     queue = await _Queue.of(call)
@@ -134,6 +132,7 @@ async def list_ids(call: Call) -> Response:
     return answer({"ids": await queue.ids(fields.number(query, "after", 0, least=0), min(limit, MAX_IDS))})
 
 
+@routes.delete(_PATH, Right.ANYBODY, query={"up_to": "messages up to this id"})
 async def remove_messages(call: Call) -> Response:
     """Remove the ready messages of a queue up to an id, and tell how many there were. What is unacked stays."""
     queue = await _Queue.of(call)
@@ -159,7 +158,7 @@ class _Queue:
     async def of(cls, call: Call) -> _Queue:
         """Return the queue of a request. Raises QueueNotFound, QueueLocked and NotPermitted."""
         vhost, name = call.vhost, call.part("name")
-        if not call.context.access.may(call.user.name, vhost, Action.READ, name):
+        if not call.access.may(call.user.name, vhost, Action.READ, name):
             raise NotPermitted(
                 f"read access to queue '{name}' in vhost '{vhost}' refused for user '{call.user.name}'"
             )

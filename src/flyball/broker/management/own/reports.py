@@ -17,7 +17,7 @@ from urllib.parse import quote
 from starlette.responses import FileResponse, Response
 
 from flyball.broker.management.api.answers import answer, not_found
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Call, Right
+from flyball.broker.management.api.context import Call, Right, Routes
 from flyball.broker.settings import ServeSettings
 
 PAGE = "report.html"
@@ -49,18 +49,16 @@ HEADERS = {
 }
 
 
-def routes(context: ApiContext) -> list[ApiRoute]:
-    return [
-        context.get("/flyball/reports", list_reports, Right.MANAGEMENT),
-        context.get("/flyball/reports/{name}/{file}", show_file, Right.MANAGEMENT),
-    ]
+routes = Routes()
 
 
+@routes.get("/flyball/reports", Right.MANAGEMENT)
 async def list_reports(call: Call) -> Response:
     """The reports in the node's folders, newest first."""
     return answer(await asyncio.to_thread(found_below, roots_of(call.node.settings)))
 
 
+@routes.get("/flyball/reports/{name}/{file}", Right.MANAGEMENT)
 async def show_file(call: Call) -> Response:
     """A file of a report: its page, a table or a model."""
     path = await asyncio.to_thread(file_of, roots_of(call.node.settings), call.part("name"), call.part("file"))

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from flyball.broker.engine.access import Access
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.management.api.answers import Refused, mapped
-from flyball.broker.management.api.context import ApiContext, ApiRoute, Call, Right, has_right
+from flyball.broker.management.api.context import ApiContext, Call, Right, Routes, has_right
 from flyball.broker.management.cutting import cut
 from flyball.broker.management.everywhere import Everywhere
 from flyball.broker.management.inspection import GAUGES, Totals, alarms, queue_facts
@@ -76,23 +76,25 @@ QUEUE_RATES: Mapping[str, Sequence[str]] = {
 LATENCIES = {"publish": Kind.PUT, "get": Kind.TAKE}
 
 
-def routes(context: ApiContext, admissions: Admissions, on_stop: list[Callable[[], None]]) -> list[ApiRoute]:
+def routes(context: ApiContext, admissions: Admissions) -> Routes:
     """Return the route of the stream. Listeners are told after each sample, until the node stops."""
+    routes = Routes()
     feed = Feed(context.node, context.sampler, context.everywhere, admissions)
     context.sampler.on_sample.append(feed.wake)
-    on_stop.append(feed.close)
+    context.on_stop.append(feed.close)
+    about = {"topics": f"separated by commas: {TOPICS}", "history": "1: the first sample has those before it"}
 
+    @routes.get("/flyball/stream", query=about)
     async def stream(call: Call) -> Response:
         """What happens on the node, live: server-sent events, one sample a second."""
         topics = topics_of(call.request.query_params.get("topics", OVERVIEW))
-        check_topics(call.context.access, call.user, topics)
+        check_topics(call.access, call.user, topics)
         wants_history = call.request.query_params.get("history") == "1"
         is_known = functools.partial(call.context.login.still_knows, call.request, call.user)
         listener = feed.listen(call.user, topics, wants_history, is_known)
         return EventStream(feed, listener)
 
-    about = {"topics": f"separated by commas: {TOPICS}", "history": "1: the first sample has those before it"}
-    return [context.get("/flyball/stream", stream, Right.MANAGEMENT, query=about)]
+    return routes
 
 
 # What somebody wants to hear of

@@ -1,0 +1,80 @@
+"""All resources of the API, put together. The order matters where a path fits two routes: the first answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flyball.broker.management import metrics
+from flyball.broker.management.api import (
+    absent,
+    bindings,
+    channels,
+    connections,
+    consumers,
+    definitions,
+    exchanges,
+    gathering,
+    health,
+    limits,
+    messages,
+    nodes,
+    overview,
+    parked,
+    permissions,
+    policies,
+    queues,
+    users,
+    vhosts,
+)
+from flyball.broker.management.api.context import ApiContext, ApiRoute, Routes
+from flyball.broker.management.own import (
+    admission,
+    clients,
+    domain,
+    experiments,
+    loops,
+    reports,
+    status,
+    stream,
+    topics,
+)
+from flyball.broker.management.own import messages as browsing
+
+RESOURCES: Sequence[Routes] = (
+    gathering.routes,
+    overview.routes,
+    nodes.routes,
+    connections.routes,
+    channels.routes,
+    consumers.routes,
+    exchanges.routes,
+    queues.routes,
+    parked.routes,
+    bindings.routes,
+    vhosts.routes,
+    health.routes,
+    absent.routes,
+    limits.routes,
+    users.routes,
+    permissions.routes,
+    policies.routes,
+    definitions.routes,
+    messages.routes,
+    loops.routes,
+    domain.routes,
+    clients.routes,
+    topics.routes,
+    status.routes,
+    browsing.routes,
+    experiments.routes,
+    reports.routes,
+    metrics.routes,
+)
+
+
+def routes(context: ApiContext) -> list[ApiRoute]:
+    """Return all routes for a node, and let other nodes ask it for what theirs need."""
+    admissions = admission.Admissions(context.node)
+    context.sampler.on_sample.append(admissions.tick)
+    of_this = (stream.routes(context, admissions), admission.routes(context, admissions))
+    return [absent.AUTH, *(route for resource in (*RESOURCES, *of_this) for route in resource.made(context))]
