@@ -70,10 +70,11 @@ def test_lists_cover_all_nodes_a_page_at_a_time(nodes: Pair, part: Part, monkeyp
     }
     for what in ("connections", "channels", "consumers"):
         found = first.run(partial(listed, asking, what))
-        assert sorted(facts["node"] for facts in found) == ["a", "b", "b", "b"], what
+        places = [facts.get("channel_details", facts)["node"] for facts in found]
+        assert sorted(places) == ["a", "b", "b", "b"], what
     queue = {"queue": ("/", "there-1")}
     [consumer] = first.run(lambda _: asking.list_all("consumers", queue))
-    assert (consumer["node"], consumer["queue"]) == ("b", "there-1")
+    assert (consumer["channel_details"]["node"], consumer["queue"]["name"]) == ("b", "there-1")
     answers = first.run(lambda _: asking.ask_all("totals"))
     assert {name: answer["queues"] for name, answer in answers.items()} == {"a": 1, "b": 3}
     for channel in channels:

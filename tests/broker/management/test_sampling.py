@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from flyball.broker.management import sampling
-from flyball.broker.management.inspection import Totals, totals
 from flyball.broker.management.sampling import KEPT, Sampler
+from flyball.broker.management.totals import Totals, totals
 from flyball.broker.node.node import Node
 from flyball.model import Draft
 from flyball.trace.schema import Kind

@@ -6,30 +6,28 @@ Each answers for itself, over its link. Who does not answer in time is left out:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from heapq import nsmallest
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from flyball.broker.management.inspection import (
     SLICE,
     Facts,
-    channel_list,
     channels_of,
-    connection_facts,
-    connection_list,
-    consumer_list,
+    clients,
+    connection_document,
     consumers_of,
-    exchange_published,
     in_slices,
     node_facts,
     queue_facts,
-    queue_list,
-    totals,
 )
 from flyball.broker.management.sampling import Sampler
+from flyball.broker.management.totals import totals
 from flyball.broker.node.node import Node
-from flyball.broker.transport.connection import Connection
 from flyball.errors import ClusterError, FlyballError
 
 LIMIT_S = 2.0
@@ -39,13 +37,29 @@ PREFIX = "console."
 
 Answer = Callable[..., Awaitable[Any]]
 
-_LISTS: Mapping[str, Callable[..., Awaitable[list[Facts]]]] = {
-    "queues": queue_list,
-    "connections": connection_list,
-    "channels": channel_list,
-    "consumers": consumer_list,
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What a list is made of: things of a node, the number that orders them, and what it says of each."""
+
+    things: Callable[[Node], Iterable[Any]]
+    number: Callable[[Any], int]
+    of: Callable[..., Iterable[Facts | None]]
+
+
+# Other nodes are asked for a page of these at a time: packed as a whole, a long list would take their time.
+_LISTS = {
+    "queues": Listed(
+        lambda node: node.hub.broker.engine.queues,
+        attrgetter("queue.id"),
+        lambda node, working: (queue_facts(node, working),),
+    ),
+    "connections": Listed(
+        clients, attrgetter("number"), lambda node, connection: (connection_document(node, connection),)
+    ),
+    "channels": Listed(clients, attrgetter("number"), channels_of),
+    "consumers": Listed(clients, attrgetter("number"), consumers_of),
 }
-"""What is asked for a page at a time: packed as a whole, a long list would take the other node's time."""
 
 
 class Everywhere:
@@ -58,15 +72,8 @@ class Everywhere:
 
     def install(self) -> None:
         """Answer what this module lets others ask."""
-        node = self._node
-        pages: Mapping[str, Answer] = {
-            "queues": self._queues_page,
-            "connections": self._connections_page,
-            "channels": self._channels_page,
-            "consumers": self._consumers_page,
-        }
         for what in _LISTS:
-            node.peers.commands[PREFIX + what] = pages[what]
+            self._node.peers.commands[PREFIX + what] = partial(self._page, what)
         self.provide("totals", self._totals)
         self.provide("node", self._facts)
         self.provide("exchanges", self._exchanges)
@@ -114,9 +121,12 @@ class Everywhere:
         raise ClusterError(f"there is no node {name!r}")
 
     async def _ask_here(self, what: str, arguments: Mapping[str, Any]) -> Any:
-        if what in _LISTS:
-            return await _LISTS[what](self._node, **arguments)
-        return await self._here[what](**arguments)
+        if what not in _LISTS:
+            return await self._here[what](**arguments)
+        listed = _LISTS[what]
+        things = sorted(listed.things(self._node), key=listed.number)
+        found = chain.from_iterable(listed.of(self._node, thing, **arguments) for thing in things)
+        return [facts async for facts in in_slices(found) if facts is not None]
 
     async def _ask_there(self, node_id: int, what: str, arguments: Mapping[str, Any]) -> Any:
         request = self._node.peers.request
@@ -132,42 +142,21 @@ class Everywhere:
 
     # Answering
 
-    async def _queues_page(self, after: int) -> Facts:
-        engine = self._node.hub.broker.engine
-        later = nsmallest(
-            SLICE,
-            [working for working in engine.queues if working.queue.id > after],
-            key=lambda working: working.queue.id,
-        )
-        items = [queue_facts(self._node, working) for working in later]
-        return {"items": items, "after": items[-1]["id"] if len(items) == SLICE else None}
-
-    async def _connections_page(self, after: int) -> Facts:
-        return await self._page(after, lambda connection: iter([connection_facts(self._node, connection)]))
-
-    async def _channels_page(self, after: int) -> Facts:
-        return await self._page(after, lambda connection: channels_of(self._node, connection))
-
-    async def _consumers_page(self, after: int, queue: Sequence[str] = ()) -> Facts:
-        return await self._page(after, lambda connection: consumers_of(self._node, connection, queue))
-
-    async def _page(self, after: int, of: Callable[[Connection], Iterator[Facts | None]]) -> Facts:
-        """Return what the next connections have: of so many that it is a page, however much one of them has."""
-        connections = [
-            connection
-            for connection in self._node.hub.connections
-            if connection.number > after and not connection.is_link
-        ]
-        later = nsmallest(SLICE, connections, key=lambda connection: connection.number)
+    async def _page(self, what: str, after: int, **arguments: Any) -> Facts:
+        """Return what the next things have: of so many that it is a page, however much one of them has."""
+        listed = _LISTS[what]
+        later = [thing for thing in listed.things(self._node) if listed.number(thing) > after]
+        later = nsmallest(SLICE, later, key=listed.number)
         items: list[Facts] = []
-        for connection in later:
-            items += [facts async for facts in in_slices(of(connection)) if facts is not None]
+        for thing in later:
+            found = listed.of(self._node, thing, **arguments)
+            items += [facts async for facts in in_slices(found) if facts is not None]
             if len(items) >= SLICE:
-                return {"items": items, "after": connection.number}
-        return {"items": items, "after": later[-1].number if len(later) == SLICE else None}
+                return {"items": items, "after": listed.number(thing)}
+        return {"items": items, "after": listed.number(later[-1]) if len(later) == SLICE else None}
 
     async def _totals(self) -> Facts:
-        return asdict(await totals(self._node))
+        return (await totals(self._node)).by_name()
 
     async def _facts(self) -> Facts:
         return {
@@ -176,7 +165,7 @@ class Everywhere:
         }
 
     async def _exchanges(self) -> list[Facts]:
-        found = exchange_published(self._node)
+        found = self._node.hub.broker.meters.exchanges
         return [{"vhost": vhost, "name": name, "published": count} for (vhost, name), count in found.items()]
 
     async def _rates(self) -> dict[str, float]:

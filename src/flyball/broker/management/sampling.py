@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
-from flyball.broker.management.inspection import COUNTERS, GAUGES, Totals, totals
 from flyball.broker.management.onlooking import onlooking
+from flyball.broker.management.totals import COUNTERS, GAUGES, Totals, totals
 from flyball.broker.node.node import Node
 from flyball.trace.latencies import PHASES, Latencies, percentile_ns
 from flyball.trace.schema import Kind

@@ -12,8 +12,7 @@ import pika
 import pytest
 
 from flyball.broker.management.metrics import scraping
-from flyball.broker.management.metrics.exposition import GAUGE, Family, labels
-from flyball.broker.management.metrics.tables import OfEach
+from flyball.broker.management.metrics.exposition import GAUGE, Family, Metric, labels
 from tests.broker.management.metrics.scrapes import Scrape, scrape
 from tests.broker.management.own.streams import report
 from tests.nodes import RunningNode
@@ -135,7 +134,7 @@ def test_other_work_goes_on_between_the_slices(monkeypatch: pytest.MonkeyPatch) 
                 await asyncio.sleep(0)
 
         working = asyncio.ensure_future(work())
-        metric = OfEach(Family("depth", GAUGE, "Of a queue"), lambda thing: thing)
+        metric = Metric(Family("depth", GAUGE, "Of a queue"), lambda thing: thing)
         async for _ in scraping.samples_of(range(20), lambda thing: labels(queue=str(thing)), [metric]):
             turns_at.append(turns)
         working.cancel()

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from starlette.responses import Response
 
-from flyball.broker.management.api import consumers, gathering
+from flyball.broker.management.api import gathering
 from flyball.broker.management.api.answers import not_found
 from flyball.broker.management.api.context import ApiContext, Call, Routes
-from flyball.broker.management.api.statistics import OF_CHANNEL, Facts, message_stats, rates_of
+from flyball.broker.management.api.statistics import OF_CHANNEL, Facts, detailed, rates_of
 
-KEYS: dict[str, Callable[[Facts], Any]] = {
-    "name": lambda facts: facts["name"],
-    "user": lambda facts: facts["user"],
-    "vhost": lambda facts: facts["vhost"],
-    "node": lambda facts: facts["node"],
-    "number": lambda facts: facts["number"],
-    "messages_unacknowledged": lambda facts: facts["unacked"],
-}
-
+KEYS = {name: itemgetter(name) for name in ("name", "user", "vhost", "node", "number", "messages_unacknowledged")}
 
 routes = Routes()
 
@@ -45,7 +38,8 @@ async def show(call: Call) -> Response:
     for facts in await gathering.channels(call):
         if facts["name"] == name:
             shown = document(call.context, facts)
-            shown["consumer_details"] = await consumers.of_channel(call, facts)
+            found = await gathering.consumers(call, [facts["vhost"]]) if facts["consumer_count"] else []
+            shown["consumer_details"] = [each for each in found if each["channel_details"]["name"] == name]
             return call.one(shown)
     raise not_found(f"no channel {name!r}")
 
@@ -55,30 +49,8 @@ async def listed(call: Call, found: Sequence[Facts]) -> Response:
     return await call.many(found, lambda facts: document(call.context, facts), KEYS)
 
 
-def document(context: ApiContext, facts: Facts) -> dict[str, Any]:
-    """Return a channel as RabbitMQ tells it."""
-    rates = rates_of(context.sampler, "channel", (facts["node"], facts["name"]), facts, OF_CHANNEL)
-    return {
-        "name": facts["name"],
-        "number": facts["number"],
-        "node": facts["node"],
-        "user": facts["user"],
-        "user_who_performed_action": facts["user"],
-        "vhost": facts["vhost"],
-        "state": facts["state"],
-        "connection_details": {
-            "name": facts["connection"],
-            "peer_host": facts["peer_host"],
-            "peer_port": facts["peer_port"],
-        },
-        "confirm": facts["confirms"],
-        "transactional": facts["transactional"],
-        "prefetch_count": facts["prefetch"],
-        "global_prefetch_count": facts["shared_prefetch"],
-        "consumer_count": facts["consumers"],
-        "messages_unacknowledged": facts["unacked"],
-        "messages_unconfirmed": facts["unconfirmed"],
-        "messages_uncommitted": facts["uncommitted"],
-        "acks_uncommitted": facts["uncommitted_acks"],
-        "message_stats": message_stats(OF_CHANNEL, facts, rates),
-    }
+def document(context: ApiContext, told: Facts) -> dict[str, Any]:
+    """Return a channel with how fast its counts grow."""
+    counts = told["message_stats"]
+    rates = rates_of(context.sampler, "channel", (told["node"], told["name"]), counts, OF_CHANNEL)
+    return {**told, "message_stats": detailed(OF_CHANNEL, counts, rates)}

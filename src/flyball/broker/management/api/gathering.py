@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -16,6 +16,7 @@ from flyball.broker.management import inspection
 from flyball.broker.management.api.answers import QUICK_SLICE, in_slices
 from flyball.broker.management.api.context import ApiContext, Call, Right, Routes
 from flyball.broker.management.api.statistics import Facts
+from flyball.broker.management.inspection import COUNTS
 from flyball.broker.node.node import Node
 from flyball.broker.store.registry import NodeRecord
 from flyball.errors import ClusterError, QueueNotFound
@@ -23,24 +24,6 @@ from flyball.model import Queue
 
 QUEUE = "queue"
 """What other nodes are asked for to know one queue of theirs."""
-
-CLOSE = "close_connection"
-
-COUNTS: Mapping[str, Callable[[WorkingQueue], int]] = {
-    "ready": len,
-    "unacked": lambda working: working.unacked,
-    "messages": lambda working: len(working) + working.unacked,
-    "parked": lambda working: len(working.parked),
-    "consumers": lambda working: len(working.consumers),
-    "published": attrgetter("arrived"),
-    "delivered": attrgetter("delivered"),
-    "delivered_no_ack": attrgetter("delivered_no_ack"),
-    "got": attrgetter("got"),
-    "got_no_ack": attrgetter("got_no_ack"),
-    "redelivered": attrgetter("redelivered"),
-    "acknowledged": attrgetter("acknowledged"),
-}
-"""What is counted of a queue, as in its facts, and what the members of a clustered one have together."""
 
 GROWING = tuple(name for name in COUNTS if name not in ("consumers", "parked"))
 """Those of which it is told how fast they grow."""
@@ -56,11 +39,6 @@ routes = Routes()
 async def queue_here(context: ApiContext, vhost: str, name: str) -> dict[str, Any] | None:
     working = context.node.hub.broker.engine.find_queue(name, vhost)
     return None if working is None else inspection.queue_facts(context.node, working)
-
-
-@routes.peer(CLOSE)
-async def close_here(context: ApiContext, name: str, reason: str) -> bool:
-    return inspection.close_connection(context.node, name, reason)
 
 
 def nodes(node: Node) -> dict[str, NodeRecord]:
@@ -133,7 +111,9 @@ class ListedQueue:
         if self._working is not None:
             found.insert(0, inspection.queue_facts(self._node, self._working))
         if not found:
-            return _unknown(self._node, self._queue, self._owner)
+            kind = self._queue.arguments.get("x-queue-type", "classic")
+            owner = self._node.hub.peering.name_of(self._owner)
+            return {**inspection.declared(self._queue), "type": kind, "node": owner, "state": "down"}
         return functools.reduce(_together, found)
 
 
@@ -209,22 +189,6 @@ def _if_both_known(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
 
 
-def _unknown(node: Node, queue: Queue, owner: int) -> Facts:
-    return {
-        "id": queue.id,
-        "vhost": queue.vhost,
-        "name": queue.name,
-        "durable": queue.durable,
-        "exclusive": queue.exclusive,
-        "auto_delete": queue.auto_delete,
-        "arguments": inspection.plain(queue.arguments),
-        "type": queue.arguments.get("x-queue-type", "classic"),
-        "member": queue.member,
-        "node": node.hub.peering.name_of(owner),
-        "state": "down",
-    }
-
-
 async def connections(call: Call) -> list[Facts]:
     """Return the connections of all nodes that the user may know of: its own, or all."""
     return await _own(call, "connections")
@@ -238,14 +202,14 @@ async def channels(call: Call) -> list[Facts]:
 async def _own(call: Call, what: str) -> list[Facts]:
     everything: list[Facts] = list(await call.context.everywhere.list_all(what))
     if not call.has(Right.MONITORING):
-        everything = [facts for facts in everything if facts["user"] == call.user.name]
-    return sorted(everything, key=lambda facts: str(facts["name"]))
+        everything = [found for found in everything if found["user_who_performed_action"] == call.user.name]
+    return sorted(everything, key=lambda found: str(found["name"]))
 
 
 async def consumers(call: Call, vhosts: Collection[str]) -> list[Facts]:
     """Return the consumers of queues in some virtual hosts."""
     everything = await call.context.everywhere.list_all("consumers")
-    return _sorted_consumers([facts for facts in everything if facts["queue_vhost"] in vhosts])
+    return _sorted_consumers([found for found in everything if found["queue"]["vhost"] in vhosts])
 
 
 async def consumers_of_queue(call: Call, vhost: str, name: str) -> list[Facts]:
@@ -254,7 +218,11 @@ async def consumers_of_queue(call: Call, vhost: str, name: str) -> list[Facts]:
 
 
 def _sorted_consumers(found: Iterable[Facts]) -> list[Facts]:
-    return sorted(found, key=lambda facts: (facts["queue_vhost"], facts["queue"], facts["channel"], facts["tag"]))
+    def place(consumer: Facts) -> tuple[str, ...]:
+        queue = consumer["queue"]
+        return queue["vhost"], queue["name"], consumer["channel_details"]["name"], consumer["consumer_tag"]
+
+    return sorted(found, key=place)
 
 
 async def published_by_exchange(call: Call) -> dict[tuple[str, str], int]:
@@ -280,8 +248,3 @@ def summed(parts: Collection[Mapping[str, float]]) -> dict[str, float]:
         for name, value in part.items():
             found[name] = found.get(name, 0) + value
     return found
-
-
-async def close_connection(call: Call, facts: Facts, reason: str) -> None:
-    """Close a connection on the node that has it: another node may have one of the same name."""
-    await call.context.everywhere.ask_node(facts["node"], CLOSE, {"name": facts["name"], "reason": reason})

@@ -17,6 +17,7 @@ from flyball.broker.management.api import gathering
 from flyball.broker.management.api.answers import not_found
 from flyball.broker.management.api.context import ApiContext, Call, Right, Routes
 from flyball.broker.management.api.statistics import OF_CHURN, detailed
+from flyball.broker.management.totals import totals
 from flyball.broker.settings import Address
 from flyball.broker.store.registry import NodeState
 
@@ -120,10 +121,10 @@ async def document(context: ApiContext) -> dict[str, Any]:
     """Return this node as RabbitMQ would tell it."""
     node, sampler = context.node, context.sampler
     facts = inspection.node_facts(node)
-    totals = await inspection.totals(node)
+    counted = await totals(node)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     counts: dict[str, Any] = {
-        **{name: getattr(totals, name) for name in (*OF_CHURN.values(), "connections", "store_appended")},
+        **{name: getattr(counted, name) for name in (*OF_CHURN.values(), "connections", "store_appended")},
         **{name: facts[name] for name in ("memory_bytes", "open_files", "disk_free_bytes")},
         "collections": sum(generation["collections"] for generation in gc.get_stats()),
         "context_switches": usage.ru_nvcsw + usage.ru_nivcsw,

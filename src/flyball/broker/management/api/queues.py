@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from flyball.broker.management.api import bindings, consumers, fields, gathering
+from flyball.broker.management.api import bindings, fields, gathering
 from flyball.broker.management.api.answers import answer, done, moment
 from flyball.broker.management.api.context import ApiContext, Body, Call, Routes
 from flyball.broker.management.api.gathering import ListedQueue
@@ -86,9 +86,12 @@ def _rate(sampler: Sampler, names: Collection[str]) -> Key:
 @routes.get("/queues/{vhost}/{name}")
 async def show(call: Call) -> Response:
     """A queue, with its consumers."""
-    facts = await gathering.queue(call, call.vhost, call.part("name"))
+    vhost, name = call.vhost, call.part("name")
+    facts = await gathering.queue(call, vhost, name)
     shown = document(call.context, facts)
-    shown["consumer_details"] = await consumers.of_queue(call, facts)
+    shown["consumer_details"] = (
+        await gathering.consumers_of_queue(call, vhost, name) if facts.get("consumers") else []
+    )
     return call.one(shown)
 
 

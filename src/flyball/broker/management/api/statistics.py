@@ -33,18 +33,11 @@ OF_NODE = {
     "disk_writes": "store_appended",
 }
 
-OF_CHANNEL = {
-    "publish": "published",
-    "confirm": "confirmed",
-    "return_unroutable": "returned",
-    "deliver_get": "delivered",
-    "ack": "acknowledged",
-    "redeliver": "redelivered",
-}
+OF_CHANNEL = {name: name for name in ("publish", "confirm", "return_unroutable", "deliver_get", "ack", "redeliver")}
 
 OF_LENGTH = {"messages": "messages", "messages_ready": "ready", "messages_unacknowledged": "unacked"}
 
-OF_BYTES = {"recv_oct": "read_bytes", "send_oct": "written_bytes"}
+OF_BYTES = {"recv_oct": "recv_oct", "send_oct": "send_oct"}
 
 OF_CHURN = {
     "connection_created": "connections_opened",

@@ -19,11 +19,12 @@ from flyball.broker.management.api.statistics import (
     message_stats,
     rates_of,
 )
+from flyball.broker.management.inspection import COUNTS
 from flyball.model import DEFAULT_VHOST, OWNER, Permission
 
 COUNTED = (*OF_LENGTH.values(), *OF_QUEUE.values(), *OF_BYTES.values())
 
-OF_QUEUES = tuple(name for name in COUNTED if name in gathering.COUNTS and name != "published")
+OF_QUEUES = tuple(name for name in COUNTED if name in COUNTS and name != "published")
 """What is summed over queues. A message that goes to two of them was published once."""
 
 KEYS: dict[str, Callable[[Facts], Any]] = {"name": lambda facts: facts["name"]}
@@ -57,10 +58,9 @@ async def sums(call: Call, vhosts: Sequence[str]) -> list[Facts]:
                 total[name] += queue.count(name) or 0
     async for others in in_slices(await call.context.everywhere.list_all("connections")):
         for facts in others:
-            place = facts["vhost"] or DEFAULT_VHOST
-            if place in found:
-                for name in OF_BYTES.values():
-                    found[place][name] += facts[name]
+            if facts["vhost"] in found:
+                for name in OF_BYTES:
+                    found[facts["vhost"]][name] += facts[name]
     for (vhost, _), published in (await gathering.published_by_exchange(call)).items():
         if vhost in found:
             found[vhost]["published"] += published

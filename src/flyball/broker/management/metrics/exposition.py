@@ -7,9 +7,11 @@ time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
+from typing import Any
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -43,6 +45,27 @@ class Family:
         """Return the head and the samples; nothing if there are none."""
         lines = self.lines(samples)
         return self.head + lines if lines else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric with how it is read of a node, a queue, a channel ...; None if there is nothing to read at present."""
+
+    family: Family
+    read: Callable[[Any], float | None]
+    labels: str = ""
+
+
+Rows = Sequence[tuple[str, str, str | Callable[[Any], float | None], str]]
+"""Name, kind, how to read it, or the path of the attribute that has it, and what it is about."""
+
+
+def metrics(prefix: str, rows: Rows, which: str = "") -> list[Metric]:
+    """Return the metrics of a table; `which` are the labels of all."""
+    return [
+        Metric(Family(prefix + name, kind, about), attrgetter(read) if isinstance(read, str) else read, which)
+        for name, kind, read, about in rows
+    ]
 
 
 def labels(**values: str) -> str:

@@ -6,20 +6,24 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from importlib.metadata import version
 from itertools import chain
 from platform import python_version
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import flyball
+from flyball.broker.core.flow import NO_DISK, NO_MEMORY
 from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.management import inspection
 from flyball.broker.management.api import gathering
 from flyball.broker.management.api.context import ApiContext
 from flyball.broker.management.metrics import own, tables
-from flyball.broker.management.metrics.exposition import UNTYPED, Family, labels
-from flyball.broker.management.metrics.reading import Numbers, numbers_of
-from flyball.broker.management.metrics.tables import OfEach, OfNode, of_each, of_node
+from flyball.broker.management.metrics.exposition import UNTYPED, Family, Metric, labels, metrics
 from flyball.broker.management.slices import next_slice
+from flyball.broker.management.totals import totals
+from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import RABBITMQ_VERSION
 from flyball.broker.protocols.amqp.channel import Channel
 from flyball.broker.protocols.amqp.session import AmqpSession
+from flyball.broker.store.registry import NodeState
 from flyball.broker.transport.connection import Connection
 
 T = TypeVar("T")
@@ -45,10 +49,10 @@ def _all(table: Mapping[str, Sequence[T]]) -> list[T]:
     return list(chain.from_iterable(table.values()))
 
 
-_OF_NODE = [*of_node(RABBITMQ, _all(tables.RABBITMQ_NODE)), *tables.RABBITMQ_COUNTS, *tables.RABBITMQ_GLOBAL]
-_OF_QUEUES = [*of_each(RABBITMQ, _all(tables.RABBITMQ_QUEUES)), *tables.OWN_QUEUES]
-_OF_CHANNELS = [*of_each(RABBITMQ, _all(tables.RABBITMQ_CHANNELS)), *tables.OWN_CHANNELS]
-_OF_CONNECTIONS = of_each(RABBITMQ, _all(tables.RABBITMQ_CONNECTIONS))
+_OF_NODE = [*metrics(RABBITMQ, _all(tables.RABBITMQ_NODE)), *tables.RABBITMQ_COUNTS, *tables.RABBITMQ_GLOBAL]
+_OF_QUEUES = [*metrics(RABBITMQ, _all(tables.RABBITMQ_QUEUES)), *tables.OWN_QUEUES]
+_OF_CHANNELS = [*metrics(RABBITMQ, _all(tables.RABBITMQ_CHANNELS)), *tables.OWN_CHANNELS]
+_OF_CONNECTIONS = metrics(RABBITMQ, _all(tables.RABBITMQ_CONNECTIONS))
 
 
 async def aggregated(context: ApiContext) -> AsyncIterator[str]:
@@ -85,11 +89,11 @@ async def detailed(context: ApiContext, families: Collection[str], vhosts: Colle
         return [row for family, rows in table.items() if family in families for row in rows]
 
     if of_this := wanted(tables.RABBITMQ_NODE):
-        yield _of_node(await numbers_of(context.node), of_node(DETAILED, of_this))
+        yield _of_node(await numbers_of(context.node), metrics(DETAILED, of_this))
     queues = [working for working in _queues(context) if not vhosts or working.queue.vhost in vhosts]
-    of_queues = of_each(DETAILED, wanted(tables.RABBITMQ_QUEUES))
-    of_channels = of_each(DETAILED, wanted(tables.RABBITMQ_CHANNELS))
-    of_connections = of_each(DETAILED, wanted(tables.RABBITMQ_CONNECTIONS))
+    of_queues = metrics(DETAILED, wanted(tables.RABBITMQ_QUEUES))
+    of_channels = metrics(DETAILED, wanted(tables.RABBITMQ_CHANNELS))
+    of_connections = metrics(DETAILED, wanted(tables.RABBITMQ_CONNECTIONS))
     async for text in samples_of(queues, tables.queue_labels, of_queues):
         yield text
     async for text in samples_of(_channels(context), tables.channel_labels, of_channels):
@@ -100,6 +104,51 @@ async def detailed(context: ApiContext, families: Collection[str], vhosts: Colle
 
 
 # Of what
+
+
+_OF_FACTS = (
+    "memory_bytes",
+    "memory_limit_bytes",
+    "resident_limit_bytes",
+    "cpu_s",
+    "open_files",
+    "open_files_limit",
+    "disk_free_bytes",
+    "disk_free_limit_bytes",
+    "max_connections",
+    "uptime_s",
+    "started_at_s",
+    "last_commit_s",
+    "store_is_failing",
+)
+
+
+async def numbers_of(node: Node) -> SimpleNamespace:
+    """Return the numbers of the node at a moment, each under one name."""
+    # Not those of the last second's sample: rates over times that differ by a second would waver.
+    counted = await totals(node)
+    facts = inspection.node_facts(node)
+    flow = facts["flow"]
+    recorder = node.hub.recorder
+    channels = await inspection.channel_totals(node)
+    numbers = {
+        **counted.by_name(),
+        "messages": counted.ready + counted.unacked,
+        "sent": counted.delivered + counted.delivered_no_ack + counted.got + counted.got_no_ack,
+        **{name: facts[name] for name in _OF_FACTS},
+        **{f"channel_{name}": value for name, value in channels.items()},
+        "is_low_on_memory": NO_MEMORY in facts["alarms"],
+        "is_low_on_disk": NO_DISK in facts["alarms"],
+        "alarms": len(facts["alarms"]),
+        "is_under_pressure": flow["under_pressure"],
+        "waiting_connections": flow["waiting_connections"],
+        "blocked_connections": flow["blocked_connections"],
+        "may_speak": node.hub.may_speak,
+        "is_leaving": node.membership.state is NodeState.LEAVING,
+        "trace_dropped": None if recorder is None else recorder.dropped,
+        "trace_failures": None if recorder is None else recorder.failures,
+    }
+    return SimpleNamespace(**numbers)
 
 
 def _queues(context: ApiContext) -> Sequence[WorkingQueue]:
@@ -118,11 +167,11 @@ def _channels(context: ApiContext) -> list[Channel]:
 # Text
 
 
-def _of_node(numbers: Numbers, metrics: Iterable[OfNode]) -> str:
-    return "".join([metric.family.text([(metric.labels, numbers[metric.number])]) for metric in metrics])
+def _of_node(numbers: SimpleNamespace, metrics: Iterable[Metric]) -> str:
+    return "".join([metric.family.text([(metric.labels, metric.read(numbers))]) for metric in metrics])
 
 
-async def samples_of(things: Sequence[T], label: Callable[[T], str], metrics: Sequence[OfEach]) -> AsyncIterator[str]:
+async def samples_of(things: Sequence[T], label: Callable[[T], str], metrics: Sequence[Metric]) -> AsyncIterator[str]:
     """Write metrics of many things: all samples of a metric stand together."""
     if not things or not metrics:
         return

@@ -5,13 +5,11 @@ RabbitMQ's are grouped by the families of its /metrics/detailed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
 
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.management.inspection import window
-from flyball.broker.management.metrics.exposition import COUNTER, GAUGE, UNTYPED, Family, labels
+from flyball.broker.management.metrics.exposition import COUNTER, GAUGE, UNTYPED, Rows, labels, metrics
 from flyball.broker.protocols.amqp.channel import Channel
 from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.broker.transport.connection import Connection
@@ -21,43 +19,9 @@ ALL_QUEUES = labels(protocol="all", queue_type="all")
 """Flyball counts what clients of all protocols do with queues of all types together."""
 
 
-@dataclass(frozen=True, slots=True)
-class OfNode:
-    """A metric of the node, and the name of its number: see `reading`."""
-
-    family: Family
-    number: str
-    labels: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class OfEach:
-    """A metric of each queue, channel or connection, and how to read it there; None if there is nothing to read."""
-
-    family: Family
-    read: Callable[[Any], float | None]
-
-
-NodeRows = Sequence[tuple[str, str, str, str]]
-"""Name, kind, number and what it is about."""
-
-Rows = Sequence[tuple[str, str, Callable[[Any], float | None], str]]
-"""Name, kind, how to read it and what it is about."""
-
-
-def of_node(prefix: str, rows: NodeRows, which: str = "") -> list[OfNode]:
-    """Return metrics of the node; `which` are the labels of all."""
-    return [OfNode(Family(prefix + name, kind, about), number, which) for name, kind, number, about in rows]
-
-
-def of_each(prefix: str, rows: Rows) -> list[OfEach]:
-    """Return metrics of each queue, channel or connection."""
-    return [OfEach(Family(prefix + name, kind, about), read) for name, kind, read, about in rows]
-
-
 # RabbitMQ's, of the node
 
-RABBITMQ_NODE: Mapping[str, NodeRows] = {
+RABBITMQ_NODE: Mapping[str, Rows] = {
     "connection_churn_metrics": [
         ("connections_opened_total", COUNTER, "connections_opened", "Connections opened"),
         ("connections_closed_total", COUNTER, "connections_closed", "Connections closed"),
@@ -82,7 +46,7 @@ RABBITMQ_NODE: Mapping[str, NodeRows] = {
     ],
 }
 
-RABBITMQ_COUNTS = of_node(
+RABBITMQ_COUNTS = metrics(
     "rabbitmq_",
     [
         ("connections", GAUGE, "connections", "Connections"),
@@ -93,7 +57,7 @@ RABBITMQ_COUNTS = of_node(
 )
 
 RABBITMQ_GLOBAL = [
-    *of_node(
+    *metrics(
         "rabbitmq_global_",
         [
             ("publishers", GAUGE, "channel_publishers", "Channels that have published something"),
@@ -106,7 +70,7 @@ RABBITMQ_GLOBAL = [
         ],
         ALL_PROTOCOLS,
     ),
-    *of_node(
+    *metrics(
         "rabbitmq_global_messages_",
         [
             ("delivered_total", COUNTER, "sent", "Messages sent to clients"),
@@ -122,7 +86,7 @@ RABBITMQ_GLOBAL = [
     ),
 ]
 
-RABBITMQ_SUMS = of_node(
+RABBITMQ_SUMS = metrics(
     "rabbitmq_",
     [
         ("alarms_memory_used_watermark", UNTYPED, "is_low_on_memory", "Whether publishers wait for memory"),
@@ -178,7 +142,7 @@ def _channel_count(connection: Connection) -> int | None:
 RABBITMQ_QUEUES: Mapping[str, Rows] = {
     "queue_coarse_metrics": [
         ("queue_messages_ready", GAUGE, len, "Messages that wait for consumers"),
-        ("queue_messages_unacked", GAUGE, lambda queue: queue.unacked, "Messages delivered and not acknowledged"),
+        ("queue_messages_unacked", GAUGE, "unacked", "Messages delivered and not acknowledged"),
         ("queue_messages", GAUGE, lambda queue: len(queue) + queue.unacked, "Messages ready or not acknowledged"),
     ],
     "queue_consumer_count": [
@@ -186,7 +150,7 @@ RABBITMQ_QUEUES: Mapping[str, Rows] = {
     ],
     "queue_metrics": [
         ("queue_messages_ready_ram", GAUGE, lambda queue: len(queue) - queue.absent, "Ready messages in memory"),
-        ("queue_messages_paged_out", GAUGE, lambda queue: queue.absent, "Ready messages in the store only"),
+        ("queue_messages_paged_out", GAUGE, "absent", "Ready messages in the store only"),
         (
             "queue_messages_ready_bytes",
             GAUGE,
@@ -206,24 +170,14 @@ RABBITMQ_CHANNELS: Mapping[str, Rows] = {
             lambda channel: len(channel.deliveries.unsettled),
             "Messages delivered and not yet acknowledged",
         ),
-        (
-            "channel_messages_unconfirmed",
-            GAUGE,
-            lambda channel: channel.publisher.unconfirmed,
-            "Messages published and not yet confirmed",
-        ),
+        ("channel_messages_unconfirmed", GAUGE, "publisher.unconfirmed", "Messages published and not yet confirmed"),
         (
             "channel_messages_uncommitted",
             GAUGE,
             lambda channel: len(channel.publisher.transaction or ()),
             "Messages in a transaction",
         ),
-        (
-            "channel_acks_uncommitted",
-            GAUGE,
-            lambda channel: channel.uncommitted_acks,
-            "Acknowledgements in a transaction",
-        ),
+        ("channel_acks_uncommitted", GAUGE, "uncommitted_acks", "Acknowledgements in a transaction"),
         (
             "consumer_prefetch",
             GAUGE,
@@ -241,8 +195,8 @@ RABBITMQ_CHANNELS: Mapping[str, Rows] = {
 
 RABBITMQ_CONNECTIONS: Mapping[str, Rows] = {
     "connection_coarse_metrics": [
-        ("connection_incoming_bytes_total", COUNTER, lambda connection: connection.read_bytes, "Bytes read"),
-        ("connection_outgoing_bytes_total", COUNTER, lambda connection: connection.written_bytes, "Bytes written"),
+        ("connection_incoming_bytes_total", COUNTER, "read_bytes", "Bytes read"),
+        ("connection_outgoing_bytes_total", COUNTER, "written_bytes", "Bytes written"),
     ],
     "connection_metrics": [
         ("connection_channels", GAUGE, _channel_count, "Channels"),
@@ -252,7 +206,7 @@ RABBITMQ_CONNECTIONS: Mapping[str, Rows] = {
 
 # Flyball's own
 
-PROCESS = of_node(
+PROCESS = metrics(
     "process_",
     [
         ("start_time_seconds", GAUGE, "started_at_s", "When the process began, in seconds since 1970"),
@@ -263,7 +217,7 @@ PROCESS = of_node(
     ],
 )
 
-OWN = of_node(
+OWN = metrics(
     "flyball_",
     [
         ("alarms", GAUGE, "alarms", "What keeps the node from working as it should"),
@@ -305,33 +259,33 @@ OWN = of_node(
     ],
 )
 
-OWN_QUEUES = of_each(
+OWN_QUEUES = metrics(
     "flyball_queue_",
     [
-        ("published_total", COUNTER, lambda queue: queue.arrived, "Messages put into the queue"),
+        ("published_total", COUNTER, "arrived", "Messages put into the queue"),
         (
             "delivered_total",
             COUNTER,
             lambda queue: queue.delivered + queue.delivered_no_ack + queue.got + queue.got_no_ack,
             "Messages sent to clients",
         ),
-        ("redelivered_total", COUNTER, lambda queue: queue.redelivered, "Messages sent once more"),
-        ("acknowledged_total", COUNTER, lambda queue: queue.acknowledged, "Messages acknowledged"),
-        ("requeued_total", COUNTER, lambda queue: queue.requeued, "Messages that came back"),
-        ("dropped_total", COUNTER, lambda queue: queue.dropped, "Messages expired, rejected, or too many"),
+        ("redelivered_total", COUNTER, "redelivered", "Messages sent once more"),
+        ("acknowledged_total", COUNTER, "acknowledged", "Messages acknowledged"),
+        ("requeued_total", COUNTER, "requeued", "Messages that came back"),
+        ("dropped_total", COUNTER, "dropped", "Messages expired, rejected, or too many"),
         ("messages_parked", GAUGE, lambda queue: len(queue.parked), "Messages that could not be dead-lettered"),
     ],
 )
 
-OWN_CHANNELS = of_each(
+OWN_CHANNELS = metrics(
     "flyball_channel_",
     [
-        ("published_total", COUNTER, lambda channel: channel.publisher.taken, "Messages published"),
-        ("confirmed_total", COUNTER, lambda channel: channel.publisher.confirmed, "Messages confirmed"),
-        ("returned_total", COUNTER, lambda channel: channel.publisher.returned, "Messages returned"),
-        ("delivered_total", COUNTER, lambda channel: channel.deliveries.last_tag, "Messages sent"),
-        ("acknowledged_total", COUNTER, lambda channel: channel.deliveries.acknowledged, "Messages acknowledged"),
-        ("redelivered_total", COUNTER, lambda channel: channel.deliveries.redelivered, "Messages sent once more"),
+        ("published_total", COUNTER, "publisher.taken", "Messages published"),
+        ("confirmed_total", COUNTER, "publisher.confirmed", "Messages confirmed"),
+        ("returned_total", COUNTER, "publisher.returned", "Messages returned"),
+        ("delivered_total", COUNTER, "deliveries.last_tag", "Messages sent"),
+        ("acknowledged_total", COUNTER, "deliveries.acknowledged", "Messages acknowledged"),
+        ("redelivered_total", COUNTER, "deliveries.redelivered", "Messages sent once more"),
     ],
 )
 

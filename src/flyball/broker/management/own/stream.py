@@ -23,12 +23,13 @@ from flyball.broker.management.api.answers import Refused, mapped
 from flyball.broker.management.api.context import ApiContext, Call, Right, Routes, has_right
 from flyball.broker.management.cutting import cut
 from flyball.broker.management.everywhere import Everywhere
-from flyball.broker.management.inspection import GAUGES, Totals, alarms, queue_facts
+from flyball.broker.management.inspection import COUNTS, alarms
 from flyball.broker.management.onlooking import onlooking
 from flyball.broker.management.own.admission import Admissions
 from flyball.broker.management.own.domain import tree_of
 from flyball.broker.management.sampling import Sampler
 from flyball.broker.management.slices import next_slice
+from flyball.broker.management.totals import GAUGES, Totals
 from flyball.broker.node.node import Node
 from flyball.errors import FlyballError, InvalidArgument, NotPermitted
 from flyball.model import User
@@ -375,16 +376,13 @@ class Feed:
         working: WorkingQueue | None = self._node.hub.broker.engine.find_queue(name, vhost)
         if working is None:
             return []
-        facts = queue_facts(self._node, working)
-        counters = {rate: sum(facts[counter] for counter in names) for rate, names in QUEUE_RATES.items()}
+        counters = {rate: sum(COUNTS[name](working) for name in names) for rate, names in QUEUE_RATES.items()}
         rates = self._sampler.rates_of("stream", working.queue.id, counters)
         return [
             {
                 "vhost": vhost,
                 "name": name,
-                "ready": facts["ready"],
-                "unacked": facts["unacked"],
-                "consumers": facts["consumers"],
+                **{name: COUNTS[name](working) for name in ("ready", "unacked", "consumers")},
                 "rates": {rate: round(value, 3) for rate, value in rates.items()},
             }
         ]
