@@ -15,11 +15,10 @@ from flyball.broker.cluster.http import NodePlaces, placement_routes
 from flyball.broker.management import openapi, resources
 from flyball.broker.management.api.context import ApiContext
 from flyball.broker.management.console import assets
-from flyball.broker.management.cutting import cuttable
 from flyball.broker.management.everywhere import Everywhere
 from flyball.broker.management.login import ConsoleLogin
+from flyball.broker.management.middleware import cuttable, without_trailing_slash
 from flyball.broker.management.sampling import Sampler
-from flyball.broker.management.trailing_slash import without_trailing_slash
 from flyball.broker.node.node import Node, Part
 from flyball.broker.node.process import HTTP_CONNECTIONS
 from flyball.broker.transport.http import make_app, serving

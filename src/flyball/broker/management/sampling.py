@@ -6,17 +6,20 @@ Of single queues, connections and so on only those are remembered that somebody 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
-from flyball.broker.management.onlooking import onlooking
 from flyball.broker.management.totals import COUNTERS, GAUGES, Totals, totals
 from flyball.broker.node.node import Node
 from flyball.trace.latencies import PHASES, Latencies, percentile_ns
 from flyball.trace.schema import Kind
+
+log = logging.getLogger(__name__)
 
 SAMPLE_S = 1.0
 
@@ -40,6 +43,15 @@ FORGOTTEN_S = 60.0
 
 LEVELS = frozenset({*GAUGES, "messages", "memory_bytes", "open_files", "disk_free_bytes"})
 """What goes up and down: such things may have rates below 0, counters have not."""
+
+
+@contextlib.contextmanager
+def failures_logged(what: str) -> Iterator[None]:
+    """Log whatever goes wrong inside, and go on after it: the node has messages to serve."""
+    try:
+        yield
+    except Exception:
+        log.exception("%s failed; the node goes on", what)
 
 
 @dataclass(slots=True)
@@ -79,7 +91,7 @@ class Sampler:
 
     async def _look_around(self) -> None:
         while True:
-            with onlooking("looking at files and disk"):
+            with failures_logged("looking at files and disk"):
                 # In a thread: a disk of another machine may not answer, and messages go on.
                 await asyncio.to_thread(self._node.usage.look_around)
             await asyncio.sleep(LOOK_AROUND_S)
@@ -88,7 +100,7 @@ class Sampler:
         loop = asyncio.get_running_loop()
         next_s = loop.time()
         while True:
-            with onlooking("taking a sample"):
+            with failures_logged("taking a sample"):
                 await self.sample()
             # A loop that was busy for long makes up for nothing.
             next_s = max(next_s + SAMPLE_S, loop.time())
@@ -110,7 +122,7 @@ class Sampler:
             self._latencies.append((now_s, recorder.latencies.copy()))
         self._forget(now_s)
         for tell in list(self.on_sample):
-            with onlooking("telling of a sample"):
+            with failures_logged("telling of a sample"):
                 tell()
 
     # Of the node

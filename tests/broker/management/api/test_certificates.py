@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flyball.broker.management.api.certificates import valid_until
+from flyball.broker.management.api.health import valid_until
 from flyball.errors import SettingsError
 
 

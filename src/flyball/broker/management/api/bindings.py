@@ -12,7 +12,7 @@ from starlette.responses import Response
 from flyball.broker.management.api import fields
 from flyball.broker.management.api.answers import done, json_text, mapped, not_found
 from flyball.broker.management.api.context import Body, Call, Routes
-from flyball.broker.management.api.inside import CHANNEL, DirectChannel, channel
+from flyball.broker.management.api.inside import CHANNEL, DirectChannel, channel, find_queue, perform
 from flyball.broker.management.inspection import plain
 from flyball.broker.node.node import Node
 from flyball.broker.wire import amqp
@@ -104,7 +104,8 @@ def between(call: Call) -> list[Binding]:
     if kind is Destination.EXCHANGE:
         router.get(name)
     else:
-        check_queue(call.node, vhost, name)
+        if find_queue(call.node, vhost, name) is None:
+            raise QueueNotFound(name, vhost)
         if not source:
             return [_to_queue(vhost, name)]
     return router.bindings(source=source, destination=name, kind=kind)
@@ -120,12 +121,6 @@ def destination(call: Call) -> tuple[str, Destination]:
 def to_queue(call: Call, vhost: str, name: str) -> list[Binding]:
     """Return the bindings that lead to a queue."""
     return [_to_queue(vhost, name), *call.node.topology.router(vhost).bindings(destination=name)]
-
-
-def check_queue(node: Node, vhost: str, name: str) -> None:
-    """Raise QueueNotFound if no node has such a queue."""
-    if node.hub.broker.engine.find_queue(name, vhost) is None and node.hub.directory.find(vhost, name) is None:
-        raise QueueNotFound(name, vhost)
 
 
 async def _default(node: Node, vhost: str) -> list[Binding]:
@@ -191,26 +186,20 @@ async def remove_binding(call: Call) -> Response:
     """Remove a binding."""
     await call.node.hub.peering.catch_up()
     binding = find(call)
-    async with channel(call, binding.vhost) as inside:
-        await unbind(inside, binding)
+    ends = CHANNEL, binding.destination, binding.source, binding.routing_key
+    arguments = dict(binding.arguments)
+    if binding.kind is Destination.QUEUE:
+        await perform(call, binding.vhost, amqp.QueueUnbind(*ends, arguments), amqp.QueueUnbindOk)
+    else:
+        await perform(call, binding.vhost, amqp.ExchangeUnbind(*ends, False, arguments), amqp.ExchangeUnbindOk)
     return done()
 
 
 async def bind(inside: DirectChannel, binding: Binding) -> None:
     """Make a binding. Raises what AMQP refuses it with, and InvalidArgument for what AMQP cannot say."""
-    ends = binding.destination, binding.source, binding.routing_key
+    ends = CHANNEL, binding.destination, binding.source, binding.routing_key
     arguments = dict(binding.arguments)
     if binding.kind is Destination.QUEUE:
-        await inside.call(amqp.QueueBind(CHANNEL, *ends, False, arguments), amqp.QueueBindOk)
+        await inside.call(amqp.QueueBind(*ends, False, arguments), amqp.QueueBindOk)
     else:
-        await inside.call(amqp.ExchangeBind(CHANNEL, *ends, False, arguments), amqp.ExchangeBindOk)
-
-
-async def unbind(inside: DirectChannel, binding: Binding) -> None:
-    """Remove a binding."""
-    ends = binding.destination, binding.source, binding.routing_key
-    arguments = dict(binding.arguments)
-    if binding.kind is Destination.QUEUE:
-        await inside.call(amqp.QueueUnbind(CHANNEL, *ends, arguments), amqp.QueueUnbindOk)
-    else:
-        await inside.call(amqp.ExchangeUnbind(CHANNEL, *ends, False, arguments), amqp.ExchangeUnbindOk)
+        await inside.call(amqp.ExchangeBind(*ends, False, arguments), amqp.ExchangeBindOk)

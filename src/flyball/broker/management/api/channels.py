@@ -1,4 +1,4 @@
-"""Channels, as RabbitMQ's API shows them."""
+"""Channels and consumers, as RabbitMQ's API shows them."""
 
 from __future__ import annotations
 
@@ -42,6 +42,14 @@ async def show(call: Call) -> Response:
             shown["consumer_details"] = [each for each in found if each["channel_details"]["name"] == name]
             return call.one(shown)
     raise not_found(f"no channel {name!r}")
+
+
+@routes.get("/consumers", is_list=True)
+@routes.get("/consumers/{vhost}", is_list=True)
+async def list_consumers(call: Call) -> Response:
+    """All consumers of queues that the user sees, or those of a virtual host."""
+    found = await gathering.consumers(call, call.vhosts)
+    return await call.many(found, dict, {"consumer_tag": itemgetter("consumer_tag")})
 
 
 async def listed(call: Call, found: Sequence[Facts]) -> Response:

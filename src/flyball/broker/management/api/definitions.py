@@ -10,11 +10,11 @@ from typing import Any
 from starlette.responses import Response
 
 import flyball
-from flyball.broker.management.api import definitions_own as own
+from flyball.broker.core.topics import Topic
 from flyball.broker.management.api import limits, policies, users
 from flyball.broker.management.api.answers import HEADERS, answer, done, in_slices, json_text, whole
 from flyball.broker.management.api.context import Call, Right, Routes
-from flyball.broker.management.api.importing import Import
+from flyball.broker.management.api.importing import BINDINGS, CLUSTERS, TOPICS, Import
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import RABBITMQ_VERSION
 from flyball.model import Binding, Destination, Exchange, Queue
@@ -77,14 +77,18 @@ def _declared(node: Node, vhosts: Sequence[str]) -> list[Section]:
         for queue in known
         if queue.vhost in wanted and not queue.exclusive and not queue.member
     }
-    clusters = own.clusters(node, wanted)
+    clusters = {
+        (value["vhost"], value["name"]): value
+        for _, value in sorted(node.definitions.of("cluster").items())
+        if value["vhost"] in wanted and not value.get("deleted")
+    }
     routers = [node.topology.router(vhost) for vhost in vhosts]
     bindings = [binding for router in routers for binding in router.bindings()]
     others: list[Section] = [
-        (own.CLUSTERS, list(clusters.values()), own.of_cluster),
-        (own.TOPICS, own.topics(node, wanted), own.of_topic),
+        (CLUSTERS, list(clusters.values()), _of_cluster),
+        (TOPICS, [topic for topic in node.hub.topics.all() if topic.vhost in wanted], _of_topic),
         (
-            own.BINDINGS,
+            BINDINGS,
             [found for found in bindings if found.kind is Destination.QUEUE and _destination(found) in clusters],
             _of_binding,
         ),
@@ -176,6 +180,17 @@ def _of_binding(binding: Binding) -> dict[str, Any]:
         "routing_key": binding.routing_key,
         "arguments": dict(binding.arguments),
     }
+
+
+def _of_cluster(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Tell a clustered queue: options that are not as usual, and the nodes where somebody wants a member."""
+    told = {"name": value["name"], "vhost": value["vhost"], **value["options"]}
+    return {**told, "members": list(value["fixed"])} if value.get("fixed") else told
+
+
+def _of_topic(topic: Topic) -> dict[str, Any]:
+    told = {"name": topic.name, "vhost": topic.vhost}
+    return told if topic.parent is None else {**told, "parent": topic.parent}
 
 
 # In

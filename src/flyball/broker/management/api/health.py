@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+from cryptography import x509
 from starlette.responses import Response
 
 from flyball.broker.management import inspection
 from flyball.broker.management.api import nodes
 from flyball.broker.management.api.answers import Refused, answer
-from flyball.broker.management.api.certificates import valid_until
 from flyball.broker.management.api.context import Call, Routes
 from flyball.broker.management.api.inside import CHANNEL, channel
 from flyball.broker.wire import amqp
+from flyball.errors import SettingsError
 
 TEST_QUEUE = "aliveness-test"
 TEST_BODY = b"test_message"
@@ -117,3 +119,11 @@ async def check_certificates(call: Call) -> Response:
         "cert_expires_on": [f"{end:%Y-%m-%d %H:%M:%S}"],
     }
     return _failed("Certificates expiring", expired=[expired])
+
+
+def valid_until(path: Path) -> datetime:
+    """Return when the first certificate of a PEM file ends. Raises SettingsError if there is none."""
+    try:
+        return x509.load_pem_x509_certificates(path.read_bytes())[0].not_valid_after_utc
+    except (OSError, ValueError) as error:
+        raise SettingsError("--tls-cert", f"{path} holds no certificate that can be read: {error}") from error

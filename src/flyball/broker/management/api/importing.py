@@ -7,11 +7,14 @@ changes nothing.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from flyball.broker.cluster.domain_file import read_sections
+from flyball.broker.cluster.domain import Domain
+from flyball.broker.cluster.domain_file import DomainFile, WantedCluster, read_sections
+from flyball.broker.cluster.facts import DomainFacts, facts_of
 from flyball.broker.cluster.plan import Step, plan_of
 from flyball.broker.core.passwords import check_hash
 from flyball.broker.engine.access import check_tags, check_user_name
@@ -20,13 +23,12 @@ from flyball.broker.engine.patterns import check_name, compile_pattern
 from flyball.broker.engine.policies import KEYS, check_policy
 from flyball.broker.engine.routing import Router
 from flyball.broker.engine.traits import MAX_SHORTSTR_BYTES, check_alike, check_declaration
-from flyball.broker.management.api import definitions_own as own
 from flyball.broker.management.api import fields
 from flyball.broker.management.api.answers import in_slices
 from flyball.broker.management.api.bindings import bind
 from flyball.broker.management.api.context import Call
 from flyball.broker.management.api.exchanges import declaration as exchange_declaration
-from flyball.broker.management.api.inside import DirectChannel, channel
+from flyball.broker.management.api.inside import DirectChannel, channel, find_queue
 from flyball.broker.management.api.limits import COMPONENT
 from flyball.broker.management.api.policies import settings_of
 from flyball.broker.management.api.queues import declaration as queue_declaration
@@ -36,6 +38,10 @@ from flyball.broker.node.node import Node
 from flyball.broker.wire import amqp
 from flyball.errors import ClusterError, InvalidArgument, QueueNotFound, RequestError
 from flyball.model import Binding, Destination, Exchange, Permission, Policy, Queue
+
+# The sections of what RabbitMQ does not have, in the words of domain.toml: imported as `flyball domain apply` would do
+# it, with the same checks, the same plan and the same commands. The bindings are those of clustered queues.
+CLUSTERS, TOPICS, BINDINGS = "flyball_clusters", "flyball_topics", "flyball_bindings"
 
 AT_ONCE = 32
 """So many declarations are under way at a time: they share the commits of the store."""
@@ -49,8 +55,7 @@ APPLY_TO = frozenset({"all", "queues", "exchanges"})
 IGNORED_PARAMETERS = frozenset({"cluster_name", "internal_cluster_id", "cluster_tags"})
 """What RabbitMQ keeps of its own cluster, and always exports."""
 
-T = TypeVar("T")
-Read = Callable[[fields.Document], None]
+Declare = Callable[[DirectChannel], Awaitable[object]]
 
 
 class Import:
@@ -69,13 +74,13 @@ class Import:
         self._vhost_limits: dict[str, dict[str, int]] = {}
         self._user_limits: dict[str, dict[str, int]] = {}
         self._policies: list[Policy] = []
-        self._exchanges: list[tuple[str, amqp.ExchangeDeclare]] = []
-        self._queues: dict[tuple[str, str], amqp.QueueDeclare] = {}
+        self._exchanges: list[tuple[str, Declare]] = []
+        self._queues: dict[tuple[str, str], Declare] = {}
         self._clusters: dict[tuple[str, str], dict[str, Any]] = {}
         self._topics: list[dict[str, Any]] = []
         self._steps: Sequence[Step] = ()
         """What makes the clustered queues and topics as they are wanted."""
-        self._bindings: list[Binding] = []
+        self._bindings: list[tuple[str, Declare]] = []
         self._routers: dict[str, Router] = {}
         """The exchanges and bindings as they will be."""
         self._missing: set[tuple[str, str, str]] = set()
@@ -96,10 +101,10 @@ class Import:
             ("policies", "policy", self._read_policy),
             ("exchanges", "exchange", self._read_exchange),
             ("queues", "queue", self._read_queue),
-            (own.CLUSTERS, "clustered queue", self._read_cluster),
-            (own.TOPICS, "topic", self._read_topic),
+            (CLUSTERS, "clustered queue", self._read_cluster),
+            (TOPICS, "topic", self._read_topic),
             ("bindings", "binding", self._read_binding),
-            (own.BINDINGS, "binding", self._read_binding),
+            (BINDINGS, "binding", self._read_binding),
         ):
             async for some in in_slices(_items(document, section)):
                 for item in some:
@@ -145,9 +150,6 @@ class Import:
         if secret.get("password_hash") is not None:
             check_hash(str(secret["password_hash"]))
         self._users[name] = {"name": name, "tags": tags, **secret}
-        self._read_user_limits(item, name)
-
-    def _read_user_limits(self, item: fields.Document, name: str) -> None:
         if item.get("limits") is not None:
             limits = fields.table(item, "limits")
             self._user_limits[name] = dict(self._node.hub.authority.user_limits.check(limits))
@@ -187,7 +189,7 @@ class Import:
     def _check_queue_limits(self) -> list[str]:
         """Return what is wrong with the number of queues that there would be, in RabbitMQ's words."""
         problems: list[str] = []
-        new = Counter(vhost for vhost, name in self._queues if self._existing_queue(vhost, name) is None)
+        new = Counter(vhost for vhost, name in self._queues if find_queue(self._node, vhost, name) is None)
         for vhost, count in new.items():
             limits = self._vhost_limits.get(vhost, self._node.hub.authority.vhost_limits.of(vhost))
             limit = limits.get(MAX_QUEUES, -1)
@@ -237,7 +239,7 @@ class Import:
             declaration.arguments,
         )
         self._router(vhost).declare(exchange)
-        self._exchanges.append((vhost, declaration))
+        self._exchanges.append((vhost, lambda inside: inside.call(declaration, amqp.ExchangeDeclareOk)))
 
     def _read_queue(self, item: fields.Document) -> None:
         vhost, name = self._vhost_of(item), fields.text(item, "name")
@@ -256,18 +258,18 @@ class Import:
             return
         queue = Queue(0, name, vhost, declaration.durable, False, declaration.auto_delete, declaration.arguments)
         check_declaration(queue)
-        existing = self._existing_queue(vhost, name)
+        existing = find_queue(self._node, vhost, name)
         if existing is not None:
             check_alike(existing, queue)
-        self._queues[vhost, name] = declaration
+        self._queues[vhost, name] = lambda inside: inside.call(declaration, amqp.QueueDeclareOk)
 
     def _read_cluster(self, item: fields.Document) -> None:
         vhost, name = self._vhost_of(item), fields.text(item, "name")
-        if not own.has_domain(self._node):
+        if "domain.show" not in self._node.hub.commands:
             self._missing.add((Destination.QUEUE, vhost, name))
             self._leave_out("clustered queue", item, "this node is in no domain")
             return
-        existing = self._existing_queue(vhost, name)
+        existing = find_queue(self._node, vhost, name)
         if (vhost, name) in self._queues or (existing is not None and not existing.member):
             raise InvalidArgument("there is a queue of that name which is not clustered")
         self._clusters[vhost, name] = {**item, "vhost": vhost}
@@ -282,9 +284,28 @@ class Import:
         """Find out what is to be done about clustered queues and topics. Raises ClusterError."""
         if self._clusters or self._topics:
             sections = {"clusters": list(self._clusters.values()), "topics": self._topics}
-            present = await own.present(self._node)
-            wanted = own.possible(read_sections(sections, "definitions"), present, self._leave_out)
+            present = await _domain_of(self._node)
+            wanted = self._possible(read_sections(sections, "definitions"), present)
             self._steps = plan_of(wanted, present).steps
+
+    def _possible(self, wanted: DomainFile, facts: DomainFacts) -> DomainFile:
+        """Return what can be had here: other domains have other nodes and provisioners."""
+        nodes = {node["name"] for node in facts["nodes"] if node["state"] in ("up", "joining")}
+        clusters: list[WantedCluster] = []
+        for cluster in wanted.clusters or ():
+            item = {"name": cluster.name, "vhost": cluster.vhost}
+            for name in cluster.members or ():
+                if name not in nodes:
+                    reason = f"there is no node '{name}' in this domain"
+                    self._leave_out("member of clustered queue", item, reason)
+            options = cluster.options
+            if options.provisioner and options.provisioner not in facts["provisioners"]:
+                reason = f"there is no provisioner '{options.provisioner}' in this domain"
+                self._leave_out("provisioner of clustered queue", item, reason)
+                options = dataclasses.replace(options, provisioner="")
+            members = tuple(name for name in cluster.members or () if name in nodes)
+            clusters.append(dataclasses.replace(cluster, options=options, members=members or None))
+        return dataclasses.replace(wanted, clusters=tuple(clusters))
 
     def _read_binding(self, item: fields.Document) -> None:
         vhost, destination = self._vhost_of(item), fields.text(item, "destination")
@@ -304,7 +325,7 @@ class Import:
         key, arguments = fields.text(item, "routing_key", ""), fields.table(item, "arguments")
         binding = Binding(source, destination, kind, key, arguments, vhost)
         self._router(vhost).bind(binding)
-        self._bindings.append(binding)
+        self._bindings.append((vhost, lambda inside: bind(inside, binding)))
 
     def _vhost_of(self, item: fields.Document) -> str:
         if self._vhost is not None:
@@ -319,12 +340,7 @@ class Import:
 
     def _will_have_queue(self, vhost: str, name: str) -> bool:
         is_new = (vhost, name) in self._queues or (vhost, name) in self._clusters
-        return is_new or self._existing_queue(vhost, name) is not None
-
-    def _existing_queue(self, vhost: str, name: str) -> Queue | None:
-        working = self._node.topology.engine.find_queue(name, vhost)
-        found = self._node.topology.directory.find(vhost, name) if working is None else working
-        return None if found is None else found.queue
+        return is_new or find_queue(self._node, vhost, name) is not None
 
     def _router(self, vhost: str) -> Router:
         """Return a copy of the exchanges of a virtual host, where it shows whether others can be declared."""
@@ -357,33 +373,30 @@ class Import:
             await authority.set_policy(policy)
         # What follows may go through other nodes, which have to know of all this.
         await hub.peering.followed()
-        await self._declare(call, [(vhost, _exchange(method)) for vhost, method in self._exchanges])
-        await self._declare(call, [(vhost, _queue(method)) for (vhost, _), method in self._queues.items()])
+        await self._declare(call, self._exchanges)
+        await self._declare(call, [(vhost, declare) for (vhost, _), declare in self._queues.items()])
         for step in self._steps:
             await manage(hub, step.command, step.arguments)
         if self._clusters:
             # Other nodes may have made their members.
             await hub.peering.catch_up()
-        await self._declare(call, [(binding.vhost, _binding(binding)) for binding in self._bindings])
+        await self._declare(call, self._bindings)
         await hub.peering.followed()
 
-    async def _declare(self, call: Call, declarations: Sequence[tuple[str, _Declare]]) -> None:
-        by_vhost: dict[str, list[_Declare]] = {}
+    async def _declare(self, call: Call, declarations: Sequence[tuple[str, Declare]]) -> None:
+        by_vhost: dict[str, list[Declare]] = {}
         for vhost, declare in declarations:
             by_vhost.setdefault(vhost, []).append(declare)
         for vhost, some in by_vhost.items():
             waiting = iter(some)
 
-            async def work(vhost: str = vhost, waiting: Iterable[_Declare] = waiting) -> None:
+            async def work(vhost: str = vhost, waiting: Iterable[Declare] = waiting) -> None:
                 # Whoever may import may declare anything, as with RabbitMQ.
                 async with channel(call, vhost, is_trusted=True) as inside:
                     for declare in waiting:
                         await declare(inside)
 
             await _all(work, min(AT_ONCE, len(some)))
-
-
-_Declare = Callable[[DirectChannel], Awaitable[object]]
 
 
 async def _all(work: Callable[[], Awaitable[None]], count: int) -> None:
@@ -394,16 +407,17 @@ async def _all(work: Callable[[], Awaitable[None]], count: int) -> None:
             raise outcome
 
 
-def _exchange(method: amqp.ExchangeDeclare) -> _Declare:
-    return lambda inside: inside.call(method, amqp.ExchangeDeclareOk)
-
-
-def _queue(method: amqp.QueueDeclare) -> _Declare:
-    return lambda inside: inside.call(method, amqp.QueueDeclareOk)
-
-
-def _binding(binding: Binding) -> _Declare:
-    return lambda inside: bind(inside, binding)
+async def _domain_of(node: Node) -> DomainFacts:
+    """Return the domain as it is; of a node without one, its topics."""
+    if "domain.show" in node.hub.commands:
+        facts: DomainFacts = await node.hub.commands["domain.show"]()
+        return facts
+    alone = facts_of(Domain())
+    alone["topics"] = [
+        {"vhost": topic.vhost, "name": topic.name, "parent": topic.parent, "subscriptions": []}
+        for topic in node.hub.topics.all()
+    ]
+    return alone
 
 
 def _items(document: fields.Document, section: str) -> list[Mapping[str, Any]]:

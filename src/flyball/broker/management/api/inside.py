@@ -9,8 +9,9 @@ from flyball.broker.management.api.context import Call
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp.direct import CHANNEL, DirectChannel, direct_channel
 from flyball.broker.wire.amqp import Method
+from flyball.model import Queue
 
-__all__ = ["CHANNEL", "DirectChannel", "channel", "has_exchange", "has_queue", "perform"]
+__all__ = ["CHANNEL", "DirectChannel", "channel", "find_queue", "has_exchange", "has_queue", "perform"]
 
 M = TypeVar("M", bound=Method)
 
@@ -28,12 +29,18 @@ async def perform(call: Call, vhost: str, method: Method, answer: type[M]) -> M:
         return await inside.call(method, answer)
 
 
+def find_queue(node: Node, vhost: str, name: str) -> Queue | None:
+    """Return the queue of that name, on whichever node."""
+    working = node.topology.engine.find_queue(name, vhost)
+    found = node.topology.directory.find(vhost, name) if working is None else working
+    return None if found is None else found.queue
+
+
 async def has_queue(node: Node, vhost: str, name: str) -> bool:
     """Whether there is such a queue, on whichever node; one may just have made it."""
-    if _knows_queue(node, vhost, name):
-        return True
-    await node.hub.peering.catch_up()
-    return _knows_queue(node, vhost, name)
+    if find_queue(node, vhost, name) is None:
+        await node.hub.peering.catch_up()
+    return find_queue(node, vhost, name) is not None
 
 
 async def has_exchange(node: Node, vhost: str, name: str) -> bool:
@@ -41,8 +48,3 @@ async def has_exchange(node: Node, vhost: str, name: str) -> bool:
     if node.topology.router(vhost).find(name) is None:
         await node.hub.peering.catch_up()
     return node.topology.router(vhost).find(name) is not None
-
-
-def _knows_queue(node: Node, vhost: str, name: str) -> bool:
-    found = node.topology.engine.find_queue(name, vhost)
-    return found is not None or node.topology.directory.find(vhost, name) is not None

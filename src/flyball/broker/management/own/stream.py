@@ -21,13 +21,12 @@ from flyball.broker.engine.access import Access
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.management.api.answers import Refused, mapped
 from flyball.broker.management.api.context import ApiContext, Call, Right, Routes, has_right
-from flyball.broker.management.cutting import cut
 from flyball.broker.management.everywhere import Everywhere
 from flyball.broker.management.inspection import COUNTS, alarms
-from flyball.broker.management.onlooking import onlooking
+from flyball.broker.management.middleware import cut
 from flyball.broker.management.own.admission import Admissions
 from flyball.broker.management.own.domain import tree_of
-from flyball.broker.management.sampling import Sampler
+from flyball.broker.management.sampling import Sampler, failures_logged
 from flyball.broker.management.slices import next_slice
 from flyball.broker.management.totals import GAUGES, Totals
 from flyball.broker.node.node import Node
@@ -203,7 +202,7 @@ class Latest:
         return self.answer
 
     async def _refresh(self) -> None:
-        with onlooking("asking for what streams tell"):
+        with failures_logged("asking for what streams tell"):
             try:
                 self.answer = await self._ask()
                 self.number += 1
@@ -273,7 +272,7 @@ class Feed:
 
     async def _tell_all(self) -> None:
         try:
-            with onlooking("making a sample for streams"):
+            with failures_logged("making a sample for streams"):
                 await self.tell_all()
         finally:
             self._is_making = False
