@@ -39,7 +39,7 @@ from flyball.broker.wire import amqp
 from flyball.errors import ClusterError, InvalidArgument, QueueNotFound, RequestError
 from flyball.model import Binding, Destination, Exchange, Permission, Policy, Queue
 
-# The sections of what RabbitMQ does not have, in the words of domain.toml: imported as `flyball domain apply` does it,
+# The sections of what RabbitMQ does not have, in the words of domain.toml: as `flyball domain apply` imports it,
 # with the same checks, the same plan and the same commands. The bindings are those of clustered queues.
 CLUSTERS, TOPICS, BINDINGS = "flyball_clusters", "flyball_topics", "flyball_bindings"
 
