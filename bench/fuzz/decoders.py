@@ -16,7 +16,6 @@ from flyball.errors import ProtocolError
 
 FRAME_MAX = 131_072
 BODY_MAX = 1 << 20
-TELESTO_FRAME_MAX = 1 << 24
 
 
 class Difference(Exception):
@@ -69,8 +68,6 @@ class _Telesto:
     def events(self) -> Iterator[Any]:
         while (packet := self._decoder.next_packet()) is not None:
             yield packet
-            if isinstance(packet, telesto.IdentifyClient) and packet.client_id == telesto.EXTENSION_CLIENT_ID:
-                self._decoder.widen(TELESTO_FRAME_MAX)
 
 
 class _ThorBang:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
 from typing import Any, Self, TypeVar
 
 from pika import spec
 
 from flyball.broker.wire import telesto as wire
-from flyball.broker.wire.telesto import ErrorCode, Outcome, Record, WireDraft, WireMessage, WireSelector
+from flyball.broker.wire.telesto import ErrorCode, WireMessage
 from flyball.broker.wire.thorbang import AnswerDecoder
 from tests.broker.protocols.amqp.compatibility import peer as frames
-from tests.nodes import TOKEN_FILE, RunningNode, ServeProcess
+from tests.nodes import RunningNode, ServeProcess
 
 P = TypeVar("P", bound=wire.Packet)
 
@@ -164,21 +163,16 @@ class AmqpPeer(frames.Peer):
 
 
 class TelestoPeer(Peer):
-    """Speaks Telesto's protocol, in plain frames until `widen`."""
+    """Speaks Telesto's protocol."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)
         self._decoder = wire.PacketDecoder(from_server=True)
-        self._is_wide = False
         self._last_id = 0
-        self.deliveries: list[wire.Deliver] = []
-        """What came unasked while an answer was waited for."""
-        self.ended_consumers: list[int] = []
-        """Consumers that the node has ended."""
         self.client_id = 0
 
     def encoded(self, *packets: wire.Packet) -> bytes:
-        return b"".join([wire.encode_wide(packet) if self._is_wide else wire.encode(packet) for packet in packets])
+        return b"".join([wire.encode(packet) for packet in packets])
 
     def send(self, *packets: wire.Packet) -> None:
         """Send all in one piece."""
@@ -189,21 +183,10 @@ class TelestoPeer(Peer):
         return self._last_id
 
     def receive(self) -> wire.Packet:
-        """Return the next answer; deliveries are set aside."""
-        while True:
-            packet = self._next()
-            if isinstance(packet, wire.Deliver):
-                self.deliveries.append(packet)
-            elif isinstance(packet, wire.ConsumerEnded):
-                self.ended_consumers.append(packet.consumer_id)
-            else:
-                return packet
-
-    def next_delivery(self) -> wire.Deliver:
-        if self.deliveries:
-            return self.deliveries.pop(0)
-        packet = self._next()
-        assert isinstance(packet, wire.Deliver), packet
+        packet = self._decoder.next_packet()
+        while packet is None:
+            self._decoder.feed(self.receive_raw())
+            packet = self._decoder.next_packet()
         return packet
 
     def ask(self, packet: wire.Packet) -> wire.Packet:
@@ -221,8 +204,6 @@ class TelestoPeer(Peer):
     def refusal(self, packet: wire.Packet) -> ErrorCode:
         """Ask, and expect an error."""
         return ErrorCode(self.get(wire.Error, packet).code)
-
-    # Plain requests
 
     def register(self, name: str = "client", mode: int = 1) -> int:
         answer = self.get(wire.RegisterClientResponse, wire.RegisterClient(self.next_id(), name, mode))
@@ -246,57 +227,6 @@ class TelestoPeer(Peer):
         assert isinstance(answer, wire.ReadMessageResponse)
         return answer.message.text
 
-    # The extension
-
-    def widen(self) -> wire.Welcome:
-        welcome = self.get(wire.Welcome, wire.IdentifyClient(self.next_id(), wire.EXTENSION_CLIENT_ID))
-        self._is_wide = True
-        self._decoder.widen(welcome.frame_max)
-        return welcome
-
-    def prove(self, token: bytes | None = None) -> wire.Packet:
-        """Prove to be the owner of the node, with its token unless another is given."""
-        nonce = self.get(wire.Nonce, wire.AskNonce(self.next_id())).data
-        token = TOKEN_FILE.read_bytes().strip() if token is None else token
-        return self.ask(wire.Prove(self.next_id(), wire.proof_of(token, nonce)))
-
-    def join(self, name: str = "client", mode: int = 1) -> int:
-        self.client_id = self.get(wire.Joined, wire.Join(self.next_id(), name, mode)).client_id
-        return self.client_id
-
-    def put(
-        self, queue_id: int, *bodies: bytes, ttl_ms: int = 0, priority: int = 0, persistent: bool = True
-    ) -> list[int]:
-        drafts = [WireDraft(body, 0, 0, priority, persistent, ttl_ms) for body in bodies]
-        return self.get(wire.PutDone, wire.Put(self.next_id(), [queue_id], drafts)).message_ids
-
-    def take(
-        self, queue_id: int, most: int = 1, wait_ms: int = 0, selector: WireSelector | None = None
-    ) -> list[bytes]:
-        request = wire.Take(self.next_id(), queue_id, selector or WireSelector(), most, wait_ms)
-        return [record.body for record in self.get(wire.Messages, request).records]
-
-    def peek(self, queue_id: int) -> list[bytes]:
-        answer = self.get(wire.Messages, wire.Peek(self.next_id(), queue_id, WireSelector()))
-        return [record.body for record in answer.records]
-
-    def list(self, queue_id: int, after_id: int = 0, most: int = 1000) -> Sequence[Record]:
-        return self.get(wire.Messages, wire.ListMessages(self.next_id(), queue_id, after_id, most)).records
-
-    def consume(self, queue_id: int, prefetch: float = 10.0) -> int:
-        request = wire.Consume(self.next_id(), queue_id, WireSelector(), prefetch)
-        return self.get(wire.Consuming, request).consumer_id
-
-    def settle(self, consumer_id: int, outcome: Outcome, *message_ids: int) -> wire.Packet:
-        return self.ask(wire.Settle(self.next_id(), consumer_id, outcome, list(message_ids)))
-
-    def _next(self) -> wire.Packet:
-        packet = self._decoder.next_packet()
-        while packet is None:
-            self._decoder.feed(self.receive_raw())
-            packet = self._decoder.next_packet()
-        return packet
-
 
 def thorbang(node: RunningNode | ServeProcess) -> ThorBangPeer:
     return ThorBangPeer(node.connect("thorbang"))
@@ -312,23 +242,4 @@ def telesto(node: RunningNode | ServeProcess, name: str | None = "client", mode:
     peer = TelestoPeer(node.connect("telesto"))
     if name is not None:
         peer.register(name, mode)
-    return peer
-
-
-def wide(node: RunningNode, name: str | None = "client", mode: int = 1) -> TelestoPeer:
-    """Connect with the extension, and join as the client of that name."""
-    peer = TelestoPeer(node.connect("telesto"))
-    peer.widen()
-    peer.prove()
-    if name is not None:
-        peer.join(name, mode)
-    return peer
-
-
-def wide_peer(node: RunningNode, name: str) -> TelestoPeer:
-    """Return a client of that name which speaks the extension."""
-    peer = TelestoPeer(node.connect("telesto"))
-    peer.widen()
-    peer.prove()
-    peer.join(name)
     return peer

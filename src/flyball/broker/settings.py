@@ -238,9 +238,6 @@ class ServeSettings(BaseModel):
     telesto_time_order: Literal["newest", "oldest"] = option(
         "newest", "Which message a Telesto client gets first when it reads by time.", key="telesto.time_order"
     )
-    telesto_frame_max_bytes: FrameSize = option(
-        "16MiB", "Longest frame of the extended Telesto protocol.", key="telesto.frame_max_bytes"
-    )
     thorbang: ThorBang = option(
         "off",
         "Where clients of the ThorBangMQ protocol connect; on is 127.0.0.1:8123. It has no passwords.",

@@ -23,7 +23,7 @@ from flyball.model import Permission
 from tests.nodes import ANSWER_LIMIT_S
 
 GUEST = ("guest", "guest")
-ANSWER = PlaceAnswer("north", {"amqp": "10.0.0.1:5672", "telesto": "10.0.0.1:9001"}, "s-1")
+ANSWER = PlaceAnswer("north", {"amqp": "10.0.0.1:5672"}, "s-1")
 
 
 class FakePlaces:
@@ -95,7 +95,6 @@ def test_a_client_is_told_where_it_belongs() -> None:
         "host": "10.0.0.1",
         "port": 5672,
         "amqp": "10.0.0.1:5672",
-        "telesto": "10.0.0.1:9001",
         "session": "s-1",
     }
     assert places.queries == [PlaceQuery("/", "orders", "producer", "guest")]

@@ -11,7 +11,7 @@ import pytest
 from flyball.broker.cluster import sessions as module
 from flyball.broker.cluster.domain import cluster_key
 from flyball.broker.cluster.options import Role
-from flyball.broker.cluster.sessions import Names, Rates, Sessions, new_session_id, read_session_id
+from flyball.broker.cluster.sessions import Rates, Sessions, new_session_id, read_session_id
 from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.model import Queue
 
@@ -117,13 +117,3 @@ def test_others_are_told_of_sessions_in_parts_and_of_their_numbers(monkeypatch: 
     sessions.arrived(new_session_id(Role.CONSUMER, cluster_key("/", "orders")), Client())
     assert len(asyncio.run(told(None))) == 2
     assert asyncio.run(told(2)) == ids[2:], "what has come since is told another time"
-
-
-def test_a_consumer_that_was_moved_is_called_as_before() -> None:
-    names = Names("telesto.1.5")
-    assert names.of(1, "orders") == names.of(1, "orders") == "telesto.1.5.1"
-    names.moves(1, "orders")
-    names.keep([])
-    assert names.of(2, "bills") == "telesto.1.5.2"
-    assert names.of(3, "orders") == "telesto.1.5.1"
-    assert names.of(4, "orders") == "telesto.1.5.4"

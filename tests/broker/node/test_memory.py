@@ -7,7 +7,6 @@ with `--memory-bytes` + `--resident-bytes` + `memory.BASE_BYTES`.
 from __future__ import annotations
 
 import contextlib
-import json
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from pika import spec
 
 from flyball.broker.core.memory import BASE_BYTES
 from flyball.broker.wire import telesto
+from flyball.client.api import Api, place_at
 from tests.broker.bystander import Bystander
 from tests.broker.peers import TelestoPeer, ThorBangPeer
 from tests.broker.protocols.amqp.compatibility.peer import BODY, HEADER, Peer, frame, method_frame
@@ -104,13 +104,6 @@ def test_contents_of_channels_that_are_not_open_end_the_connection(plain_node: S
 # After a connection is gone
 
 
-def unfinished_telesto(node: ServeProcess) -> Callable[[], None]:
-    peer = TelestoPeer(node.connect("telesto"))
-    peer.widen()
-    peer.send_raw(struct.pack(">IBi", 15 * MIB, telesto.Put.METHOD, 1) + bytes(8 * MIB))
-    return peer.close
-
-
 def unfinished_thorbang(node: ServeProcess) -> Callable[[], None]:
     peer = ThorBangPeer(node.connect("thorbang"))
     peer.send_raw(b"MSG,0,1,1,1,0," + b"x" * 8 * MIB)
@@ -132,7 +125,7 @@ def uncommitted_amqp(node: ServeProcess) -> Callable[[], None]:
     return lambda: peer.__exit__(None, None, None)
 
 
-@pytest.mark.parametrize("attack", [unfinished_telesto, unfinished_thorbang, unfinished_amqp, uncommitted_amqp])
+@pytest.mark.parametrize("attack", [unfinished_thorbang, unfinished_amqp, uncommitted_amqp])
 def test_what_a_connection_held_is_free_when_it_is_gone(
     plain_node: ServeProcess, attack: Callable[[ServeProcess], Callable[[], None]]
 ) -> None:
@@ -153,6 +146,7 @@ def node(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[ServeProce
         store=new_database(),
         memory_bytes=MEMORY_BYTES,
         resident_bytes=RESIDENT_BYTES,
+        http="127.0.0.1:0",
         log_level="error",
     ) as node:
         yield node
@@ -254,13 +248,12 @@ def test_unfinished_contents_are_refused_when_they_take_too_much(node: ServeProc
     assert honest.slowest_s < 5
 
 
-def test_unfinished_telesto_frames_are_refused_when_they_take_too_much(node: ServeProcess) -> None:
+def test_unfinished_thorbang_requests_are_refused_when_they_take_too_much(node: ServeProcess) -> None:
     with Honest(node) as honest:
         for _ in range(30):
-            peer = TelestoPeer(node.connect("telesto"))
-            peer.widen()
+            peer = ThorBangPeer(node.connect("thorbang"))
             with contextlib.suppress(OSError):
-                peer.send_raw(struct.pack(">IBi", 15 * MIB, telesto.Put.METHOD, 1) + bytes(10 * MIB))
+                peer.send_raw(b"MSG,0,1,1,1,0," + b"x" * 10 * MIB)
         honest.expect_work()
         assert peak_rss_bytes(node) < ALLOWED_BYTES
     assert honest.slowest_s < 5
@@ -288,49 +281,41 @@ def test_direct_replies_to_clients_that_do_not_read_are_dropped(node: ServeProce
     assert honest.slowest_s < 5
 
 
-def wide_peer(node: ServeProcess, name: str = "client") -> TelestoPeer:
-    """Return a client of that name which speaks the extension."""
-    peer = TelestoPeer(node.connect("telesto"))
-    peer.widen()
-    peer.join(name)
-    return peer
+def status(node: ServeProcess) -> Any:
+    with Api(place_at(f"http://{node.address('http')}")) as api:
+        return api.get("flyball", "status")
 
 
-def status(peer: TelestoPeer) -> Any:
-    return json.loads(peer.get(telesto.StatusReport, telesto.Status(peer.next_id())).report)
-
-
-def put_large(node: ServeProcess, count: int) -> tuple[TelestoPeer, int]:
+def put_large(node: ServeProcess, count: int) -> tuple[ThorBangPeer, int, int]:
     """Put messages of 10 MB into a queue, and others behind them, so that not all of them are in memory."""
-    peer = TelestoPeer(node.connect("telesto"))
-    peer.widen()
-    peer.join()
-    queue_id = peer.create_queue("large")
-    for _ in range(count):
-        peer.put(queue_id, b"x" * 10 * MIB)
-    for _ in range(40):
-        peer.put(queue_id, b"y" * MIB)
-    return peer, queue_id
+    peer = ThorBangPeer(node.connect("thorbang"))
+    client_id, queue_id = peer.set_up()
+    for size in [10 * MIB] * count + [MIB] * 40:
+        assert peer.ask(f"MSG,-1,{client_id},{queue_id},1,0," + "x" * size) == ["OK"]
+    return peer, client_id, queue_id
 
 
 def test_hundreds_of_peeks_at_a_large_message_go_one_by_one(node: ServeProcess) -> None:
-    peer, queue_id = put_large(node, 5)
-    thorbang = ThorBangPeer(node.connect("thorbang"))
+    peer, client_id, queue_id = put_large(node, 5)
     with Honest(node) as honest:
-        thorbang.send(*[f"PEEKQ,{peer.client_id},{queue_id},1"] * 256)
+        peer.send(*[f"PEEKQ,{client_id},{queue_id},1"] * 256)
         honest.expect_work()
-        assert len(thorbang.receive()) > 10 * MIB
+        assert len(peer.receive()) > 10 * MIB
         honest.expect_work()
         assert peak_rss_bytes(node) < ALLOWED_BYTES
     assert honest.slowest_s < 5
 
 
 def test_hundreds_of_listings_of_large_messages_go_one_by_one(node: ServeProcess) -> None:
-    peer, queue_id = put_large(node, 3)
+    _, client_id, queue_id = put_large(node, 3)
+    peer = TelestoPeer(node.connect("telesto"))
+    peer.get(telesto.IdentifyClientResponse, telesto.IdentifyClient(1, client_id))
     with Honest(node) as honest:
-        peer.send(*[telesto.ListMessages(1000 + number, queue_id, 0, 100) for number in range(256)])
+        peer.send(*[telesto.GetMessages(1000 + number, queue_id) for number in range(256)])
         honest.expect_work()
-        assert isinstance(peer.receive(), telesto.Messages)
+        refused = peer.receive()
+        assert isinstance(refused, telesto.Error)
+        assert "do not fit into an answer" in refused.details
         honest.expect_work()
         assert peak_rss_bytes(node) < ALLOWED_BYTES
     assert honest.slowest_s < 5
@@ -339,84 +324,66 @@ def test_hundreds_of_listings_of_large_messages_go_one_by_one(node: ServeProcess
 def test_takes_of_large_messages_wait_for_the_answers_before_them(tmp_path: Path) -> None:
     # All of them are in memory: what is measured is how many answers are there at once.
     with ServeProcess(tmp_path, store="memory", log_level="error") as node:
-        peer = TelestoPeer(node.connect("telesto"))
-        peer.widen()
-        peer.join()
-        queue_id = peer.create_queue("large")
-        for _ in range(12):
-            peer.put(queue_id, b"x" * 10 * MIB)
-        before = peak_rss_bytes(node)
         thorbang = ThorBangPeer(node.connect("thorbang"))
-        thorbang.send(*[f"POPQ,{peer.client_id},{queue_id},1"] * 12)
+        client_id, queue_id = thorbang.set_up()
+        for _ in range(12):
+            assert thorbang.ask(f"MSG,-1,{client_id},{queue_id},1,0," + "x" * 10 * MIB) == ["OK"]
+        before = peak_rss_bytes(node)
+        thorbang.send(*[f"POPQ,{client_id},{queue_id},1"] * 12)
         for _ in range(12):
             assert len(thorbang.receive()) > 10 * MIB
         assert peak_rss_bytes(node) - before < 60 * MIB
 
 
-def test_transient_puts_of_the_research_protocols_are_refused_when_memory_is_full(tmp_path: Path) -> None:
+def test_puts_of_the_research_protocols_are_refused_when_memory_is_full(tmp_path: Path) -> None:
     with ServeProcess(tmp_path, store="memory", memory_bytes=MEMORY_BYTES, log_level="error") as node:
-        peer = TelestoPeer(node.connect("telesto"))
-        peer.widen()
-        peer.join()
-        queue_id = peer.create_queue("transient")
-        answer: telesto.Packet | None = None
-        for number in range(300):
-            draft = telesto.WireDraft(bytes(MIB), persistent=False)
-            answer = peer.ask(telesto.Put(1000 + number, [queue_id], [draft]))
-            if isinstance(answer, telesto.Error):
-                break
-        assert isinstance(answer, telesto.Error)
-        assert "low on memory" in answer.details
-        assert peak_rss_bytes(node) < ALLOWED_BYTES
-        # What was taken makes room.
-        assert len(peer.take(queue_id, most=5)) == 5
-        assert peer.put(queue_id, b"again")
+        peer = ThorBangPeer(node.connect("thorbang"))
+        client_id, queue_id = peer.set_up()
+        put = f"MSG,-1,{client_id},{queue_id},1,0,text"
+        with Peer(*node.address("amqp")).open() as publisher:
+            publisher.ask(spec.Confirm.Select(), spec.Confirm.SelectOk)
+            method: object = spec.Basic.Ack()
+            while isinstance(method, spec.Basic.Ack):
+                publisher.publish(b"x" * 100_000, routing_key="queue")
+                method = publisher.read_frame().method
+            assert isinstance(method, spec.Connection.Blocked)
+            wait_until(lambda: peer.ask(put)[0].startswith("FAIL"))
+            assert peak_rss_bytes(node) < ALLOWED_BYTES
+            # What is taken makes room.
+            assert all(len(answer) > 100_000 for answer in peer.ask(*[f"POPQ,{client_id},{queue_id},1"] * 200))
+            wait_until(lambda: peer.ask(put) == ["OK"])
 
 
 def test_put_of_many_copies_keeps_others_from_putting_only_until_it_is_stored(node: ServeProcess) -> None:
-    peer = wide_peer(node)
-    queue_id = peer.create_queue()
-    answer = peer.ask(telesto.Put(peer.next_id(), [queue_id] * 200, [telesto.WireDraft(bytes(MIB))]))
-    assert isinstance(answer, telesto.PutDone)
-    another = telesto.Put(peer.next_id(), [queue_id], [telesto.WireDraft(b"x")])
-    wait_until(lambda: isinstance(peer.ask(another), telesto.PutDone))
+    peer = ThorBangPeer(node.connect("thorbang"))
+    client_id, queue_id = peer.set_up()
+    queue_ids = ";".join([str(queue_id)] * 200)
+    assert peer.ask(f"MSG,-1,{client_id},{queue_ids},1,0," + "x" * MIB) == ["OK"]
+    wait_until(lambda: peer.ask(f"MSG,-1,{client_id},{queue_id},1,0,x") == ["OK"])
     assert peak_rss_bytes(node) < ALLOWED_BYTES
 
 
-def test_unacked_deliveries_to_telesto_consumers_are_paged_out(node: ServeProcess) -> None:
-    fill(node, "queue", 300 * MIB, 100_000)
-    with Honest(node) as honest:
-        # Each holds less than a share of unacked messages, so that none of them is held back.
-        held_bytes = 0
-        for _ in range(300 * MIB // 900_000):
-            peer = wide_peer(node)
-            queue_id = peer.get(telesto.GetQueueIdResponse, telesto.GetQueueId(1, "queue")).queue_id
-            peer.consume(queue_id, prefetch=9)
-            held_bytes += sum([len(peer.next_delivery().record.body) for _ in range(9)])
-        assert held_bytes > 299 * MIB
-        honest.expect_work()
-        assert peak_rss_bytes(node) < ALLOWED_BYTES
-    assert honest.slowest_s < 5
-
-
 def test_unacked_messages_that_cannot_be_paged_out_are_not_delivered_beyond_a_share(node: ServeProcess) -> None:
-    peer, hoarder = wide_peer(node), wide_peer(node, "hoarder")
-    queue_id = peer.create_queue()
-    for _ in range(72):
-        peer.put(queue_id, bytes(MIB), persistent=False)
-    with Honest(node) as honest:
-        consumer_id = hoarder.consume(queue_id, prefetch=60_000)
-        received = [hoarder.next_delivery().record.message_id for _ in range(72)]
-        wait_until(lambda: status(peer)["ledger"]["held_back_connections"] == 1)
-        peer.put(queue_id, b"more", persistent=False)
-        # Whatever was sent before this answer has come.
-        status(hoarder)
-        assert hoarder.deliveries == []
-        honest.expect_work()
-        hoarder.settle(consumer_id, telesto.Outcome.ACKNOWLEDGE, *received)
-        assert hoarder.next_delivery().record.body == b"more"
-        assert peak_rss_bytes(node) < ALLOWED_BYTES
-    assert honest.slowest_s < 5
+    with Peer(*node.address("amqp")).open() as peer, Peer(*node.address("amqp")).open() as hoarder:
+        peer.ask(spec.Queue.Declare(queue="queue", durable=True), spec.Queue.DeclareOk)
+        peer.ask(spec.Confirm.Select(), spec.Confirm.SelectOk)
+        for _ in range(720):
+            peer.publish(bytes(100_000), routing_key="queue")
+            peer.expect(spec.Basic.Ack)
+        with Honest(node) as honest:
+            hoarder.ask(spec.Basic.Consume(queue="queue"), spec.Basic.ConsumeOk)
+            for _ in range(720):
+                hoarder.expect_content(spec.Basic.Deliver)
+            wait_until(lambda: status(node)["ledger"]["held_back_connections"] == 1)
+            peer.publish(b"more", routing_key="queue")
+            peer.expect(spec.Basic.Ack)
+            # Whatever was sent before this answer has come.
+            hoarder.ask(spec.Basic.Qos(), spec.Basic.QosOk)
+            honest.expect_work()
+            hoarder.send(spec.Basic.Ack(delivery_tag=720, multiple=True))
+            assert hoarder.expect_content(spec.Basic.Deliver).body == b"more"
+            assert peak_rss_bytes(node) < ALLOWED_BYTES
+        assert honest.slowest_s < 5
 
 
 def test_distinct_properties_of_many_channels_are_not_all_remembered(node: ServeProcess) -> None:

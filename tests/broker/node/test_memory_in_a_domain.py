@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from flyball.broker.wire import telesto
 from tests.broker.node.test_memory import (
     ALLOWED_BYTES,
     MEMORY_BYTES,
@@ -22,9 +21,8 @@ from tests.broker.node.test_memory import (
     peak_rss_bytes,
     status,
     wait_until,
-    wide_peer,
 )
-from tests.broker.peers import TelestoPeer, ThorBangPeer
+from tests.broker.peers import ThorBangPeer
 from tests.nodes import ServeProcess
 
 Pair = tuple[ServeProcess, ServeProcess]
@@ -43,6 +41,7 @@ def nodes(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[Pair]:
             resident_bytes=RESIDENT_BYTES,
             # Longer than any test: a node that is stopped meanwhile keeps its queues.
             lease_s=60,
+            http="127.0.0.1:0",
             log_level="error",
         )
 
@@ -71,7 +70,7 @@ class Stream:
     # How long a node that reads may take to read on.
     STALLED_S = 2.0
 
-    def __init__(self, peer: TelestoPeer | ThorBangPeer, requests: list[bytes]) -> None:
+    def __init__(self, peer: ThorBangPeer, requests: list[bytes]) -> None:
         self._peer = peer
         self._left = [memoryview(request) for request in requests]
 
@@ -99,41 +98,35 @@ def test_copies_of_one_message_for_a_remote_queue_are_sent_once(nodes: Pair) -> 
     put_when_known(peer, client_id, queue_id)
     queue_ids = ";".join([str(queue_id)] * 500)
     assert peer.ask(f"MSG,-1,{client_id},{queue_ids},1,0," + "x" * MIB) == ["OK"]
-    (queue,) = status(wide_peer(nodes[0]))["queues"]
+    (queue,) = status(nodes[0])["queues"]
     assert queue["ready"] == 501
     assert max(map(peak_rss_bytes, nodes)) < ALLOWED_BYTES
 
 
-def relaying_peer(nodes: Pair, queue_id: int, name: str) -> TelestoPeer:
-    """Return a client of the second node that has put something into a queue of the first."""
-    peer = wide_peer(nodes[1], name)
-    peer.put(queue_id, b"x")
-    return peer
+def large_put(client_id: int, queue_id: int) -> bytes:
+    return f"MSG,-1,{client_id},{queue_id},1,0,".encode() + b"x" * 10 * MIB + b"\0"
 
 
-def large_put(peer: TelestoPeer, queue_id: int) -> bytes:
-    return peer.encoded(telesto.Put(peer.next_id(), [queue_id], [telesto.WireDraft(bytes(10 * MIB))]))
-
-
-def test_telesto_puts_wait_while_the_node_of_their_queue_does_not_read(nodes: Pair) -> None:
-    queue_id = wide_peer(nodes[0]).create_queue()
-    peer = relaying_peer(nodes, queue_id, "one")
-    puts = Stream(peer, [large_put(peer, queue_id) for _ in range(30)])
+def test_puts_wait_while_the_node_of_their_queue_does_not_read(nodes: Pair) -> None:
+    client_id, queue_id = ThorBangPeer(nodes[0].connect("thorbang")).set_up()
+    peer = ThorBangPeer(nodes[1].connect("thorbang"))
+    put_when_known(peer, client_id, queue_id)
+    puts = Stream(peer, [large_put(client_id, queue_id) for _ in range(30)])
     with stopped(nodes[0]):
         assert not puts.send()
         assert peak_rss_bytes(nodes[1]) < ALLOWED_BYTES
     assert puts.send()
-    assert all(isinstance(peer.receive(), telesto.PutDone) for _ in range(30))
+    assert all(peer.receive() == "OK" for _ in range(30))
     assert max(map(peak_rss_bytes, nodes)) < ALLOWED_BYTES
 
 
 def test_many_clients_whose_puts_wait_for_another_node_are_refused(nodes: Pair) -> None:
-    queue_id = wide_peer(nodes[0]).create_queue()
-    peers = [relaying_peer(nodes, queue_id, f"client {number}") for number in range(30)]
-    observer = wide_peer(nodes[1], "observer")
+    client_id, queue_id = ThorBangPeer(nodes[0].connect("thorbang")).set_up()
+    peers = [ThorBangPeer(nodes[1].connect("thorbang")) for _ in range(30)]
+    put_when_known(peers[0], client_id, queue_id)
     with stopped(nodes[0]):
         for peer in peers:
-            Stream(peer, [large_put(peer, queue_id)]).send()
-        wait_until(lambda: status(observer)["ledger"]["connections_bytes"] < MEMORY_BYTES / 2)
-        assert status(observer)["ledger"]["refused_connections"] > 0
+            Stream(peer, [large_put(client_id, queue_id)]).send()
+        wait_until(lambda: status(nodes[1])["ledger"]["connections_bytes"] < MEMORY_BYTES / 2)
+        assert status(nodes[1])["ledger"]["refused_connections"] > 0
         assert peak_rss_bytes(nodes[1]) < ALLOWED_BYTES

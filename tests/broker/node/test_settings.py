@@ -30,7 +30,6 @@ def test_the_defaults_are_valid_and_have_their_documented_values() -> None:
     assert load_settings({"thorbang": "on"}, {}).thorbang == Address("127.0.0.1", 8123)
     assert load_settings({"telesto": "on"}, {}).telesto == Address("127.0.0.1", 9001)
     assert settings.telesto_time_order == "newest"
-    assert settings.telesto_frame_max_bytes == 16 * 2**20
     assert settings.resident_bytes == 256 * 2**20
     assert settings.store_time_limit_s == 10
     assert settings.trace is True
@@ -97,7 +96,6 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         [telesto]
         address = "off"
         time_order = "oldest"
-        frame_max_bytes = "1MiB"
         [thorbang]
         address = "[::1]:0"
         max_request_bytes = 1000
@@ -155,7 +153,6 @@ def test_every_setting_but_the_file_itself_can_stand_in_the_file(tmp_path: Path)
         "telesto": None,
         "token_file": Path("t"),
         "telesto_time_order": "oldest",
-        "telesto_frame_max_bytes": 2**20,
         "thorbang": Address("::1", 0),
         "thorbang_max_request_bytes": 1000,
         "http": Address("::1", 2),

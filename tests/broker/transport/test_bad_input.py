@@ -13,7 +13,7 @@ import pytest
 
 from flyball.broker.node.node import Node
 from flyball.broker.wire import telesto as wire
-from flyball.broker.wire.telesto import Outcome, WireDraft, WireMessage, WireSelector
+from flyball.broker.wire.telesto import WireMessage
 from tests.broker.bystander import Bystander
 from tests.broker.peers import Closed, Peer, TelestoPeer, amqp, thorbang
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
@@ -25,15 +25,9 @@ LIMIT_BYTES = 64 * 1024
 FENCE = 260
 """So many queues and clients stand between the small ids that bad input hits and those of the good client."""
 
-ASK = wire.encode(wire.IdentifyClient(1, wire.EXTENSION_CLIENT_ID))
-
 
 def plain(*packets: wire.Packet) -> bytes:
     return b"".join([wire.encode(packet) for packet in packets])
-
-
-def extended(*packets: wire.Packet) -> bytes:
-    return ASK + b"".join([wire.encode_wide(packet) for packet in packets])
 
 
 THORBANG_SESSION = (
@@ -53,25 +47,6 @@ TELESTO_SESSION = plain(
     wire.ReadResponse(10, 1, 9),
     wire.ReadMessage(11, 2, 0, 2),
     wire.DeleteQueue(12, 99),
-)
-EXTENDED_SESSION = extended(
-    wire.Join(1, "client 1", 1),
-    wire.Put(2, [1, 2], [WireDraft(b"body"), WireDraft(b"more", 1, 2, 3, False, 1000, b"properties")]),
-    wire.Peek(3, 1, WireSelector()),
-    wire.ListMessages(4, 1, 0, 10),
-    wire.Consume(5, 1, WireSelector(sender=1, context=2, order=3), 1.5),
-    wire.Consume(6, 2, WireSelector(), 5.0),
-    wire.Prefetch(7, 1, 3.0),
-    wire.Settle(8, 1, Outcome.ACKNOWLEDGE, [1, 2]),
-    wire.Cancel(9, 1),
-    wire.Take(10, 1, WireSelector(), 5, 0),
-    wire.Take(11, 3, WireSelector(), 1, 60_000),
-    wire.Status(12),
-    wire.ListClients(13),
-    wire.Purge(14, 2),
-    wire.RemoveClient(15, 99),
-    wire.ListIds(16, 1, 0, 10),
-    wire.Remove(17, 1, 5, 10),
 )
 
 
@@ -100,7 +75,7 @@ class GoodClient(Bystander):
 
 @pytest.fixture
 def node(start_memory_node: Callable[..., RunningNode]) -> RunningNode:
-    node = start_memory_node(telesto_frame_max_bytes=LIMIT_BYTES, thorbang_max_request_bytes=LIMIT_BYTES)
+    node = start_memory_node(thorbang_max_request_bytes=LIMIT_BYTES)
     peer = thorbang(node)
     peer.ask(*[f"CREATECLIENT,client {number}" for number in range(1, FENCE)])
     peer.ask(*[f"CREATEQUEUE,queue {number}" for number in range(1, FENCE)])
@@ -157,7 +132,6 @@ def noise(count: int) -> list[bytes]:
 SESSIONS = {
     "thorbang": ("thorbang", THORBANG_SESSION),
     "telesto": ("telesto", TELESTO_SESSION),
-    "extension": ("telesto", EXTENDED_SESSION),
 }
 
 
@@ -184,17 +158,11 @@ def test_noise_ends_well(
     protocol: str, node: RunningNode, good_client: GoodClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     attack_again_and_again(node, protocol, noise(400), caplog)
-    if protocol == "telesto":
-        attack_again_and_again(node, protocol, [ASK + data for data in noise(400)], caplog)
     expect_no_harm(node, good_client)
 
 
 def frame(length: int, method: int, payload: bytes = b"") -> bytes:
     return struct.pack(">hBi", length, method, 1) + payload
-
-
-def wide_frame(length: int, method: int, payload: bytes = b"") -> bytes:
-    return ASK + struct.pack(">IBi", length, method, 1) + payload
 
 
 MANY = struct.pack(">i", 2**31 - 1)
@@ -204,21 +172,13 @@ BROKEN = {
     "length of zero": ("telesto", frame(0, 0x01)),
     "negative length": ("telesto", frame(-32768, 0x01)),
     "unknown method": ("telesto", frame(5, 0x66)),
-    "method of the extension in a plain frame": ("telesto", frame(5, 0x51)),
+    "method that no packet has": ("telesto", frame(5, 0x51)),
     "surplus bytes": ("telesto", frame(6, 0x01, b"x")),
     "missing bytes": ("telesto", frame(8, 0x13, b"xyz")),
     "string beyond its packet": ("telesto", frame(8, 0x21, b"\0\x09q")),
     "negative length of a string": ("telesto", frame(8, 0x21, b"\xff\xffq")),
     "huge array": ("telesto", frame(5 + 31 + 4, 0x31, bytes(31) + MANY)),
     "unknown error type": ("telesto", frame(8, 0x05, b"\x20\0\0")),
-    "wide frame above frame_max": ("telesto", wide_frame(LIMIT_BYTES, 0x43)),
-    "wide frame of 4 GiB": ("telesto", wide_frame(2**32 - 1, 0x43)),
-    "wide frame below its header": ("telesto", wide_frame(4, 0x01)),
-    "unknown method in a wide frame": ("telesto", wide_frame(5, 0x99)),
-    "huge count of queues": ("telesto", wide_frame(13, 0x43, MANY + bytes(4))),
-    "huge count of drafts": ("telesto", wide_frame(13, 0x43, bytes(4) + MANY)),
-    "huge count of leases": ("telesto", wide_frame(14, 0x4E, bytes(5) + MANY)),
-    "huge body": ("telesto", wide_frame(42, 0x43, bytes(4) + b"\0\0\0\1" + bytes(25) + MANY)),
     "request without an end": ("thorbang", b"MSG,1,1,1,1,0," + b"x" * (20 * LIMIT_BYTES)),
     "request above the limit": ("thorbang", b"x" * (LIMIT_BYTES + 1) + b"\0"),
 }
@@ -250,7 +210,7 @@ def test_web_page_that_sends_commands_is_cut_off_at_once(
 ) -> None:
     queues = node.call(lambda node: [working.queue.name for working in node.hub.broker.engine.queues])
     head = f"{method} / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: text/plain\r\n\r\n".encode()
-    commands = {"thorbang": b"\0REMOVEQUEUE,1\0CREATEQUEUE,page\0", "telesto": extended(wire.CreateQueue(1, "page"))}
+    commands = {"thorbang": b"\0REMOVEQUEUE,1\0CREATEQUEUE,page\0", "telesto": plain(wire.CreateQueue(1, "page"))}
     data = head + commands[protocol]
     connection = node.connect(protocol)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):

@@ -95,7 +95,7 @@ def test_a_peer_that_does_not_read_is_read_no_further_and_costs_a_bounded_buffer
     send_until_it_is_read_no_further(memory_node, peer, requests)
     buffered, is_reading = memory_node.call(lambda node: write_buffer(node))
     assert not is_reading
-    assert buffered <= 2 * connection.WRITE_BUFFER_BYTES + wire.PLAIN_FRAME_MAX
+    assert buffered <= 2 * connection.WRITE_BUFFER_BYTES + wire.FRAME_MAX
     assert telesto(memory_node, "another").ask(wire.Ping(1)) == wire.Pong(1)
 
 

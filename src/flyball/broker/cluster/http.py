@@ -142,7 +142,6 @@ class _Handlers:
             "host": host,
             "port": port,
             "amqp": found.addresses.get("amqp"),
-            "telesto": found.addresses.get("telesto"),
             "session": found.session_id,
         }
         return JSONResponse(answer)
@@ -193,7 +192,4 @@ def _needed(request: Request, name: str) -> str:
 
 def _best_address(addresses: Mapping[str, str]) -> tuple[str | None, int | None]:
     """Return host and port for a client that does not tell its protocol."""
-    for protocol in ("amqp", "telesto"):
-        if protocol in addresses:
-            return Address.parse(addresses[protocol])
-    return None, None
+    return Address.parse(addresses["amqp"]) if "amqp" in addresses else (None, None)

@@ -157,14 +157,10 @@ async def attached(
 
 
 def _shared_flags(settings: ServeSettings) -> tuple[str, ...]:
-    """Return the flags that a node on this machine needs to be linked with this one, and to serve its clients."""
+    """Return the flags that a node on this machine needs to be linked with this one."""
     files = {
         "--link-tls-cert": settings.link_tls_cert,
         "--link-tls-key": settings.link_tls_key,
         "--link-tls-ca": settings.link_tls_ca,
     }
-    flags = [text for flag, path in files.items() if path is not None for text in (flag, str(path.absolute()))]
-    if settings.telesto is not None:
-        # A client of one node reaches the queues of another by its port.
-        flags += ["--telesto", "127.0.0.1:0"]
-    return tuple(flags)
+    return tuple(text for flag, path in files.items() if path is not None for text in (flag, str(path.absolute())))

@@ -1,8 +1,7 @@
 """Who uses the members of clustered queues through this node: clients that were placed, and plain ones.
 
 A placed client carries a session id that says what it is and of which clustered queue; a plain one is found by what
-it does. All can be moved: the former is asked to go, the latter is served from elsewhere without noticing; but a
-consumer of Telesto's is ended, as when a queue moves, and its client asks for it again.
+it does. All can be moved: the former is asked to go, the latter is served from elsewhere without noticing.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from flyball.broker.core.placement import Role as WireRole
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp.consuming import AmqpConsumer
 from flyball.broker.protocols.amqp.session import AmqpSession
-from flyball.broker.protocols.telesto.session import TelestoSession
 from flyball.broker.transport.connection import RequestConnection
 from flyball.model import Queue
 
@@ -90,32 +88,6 @@ class Rates:
             del self._seen[session_id]
 
 
-class Names:
-    """What the plain consumers of one connection are called: the same when they were moved and have come again."""
-
-    def __init__(self, stem: str) -> None:
-        self._stem = stem
-        self._known: dict[int, str] = {}
-        self._moved: dict[str, list[str]] = {}
-        """Of those who are to come again, by clustered queue."""
-
-    def of(self, consumer_id: int, cluster: str) -> str:
-        """Return the name of a consumer; a new one takes the place of one that was moved."""
-        name = self._known.get(consumer_id)
-        if name is None:
-            moved = self._moved.get(cluster)
-            name = self._known[consumer_id] = moved.pop(0) if moved else f"{self._stem}.{consumer_id}"
-        return name
-
-    def moves(self, consumer_id: int, cluster: str) -> None:
-        """A consumer ends, and its client will ask for it again."""
-        self._moved.setdefault(cluster, []).append(self._known[consumer_id])
-
-    def keep(self, consumer_ids: Collection[int]) -> None:
-        """Forget all others."""
-        self._known = {known: name for known, name in self._known.items() if known in consumer_ids}
-
-
 @dataclass(slots=True)
 class _Plain:
     """A client that nobody has placed and that names queues by their ids, in one role at one member."""
@@ -126,8 +98,6 @@ class _Plain:
     queue: Queue
     count: int
     """How much it has done."""
-    consumer_id: int | None = None
-    """That of its consumer, if it has one and does not ask for messages one by one."""
 
 
 class Sessions:
@@ -140,7 +110,6 @@ class Sessions:
         self._told: list[ToldSession] = []
         self._counts: dict[str, dict[str, int]] = {}
         self._counted_s = -math.inf
-        self._names: dict[TelestoSession, Names] = {}
         self._rates = Rates()
 
     def arrived(self, session_id: str, connection: Movable) -> None:
@@ -203,28 +172,21 @@ class Sessions:
                 return True
         for plain in self._plain():
             if plain.id == session_id:
-                return await self._send_home(plain, queue_id)
+                return self._send_home(plain, queue_id)
         return False
 
-    async def _send_home(self, plain: _Plain, queue_id: int) -> bool:
+    def _send_home(self, plain: _Plain, queue_id: int) -> bool:
         """Let a client that names queues by their ids be served by another member."""
-        connection = plain.connection
         if self._member(queue_id) is None:
             return False
-        connection.uses.move(plain.queue.id, plain.role, queue_id)
-        if plain.consumer_id is None:
-            return True
-        assert isinstance(connection, TelestoSession), "others have no consumers"
-        self._names[connection].moves(plain.consumer_id, key_of(plain.queue))
-        return await connection.send_away(plain.consumer_id, MOVE_S)
+        plain.connection.uses.move(plain.queue.id, plain.role, queue_id)
+        return True
 
     # Inside
 
     def _plain(self) -> Iterator[_Plain]:
         """Yield who uses members by their ids, each once for each clustered queue and role."""
-        connections = self._node.hub.connections
-        self._names = {connection: names for connection, names in self._names.items() if connection in connections}
-        for connection in list(connections):
+        for connection in list(self._node.hub.connections):
             if not isinstance(connection, RequestConnection):
                 continue
             found: dict[str, _Plain] = {}
@@ -235,20 +197,7 @@ class Sessions:
                 if queue is not None:
                     session_id = f"{stem}.{role.name.lower()}.{key_of(queue)}"
                     found[session_id] = _Plain(session_id, connection, role, queue, count)
-            if isinstance(connection, TelestoSession) and not connection.is_forwarded:
-                yield from self._plain_consumers(connection, stem)
             yield from found.values()
-
-    def _plain_consumers(self, connection: TelestoSession, stem: str) -> Iterator[_Plain]:
-        placed = {read_session_id(session_id) for session_id in connection.sessions}
-        consuming = dict(connection.consuming())
-        names = self._names.setdefault(connection, Names(stem))
-        names.keep(consuming)
-        for consumer_id, queue_id in consuming.items():
-            queue = self._member(queue_id)
-            if queue is not None and (Role.CONSUMER, key_of(queue)) not in placed:
-                name = names.of(consumer_id, key_of(queue))
-                yield _Plain(name, connection, WireRole.CONSUMER, queue, connection.requests, consumer_id)
 
     def _member(self, queue_id: int) -> Queue | None:
         """Return a member, of this node or another."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 
-from flyball.broker.wire.telesto import PLAIN_FRAME_MAX
+from flyball.broker.wire.telesto import FRAME_MAX
 from flyball.errors import InvalidBody
 from flyball.model import Message
 
 # The longest text that a ReadMessageResponse has room for.
-TELESTO_TEXT_BYTES = PLAIN_FRAME_MAX - 38
+TELESTO_TEXT_BYTES = FRAME_MAX - 38
 
 
 class Fit(enum.IntEnum):
@@ -19,7 +19,7 @@ class Fit(enum.IntEnum):
     NO_ZERO = 1
     """ThorBangMQ ends each message with a zero byte."""
     TELESTO_TEXT = 2
-    """Text that fits into a frame of Telesto's own protocol; what is not valid UTF-8 becomes U+FFFD."""
+    """Text that fits into a frame of Telesto's protocol; what is not valid UTF-8 becomes U+FFFD."""
 
 
 def fits(message: Message, fit: int) -> bool:

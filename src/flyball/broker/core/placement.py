@@ -16,7 +16,7 @@ from flyball.errors import QueueNotFound
 
 
 class Role(enum.IntEnum):
-    """What a client does with a queue. The numbers are those of the Telesto extension."""
+    """What a client does with a queue."""
 
     CLIENT = 0
     """Both, or not known."""

@@ -27,7 +27,6 @@ from flyball.broker.protocols.amqp.channel import Channel
 from flyball.broker.protocols.amqp.consuming import AmqpConsumer
 from flyball.broker.protocols.amqp.handshake import State
 from flyball.broker.protocols.amqp.session import AmqpSession
-from flyball.broker.protocols.telesto.session import TelestoSession
 from flyball.broker.transport.connection import Connection
 from flyball.model import DEFAULT_VHOST, Queue
 
@@ -142,7 +141,6 @@ def connection_document(node: Node, connection: Connection) -> Facts:
     peer, here = connection.extra("peername") or ("", 0), connection.extra("sockname") or ("", 0)
     cipher, protocol, _ = connection.extra("cipher") or ("", "", 0)
     session = connection if isinstance(connection, AmqpSession) else None
-    frame_max = connection.answer_max if isinstance(connection, TelestoSession) else 0
     user = "" if session is None else session.user.name
     subject = None if session is None else session.certificate_name
     return {
@@ -167,7 +165,7 @@ def connection_document(node: Node, connection: Connection) -> Facts:
         "client_properties": {} if session is None else plain(session.client_properties),
         "connected_at": int(connection.connected_at_s * 1000),
         "timeout": 0 if session is None else session.heartbeat_s,
-        "frame_max": frame_max if session is None else session.frame_max,
+        "frame_max": 0 if session is None else session.frame_max,
         "channel_max": 0 if session is None else session.channel_max,
         "channels": 0 if session is None else len(session.channels),
         "recv_oct": connection.read_bytes,
@@ -300,10 +298,6 @@ def consumers_of(node: Node, connection: Connection, queue: Sequence[str] = ()) 
             for consumer in list(channel.deliveries.consumers.values()):
                 is_wanted = not place or (consumer.queue.vhost, consumer.queue.name) == place
                 yield _consumer_document(node, connection, channel, consumer) if is_wanted else None
-    elif isinstance(connection, TelestoSession):
-        for one in list(connection.consumers.values()):
-            facts = _telesto_consumer_document(node, connection, one)
-            yield facts if not place or (facts["queue"]["vhost"], facts["queue"]["name"]) == place else None
 
 
 def _consumer_document(node: Node, session: AmqpSession, channel: Channel, consumer: AmqpConsumer) -> Facts:
@@ -324,31 +318,6 @@ def _consumer_document(node: Node, session: AmqpSession, channel: Channel, consu
             "number": channel.number,
             "node": node.hub.peering.name,
             "user": session.user.name,
-            "connection_name": session.name,
-            "peer_host": peer[0],
-            "peer_port": peer[1],
-        },
-    }
-
-
-def _telesto_consumer_document(node: Node, session: TelestoSession, consumer: Consumer) -> Facts:
-    working = node.hub.broker.engine.find_working(consumer.queue_id)
-    peer = session.extra("peername") or ("", 0)
-    name, vhost = ("", "") if working is None else (working.queue.name, working.queue.vhost)
-    return {
-        "consumer_tag": str(consumer.id),
-        "queue": {"name": name, "vhost": vhost},
-        "ack_required": not consumer.keeps_none,
-        "exclusive": False,
-        "prefetch_count": window(consumer.credit.prefetch),
-        "arguments": {},
-        "active": not consumer.is_standby,
-        "activity_status": "waiting" if consumer.is_standby else "up",
-        "channel_details": {
-            "name": session.name,
-            "number": 0,
-            "node": node.hub.peering.name,
-            "user": None,
             "connection_name": session.name,
             "peer_host": peer[0],
             "peer_port": peer[1],

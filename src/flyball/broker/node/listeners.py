@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from flyball.broker.core.supervisor import Supervisor
-from flyball.broker.protocols import telesto
 from flyball.broker.protocols.amqp import AmqpContext, AmqpSession
+from flyball.broker.protocols.telesto import TelestoSession
 from flyball.broker.protocols.thorbang import ThorBangSession
 from flyball.broker.settings import Address, ServeSettings
 from flyball.broker.transport.connection import Connection, Hub, is_loopback
@@ -47,13 +47,7 @@ def client_listeners(settings: ServeSettings, hub: Hub, amqp_context: AmqpContex
         tls = client_tls(settings)
         found.append(Listener("amqps", settings.amqps, lambda: AmqpSession(hub, amqp_context), tls, True))
     if settings.telesto is not None:
-        found.append(
-            Listener(
-                "telesto",
-                settings.telesto,
-                lambda: telesto.new_session(hub, time_order, settings.telesto_frame_max_bytes),
-            )
-        )
+        found.append(Listener("telesto", settings.telesto, lambda: TelestoSession(hub, time_order)))
     if settings.thorbang is not None:
         found.append(
             Listener("thorbang", settings.thorbang, lambda: ThorBangSession(hub, settings.thorbang_max_request_bytes))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from flyball.broker.core import broker
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode, ReadMode, WireMessage
 from tests.broker.peers import TelestoPeer, amqp, telesto, thorbang
@@ -183,3 +184,94 @@ def test_a_queue_deleted_with_its_messages_comes_back_empty(start_node: Callable
     again = peer.create_queue()
     assert again > queue_id
     assert peer.read_text(again) is None
+
+
+REQUESTS: list[tuple[Callable[[int], wire.Packet], ErrorCode]] = [
+    (lambda queue_id: put(queue_id), ErrorCode.QUEUE_NOT_EXISTING),
+    (lambda queue_id: wire.ReadMessage(2, queue_id, 0, ReadMode.TIME), ErrorCode.NO_MESSAGES_RETRIEVED),
+    (lambda queue_id: wire.ReadResponse(3, queue_id, 1), ErrorCode.NO_MESSAGES_RETRIEVED),
+    (lambda queue_id: wire.GetMessages(4, queue_id), ErrorCode.NO_MESSAGES_IN_QUEUE),
+    (lambda queue_id: wire.GetQueueName(5, queue_id), ErrorCode.QUEUE_NOT_EXISTING),
+    (lambda queue_id: wire.DeleteQueue(6, queue_id), ErrorCode.QUEUE_NOT_EXISTING),
+]
+
+
+def put(queue_id: int, *more_queues: int) -> wire.PutMessage:
+    return wire.PutMessage(1, WireMessage(0, queue_id, 0, 0, 0, 0, 0, "text"), list(more_queues))
+
+
+def contents(node: RunningNode) -> list[tuple[str, int]]:
+    return node.call(lambda node: [(w.queue.name, len(w)) for w in node.hub.broker.engine.queues])
+
+
+def test_queues_of_other_virtual_hosts_are_out_of_reach(memory_node: RunningNode) -> None:
+    closed = memory_node.call(lambda node: node.hub.broker.engine.create_queue("closed", vhost="other"))
+    peer = telesto(memory_node)
+    for request, code in REQUESTS:
+        assert peer.refusal(request(closed.id)) == code
+    assert peer.refusal(wire.GetQueues(7)) == ErrorCode.NO_QUEUES_EXISTING
+    assert contents(memory_node) == [("closed", 0)]
+
+
+def test_what_stands_for_a_queue_of_another_node_is_out_of_reach(memory_node: RunningNode) -> None:
+    shadow = memory_node.call(lambda node: node.hub.broker.engine.create_shadow("q", "/", object()))  # type: ignore[arg-type]
+    assert shadow.queue.id < 0
+    peer = telesto(memory_node)
+    for request, code in REQUESTS:
+        assert peer.refusal(request(shadow.queue.id)) == code
+
+
+def test_what_needs_an_identity_is_refused_without_one(memory_node: RunningNode) -> None:
+    queue_id = telesto(memory_node).create_queue()
+    peer = telesto(memory_node, name=None)
+    for packet in (
+        *[request(queue_id) for request, _ in REQUESTS],
+        wire.CreateQueue(7, "another"),
+        wire.GetQueues(8),
+        wire.GetActiveQueues(9),
+        wire.DeleteClient(10),
+        wire.Success(11),
+    ):
+        assert peer.refusal(packet) == ErrorCode.UNEXPECTED_PACKET
+    assert peer.ask(wire.Ping(12)) == wire.Pong(12)
+    assert contents(memory_node) == [("queue", 0)]
+
+
+def test_a_put_of_too_many_copies_stores_nothing(memory_node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "MAX_COPIES", 10)
+    peer = telesto(memory_node)
+    queue_id = peer.create_queue()
+    assert peer.refusal(put(queue_id, *[queue_id] * 10)) == ErrorCode.INTERNAL_ERROR
+    assert contents(memory_node) == [("queue", 0)]
+    assert isinstance(peer.ask(put(queue_id, *[queue_id] * 9)), wire.Success)
+
+
+def test_requests_that_the_store_does_not_answer_fail_in_time_and_leave_things_as_they_were(
+    gate: Gate, start_memory_node: Callable[..., RunningNode]
+) -> None:
+    # A read of the newest would take the message that is put, and neither would need the store.
+    node = start_memory_node(telesto_time_order="oldest")
+    peer = telesto(node)
+    queue_id = peer.create_queue()
+    peer.put_text(queue_id, "kept")
+    gate.close(node, time_limit_s=0.2)
+    peer.send(put(queue_id), wire.ReadMessage(2, queue_id, 0, ReadMode.TIME), wire.CreateQueue(3, "another"))
+    answers = [peer.receive() for _ in range(3)]
+    assert {(answer.packet_id, getattr(answer, "code", None)) for answer in answers} == {
+        (number, ErrorCode.INTERNAL_ERROR) for number in (1, 2, 3)
+    }
+    gate.open(node)
+    assert [peer.read_text(queue_id), peer.read_text(queue_id)] == ["kept", None]
+
+
+def test_a_queue_deleted_while_its_creation_is_under_way_does_not_harm_the_node(
+    gate: Gate, memory_node: RunningNode
+) -> None:
+    peer = telesto(memory_node)
+    gate.close(memory_node, time_limit_s=0.2)
+    peer.send(wire.CreateQueue(1, "name"), wire.DeleteQueue(2, 1))
+    assert isinstance(peer.receive(), wire.Error)
+    assert isinstance(peer.receive(), wire.Error)
+    gate.open(memory_node)
+    assert peer.create_queue("name") == 2
+    assert [queue.id for queue in peer.get(wire.GetQueuesResponse, wire.GetQueues(3)).queues] == [2]

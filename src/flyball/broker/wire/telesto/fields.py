@@ -1,4 +1,4 @@
-"""The field types of Telesto's protocol: how strings, byte strings and arrays lie in a payload.
+"""The field types of Telesto's protocol: how strings and arrays lie in a payload.
 
 Readers take the payload's buffer, where to start and where the frame ends, since further frames may follow in
 the same buffer. They check before they read and before they allocate.
@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from flyball.errors import ProtocolError
 from flyball.model import MAX_COPIES
 
-BYTE = struct.Struct(">b")
 SHORT = struct.Struct(">h")
 INT = struct.Struct(">i")
-LONG = struct.Struct(">q")
 
+# A string's length is a signed short.
 MAX_STRING_BYTES = 0x7FFF
-"""A string's length is a signed short."""
 
 
 class FrameTooLarge(ProtocolError):
@@ -63,17 +61,6 @@ def write_string(text: str) -> bytes:
     return SHORT.pack(len(encoded)) + encoded
 
 
-def read_bytes(data: bytes, at: int, end: int) -> tuple[bytes, int]:
-    """Return the byte string at `at` and where it ends."""
-    require(4, at, end)
-    size: int = INT.unpack_from(data, at)[0]
-    at += 4
-    stop = at + size
-    if size < 0 or stop > end:
-        raise ProtocolError(f"{size} bytes announced in a packet that has {end - at} left")
-    return data[at:stop], stop
-
-
 def read_count(data: bytes, at: int, end: int, smallest: int) -> int:
     """Return the count of the array at `at`, whose elements take at least `smallest` bytes each.
 
@@ -100,16 +87,3 @@ def read_ints(data: bytes, at: int, end: int) -> tuple[list[int], int]:
 
 def write_ints(values: Sequence[int]) -> bytes:
     return struct.pack(f">i{len(values)}i", len(values), *values)
-
-
-def read_longs(data: bytes, at: int, end: int) -> tuple[list[int], int]:
-    """Return the array of long at `at` and where it ends."""
-    count = read_count(data, at, end, 8)
-    at += 4
-    if count == 1:
-        return [LONG.unpack_from(data, at)[0]], at + 8
-    return list(struct.unpack_from(f">{count}q", data, at)), at + 8 * count
-
-
-def write_longs(values: Sequence[int]) -> bytes:
-    return struct.pack(f">i{len(values)}q", len(values), *values)

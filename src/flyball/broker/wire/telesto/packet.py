@@ -1,4 +1,4 @@
-"""What the packets of Telesto's protocol and of its extension have in common.
+"""What the packets of Telesto's protocol have in common.
 
 Frames, with the method and packet id, are the codec's business.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from flyball.broker.wire.telesto.fields import INT, finish
+from flyball.broker.wire.telesto.fields import finish
 
 
 @dataclass(slots=True)
@@ -28,33 +28,3 @@ class Packet:
         """Return the packet whose payload is `data[at:end]`; raises ProtocolError if it is not exactly that."""
         finish(at, end)
         return cls(packet_id)
-
-
-@dataclass(slots=True)
-class ClientIdPacket(Packet):
-    """Packets whose payload is the id of a client."""
-
-    client_id: int
-
-    def payload(self) -> bytes:
-        return INT.pack(self.client_id)
-
-    @classmethod
-    def parse(cls, packet_id: int, data: bytes, at: int, end: int) -> Self:
-        finish(at + 4, end)
-        return cls(packet_id, INT.unpack_from(data, at)[0])
-
-
-@dataclass(slots=True)
-class QueueIdPacket(Packet):
-    """Packets whose payload is the id of a queue."""
-
-    queue_id: int
-
-    def payload(self) -> bytes:
-        return INT.pack(self.queue_id)
-
-    @classmethod
-    def parse(cls, packet_id: int, data: bytes, at: int, end: int) -> Self:
-        finish(at + 4, end)
-        return cls(packet_id, INT.unpack_from(data, at)[0])

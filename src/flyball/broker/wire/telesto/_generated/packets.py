@@ -496,8 +496,8 @@ class QueueTest(Packet):
         return cls(packet_id, queue)
 
 
-# Every packet of the plain protocol.
-PLAIN_PACKETS: tuple[type[Packet], ...] = (
+# Every packet.
+PACKETS: tuple[type[Packet], ...] = (
     Ping,
     Pong,
     Success,

@@ -1,40 +1,227 @@
-"""What the packets of Telesto's own protocol do, as the original does it.
+"""Telesto's protocol at work: what each packet does, as the original does it, and which are allowed when.
 
 Names and texts are fitted as a PostgreSQL column of that width would: surplus blanks are cut, other surplus refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from flyball.broker.core.fit import Fit, as_text
-from flyball.broker.protocols.telesto.session import Refusal, TelestoRequest, TelestoSession, wire_id
+from flyball.broker.core.handles import QueueHandle
+from flyball.broker.core.placement import Role
+from flyball.broker.transport.connection import Hub, RequestConnection, result_of
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
 from flyball.errors import (
+    ClientNameTaken,
+    ClientNotFound,
     FlyballError,
     InvalidBody,
     InvalidName,
+    NotIdentified,
     NotPermitted,
     QueueNameTaken,
     QueueNotFound,
     RequestError,
+    StoreError,
 )
-from flyball.model import DEFAULT_VHOST, MAX_NAME_LENGTH, ClientMode, Draft, Message, Order, Queue, Selector
-from flyball.trace.schema import Kind
+from flyball.model import DEFAULT_VHOST, MAX_NAME_LENGTH, Client, ClientMode, Draft, Message, Order, Queue, Selector
+from flyball.trace.schema import Kind, Protocol, Result
+from flyball.trace.span import Span
 
+# Longest text of a message, in characters.
 MAX_TEXT_LENGTH = 2000
-"""Longest text of a message, in characters."""
 
+# How long other nodes are asked which of their queues have messages for a client.
 ACTIVE_LIMIT_S = 2.0
-"""For so long other nodes are asked which of their queues have messages for a client."""
 
+# Modes up to here are accepted: what is not FULL may do everything but put.
 _HIGHEST_MODE = 126
-"""Modes up to here are accepted: what is not FULL may do everything but put."""
 
+# More messages than fit into a frame: the smallest takes 31 bytes.
 _LISTED_AT_ONCE = 1200
-"""More messages than fit into a frame: the smallest takes 31 bytes."""
+
+_LOW_31_BITS = 2**31 - 1
+
+# An error may quote what the peer sent, which can be longer than a frame.
+_MAX_DETAILS_LENGTH = 1000
+
+_CODES: dict[type[FlyballError], ErrorCode] = {
+    QueueNotFound: ErrorCode.QUEUE_NOT_EXISTING,
+    QueueNameTaken: ErrorCode.QUEUE_NAME_NOT_UNIQUE,
+    ClientNotFound: ErrorCode.CLIENT_NOT_EXISTING,
+    ClientNameTaken: ErrorCode.CLIENT_NAME_NOT_UNIQUE,
+    NotPermitted: ErrorCode.CLIENT_MODE_PERMISSION_VIOLATION,
+    NotIdentified: ErrorCode.UNEXPECTED_PACKET,
+}
+
+
+class Refusal(RequestError):
+    """An answer that has an error code of its own, such as that nothing was found."""
+
+    def __init__(self, code: ErrorCode, details: str) -> None:
+        super().__init__(details)
+        self.code = code
+
+
+class TelestoRequest(Span):
+    """A request and the packet id that its answer carries."""
+
+    packet_id: int = 0
+
+
+class TelestoSession(RequestConnection):
+    """One connection: unidentified at first, then one client's."""
+
+    PROTOCOL = Protocol.TELESTO
+
+    def __init__(self, hub: Hub, time_order: Order) -> None:
+        super().__init__(hub)
+        self.time_order = time_order
+        self.mode = ClientMode.READ_ONLY
+        self._handlers: Mapping[type[wire.Packet], Handler] = UNIDENTIFIED
+        self._decoder = wire.PacketDecoder()
+        self._is_over = False
+        self._is_counted = False
+        """Whether it counts as a connection to its virtual host."""
+
+    def new_request(self) -> TelestoRequest:
+        self.requests += 1
+        return TelestoRequest()
+
+    def goes_alone(self, parsed: wire.Packet, request: Span) -> bool:
+        # A message that was taken waits for the store only, with others.
+        return isinstance(parsed, _READS) and not self.has_reserved(request)
+
+    def feed(self, data: bytes) -> None:
+        self._decoder.feed(data)
+
+    @property
+    def unfinished_bytes(self) -> int:
+        return self._decoder.buffered_bytes
+
+    def input_bytes(self) -> int:
+        return self._decoder.buffered_bytes + self._reserved_bytes
+
+    def release_buffers(self) -> None:
+        self._decoder.clear()
+
+    def decode(self) -> wire.Packet | None:
+        return self._decoder.next_packet()
+
+    def handle(self, parsed: wire.Packet, request: Span) -> None:
+        assert isinstance(request, TelestoRequest)
+        request.packet_id = parsed.packet_id
+        handler = self._handlers.get(type(parsed))
+        if handler is None:
+            raise NotIdentified(f"packet {type(parsed).__name__} is not allowed now")
+        # Before each of them is looked at.
+        self.broker.check_copies(len(_queue_ids(parsed)))
+        if self.is_clustered:
+            self._use(parsed)
+            if not all(self.queue(queue_id) is not None for queue_id in _queue_ids(parsed)):
+                self.look_again(partial(handler, self, parsed, request), request)
+                return
+        handler(self, parsed, request)
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether there are other nodes, which may have what this one has not."""
+        return self.hub.peering.is_clustered
+
+    def look_again(self, go_on: Callable[[], None], request: TelestoRequest) -> None:
+        """Carry out a request when this node knows what others have made just now; further requests wait."""
+        self.hold()
+        self.hub.spawn(self._look_again(go_on, request), self)
+
+    async def _look_again(self, go_on: Callable[[], None], request: TelestoRequest) -> None:
+        with contextlib.suppress(StoreError):
+            await self.hub.peering.catch_up()
+        try:
+            go_on()
+        except RequestError as error:
+            self.refuse(request, error)
+        self.release()
+
+    def _use(self, packet: wire.Packet) -> None:
+        """Let what the client does with members of clustered queues go to those that serve it, and count it."""
+        if isinstance(packet, wire.PutMessage):
+            packet.message.queue_id = self._use_queue(packet.message.queue_id, Role.PRODUCER)
+            packet.additional_queue_ids = [
+                self._use_queue(queue_id, Role.PRODUCER) for queue_id in packet.additional_queue_ids
+            ]
+        elif isinstance(packet, wire.ReadMessage):
+            packet.queue_id = self._use_queue(packet.queue_id, Role.CONSUMER)
+
+    def _use_queue(self, queue_id: int, role: Role) -> int:
+        home = self.uses.home(queue_id, role)
+        self.uses.note(home, role)
+        return home
+
+    def queue(self, queue_id: int) -> QueueHandle | None:
+        """Return a queue, on whichever node. The protocol has no passwords: it leads to the default virtual host."""
+        found = self.hub.queues.get(queue_id)
+        return None if found is None or queue_id <= 0 or found.queue.vhost != DEFAULT_VHOST else found
+
+    def existing_queue(self, queue_id: int) -> QueueHandle:
+        """Return a queue that the client may use. Raises QueueNotFound."""
+        found = self.queue(queue_id)
+        if found is None:
+            raise QueueNotFound(queue_id)
+        return found
+
+    # State
+
+    def check_entry(self) -> None:
+        """Raise ConnectionLimitReached if the virtual host takes no more clients."""
+        self.hub.occupancy.check_connection(DEFAULT_VHOST)
+
+    def identify(self, client: Client) -> None:
+        """From now on the connection is this client's."""
+        if not self._is_counted and not self._is_over:
+            self._is_counted = True
+            self.hub.occupancy.enter(DEFAULT_VHOST)
+        self.client_id = client.id
+        self.mode = client.mode
+        self._handlers = IDENTIFIED
+
+    def ended(self) -> None:
+        self._is_over = True
+        if self._is_counted:
+            self._is_counted = False
+            self.hub.occupancy.leave(DEFAULT_VHOST)
+
+    # Answers
+
+    def reply(self, request: TelestoRequest, packet: wire.Packet) -> None:
+        """Answer with a packet, or with an error if it does not fit into a frame."""
+        try:
+            data = wire.encode(packet)
+        except wire.FrameTooLarge as error:
+            self.refuse(request, InvalidBody(str(error)))
+        else:
+            self.finish(request, data)
+
+    def answer(self, request: TelestoRequest, error: FlyballError | None) -> None:
+        """Answer with Success, or with the error."""
+        if error is None:
+            self.finish(request, wire.encode_success(request.packet_id))
+        else:
+            self.refuse(request, error)
+
+    def refuse(self, request: Span, error: FlyballError) -> None:
+        assert isinstance(request, TelestoRequest)
+        if isinstance(error, Refusal):
+            code = error.code
+            request.result = Result.EMPTY if code == ErrorCode.NO_MESSAGES_RETRIEVED else Result.REFUSED
+        else:
+            code = next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), ErrorCode.INTERNAL_ERROR)
+            request.result = result_of(error)
+        self.finish(request, wire.encode_error(request.packet_id, code, str(error)[:_MAX_DETAILS_LENGTH]))
 
 
 def ping(session: TelestoSession, packet: wire.Ping, request: TelestoRequest) -> None:
@@ -50,7 +237,8 @@ def register_client(session: TelestoSession, packet: wire.RegisterClient, reques
     session.check_entry()
     if not 0 <= packet.mode <= _HIGHEST_MODE:
         raise RequestError(f"there is no client mode {packet.mode}")
-    name = fit_name(packet.client_name)
+    mode = ClientMode.FULL if packet.mode == ClientMode.FULL else ClientMode.READ_ONLY
+    name = _fit_name(packet.client_name)
 
     def registered(error: FlyballError | None) -> None:
         session.release()
@@ -60,7 +248,7 @@ def register_client(session: TelestoSession, packet: wire.RegisterClient, reques
         else:
             session.refuse(request, error)
 
-    client = session.broker.create_client(name, mode_of(packet.mode), registered)
+    client = session.broker.create_client(name, mode, registered)
     session.hold()
 
 
@@ -81,9 +269,9 @@ def delete_client(session: TelestoSession, packet: wire.DeleteClient, request: T
 
 def create_queue(session: TelestoSession, packet: wire.CreateQueue, request: TelestoRequest) -> None:
     request.kind = Kind.CREATE_QUEUE
-    name = fit_name(packet.queue_name)
+    name = _fit_name(packet.queue_name)
 
-    if session.asks_others:
+    if session.is_clustered:
         session.hold()
         session.hub.spawn(_create_claimed(session, name, request), session)
     else:
@@ -122,25 +310,18 @@ def delete_queue(session: TelestoSession, packet: wire.DeleteQueue, request: Tel
 
 def get_queue_id(session: TelestoSession, packet: wire.GetQueueId, request: TelestoRequest) -> None:
     request.kind = Kind.LOOK_UP
-    check_no_zero(packet.queue_name)
-    if session.asks_others and _find_queue(session, packet.queue_name) is None:
-        # Another node may have made it just now.
-        session.look_again(lambda: _reply_with_id(session, packet.queue_name, request))
+    _check_no_zero(packet.queue_name)
+    if session.is_clustered and session.hub.queues.locate(DEFAULT_VHOST, packet.queue_name) is None:
+        session.look_again(partial(_reply_with_id, session, packet.queue_name, request), request)
     else:
         _reply_with_id(session, packet.queue_name, request)
 
 
 def _reply_with_id(session: TelestoSession, name: str, request: TelestoRequest) -> None:
-    found = _find_queue(session, name)
-    if found is None:
-        session.refuse(request, QueueNotFound(name))
-    else:
-        session.reply(request, wire.GetQueueIdResponse(request.packet_id, found.id))
-
-
-def _find_queue(session: TelestoSession, name: str) -> Queue | None:
     found = session.hub.queues.locate(DEFAULT_VHOST, name)
-    return None if found is None else found.queue
+    if found is None:
+        raise QueueNotFound(name)
+    session.reply(request, wire.GetQueueIdResponse(request.packet_id, found.queue.id))
 
 
 def get_queue_name(session: TelestoSession, packet: wire.GetQueueName, request: TelestoRequest) -> None:
@@ -161,9 +342,9 @@ def get_queues(session: TelestoSession, packet: wire.GetQueues, request: Telesto
 
 
 def get_active_queues(session: TelestoSession, packet: wire.GetActiveQueues, request: TelestoRequest) -> None:
-    """List a queue once for each message in it that the client may see, in wide frames just once."""
+    """List a queue once for each message in it that the client may see."""
     request.kind = Kind.LOOK_UP
-    if session.asks_others and len(session.hub.directory):
+    if session.is_clustered and len(session.hub.directory):
         session.hub.spawn(_get_active_queues_of_all(session, request), session)
     else:
         _reply_with_active(session, request, session.broker.engine.active_queues(session.client_id))
@@ -189,9 +370,7 @@ def _reply_with_active(session: TelestoSession, request: TelestoRequest, found: 
     active = [(queue, count) for queue, count in found if queue.vhost == DEFAULT_VHOST]
     if not active:
         raise Refusal(ErrorCode.NO_ACTIVE_QUEUES_EXISTING, "there are no messages for this client")
-    if session.is_wide:
-        active = [(queue, 1) for queue, _ in active]
-    if sum(count for _, count in active) > session.answer_max:
+    if sum(count for _, count in active) > wire.FRAME_MAX:
         raise InvalidBody("there are more messages for this client than an answer can list")
     entries: list[Queue] = [queue for queue, count in active for _ in range(count)]
     session.reply(request, wire.GetActiveQueuesResponse(request.packet_id, entries))
@@ -206,11 +385,11 @@ def get_messages(session: TelestoSession, packet: wire.GetMessages, request: Tel
             session.refuse(request, error)
         elif not messages:
             session.refuse(request, Refusal(ErrorCode.NO_MESSAGES_IN_QUEUE, "there are no messages in the queue"))
-        elif sum(len(message.body) for message in messages) > session.answer_max:
+        elif sum(len(message.body) for message in messages) > wire.FRAME_MAX:
             session.refuse(request, InvalidBody("the messages of the queue do not fit into an answer"))
         else:
             request.message_count = len(messages)
-            texts = [wire_message(message) for message in messages]
+            texts = [_wire_message(message) for message in messages]
             session.reply(request, wire.GetMessagesResponse(packet.packet_id, texts))
 
     queue = session.queue(packet.queue_id)
@@ -295,16 +474,13 @@ def _read(session: TelestoSession, queue_id: int, selector: Selector, request: T
 
 
 def _reply_with(session: TelestoSession, request: TelestoRequest, message: Message) -> None:
-    if session.is_wide:
-        session.reply(request, wire.ReadMessageResponse(request.packet_id, wire_message(message)))
-        return
     data = wire.encode_read_message_response(
         request.packet_id,
-        wire_id(message.id),
+        _wire_id(message.id),
         message.queue_id,
-        wire_id(message.sender),
-        wire_id(message.receiver),
-        wire_id(message.context),
+        _wire_id(message.sender),
+        _wire_id(message.receiver),
+        _wire_id(message.context),
         max(-128, min(message.priority, 127)),
         message.arrived_us // 1000,
         as_text(message.body),
@@ -315,30 +491,39 @@ def _reply_with(session: TelestoSession, request: TelestoRequest, message: Messa
 # Fitting
 
 
-def wire_message(message: Message) -> wire.WireMessage:
+def _wire_message(message: Message) -> wire.WireMessage:
     return wire.WireMessage(
-        wire_id(message.id),
+        _wire_id(message.id),
         message.queue_id,
-        wire_id(message.sender),
-        wire_id(message.receiver),
-        wire_id(message.context),
+        _wire_id(message.sender),
+        _wire_id(message.receiver),
+        _wire_id(message.context),
         max(-128, min(message.priority, 127)),
         message.arrived_us // 1000,
         message.body.decode("utf-8", "replace"),
     )
 
 
-def mode_of(number: int) -> ClientMode:
-    return ClientMode.FULL if number == ClientMode.FULL else ClientMode.READ_ONLY
+def _wire_id(number: int | None) -> int:
+    """Fit an id into 32 bits: 0 for none, the low bits of a larger one."""
+    return 0 if number is None else number if -_LOW_31_BITS <= number <= _LOW_31_BITS else number & _LOW_31_BITS
 
 
-def check_no_zero(name: str) -> None:
+def _queue_ids(packet: wire.Packet) -> Sequence[int]:
+    """Return the ids of the queues that a packet names."""
+    if isinstance(packet, wire.PutMessage):
+        return (packet.message.queue_id, *packet.additional_queue_ids)
+    queue_id: int | None = getattr(packet, "queue_id", None)
+    return () if queue_id is None else (queue_id,)
+
+
+def _check_no_zero(name: str) -> None:
     if "\0" in name:
         raise InvalidName("a name must not contain a zero byte")
 
 
-def fit_name(name: str) -> str:
-    check_no_zero(name)
+def _fit_name(name: str) -> str:
+    _check_no_zero(name)
     return name[:MAX_NAME_LENGTH] if not name[MAX_NAME_LENGTH:].strip(" ") else name
 
 
@@ -351,3 +536,32 @@ def _fit_text(session: TelestoSession, text: str, queue_ids: list[int]) -> str:
         # The original has drawn the id before its database refuses the text.
         session.broker.engine.use_message_id()
     raise InvalidBody(f"a text of {len(text)} characters is longer than {MAX_TEXT_LENGTH}")
+
+
+# Which packets are allowed
+
+# Reads of messages that may not be in memory.
+_READS = (wire.ReadMessage, wire.ReadResponse, wire.GetMessages)
+
+Handler = Callable[[TelestoSession, Any, TelestoRequest], None]
+
+UNIDENTIFIED: Mapping[type[wire.Packet], Handler] = {
+    wire.Ping: ping,
+    wire.RegisterClient: register_client,
+    wire.IdentifyClient: identify_client,
+}
+
+IDENTIFIED: Mapping[type[wire.Packet], Handler] = {
+    wire.Ping: ping,
+    wire.DeleteClient: delete_client,
+    wire.CreateQueue: create_queue,
+    wire.DeleteQueue: delete_queue,
+    wire.GetQueueId: get_queue_id,
+    wire.GetQueueName: get_queue_name,
+    wire.GetQueues: get_queues,
+    wire.GetActiveQueues: get_active_queues,
+    wire.GetMessages: get_messages,
+    wire.PutMessage: put_message,
+    wire.ReadMessage: read_message,
+    wire.ReadResponse: read_response,
+}
