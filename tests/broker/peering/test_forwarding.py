@@ -11,7 +11,7 @@ from typing import Any
 import pika
 import pytest
 
-from flyball.broker.management.commands import manage
+from flyball.broker.node.node import Node
 from flyball.broker.store.registry import NodeState
 from tests.broker.protocols.amqp.conftest import connect as connect
 from tests.broker.protocols.amqp.conftest import open_channel as open_channel
@@ -131,10 +131,11 @@ def test_what_one_node_has_answered_holds_at_the_other_at_once(pair: Pair) -> No
 def test_a_user_that_was_added_at_one_node_can_log_in_at_the_other_at_once(pair: Pair) -> None:
     follow_only_when_asked(pair.first)
 
-    async def add() -> None:
-        await manage(pair.second.node.hub, "user.add", {"name": "alice", "password": "secret"})
+    async def add(node: Node) -> None:
+        await node.hub.authority.add_user("alice", "secret")
+        await node.hub.peering.followed()
 
-    asyncio.run_coroutine_threadsafe(add(), pair.second._loop).result(ANSWER_LIMIT_S)
+    pair.second.run(add)
     assert pair.first.call(lambda node: node.hub.authority.access.find_user("alice")) is not None
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -35,7 +34,6 @@ from flyball.errors import (
     InvalidBody,
     LeaseNotFound,
     QueueFull,
-    QueueNotFound,
     StoreError,
     StoreUnavailable,
 )
@@ -94,59 +92,6 @@ class Receiver(Protocol):
     def crash(self, error: BaseException) -> None:
         """One of the above has failed unexpectedly: the session ends, and gives back what it holds."""
         ...
-
-
-class Wait:
-    """A reader that waits for a message, for so long at most."""
-
-    __slots__ = ("_began_ns", "_broker", "_consumer", "_done", "_timer", "idle_ns", "is_over")
-
-    def __init__(self, broker: Broker, done: TakeDone) -> None:
-        self._broker = broker
-        self._done = done
-        self._timer: asyncio.TimerHandle | None = None
-        self._consumer: Consumer | None = None
-        self._began_ns = 0
-        self.is_over = False
-        self.idle_ns = 0
-        """How long it has waited for a message to come: nobody worked on it meanwhile."""
-
-    def begin(self, consumer: Consumer, wait_s: float) -> None:
-        self._consumer = consumer
-        self._began_ns = time.perf_counter_ns()
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self.give_up)
-
-    def deliver(self, consumer: Consumer, message: Message) -> None:
-        self._end()
-        self._broker.remove(message, self._done)
-
-    def queue_deleted(self, consumer: Consumer) -> None:
-        self.give_up(QueueNotFound(consumer.queue_id))
-
-    def queue_moved(self, consumer: Consumer) -> None:
-        # Whoever asks again finds out where it is.
-        self.give_up()
-
-    def crash(self, error: BaseException) -> None:
-        self._broker.faults.note("reader that waits", error)
-
-    def give_up(self, error: FlyballError | None = None) -> None:
-        """Stop waiting: the time is up, or the queue is gone, or nobody is there any more to be answered.
-
-        Before it has begun to wait this only keeps it from waiting.
-        """
-        if self.is_over:
-            return
-        self._end()
-        if self._consumer is not None:
-            self._broker.cancel(self._consumer)
-            self._done(None, error)
-
-    def _end(self) -> None:
-        self.is_over = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self.idle_ns = time.perf_counter_ns() - self._began_ns
 
 
 class Broker:
@@ -740,30 +685,6 @@ class Broker:
             done(message, None)
         else:
             self._reader.fetch(queue_id, message, partial(self.peek, queue_id, selector, done), partial(done, None))
-
-    def wait(
-        self, queue_id: int, selector: Selector, wait_s: float, done: TakeDone, accepts: Accepts | None = None
-    ) -> Wait:
-        """Remove the first message that fits, or the next one that comes within the time."""
-        wait = Wait(self, done)
-
-        def taken(message: Message | None, error: FlyballError | None) -> None:
-            if message is None and wait.is_over:
-                done(None, None)
-                return
-            if message is not None or error is not None or not self.engine.has_queue(queue_id):
-                done(message, error)
-                return
-            consumer = self.engine.wait(queue_id, selector, wait, self.now_us())
-            wait.begin(consumer, wait_s)
-            self._reader.serve(queue_id)
-
-        def may_take(message: Message) -> bool:
-            # It may be over while the store is searched: then nobody is there to be given a message.
-            return not wait.is_over and (accepts is None or accepts(message))
-
-        self.take(queue_id, selector, taken, may_take)
-        return wait
 
     def remove(self, message: Message, done: TakeDone) -> None:
         """Make durable that a message which was taken out is gone."""

@@ -38,10 +38,6 @@ class Peering:
         """Return the name of a node."""
         return str(node_id)
 
-    def address_of(self, node_id: int, protocol: str) -> str | None:
-        """Return where a node listens for a protocol; None if it cannot be reached at present."""
-        return None
-
     def can_reach(self, node_id: int) -> bool:
         """Whether it is worth trying to reach a node."""
         return False

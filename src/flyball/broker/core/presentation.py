@@ -42,7 +42,6 @@ def present(message: Message, queue_name: str) -> tuple[bytes, bytes]:
             (RECEIVER, message.receiver),
             (CONTEXT, message.context),
             ("x-flyball-priority", message.priority if not 0 <= message.priority <= _MAX_PRIORITY else None),
-            (PROPERTIES, message.properties or None),
         )
         if value is not None
     }
@@ -67,9 +66,7 @@ def correlation_in(headers: Mapping[str, bytes]) -> Correlation | None:
 
 
 def own_properties(message: Message) -> bytes:
-    """Return what the sender has put beside the body: with AMQP, the header of that name."""
-    if not message.origin:
-        return message.properties
+    """Return what the sender has put beside the body: the header of that name."""
     # Most messages do not have it, and to read headers takes long.
     if PROPERTIES.encode() not in message.properties:
         return b""

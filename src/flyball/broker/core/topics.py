@@ -7,18 +7,15 @@ AMQP reaches all of it. Nothing here knows a wire.
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from flyball.broker.core.definitions import Definitions
-from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.pending import outcome, result
 from flyball.broker.core.queues import Queues
 from flyball.broker.engine.patterns import check_name
-from flyball.broker.engine.queue import WorkingQueue
 from flyball.errors import (
     FlyballError,
     InvalidArgument,
@@ -120,12 +117,6 @@ class Topics:
                     entry["messages"], entry["consumers"] = report["ready"], report["consumers"]
         return found
 
-    def route(self, name: str, key: str, vhost: str = DEFAULT_VHOST) -> tuple[list[WorkingQueue], list[RemoteQueue]]:
-        """Return the queues that get what is published with the key, here and elsewhere. Raises TopicNotFound."""
-        self._check_exchange(name, vhost)
-        _check_key("key", key)
-        return self.queues.route(vhost, name, [key], dict)
-
     # Changes
 
     async def create(self, name: str, parent: str | None = None, vhost: str = DEFAULT_VHOST) -> None:
@@ -180,34 +171,6 @@ class Topics:
             raise TopicInUse(name, f"it has the durable subscriptions {', '.join(durable)}; end them first")
         await outcome(lambda done: self._topology.delete_exchange(vhost, name, done, if_unused=False))
 
-    async def subscribe(
-        self, name: str, subscription: str, pattern: str, owner: object, vhost: str = DEFAULT_VHOST
-    ) -> int:
-        """Subscribe and return the id of the queue that gets the messages.
-
-        A durable subscription has a name, and goes on where it was; it may have another pattern than before. One
-        without is the owner's, and ends with it.
-        """
-        self._check_exchange(name, vhost)
-        _check_key("pattern", pattern)
-        if not subscription:
-            queue_name = f"{name}/~{uuid.uuid4().hex}"
-            declared = Queue(0, queue_name, vhost, durable=False, exclusive=True, auto_delete=True)
-        else:
-            queue_name = _queue_name(name, subscription)
-            declared = Queue(0, queue_name, vhost)
-            await self._settle_name(vhost, queue_name)
-        remote = self._topology.directory.find(vhost, queue_name)
-        if remote is None:
-            await outcome(lambda done: self._topology.declare_queue(declared, owner, done))
-        wanted = Binding(name, queue_name, routing_key=pattern, vhost=vhost)
-        for binding in self._topology.router(vhost).bindings(source=name, destination=queue_name):
-            if binding.routing_key != pattern:
-                old = binding
-                await outcome(lambda done: self._topology.unbind(old, done))  # noqa: B023
-        await outcome(lambda done: self._topology.bind(wanted, done))
-        return remote.queue.id if remote is not None else self._topology.queue(vhost, queue_name, owner).queue.id
-
     async def unsubscribe(self, name: str, subscription: str, vhost: str = DEFAULT_VHOST) -> None:
         """End a durable subscription, with the messages that wait. Raises QueueInUse while somebody consumes it."""
         self._check_exchange(name, vhost)
@@ -219,22 +182,7 @@ class Topics:
             raise QueueNotFound(queue_name, vhost)
         await result(partial(queue.delete, if_unused=True))
 
-    def end_subscription(self, queue_id: int) -> None:
-        """A subscription without a name has lost its consumer: it is over."""
-        self._topology.consumer_gone(queue_id, None)
-
-    def owner_gone(self, owner: object) -> None:
-        """The owner of subscriptions without a name is gone: so are they."""
-        self._topology.delete_owned(owner)
-
     # Inside
-
-    async def _settle_name(self, vhost: str, queue_name: str) -> None:
-        """Return when it is known who has the queue of a durable subscription, or that it may be made here."""
-        if self.queues.locate(vhost, queue_name) is None:
-            await self.queues.peering.catch_up()
-            if self.queues.locate(vhost, queue_name) is None:
-                await self.queues.peering.settle_name(vhost, queue_name)
 
     def _check_exchange(self, name: str, vhost: str) -> None:
         """Raise TopicNotFound unless there is something to publish to: any topic exchange will do."""
@@ -288,8 +236,3 @@ def _subscription_of(topic: str, queue_name: str, queue: Queue | None) -> str | 
     prefix = f"{topic}/"
     is_durable = queue is None or (queue.durable and not queue.exclusive)
     return queue_name[len(prefix) :] if queue_name.startswith(prefix) and is_durable else None
-
-
-def _check_key(what: str, key: str) -> None:
-    if len(key.encode()) > _MAX_BYTES:
-        raise InvalidArgument(f"a {what} may have {_MAX_BYTES} bytes, not {len(key.encode())}")

@@ -192,7 +192,7 @@ async def _assemble(
     queues = Queues(topology)
     broker.watch_expiries()
     recorder = _recorder(settings)
-    hub = _new_hub(settings, broker, authority, Topics(queues, definitions), recorder, tasks, token)
+    hub = _new_hub(settings, broker, authority, Topics(queues, definitions), recorder, tasks)
     membership = Membership(hub, topology, definitions, lease_s=settings.lease_s, version=snapshot.version)
     secured = link_tls(settings)
     peers, remotes = _meet_peers(settings, hub, topology, membership, secured)
@@ -293,9 +293,8 @@ def _new_hub(
     topics: Topics,
     recorder: Recorder | None,
     tasks: asyncio.TaskGroup,
-    token: bytes,
 ) -> Hub:
-    hub = Hub(
+    return Hub(
         broker,
         authority,
         topics,
@@ -304,9 +303,6 @@ def _new_hub(
         tasks,
         max_unauthenticated=settings.max_unauthenticated,
     )
-    secret = broker.store.registry.secret
-    hub.owner_keys = (token, secret) if secret else (token,)
-    return hub
 
 
 def _meet_peers(

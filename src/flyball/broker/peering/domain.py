@@ -20,8 +20,6 @@ class Members(Protocol):
 
     def name_of(self, node_id: int) -> str: ...
 
-    def address_of(self, node_id: int, protocol: str) -> str | None: ...
-
     async def may_create(self, vhost: str, name: str) -> bool: ...
 
 
@@ -43,9 +41,6 @@ class Domain(Peering):
 
     def name_of(self, node_id: int) -> str:
         return self._members.name_of(node_id)
-
-    def address_of(self, node_id: int, protocol: str) -> str | None:
-        return self._members.address_of(node_id, protocol)
 
     def can_reach(self, node_id: int) -> bool:
         return self._peers.can_reach(node_id)

@@ -157,11 +157,6 @@ class Membership:
         """Tell the others that this node stops."""
         await self.registry.leave()
 
-    def address_of(self, node_id: int, protocol: str) -> str | None:
-        """Return where another node listens for a protocol; None if it takes no part, or does not."""
-        node = self.node(node_id)
-        return node.addresses.get(protocol) if node is not None and node.is_live else None
-
     async def may_create(self, vhost: str, name: str) -> bool:
         """Whether a new queue of that name may be made here: then the name is claimed. Raises StoreError."""
         await self.catch_up()

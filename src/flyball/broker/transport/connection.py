@@ -107,8 +107,6 @@ class Hub:
         """Those that have to prove that they are nodes of the domain."""
         self.clients = 0
         """How many connections have logged in, or need not; links do not count."""
-        self.owner_keys: tuple[bytes, ...] = ()
-        """What a client of Telesto has that is the owner or another node: the token, the domain's secret."""
         self.last_number = 0
         """The number of the last connection that came."""
         self.stalled: set[Connection] = set()
@@ -228,7 +226,6 @@ class Hub:
         for connection in list(self.connections):
             try:
                 connection.stop_reading()
-                connection.stop_waiting()
             except Exception as error:
                 connection.crash(error)
         self._check_idle()
@@ -327,14 +324,6 @@ class Hub:
             except Exception as error:
                 connection.crash(error)
 
-    def node_lost(self, node_id: int) -> None:
-        """Let no connection count on another node that is dead, or whose messages may be another's by now."""
-        for connection in list(self.connections):
-            try:
-                connection.node_lost(node_id)
-            except Exception as error:
-                connection.crash(error)
-
     def tick(self, now_s: float) -> None:
         """Let each connection look at its limits; called about once a second."""
         for connection in list(self.connections):
@@ -417,9 +406,6 @@ class Connection(asyncio.Protocol, abc.ABC):
     def pump(self, mark_ns: int) -> None:
         """Carry out what is complete of the bytes fed, as far as there is room. It is `mark_ns` now."""
 
-    def stop_waiting(self) -> None:
-        """Answer requests that wait for something to happen: the node stops."""
-
     def tick(self, now_s: float) -> None:
         """Called about once a second."""
 
@@ -428,9 +414,6 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     def vhost_closed(self, vhost: str) -> None:
         """A virtual host is gone: if the peer is in it, the connection has to end."""
-
-    def node_lost(self, node_id: int) -> None:
-        """Another node is lost: end what the peer has there."""
 
     def ended(self) -> None:
         """The connection is gone: let go of what it held."""

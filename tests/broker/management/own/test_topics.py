@@ -42,9 +42,10 @@ def test_topic_with_children_stays(api: httpx.Client) -> None:
 
 def test_subscription_is_listed_and_ended(api: httpx.Client, node: RunningNode) -> None:
     api.put("/topics/%2F/news")
-    node.run(lambda node: node.hub.topics.subscribe("news", "mail", "#", None))
     with connected(node.address("amqp")) as connection:
         channel = connection.channel()
+        channel.queue_declare("news/mail", durable=True)
+        channel.queue_bind("news/mail", "news", "#")
         tag = channel.basic_consume("news/mail", lambda *delivery: None)
         [found] = api.get("/topics/%2F/news/subscriptions").json()
         assert (found["subscription"], found["queue"], found["consumers"]) == ("mail", "news/mail", 1)

@@ -14,7 +14,6 @@ import aiormq.exceptions
 import pytest
 from pamqp.commands import Basic
 
-from flyball.model import Exchange
 from tests.broker.peering.link.domains import client, held_store, run, until
 from tests.broker.peering.link.pairs import Inbox, Two, bodies, two_nodes, with_two_nodes
 
@@ -448,17 +447,6 @@ def test_a_claimed_name_is_declared_where_it_was_claimed_first() -> None:
             assert len(owners) == 1
 
     run(test())
-
-
-@with_two_nodes
-async def test_a_durable_subscription_that_is_made_at_two_nodes_at_once_is_one(two: Two) -> None:
-    nodes = two.made.nodes
-    for node in nodes:
-        node.topology.declare_exchange(Exchange("news", "topic"), lambda error: None)
-    subscribing = [node.hub.topics.subscribe("news", "billing", "#", node) for node in nodes]
-    first, second = await asyncio.gather(*subscribing)
-    assert first == second
-    assert len([node for node in nodes if node.broker.engine.find_queue("news/billing") is not None]) == 1
 
 
 @with_two_nodes

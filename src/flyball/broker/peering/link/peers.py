@@ -411,8 +411,7 @@ class Peers:
         self.on_lost(node_id)
 
     def drop(self, node_id: int, problem: str) -> None:
-        """End the links from and to a node, and what clients have there."""
-        self._hub.node_lost(node_id)
+        """End the links from and to a node."""
         link = self._links.get(node_id)
         if link is not None:
             link.give_up(problem)
@@ -423,11 +422,8 @@ class Peers:
     def drop_links(self) -> None:
         """End all links from this node: it had no lease, and what they have brought since may be true no more.
 
-        Whoever sent it may have died meanwhile, and others have what it delivered. The same holds for what clients
-        have at other nodes.
+        Whoever sent it may have died meanwhile, and others have what it delivered.
         """
-        for node_id in list(self.records):
-            self._hub.node_lost(node_id)
         for link in list(self.links):
             link.give_up("was not heard while this node had no lease")
 
