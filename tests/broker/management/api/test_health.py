@@ -93,6 +93,7 @@ def test_a_certificate_that_ends_soon_fails_its_check(
     with RunningNode(tmp_path / "data", parts=[console_part()], **flags) as node:
         api = Api(node.address("http"))
         assert api.get("/health/checks/certificate-expiration/1/weeks")["status"] == "ok"
+        assert api.ask("/health/checks/certificate-expiration/9999/years").status_code == 503
         answer = api.ask("/health/checks/certificate-expiration/1/months")
         assert answer.status_code == 503
         assert answer.json()["expired"][0]["port"] == node.address("amqps").port

@@ -108,7 +108,7 @@ async def check_certificates(call: Call) -> Response:
     if settings.amqps is None or settings.tls_cert is None:
         return _fine()
     end = valid_until(settings.tls_cert)
-    if end > datetime.now(UTC) + timedelta(days=int(within) * UNITS_DAYS[unit]):
+    if end - datetime.now(UTC) > timedelta(days=int(within) * UNITS_DAYS[unit]):
         return _fine()
     address = call.node.addresses["amqps"]
     expired = {
