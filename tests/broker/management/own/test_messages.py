@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from flyball.broker.core.broker import Broker
+from flyball.broker.management.api import bodies as bodies_module
 from flyball.broker.management.own import messages
 from flyball.broker.management.part import console_part
 from flyball.model import Permission
@@ -97,6 +100,75 @@ def test_long_listing_comes_in_pages(channel: Any, api: httpx.Client, monkeypatc
     assert table(api.get(PATH, headers=ARROW)).num_rows == 51
 
 
+def test_large_messages_are_sent_in_pieces(channel: Any, api: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "PIECE_BYTES", 3000)
+    publish(channel, "orders", "x" * 10_000, "y")
+    assert bodies(api.get(PATH)) == [b"x" * 10_000, b"y"]
+    assert table(api.get(PATH, headers=ARROW))["body"].to_pylist() == [b"x" * 10_000, b"y"]
+    assert base64.b64decode(api.get(f"{PATH}/first").json()["body"]) == b"x" * 10_000
+
+
+def ask(node: RunningNode, path: str) -> socket.socket:
+    """Ask for something whose answer is not read."""
+    asking = socket.socket()
+    asking.settimeout(ANSWER_LIMIT_S)
+    asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    asking.connect(node.address("http"))
+    asking.sendall(
+        f"GET /api/flyball{path} HTTP/1.1\r\nhost: localhost\r\n"
+        "authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n\r\n".encode()
+    )
+    return asking
+
+
+def test_few_listings_read_at_the_same_moment(
+    node: RunningNode, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Any] = []
+    monkeypatch.setattr(Broker, "browse", lambda self, queue_id, after_id, limit, done: reads.append(done))
+    with ExitStack() as all_:
+        for _ in range(3 * bodies_module.READS_AT_ONCE):
+            all_.enter_context(closing(ask(node, PATH)))
+        api = all_.enter_context(httpx.Client(base_url=f"http://{node.address('http')}/api", auth=GUEST))
+        for ended in range(3 * bodies_module.READS_AT_ONCE):
+            node.wait_until(lambda _: len(reads) > ended)  # noqa: B023
+            # The others have been asked by now.
+            assert api.get("/whoami").status_code == 200
+            assert len(reads) <= ended + bodies_module.READS_AT_ONCE
+            node.call(lambda _: reads[ended]([], None))  # noqa: B023
+
+
+@pytest.mark.parametrize("path", [PATH, f"{PATH}/first"])
+def test_messages_that_are_not_read_leave_no_room_for_more(
+    node: RunningNode, channel: Any, api: httpx.Client, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # More than the system holds of an answer that is not read.
+    publish(channel, "orders", "x" * 20_000_000)
+    monkeypatch.setattr(bodies_module, "MOST_UNDER_WAY_BYTES", 10_000_000)
+    with closing(ask(node, path)) as unread:
+        assert unread.recv(12) == b"HTTP/1.1 200"
+        assert [api.get(f"{PATH}{more}").status_code for more in ("", "/first", "/ids")] == [503, 503, 503]
+    while api.get(f"{PATH}/first").status_code == 503:
+        continue
+
+
+def test_listing_whose_queue_is_deleted_is_cut_off(
+    node: RunningNode,
+    channel: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    publish(channel, "orders", *["x" * 600_000] * 40)
+    with closing(ask(node, PATH)) as slow:
+        found = slow.recv(12)
+        channel.queue_delete("orders")
+        while data := slow.recv(65536):
+            found += data
+    assert not found.endswith(b"0\r\n\r\n")
+    node.wait_until(lambda _: "is cut off: no queue" in caplog.text)
+    assert "Traceback" not in caplog.text
+
+
 def test_part_of_a_queue_is_listed_by_ids(channel: Any, api: httpx.Client) -> None:
     publish(channel, "orders", *"012345")
     ids = api.get(f"{PATH}/ids").json()["ids"]
@@ -157,7 +229,9 @@ def test_queue_that_cannot_be_read_is_refused(channel: Any, api: httpx.Client) -
     channel.queue_declare("mine", exclusive=True)
     answers = [api.get(f"/queues/%2F/{name}/messages") for name in ("none", "mine")]
     assert [answer.status_code for answer in answers] == [404, 400]
-    assert api.get(PATH, params={"after": "x"}).status_code == 400
+    for more, after in (("", "x"), ("", 2**63), ("/ids", 2**63)):
+        assert api.get(PATH + more, params={"after": after}).status_code == 400
+    assert api.delete(PATH, params={"up_to": 2**63}).status_code == 400
     assert api.delete(PATH).status_code == 400
 
 

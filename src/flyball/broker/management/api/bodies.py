@@ -28,6 +28,13 @@ MOST_UNDER_WAY_BYTES = 64 * 1024 * 1024
 READ_S = 60.0
 """A client has so long to send a body."""
 
+# How many answers read messages from queues at the same moment.
+READS_AT_ONCE = 2
+
+# How long an answer that has begun waits for others to be sent, and how often it looks.
+ROOM_S = 30.0
+LOOK_S = 0.05
+
 _IN_TEXT = re.compile(rb'(?:[^"\\]{1,1000}|\\.){0,100}', re.DOTALL)
 _WHOLE_CHARACTERS = re.compile(
     r"(?:[^\\]{1,1000}"
@@ -43,6 +50,8 @@ class Bodies:
 
     def __init__(self) -> None:
         self.under_way_bytes = 0
+        self.reading = asyncio.Semaphore(READS_AT_ONCE)
+        """Held while messages are read from a queue, which takes more than what is kept of them."""
 
     async def read(self, request: Request, most_bytes: int) -> bytearray:
         """Return the body of a request. It counts until `let_go`, also if this raises Refused."""
@@ -69,6 +78,14 @@ class Bodies:
         """Raise Refused if there are too many."""
         if self.are_too_many:
             raise Refused(503, "too much is being asked at once: ask again in some seconds")
+
+    async def room(self) -> None:
+        """Return when there are not too many. Raises Refused if that takes too long."""
+        give_up_s = asyncio.get_running_loop().time() + ROOM_S
+        while self.are_too_many:
+            if asyncio.get_running_loop().time() > give_up_s:
+                self.check()
+            await asyncio.sleep(LOOK_S)
 
     def hold(self, response: Response, size_bytes: int) -> None:
         """Count what an answer holds until it is sent, or gone without that."""

@@ -37,7 +37,9 @@ def flag(document: Document, name: str, default: bool) -> bool:
     return _FLAGS[value]
 
 
-def number(document: Document, name: str, default: int | None = None, *, least: int | None = None) -> int:
+def number(
+    document: Document, name: str, default: int | None = None, *, least: int | None = None, most: int | None = None
+) -> int:
     """Return an integer, which may be written as a text; without a default it is needed. Raises InvalidArgument."""
     value = document.get(name)
     if value is None and default is not None:
@@ -47,6 +49,8 @@ def number(document: Document, name: str, default: int | None = None, *, least: 
     if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
         limit = "" if least is None else f", {least} or more"
         raise InvalidArgument(f"the field {name!r} has to be a whole number{limit}")
+    if most is not None and value > most:
+        raise InvalidArgument(f"the field {name!r} has to be at most {most}")
     return value
 
 

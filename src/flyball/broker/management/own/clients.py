@@ -16,6 +16,9 @@ from flyball.model import Client, ClientMode
 MODES = {ClientMode.FULL: "full", ClientMode.READ_ONLY: "read only"}
 _MODES = {name: mode for mode, name in MODES.items()}
 
+# Those of 2^31 - 1. Python reads no number of thousands of digits.
+MAX_ID_DIGITS = 10
+
 
 routes = Routes()
 
@@ -79,7 +82,7 @@ async def register_client(call: Call) -> Response:
 async def delete_client(call: Call) -> Response:
     """Delete a client by its id; messages from and for it stay."""
     client_id = call.part("id")
-    if not client_id.isdecimal() or not client_id.isascii():
+    if not client_id.isdecimal() or not client_id.isascii() or len(client_id) > MAX_ID_DIGITS:
         raise ClientNotFound(client_id)
     await call.node.hub.peering.catch_up()
     await outcome(lambda done: call.node.hub.broker.delete_client(int(client_id), done))

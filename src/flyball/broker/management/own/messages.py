@@ -1,34 +1,56 @@
 """Reads of queues that leave their messages there, however long the queues are, and removals up to a message.
 
 A listing is a stream: JSON lines, or Arrow's record batches for those who accept them. It is read in pages, from
-whatever node serves the queue, and a page is made when the one before is on its way.
+whatever node serves the queue, and a page is made when the one before is on its way. What is read and not sent counts
+with the other bodies of HTTP; a listing waits while those hold too much.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
-from collections.abc import AsyncIterator, Callable, Sequence
+import logging
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from starlette.responses import Response, StreamingResponse
 
 from flyball.broker.core.handles import QueueHandle
-from flyball.broker.core.pending import result
+from flyball.broker.core.pending import Answer, result
 from flyball.broker.core.presentation import own_properties
 from flyball.broker.engine.access import Action
 from flyball.broker.management.api import fields
-from flyball.broker.management.api.answers import HEADERS, answer, json_text
+from flyball.broker.management.api.answers import HEADERS, MEDIA_TYPE, answer, json_text
+from flyball.broker.management.api.bodies import Bodies
 from flyball.broker.management.api.context import Call, Right, Routes
 from flyball.broker.management.api.inside import has_queue
+from flyball.broker.management.middleware import cut
 from flyball.broker.protocols.amqp.consuming import selector_in
-from flyball.errors import NotPermitted, QueueNotFound
+from flyball.errors import FlyballError, NotPermitted, QueueNotFound
 from flyball.model import Message
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 # Messages and bytes that are read, encoded and sent in one go; a message may be larger.
 PAGE_MESSAGES = 500
 PAGE_BYTES = 512 * 1024
+
+# The first page: more are read at once as long as they fit. Else a page of large messages would be read and dropped
+# for each one that is sent.
+FIRST_MESSAGES = 4
+
+# A larger message is sent in pieces of this size; a multiple of three, as base64 wants it.
+PIECE_BYTES = 384 * 1024
+
+# How long a connection that was cut takes at most to be gone.
+CUT_S = 5.0
+
+MAX_ID = 2**63 - 1
 
 MAX_IDS = 100_000
 
@@ -53,7 +75,7 @@ _SCHEMA = pa.schema(
     ]
 )
 # JSON has no times, so it tells microseconds.
-_JSON_NAMES = ["arrived_us" if name == "arrived" else name for name in _SCHEMA.names]
+_JSON_NAMES = ["arrived_us" if name == "arrived" else name for name in _SCHEMA.names if name != "body"]
 _END_OF_ARROW_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 _PAGE = {"after": "messages with a larger id (0)", "limit": "messages at the most"}
@@ -64,7 +86,7 @@ _SELECTION = {
     "receiver": "messages to this receiver or to nobody only",
 }
 
-Encode = Callable[[str, Sequence[Message]], bytes]
+Encode = Callable[[str, Sequence[Message]], Iterator[bytes]]
 
 
 _PATH = "/flyball/queues/{vhost}/{name}/messages"
@@ -78,39 +100,44 @@ async def list_messages(call: Call) -> Response:
     """The ready messages of a queue, oldest first, as JSON lines or an Arrow stream. They stay where they are."""
     queue = await _queue_of(call)
     query = call.request.query_params
-    after_id = fields.number(query, "after", 0, least=0)
+    after_id = fields.number(query, "after", 0, least=0, most=MAX_ID)
     up_to_id = fields.number(query, "up_to", MAX_ID, least=0)
     limit = fields.number(query, "limit", MAX_ID, least=0)
-    bodies = call.context.bodies
-    bodies.check()
     is_arrow = ARROW_STREAM in call.request.headers.get("accept", "")
     encode = _arrow if is_arrow else _json_lines
+    call.context.bodies.check()
+    pages = _Pages(queue, call.context.bodies, after_id, up_to_id, limit)
     # Whatever is wrong with the queue or the store is told before the status is on its way.
-    first = await _page(queue, after_id, limit)
+    first = await pages.next()
 
     async def chunks() -> AsyncIterator[bytes]:
-        left, page = limit, first
-        if is_arrow:
-            yield _SCHEMA.serialize().to_pybytes()
-        while page and left:
-            is_last = page[-1].id >= up_to_id
-            last_id = page[-1].id
-            wanted = [message for message in page if message.id <= up_to_id] if is_last else page
-            chunk = encode(queue.queue.name, wanted) if wanted else b""
-            left -= len(wanted)
-            page = []
-            bodies.under_way_bytes += len(chunk)
-            try:
-                yield chunk
-            finally:
-                bodies.under_way_bytes -= len(chunk)
-            if is_last:
-                break
-            page = await _page(queue, last_id, left)
-        if is_arrow:
-            yield _END_OF_ARROW_STREAM
+        nonlocal first
+        page, first = first, []
+        try:
+            if is_arrow:
+                yield _SCHEMA.serialize().to_pybytes()
+            while page:
+                for piece in encode(queue.queue.name, page):
+                    yield piece
+                # While there is no room for the next page nothing is held: who sends keeps the last piece.
+                page, piece = [], b""
+                yield piece
+                page = await pages.next()
+            if is_arrow:
+                yield _END_OF_ARROW_STREAM
+        except FlyballError as error:
+            # Only an answer without its end shows that messages are missing.
+            log.warning("a listing of queue %r is cut off: %s", queue.queue.name, error)
+            if not cut(call.request.scope):
+                raise
+            await asyncio.sleep(CUT_S)
+        finally:
+            pages.let_go()
 
-    return StreamingResponse(chunks(), 200, HEADERS, ARROW_STREAM if is_arrow else JSON_LINES)
+    response = StreamingResponse(chunks(), 200, HEADERS, ARROW_STREAM if is_arrow else JSON_LINES)
+    # It may never be begun to be sent.
+    weakref.finalize(response, pages.let_go)
+    return response
 
 
 @routes.get(f"{_PATH}/first", Right.ANYBODY, query=_SELECTION)
@@ -123,8 +150,14 @@ async def show_first(call: Call) -> Response:
         if name in query:
             arguments[f"x-{name}"] = fields.number(query, name)
     name = queue.queue.name
-    message: Message | None = await result(partial(queue.peek, selector_in(arguments, f"queue '{name}'")))
-    return answer(None if message is None else _document(name, message))
+    bodies = call.context.bodies
+    bodies.check()
+    message = await _read(bodies, partial(queue.peek, selector_in(arguments, f"queue '{name}'")))
+    if message is None:
+        return answer(None)
+    response = StreamingResponse(_each(_json_lines(name, [message])), 200, HEADERS, MEDIA_TYPE)
+    bodies.hold(response, message.footprint_bytes)
+    return response
 
 
 @routes.get(f"{_PATH}/ids", Right.ANYBODY, query=_PAGE)
@@ -133,23 +166,22 @@ async def list_ids(call: Call) -> Response:
     queue = await _queue_of(call)
     query = call.request.query_params
     limit = fields.number(query, "limit", MAX_IDS, least=0)
-    after_id = fields.number(query, "after", 0, least=0)
-    return answer({"ids": await result(partial(queue.list_ids, after_id, min(limit, MAX_IDS)))})
+    after_id = fields.number(query, "after", 0, least=0, most=MAX_ID)
+    bodies = call.context.bodies
+    bodies.check()
+    return answer({"ids": await _read(bodies, partial(queue.list_ids, after_id, min(limit, MAX_IDS)))})
 
 
 @routes.delete(_PATH, Right.ANYBODY, query={"up_to": "messages up to this id"})
 async def remove_messages(call: Call) -> Response:
     """Remove the ready messages of a queue up to an id, and tell how many there were. What is unacked stays."""
     queue = await _queue_of(call)
-    up_to_id = fields.number(call.request.query_params, "up_to", least=0)
+    up_to_id = fields.number(call.request.query_params, "up_to", least=0, most=MAX_ID)
     total, count = 0, REMOVED_AT_ONCE
     while count == REMOVED_AT_ONCE:
         count = await result(partial(queue.remove_oldest, up_to_id, REMOVED_AT_ONCE))
         total += count
     return answer({"removed": total})
-
-
-MAX_ID = 2**63 - 1
 
 
 async def _queue_of(call: Call) -> QueueHandle:
@@ -164,11 +196,48 @@ async def _queue_of(call: Call) -> QueueHandle:
     return queue
 
 
-async def _page(queue: QueueHandle, after_id: int, limit: int) -> list[Message]:
-    """Return some messages with a larger id, all of which are in memory; none if there are no more."""
-    if not limit:
-        return []
-    found: list[Message] = await result(partial(queue.browse, after_id, min(limit, PAGE_MESSAGES)))
+async def _read(bodies: Bodies, operation: Callable[[Answer[T]], object]) -> T:
+    """Read from a queue when there is room. What is read at once may be much more than what is kept of it."""
+    async with bodies.reading:
+        await bodies.room()
+        return await result(operation)
+
+
+class _Pages:
+    """The messages of a listing, a page at a time. A page counts as under way until the next one is asked for."""
+
+    def __init__(self, queue: QueueHandle, bodies: Bodies, after_id: int, up_to_id: int, limit: int) -> None:
+        self._queue = queue
+        self._bodies = bodies
+        self._after_id = after_id
+        self._up_to_id = up_to_id
+        self._left = limit
+        self._wanted = FIRST_MESSAGES
+        self._held_bytes = 0
+
+    async def next(self) -> list[Message]:
+        """Return the next messages, all of which are in memory; none if there are no more."""
+        self.let_go()
+        if not self._left:
+            return []
+        asked = min(self._left, self._wanted, PAGE_MESSAGES)
+        page = _cut_to_size(await _read(self._bodies, partial(self._queue.browse, self._after_id, asked)))
+        self._wanted = 2 * asked if len(page) == asked else max(len(page), 1)
+        if page:
+            self._after_id = page[-1].id
+        wanted = [message for message in page if message.id <= self._up_to_id]
+        self._left = self._left - len(wanted) if len(wanted) == len(page) else 0
+        # As they are, and as they are sent.
+        self._held_bytes = 2 * sum([message.footprint_bytes for message in wanted])
+        self._bodies.under_way_bytes += self._held_bytes
+        return wanted
+
+    def let_go(self) -> None:
+        self._bodies.forget(self._held_bytes)
+        self._held_bytes = 0
+
+
+def _cut_to_size(found: list[Message]) -> list[Message]:
     left_bytes = PAGE_BYTES
     for place, message in enumerate(found):
         left_bytes -= message.footprint_bytes
@@ -177,12 +246,24 @@ async def _page(queue: QueueHandle, after_id: int, limit: int) -> list[Message]:
     return found
 
 
-def _json_lines(queue_name: str, messages: Sequence[Message]) -> bytes:
-    return "".join([json_text(_document(queue_name, message)) + "\n" for message in messages]).encode()
+async def _each(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+def _json_lines(queue_name: str, messages: Sequence[Message]) -> Iterator[bytes]:
+    if len(messages) == 1 and len(messages[0].body) > PIECE_BYTES:
+        [message] = messages
+        yield json_text(_facts(queue_name, message)).removesuffix("}").encode() + b',"body":"'
+        for begin in range(0, len(message.body), PIECE_BYTES):
+            yield base64.b64encode(message.body[begin : begin + PIECE_BYTES])
+        yield b'"}\n'
+    else:
+        yield "".join([json_text(_document(queue_name, message)) + "\n" for message in messages]).encode()
 
 
 def _fields(queue_name: str, message: Message) -> tuple[Any, ...]:
-    """Return what is told of a message, in the order of the schema."""
+    """Return what is told of a message beside its body, in the order of the schema."""
     return (
         message.id,
         queue_name,
@@ -194,17 +275,21 @@ def _fields(queue_name: str, message: Message) -> tuple[Any, ...]:
         own_properties(message),
         message.persistent,
         message.delivery_count,
-        message.body,
     )
 
 
-def _document(queue_name: str, message: Message) -> dict[str, object]:
+def _facts(queue_name: str, message: Message) -> dict[str, object]:
     found = dict(zip(_JSON_NAMES, _fields(queue_name, message), strict=True))
-    return found | {name: base64.b64encode(found[name]).decode() for name in ("properties", "body")}
+    return found | {"properties": base64.b64encode(found["properties"]).decode()}
 
 
-def _arrow(queue_name: str, messages: Sequence[Message]) -> bytes:
-    columns = zip(*[_fields(queue_name, message) for message in messages], strict=True)
+def _document(queue_name: str, message: Message) -> dict[str, object]:
+    return _facts(queue_name, message) | {"body": base64.b64encode(message.body).decode()}
+
+
+def _arrow(queue_name: str, messages: Sequence[Message]) -> Iterator[bytes]:
+    columns = zip(*[(*_fields(queue_name, message), message.body) for message in messages], strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
-    encoded: bytes = pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA).serialize().to_pybytes()
-    return encoded
+    encoded = pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA).serialize()
+    for begin in range(0, encoded.size, PIECE_BYTES):
+        yield encoded.slice(begin, min(PIECE_BYTES, encoded.size - begin)).to_pybytes()
