@@ -12,6 +12,7 @@ from flyball.broker.cluster import sessions as module
 from flyball.broker.cluster.domain import cluster_key
 from flyball.broker.cluster.options import Role
 from flyball.broker.cluster.sessions import Rates, Sessions, new_session_id, read_session_id
+from flyball.broker.engine.access import Action
 from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.model import Queue
 
@@ -40,6 +41,13 @@ class Client:
     protocol = "amqp"
     requests = 0
 
+    def __init__(self, vhost: str = "/", *, action: Action | None = None) -> None:
+        self._vhost = vhost
+        self._action = action
+
+    def may(self, action: Action, vhost: str, queue_name: str) -> bool:
+        return vhost == self._vhost and self._action in (None, action)
+
     def ask_to_move(self, session_id: str, node: str, address: str, queue_id: int, deadline_s: float) -> None:
         raise AssertionError("nobody asks it")
 
@@ -60,6 +68,17 @@ def test_whatever_clients_call_themselves_others_are_told_of() -> None:
     for session_id in [*strange, known]:
         sessions.arrived(session_id, Client())
     assert [(session.id, session.role, session.queue_id) for session in sessions.all()] == [(known, Role.PRODUCER, 7)]
+
+
+def test_clients_without_permission_are_no_sessions_of_a_clustered_queue() -> None:
+    sessions = Sessions(node_with_a_member("orders"))
+    clients = [Client("other"), Client(action=Action.READ), Client(action=Action.WRITE)]
+    for client in clients:
+        sessions.arrived(new_session_id(Role.PRODUCER, cluster_key("/", "orders")), client)
+    assert [session.role for session in sessions.all()] == [Role.PRODUCER]
+    for client in clients:
+        sessions.arrived(new_session_id(Role.CONSUMER, cluster_key("/", "orders")), client)
+    assert [session.role for session in sessions.all()] == [Role.PRODUCER, Role.CONSUMER]
 
 
 def test_a_producer_whose_member_is_gone_counts_where_its_messages_go() -> None:

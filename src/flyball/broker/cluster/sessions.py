@@ -17,6 +17,7 @@ from flyball.broker.cluster.options import Role
 from flyball.broker.cluster.overview import key_of
 from flyball.broker.core.placement import Movable
 from flyball.broker.core.placement import Role as WireRole
+from flyball.broker.engine.access import Action
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp.consuming import AmqpConsumer
 from flyball.broker.protocols.amqp.session import AmqpSession
@@ -35,6 +36,8 @@ TOLD_AT_ONCE = 1000
 
 COUNTED_S = 1.0
 """So long the numbers of sessions are told again before they are counted anew."""
+
+_ACTIONS = {Role.PRODUCER: Action.WRITE, Role.CONSUMER: Action.READ}
 
 ToldSession = tuple[str, str, int, float | None]
 """A session as other nodes are told of it: id, role, the member that serves it, and its rate."""
@@ -209,17 +212,18 @@ class Sessions:
         members = self._members_here()
         for session_id, (connection, role, cluster) in self._placed.items():
             # An id is whatever a client sends: it is looked up, and never taken apart any further.
-            queue_id = members.get(cluster)
-            if queue_id is not None:
-                yield Session(session_id, role, queue_id, self._rates.of(session_id, connection.requests))
+            queue = members.get(cluster)
+            # Who may not use a queue does not bring it more members and nodes.
+            if queue is not None and connection.may(_ACTIONS[role], queue.vhost, queue.name):
+                yield Session(session_id, role, queue.id, self._rates.of(session_id, connection.requests))
 
-    def _members_here(self) -> dict[str, int]:
+    def _members_here(self) -> dict[str, Queue]:
         """Return the members that this node serves, by clustered queue."""
-        found: dict[str, int] = {}
+        found: dict[str, Queue] = {}
         for key, definition in self._node.definitions.of("cluster").items():
             working = self._node.hub.broker.engine.find_queue(definition["name"], definition["vhost"])
             if working is not None and working.queue.member:
-                found[key] = working.queue.id
+                found[key] = working.queue
         return found
 
     def _consumers(self) -> Iterator[Session]:

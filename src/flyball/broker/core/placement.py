@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from flyball.broker.engine.access import Action
 from flyball.broker.engine.engine import Engine
 from flyball.errors import QueueNotFound
 
@@ -70,6 +71,10 @@ class Movable(Protocol):
     @property
     def requests(self) -> int:
         """How many requests it has made: a measure of what its client does."""
+        ...
+
+    def may(self, action: Action, vhost: str, queue_name: str) -> bool:
+        """Whether its client may do that to a queue."""
         ...
 
     def ask_to_move(self, session_id: str, node: str, address: str, queue_id: int, deadline_s: float) -> None:

@@ -14,6 +14,7 @@ import pytest
 from pika import spec
 
 from flyball.broker.node.node import Node
+from flyball.broker.protocols.amqp import placed
 from flyball.broker.store.postgres.store import PostgresStore
 from flyball.model import Selector
 from tests.broker.protocols.amqp.compatibility.peer import Peer
@@ -287,6 +288,16 @@ def test_placed_client_says_its_session(channel: Any, options: dict[str, Any], t
         Consumer(channel, "amq.flyball.placement", **options)
 
 
+def test_connection_serves_few_placed_clients(channel: Any) -> None:
+    arguments = {"x-session": "s" * placed.MAX_SESSION_ID_BYTES}
+    channels = [channel, *[channel.connection.channel() for _ in range(placed.MAX_SESSIONS)]]
+    for each in channels[:-1]:
+        Consumer(each, "amq.flyball.placement", auto_ack=True, arguments=arguments)
+    text = f"a connection may serve {placed.MAX_SESSIONS} sessions of clustered queues"
+    with channel_closed(406, f"PRECONDITION_FAILED - {text}"):
+        Consumer(channels[-1], "amq.flyball.placement", auto_ack=True, arguments=arguments)
+
+
 def disconnect_all(node: Node) -> None:
     for connection in node.hub.connections:
         connection.disconnect()
@@ -304,11 +315,11 @@ def test_placed_client_comes_and_leaves(memory_node: RunningNode, open_channel: 
 
     memory_node.call(note)
     channel = open_channel(memory_node)
-    placed = [
+    clients = [
         Consumer(channel, "amq.flyball.placement", auto_ack=True, arguments={"x-session": name})
         for name in ("a", "b")
     ]
-    placed[0].cancel()
+    clients[0].cancel()
     memory_node.call(disconnect_all)
     memory_node.wait_until(lambda node: len(log) == 4)
     assert log == ["a came", "b came", "a left", "b is gone"]

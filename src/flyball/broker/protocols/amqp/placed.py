@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from flyball.broker.engine.access import Action
 from flyball.broker.protocols.amqp.replies import refusal
 from flyball.broker.wire import amqp
 from flyball.broker.wire.amqp import Properties, ReplyCode, delivery_prefix, encode_delivery, write_origin
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
 PLACEMENT = "amq.flyball.placement"
 
-MAX_SESSIONS = 1000
-"""So many sessions may a channel serve."""
+# Sessions that a connection may serve. A client has a connection for each, and for each of them all channels of its
+# connection are looked through once a second.
+MAX_SESSIONS = 10
 
 MAX_SESSION_ID_BYTES = 1024
 
@@ -44,6 +46,11 @@ class PlacedSession:
         """How much its connection has published and was delivered."""
         channels = self._channel.session.channels
         return sum(channel.publisher.taken + channel.deliveries.last_tag for channel in channels)
+
+    def may(self, action: Action, vhost: str, queue_name: str) -> bool:
+        session = self._channel.session
+        access = session.hub.authority.access
+        return vhost == session.vhost and access.may(session.user.name, vhost, action, queue_name)
 
     def ask_to_move(self, session_id: str, node: str, address: str, queue_id: int, deadline_s: float) -> None:
         """Ask the client to go on at that address within so long."""
@@ -72,10 +79,10 @@ def consume_placement(channel: Channel, method: amqp.BasicConsume, tag: str) -> 
     if not method.no_ack:
         raise refusal(ReplyCode.PRECONDITION_FAILED, "placement consumer cannot acknowledge")
     session_id = method.arguments.get("x-session")
-    if not isinstance(session_id, str) or not 0 < len(session_id) <= MAX_SESSION_ID_BYTES:
+    if not isinstance(session_id, str) or not 0 < len(session_id.encode(errors="replace")) <= MAX_SESSION_ID_BYTES:
         raise InvalidArgument(f"invalid arg 'x-session' for queue '{PLACEMENT}': expected the id of a session")
-    if len(channel.placed) >= MAX_SESSIONS:
-        raise InvalidArgument(f"a channel may serve {MAX_SESSIONS} sessions")
+    if sum([len(each.placed) for each in channel.session.channels]) >= MAX_SESSIONS:
+        raise InvalidArgument(f"a connection may serve {MAX_SESSIONS} sessions of clustered queues")
     placed = channel.placed[tag] = PlacedSession(channel, tag, session_id)
     channel.session.hub.placement.arrived(session_id, placed)
     channel.reply(amqp.BasicConsumeOk(channel.number, tag), unless=method.no_wait)
