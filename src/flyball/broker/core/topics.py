@@ -172,7 +172,7 @@ class Topics:
         await outcome(lambda done: self._topology.delete_exchange(vhost, name, done, if_unused=False))
 
     async def unsubscribe(self, name: str, subscription: str, vhost: str = DEFAULT_VHOST) -> None:
-        """End a durable subscription, with the messages that wait. Raises QueueInUse while somebody consumes it."""
+        """End a durable subscription, with the messages that wait. Raises QueueInUse while it has consumers."""
         self._check_exchange(name, vhost)
         queue_name = _queue_name(name, subscription)
         if self.queues.locate(vhost, queue_name) is None:
@@ -180,6 +180,8 @@ class Topics:
         queue = self.queues.find(vhost, queue_name)
         if queue is None:
             raise QueueNotFound(queue_name, vhost)
+        # No connection asks: an exclusive queue is somebody's.
+        queue.check_access(None)
         await result(partial(queue.delete, if_unused=True))
 
     # Inside

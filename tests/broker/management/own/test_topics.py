@@ -82,6 +82,29 @@ def test_permissions_apply_to_topics(
     assert parents(api) == {"own": None, "theirs": None}
 
 
+def test_topic_is_bound_and_unbound_with_the_permissions_of_its_bindings(
+    api: httpx.Client, node: RunningNode, users: dict[str, tuple[str, str]]
+) -> None:
+    permission = Permission("management", "/", configure="^(own|secret)", write="^own", read="^own")
+    node.run(lambda node: node.hub.authority.set_permission(permission))
+    api.put("/topics/%2F/secret")
+    api.put("/topics/%2F/own.below", json={"parent": "secret"})
+    api.put("/topics/%2F/own")
+    for name, parent in (("secret", "own"), ("own.below", "own"), ("own.below", None)):
+        refused = api.put(f"/topics/%2F/{name}/parent", json={"parent": parent}, auth=users["management"])
+        assert (refused.status_code, refused.json()["kind"]) == (401, "NotPermitted")
+    assert parents(api) == {"secret": None, "own.below": "secret", "own": None}
+
+
+def test_exclusive_queue_of_a_connection_is_not_ended(api: httpx.Client, node: RunningNode) -> None:
+    api.put("/topics/%2F/news")
+    with connected(node.address("amqp")) as connection:
+        channel = connection.channel()
+        channel.queue_declare("news/mail", exclusive=True)
+        assert api.delete("/topics/%2F/news/subscriptions/mail").json()["kind"] == "QueueLocked"
+        channel.queue_declare("news/mail", passive=True)
+
+
 def test_topics_of_other_vhosts_are_not_seen(api: httpx.Client, users: dict[str, tuple[str, str]]) -> None:
     api.put("/topics/%2F/news")
     assert api.get("/topics", auth=users["management"]).json() == []

@@ -53,8 +53,9 @@ async def move_topic(call: Call) -> Response:
     """Give a topic another parent, or none."""
     vhost, name = call.vhost, call.part("name")
     parent = _parent(await call.document())
-    _check(call, vhost, name, parent)
-    await call.node.hub.topics.set_parent(name, parent, vhost)
+    topics = call.node.hub.topics
+    _check(call, vhost, name, parent, topics.get(name, vhost).parent)
+    await topics.set_parent(name, parent, vhost)
     return await call.changed()
 
 
@@ -86,8 +87,11 @@ def _parent(document: fields.Document) -> str | None:
     return None if document.get("parent") is None else fields.text(document, "parent")
 
 
-def _check(call: Call, vhost: str, name: str, parent: str | None = None) -> None:
-    """Raise NotPermitted unless the user may have a topic of that name, which sends to its parent."""
+def _check(call: Call, vhost: str, name: str, *parents: str | None) -> None:
+    """Raise NotPermitted unless the user may have a topic of that name, and bind or unbind it to these parents."""
     call.check(vhost, Action.CONFIGURE, name, f"topic '{name}'")
-    if parent is not None:
-        call.check(vhost, Action.WRITE, parent, f"topic '{parent}'")
+    for parent in parents:
+        if parent is not None:
+            # As AMQP checks a binding: else who may not read the topic would read it at the parent.
+            call.check(vhost, Action.READ, name, f"topic '{name}'")
+            call.check(vhost, Action.WRITE, parent, f"topic '{parent}'")
