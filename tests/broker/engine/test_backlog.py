@@ -266,6 +266,16 @@ def test_distinct_keys_of_an_index_count_for_absent_messages() -> None:
     assert backlog.absent_bytes >= 100 * (ENTRY_BYTES + HEAP_BYTES)
 
 
+def test_places_in_several_indexes_count_for_messages_in_memory() -> None:
+    messages = [Message(number, 1, b"", context=number) for number in range(1, 101)]
+    backlog = IndexedBacklog(messages)
+    backlog.first(FIRST)
+    assert backlog.absent_bytes == 0
+    backlog.first(Selector(context=1))
+    backlog.first(Selector(context=1, order=Order.NEWEST))
+    assert backlog.absent_bytes >= 100 * 2 * (ENTRY_BYTES + HEAP_BYTES)
+
+
 def test_eviction_keeps_an_index_so_that_nothing_has_to_be_built_for_arrival_order() -> None:
     backlog = an_evicted_backlog(1, 2)
     assert isinstance(backlog.first(FIRST), Load)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from flyball.broker.engine.backlog import Load
+from flyball.broker.engine.backlog import HEAP_BYTES, Load
 from flyball.broker.engine.credit import SLOT_US
 from flyball.broker.engine.engine import Engine
 from flyball.errors import (
@@ -674,6 +674,20 @@ def test_message_paged_out_while_unacked_comes_back_to_its_place_without_its_bod
     again = engine.take(queue_id, FIRST, 0)
     assert isinstance(again, Message)
     assert (again.id, again.delivery_count, again.body) == (first.id, 1, b"x" * 1000)
+
+
+def test_indexes_that_consumers_ask_for_count_and_leave_less_room_for_messages() -> None:
+    engine, queue_id = an_engine(resident_limit_bytes=1000 * 700)
+    for number in range(1000):
+        put(engine, queue_id, Draft(b"x" * 20, context=number)).stored = True
+    engine.evict()
+    before = engine.resident_bytes
+    assert engine.absent_bytes == 0
+    for order in Order:
+        engine.peek(queue_id, Selector(context=5, order=order), 0)
+    engine.evict()
+    assert engine.absent_bytes >= 3 * 1000 * HEAP_BYTES
+    assert engine.resident_bytes < before / 2
 
 
 def test_message_paged_in_after_its_queue_was_deleted_takes_no_memory() -> None:

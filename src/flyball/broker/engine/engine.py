@@ -800,8 +800,11 @@ class Engine:
             self._evict_for(0)
 
     def evict(self) -> None:
-        """Leave messages to the store that it has by now, if memory holds more than it may."""
-        if self._body_limit_bytes is not None and self.resident_bytes > self._body_limit_bytes:
+        """Leave messages to the store that it has by now, if memory holds more than it may. Called once a second."""
+        # Consumers may have asked for indexes although nothing has come since.
+        self.absent_bytes = sum([working.absent_bytes for working in self._queues.values()])
+        limit = self.resident_limit_bytes
+        if limit is not None and self.resident_bytes + self.absent_bytes > limit:
             self._evict_for(0)
 
     def _evict_for(self, incoming_bytes: int) -> None:

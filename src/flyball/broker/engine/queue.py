@@ -160,7 +160,7 @@ class WorkingQueue(Counts):
 
     @property
     def absent_bytes(self) -> int:
-        """How much memory the messages take that are not in memory: their places in the indexes."""
+        """How much memory the places of messages in indexes take, beside one for each message that is in memory."""
         return self._backlog.absent_bytes if isinstance(self._backlog, IndexedBacklog) else 0
 
     @property
