@@ -10,12 +10,12 @@ import functools
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from flyball.broker.engine.access import Access
 from flyball.broker.engine.queue import WorkingQueue
@@ -149,34 +149,28 @@ class Listener:
         self.topics = topics
         self.wants_history = wants_history
         self.is_new = True
-        self._event: bytes | None = None
+        self._events: asyncio.Queue[bytes | None] = asyncio.Queue(1)
         self._is_over = False
-        self._news = asyncio.Event()
 
     @property
     def sees_node(self) -> bool:
         """Whether it may know how the node does as a whole: others hear of their queues only."""
         return has_right(self.user, Right.MONITORING)
 
-    def offer(self, event: bytes) -> None:
+    def offer(self, event: bytes | None) -> None:
         """Put an event in the place of one that was not taken in time."""
-        self._event = event
-        self._news.set()
+        if not self._events.empty():
+            self._events.get_nowait()
+        self._events.put_nowait(event)
 
     def end(self) -> None:
         """There is nothing more to hear."""
         self._is_over = True
-        self._news.set()
+        self.offer(None)
 
     async def take(self) -> bytes | None:
         """Return the next event; None if there is none any more."""
-        await self._news.wait()
-        self._news.clear()
-        if self._is_over:
-            self._news.set()
-            return None
-        event, self._event = self._event, None
-        return event
+        return None if self._is_over else await self._events.get()
 
 
 class Latest:
@@ -443,51 +437,32 @@ def _rounded(numbers: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 4) for name, value in numbers.items()}
 
 
-class EventStream(Response):
+class EventStream(StreamingResponse):
     """Sends a listener's events until it goes, is told that it is over, or does not read."""
 
     def __init__(self, feed: Feed, listener: Listener) -> None:
-        super().__init__(
-            None,
-            200,
-            {"cache-control": "no-store", "x-accel-buffering": "no"},
-            media_type="text/event-stream; charset=utf-8",
-        )
-        del self.headers["content-length"]
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(_events(listener), 200, headers, "text/event-stream; charset=utf-8")
         self._feed = feed
         self._listener = listener
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        listener = self._listener
-        try:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async with asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(_end_with(receive, listener))
-                if await self._send_all(send) or not cut(scope):
-                    watching.cancel()
-        finally:
-            self._feed.leave(listener)
-
-    async def _send_all(self, send: Send) -> bool:
-        """Send events while there are some; return False if nobody reads them."""
-        listener = self._listener
-        # Browsers show that they are connected with the first byte.
-        event: bytes | None = b": flyball\n\n"
-        try:
-            while event is not None:
-                async with asyncio.timeout(STALL_S):
-                    await send({"type": "http.response.body", "body": event, "more_body": True})
-                event = await listener.take()
+        async def send_in_time(message: Message) -> None:
             async with asyncio.timeout(STALL_S):
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                await send(message)
+
+        name = self._listener.user.name
+        try:
+            await super().__call__(scope, receive, send_in_time)
         except TimeoutError:
-            log.warning("a stream of user '%s' is cut off: nobody has read it for %g s", listener.user.name, STALL_S)
-            return False
-        return True
+            log.warning("a stream of user '%s' is cut off: nobody has read it for %g s", name, STALL_S)
+            cut(scope)
+        finally:
+            self._feed.leave(self._listener)
 
 
-async def _end_with(receive: Receive, listener: Listener) -> None:
-    """Wait until the client has gone, then end its stream."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    listener.end()
+async def _events(listener: Listener) -> AsyncIterator[bytes]:
+    # Browsers show that they are connected with the first byte.
+    yield b": flyball\n\n"
+    while (event := await listener.take()) is not None:
+        yield event
