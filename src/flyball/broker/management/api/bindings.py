@@ -136,6 +136,11 @@ def _to_queue(vhost: str, name: str) -> Binding:
 
 def document(binding: Binding) -> dict[str, Any]:
     """Return a binding as RabbitMQ tells it."""
+    return {**declared(binding), "properties_key": properties_key(binding)}
+
+
+def declared(binding: Binding) -> dict[str, Any]:
+    """Return what makes a binding."""
     return {
         "source": binding.source,
         "vhost": binding.vhost,
@@ -143,7 +148,6 @@ def document(binding: Binding) -> dict[str, Any]:
         "destination_type": str(binding.kind),
         "routing_key": binding.routing_key,
         "arguments": plain(binding.arguments),
-        "properties_key": properties_key(binding),
     }
 
 

@@ -11,13 +11,14 @@ from starlette.responses import Response
 
 import flyball
 from flyball.broker.core.topics import Topic
-from flyball.broker.management.api import limits, policies, users
+from flyball.broker.management.api import exchanges, limits, policies, users
 from flyball.broker.management.api.answers import HEADERS, answer, done, in_slices, json_text, whole
+from flyball.broker.management.api.bindings import declared as declared_binding
 from flyball.broker.management.api.context import Call, Right, Routes
 from flyball.broker.management.api.importing import BINDINGS, CLUSTERS, TOPICS, Import
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import RABBITMQ_VERSION
-from flyball.model import Binding, Destination, Exchange, Queue
+from flyball.model import Binding, Destination, Queue
 
 MOST_BYTES = 32 * 1024 * 1024
 """So long are definitions at most."""
@@ -90,7 +91,7 @@ def _declared(node: Node, vhosts: Sequence[str]) -> list[Section]:
         (
             BINDINGS,
             [found for found in bindings if found.kind is Destination.QUEUE and _destination(found) in clusters],
-            _of_binding,
+            declared_binding,
         ),
     ]
     return [
@@ -98,12 +99,12 @@ def _declared(node: Node, vhosts: Sequence[str]) -> list[Section]:
         (
             "exchanges",
             [found for router in routers for found in router.exchanges if not _is_built_in(found.name)],
-            _of_exchange,
+            exchanges.declared,
         ),
         (
             "bindings",
             [found for found in bindings if found.kind is Destination.EXCHANGE or _destination(found) in queues],
-            _of_binding,
+            declared_binding,
         ),
         *[section for section in others if section[1]],
     ]
@@ -156,29 +157,6 @@ def _of_queue(queue: Queue) -> dict[str, Any]:
         "durable": queue.durable,
         "auto_delete": queue.auto_delete,
         "arguments": dict(queue.arguments),
-    }
-
-
-def _of_exchange(exchange: Exchange) -> dict[str, Any]:
-    return {
-        "name": exchange.name,
-        "vhost": exchange.vhost,
-        "type": exchange.type,
-        "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete,
-        "internal": exchange.internal,
-        "arguments": dict(exchange.arguments),
-    }
-
-
-def _of_binding(binding: Binding) -> dict[str, Any]:
-    return {
-        "source": binding.source,
-        "vhost": binding.vhost,
-        "destination": binding.destination,
-        "destination_type": str(binding.kind),
-        "routing_key": binding.routing_key,
-        "arguments": dict(binding.arguments),
     }
 
 

@@ -66,7 +66,19 @@ async def show(call: Call) -> Response:
 
 def document(context: ApiContext, exchange: Exchange, published: Published) -> dict[str, Any]:
     """Return an exchange as RabbitMQ tells it."""
-    found = {
+    found = declared(exchange)
+    policy = context.node.hub.authority.policies.for_exchange(exchange.vhost, exchange.name)
+    if policy is not None:
+        found["policy"] = policy.name
+    counts = {"published": published.get((exchange.vhost, exchange.name), 0)}
+    rates = rates_of(context.sampler, "exchange", (exchange.vhost, exchange.name), counts, OF_EXCHANGE)
+    found["message_stats"] = detailed(OF_EXCHANGE, counts, rates)
+    return found
+
+
+def declared(exchange: Exchange) -> dict[str, Any]:
+    """Return what makes an exchange."""
+    return {
         "name": exchange.name,
         "vhost": exchange.vhost,
         "type": exchange.type,
@@ -75,13 +87,6 @@ def document(context: ApiContext, exchange: Exchange, published: Published) -> d
         "internal": exchange.internal,
         "arguments": plain(exchange.arguments),
     }
-    policy = context.node.hub.authority.policies.for_exchange(exchange.vhost, exchange.name)
-    if policy is not None:
-        found["policy"] = policy.name
-    counts = {"published": published.get((exchange.vhost, exchange.name), 0)}
-    rates = rates_of(context.sampler, "exchange", (exchange.vhost, exchange.name), counts, OF_EXCHANGE)
-    found["message_stats"] = detailed(OF_EXCHANGE, counts, rates)
-    return found
 
 
 # Changes

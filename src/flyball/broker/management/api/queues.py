@@ -53,6 +53,9 @@ RATES: dict[str, tuple[str, ...]] = {
 """By the names of fields, the counts whose rates they tell together."""
 
 
+# What of a queue's facts is said as it is.
+DECLARED = ("id", "name", "vhost", "type", "durable", "auto_delete", "exclusive", "arguments", "node")
+
 _BODY = Body({"durable": "boolean", "auto_delete": "boolean", "arguments": "object"})
 _DELETION = {"if-empty": "true: only if it holds no message", "if-unused": "true: only if nobody consumes it"}
 
@@ -107,25 +110,17 @@ def document(context: ApiContext, facts: Facts) -> dict[str, Any]:
     """Return a queue as RabbitMQ tells it."""
     policy = context.node.hub.authority.policies.for_queue(facts["vhost"], facts["name"])
     found: dict[str, Any] = {
-        "id": facts["id"],
-        "name": facts["name"],
-        "vhost": facts["vhost"],
-        "type": facts["type"],
-        "durable": facts["durable"],
-        "auto_delete": facts["auto_delete"],
-        "exclusive": facts["exclusive"],
-        "arguments": facts["arguments"],
-        "node": facts["node"],
+        **{name: facts[name] for name in DECLARED},
         "policy": None if policy is None else policy.name,
         "operator_policy": None,
         "effective_policy_definition": {} if policy is None else dict(policy.definition),
-        "state": "running",
+        "state": facts["state"],
     }
     if facts["type"] == "quorum" or facts["member"]:
         members = facts.get("members", [facts["node"]])
         found |= {"leader": facts["node"], "members": members, "online": members}
     if facts["state"] == "down":
-        return {**found, "state": "down"}
+        return found
     rates = rates_of(context.sampler, "queue", (facts["vhost"], facts["name"]), facts, OF_QUEUE, OF_LENGTH)
     found |= detailed(OF_LENGTH, facts, rates)
     found |= _contents(facts)

@@ -130,7 +130,7 @@ def test_export_that_fails_has_the_status_of_an_error(
     def fail(binding: Binding) -> dict[str, Any]:
         raise KeyError(binding.source)
 
-    monkeypatch.setattr(definitions, "_of_binding", fail)
+    monkeypatch.setattr(definitions, "declared_binding", fail)
     # Another connection: the node closes it with the answer.
     assert new_client().get("/definitions").status_code == 500
 
