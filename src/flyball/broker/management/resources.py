@@ -26,7 +26,7 @@ from flyball.broker.management.api import (
     vhosts,
 )
 from flyball.broker.management.api.context import ApiContext, ApiRoute, Routes
-from flyball.broker.management.own import (
+from flyball.broker.management.flyball_api import (
     admission,
     clients,
     domain,
@@ -37,7 +37,7 @@ from flyball.broker.management.own import (
     stream,
     topics,
 )
-from flyball.broker.management.own import messages as browsing
+from flyball.broker.management.flyball_api import messages as browsing
 
 RESOURCES: Sequence[Routes] = (
     gathering.routes,

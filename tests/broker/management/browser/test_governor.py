@@ -18,7 +18,7 @@ from flyball.control.laws import ProportionalIntegral
 from tests.broker.management.browser.background import in_background, meanwhile
 from tests.broker.management.browser.test_overview import PIXELS
 from tests.broker.management.browser.visitor import Visitor
-from tests.broker.management.own.streams import FACTS, SHAKY
+from tests.broker.management.flyball_api.streams import FACTS, SHAKY
 from tests.nodes import ServeProcess
 
 SETPOINT = 50

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import StorageState, expect
 
 from tests.broker.management.browser.visitor import PHONE, Visitor
-from tests.broker.management.own.streams import FACTS
+from tests.broker.management.flyball_api.streams import FACTS
 
 PAGES = [
     ("/", "Overview"),

@@ -13,8 +13,8 @@ import pytest
 
 from flyball.broker.management.metrics import scraping
 from flyball.broker.management.metrics.exposition import GAUGE, Family, Metric, labels
+from tests.broker.management.flyball_api.streams import report
 from tests.broker.management.metrics.scrapes import Scrape, scrape
-from tests.broker.management.own.streams import report
 from tests.nodes import RunningNode
 
 ALL = {"protocol": "all"}

@@ -15,7 +15,8 @@ from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.management import inspection
 from flyball.broker.management.api import gathering
 from flyball.broker.management.api.context import ApiContext
-from flyball.broker.management.metrics import own, tables
+from flyball.broker.management.metrics import flyball as flyball_metrics
+from flyball.broker.management.metrics import tables
 from flyball.broker.management.metrics.exposition import UNTYPED, Family, Metric, labels, metrics
 from flyball.broker.management.slices import next_slice
 from flyball.broker.management.totals import totals
@@ -59,7 +60,7 @@ async def aggregated(context: ApiContext) -> AsyncIterator[str]:
     """Write what there is to say of the node as a whole: as much with 10,000 queues as with one."""
     numbers = await numbers_of(context.node)
     yield _of_node(numbers, [*_OF_NODE, *tables.RABBITMQ_SUMS, *tables.OWN, *tables.PROCESS])
-    async for text in own.texts(context):
+    async for text in flyball_metrics.texts(context):
         yield text
     yield _identity(context)
 
@@ -68,7 +69,7 @@ async def per_object(context: ApiContext) -> AsyncIterator[str]:
     """Write what there is to say of the node, and of each of its queues, channels and connections."""
     numbers = await numbers_of(context.node)
     yield _of_node(numbers, [*_OF_NODE, *tables.OWN])
-    async for text in own.texts(context):
+    async for text in flyball_metrics.texts(context):
         yield text
     async for text in samples_of(_queues(context), tables.queue_labels, _OF_QUEUES):
         yield text

@@ -22,10 +22,10 @@ from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.management.api.answers import Refused, mapped
 from flyball.broker.management.api.context import ApiContext, Call, Right, Routes, has_right
 from flyball.broker.management.everywhere import Everywhere
+from flyball.broker.management.flyball_api.admission import Admissions
+from flyball.broker.management.flyball_api.domain import tree_of
 from flyball.broker.management.inspection import COUNTS, alarms
 from flyball.broker.management.middleware import cut
-from flyball.broker.management.own.admission import Admissions
-from flyball.broker.management.own.domain import tree_of
 from flyball.broker.management.sampling import Sampler, failures_logged
 from flyball.broker.management.slices import next_slice
 from flyball.broker.management.totals import GAUGES, Totals

@@ -21,7 +21,7 @@ from flyball.broker.core.loops import (
 )
 from flyball.broker.management.api.answers import answer, not_found
 from flyball.broker.management.api.context import ApiContext, Body, Call, Right, Routes
-from flyball.broker.management.own.loops import name_in, told
+from flyball.broker.management.flyball_api.loops import name_in, told
 from flyball.broker.node.node import Node
 from flyball.errors import NotPermitted, TooManyLoops
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flyball.broker.management.own.reports import file_of, found_below
+from flyball.broker.management.flyball_api.reports import file_of, found_below
 
 PAGE = "<!doctype html><title>Number of clients &amp; threads</title><p>hello"
 

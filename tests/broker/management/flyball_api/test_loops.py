@@ -13,7 +13,7 @@ import pytest
 from flyball.broker.core.loops import MOST_LOOPS
 from flyball.broker.management.part import console_part
 from tests.broker.domains import two_nodes
-from tests.broker.management.own.streams import GUEST, SHAKY, report
+from tests.broker.management.flyball_api.streams import GUEST, SHAKY, report
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 
 Users = dict[str, tuple[str, str]]

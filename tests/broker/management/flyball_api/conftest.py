@@ -10,7 +10,7 @@ import pytest
 
 from flyball.broker.management import sampling
 from flyball.broker.management.part import console_part
-from tests.broker.management.own.streams import GUEST
+from tests.broker.management.flyball_api.streams import GUEST
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 
 

@@ -16,14 +16,14 @@ import httpx
 import pika
 import pytest
 
-from flyball.broker.management.own import stream as module
-from flyball.broker.management.own.stream import Feed, Listener, queue_of, topics_of
+from flyball.broker.management.flyball_api import stream as module
+from flyball.broker.management.flyball_api.stream import Feed, Listener, queue_of, topics_of
 from flyball.broker.management.part import console_part
 from flyball.broker.node.node import Node
 from flyball.errors import InvalidArgument
 from flyball.model import Permission, User
 from tests.broker.domains import two_nodes
-from tests.broker.management.own.streams import Stream, report, streaming
+from tests.broker.management.flyball_api.streams import Stream, report, streaming
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 
 Users = dict[str, tuple[str, str]]

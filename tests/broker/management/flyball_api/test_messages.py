@@ -16,10 +16,10 @@ import pytest
 
 from flyball.broker.core.broker import Broker
 from flyball.broker.management.api import bodies as bodies_module
-from flyball.broker.management.own import messages
+from flyball.broker.management.flyball_api import messages
 from flyball.broker.management.part import console_part
 from flyball.model import Permission
-from tests.broker.management.own.streams import GUEST
+from tests.broker.management.flyball_api.streams import GUEST
 from tests.broker.protocols.amqp.compatibility.queues import Consumer, publish
 from tests.broker.protocols.amqp.conftest import connect as connect
 from tests.broker.protocols.amqp.conftest import open_channel as open_channel

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from flyball.admission import Admission, AdmissionMiddleware, AdmissionOptions, Meter
 from flyball.admission.state import loop_facts_of
-from flyball.broker.management.own import admission as module
+from flyball.broker.management.flyball_api import admission as module
 from flyball.client.reporting import LoopReporter
 from tests.broker.management.metrics.scrapes import scrape
 from tests.nodes import ANSWER_LIMIT_S, RunningNode

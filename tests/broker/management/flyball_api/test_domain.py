@@ -16,7 +16,7 @@ from flyball.broker.cluster.node import attached
 from flyball.broker.management.part import console_part
 from flyball.broker.node.node import Node
 from tests.broker.domains import two_nodes
-from tests.broker.management.own.streams import GUEST
+from tests.broker.management.flyball_api.streams import GUEST
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 
 Users = dict[str, tuple[str, str]]
