@@ -42,7 +42,7 @@ from bench.load import Dialect, Plan, Telesto, ThorBang, generate_elsewhere
 from bench.nodes import node
 from bench.send_and_pop import preload
 from bench.versus_rabbitmq import DURABLE, SOURCE
-from flyball.broker.management.sampling import SAMPLE_S
+from flyball.broker.management.node_sampler import SAMPLE_S
 
 USER = "guest"
 HEADERS = {"Authorization": "Basic " + base64.b64encode(f"{USER}:{USER}".encode()).decode()}

@@ -11,7 +11,7 @@ from tests.broker.domains import Pair, two_nodes
 from tests.nodes import with_api
 from typer.testing import CliRunner, Result
 
-from flyball.broker.management import everywhere
+from flyball.broker.management import domain_nodes
 from flyball.cli.main import app
 from flyball.client.sync import Client
 
@@ -31,7 +31,7 @@ def pair(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[Pair]:
 @pytest.fixture
 def flyball(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Flyball:
     """Run a command at the second node, which waits for the first however slow it is."""
-    monkeypatch.setattr(everywhere, "LIMIT_S", 60.0)
+    monkeypatch.setattr(domain_nodes, "LIMIT_S", 60.0)
     env = {"FLYBALL_URL": pair[1].url}
     env |= {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
 
@@ -70,7 +70,7 @@ def test_a_queue_of_another_node_is_looked_into_purged_and_deleted(flyball: Flyb
 def test_what_the_queues_of_a_node_hold_that_is_gone_is_not_known(
     pair: Pair, flyball: Flyball, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(everywhere, "LIMIT_S", 0.2)
+    monkeypatch.setattr(domain_nodes, "LIMIT_S", 0.2)
     pair[0].stop()
     assert flyball("list").stdout.splitlines()[1].split() == ["1", "orders", "a", "?", "?", "?"]
     refused = flyball("delete", "orders")

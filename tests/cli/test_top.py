@@ -22,7 +22,7 @@ from rich.console import Console
 from tests.nodes import RunningNode
 from typer.testing import CliRunner, Result
 
-from flyball.broker.management import sampling
+from flyball.broker.management import node_sampler
 from flyball.broker.management.part import console_part
 from flyball.cli.main import app
 from flyball.cli.view.feed import Feed, Seen, Sort
@@ -36,7 +36,7 @@ QUIET = {"COLUMNS": "120", "LINES": "40", "TERM": "dumb", "NO_COLOR": "1"}
 
 @pytest.fixture
 def quick_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "SAMPLE_S", 0.02)
+    monkeypatch.setattr(node_sampler, "SAMPLE_S", 0.02)
 
 
 def north(tmp_path: Path, http: str = "127.0.0.1:0") -> RunningNode:

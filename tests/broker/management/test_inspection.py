@@ -17,9 +17,9 @@ import pytest
 
 from flyball.broker.management import inspection
 from flyball.broker.management import totals as counting
-from flyball.broker.management.everywhere import Everywhere
+from flyball.broker.management.domain_nodes import DomainNodes
 from flyball.broker.management.inspection import Facts
-from flyball.broker.management.sampling import Sampler
+from flyball.broker.management.node_sampler import Sampler
 from flyball.broker.management.totals import COUNTERS, GAUGES, Totals
 from flyball.broker.node.node import Node
 from tests.broker.peers import ThorBangPeer
@@ -49,7 +49,7 @@ def totals(node: RunningNode) -> Totals:
 
 
 def listing(what: str, node: Node) -> Coroutine[Any, Any, list[Facts]]:
-    return Everywhere(node, Sampler(node)).list_all(what)
+    return DomainNodes(node, Sampler(node)).list_all(what)
 
 
 def listed(node: RunningNode, what: str) -> list[Facts]:

@@ -15,10 +15,10 @@ from flyball.broker.cluster.http import NodePlaces, placement_routes
 from flyball.broker.management import openapi, resources
 from flyball.broker.management.api.context import ApiContext
 from flyball.broker.management.console import assets
-from flyball.broker.management.everywhere import Everywhere
+from flyball.broker.management.domain_nodes import DomainNodes
 from flyball.broker.management.login import ConsoleLogin
 from flyball.broker.management.middleware import cuttable, without_trailing_slash
-from flyball.broker.management.sampling import Sampler
+from flyball.broker.management.node_sampler import Sampler
 from flyball.broker.node.node import Node, Part
 from flyball.broker.node.process import HTTP_CONNECTIONS
 from flyball.broker.transport.http import make_app, serving
@@ -48,13 +48,13 @@ def console_part(factories: Sequence[RouteFactory] = FACTORIES) -> Part:
     @contextlib.asynccontextmanager
     async def part(node: Node) -> AsyncIterator[None]:
         sampler = Sampler(node)
-        everywhere = Everywhere(node, sampler)
-        everywhere.install()
+        domain_nodes = DomainNodes(node, sampler)
+        domain_nodes.install()
         async with asyncio.TaskGroup() as tasks:
             sampling = node.supervisor.within(tasks).keep("console sampling", sampler.run)
             try:
                 login = ConsoleLogin(node.hub.authority, node.hub.peering.name, node.addresses)
-                context = ApiContext(node, sampler, everywhere, login)
+                context = ApiContext(node, sampler, domain_nodes, login)
                 # Some let other nodes ask for what they need, also of a node that serves no HTTP itself.
                 routes = [route for factory in factories for route in factory(context)]
                 if node.settings.http is None:

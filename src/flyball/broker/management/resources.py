@@ -11,8 +11,8 @@ from flyball.broker.management.api import (
     channels,
     connections,
     definitions,
+    domain_view,
     exchanges,
-    gathering,
     health,
     limits,
     messages,
@@ -40,7 +40,7 @@ from flyball.broker.management.flyball_api import (
 from flyball.broker.management.flyball_api import messages as browsing
 
 RESOURCES: Sequence[Routes] = (
-    gathering.routes,
+    domain_view.routes,
     overview.routes,
     nodes.routes,
     connections.routes,

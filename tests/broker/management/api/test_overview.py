@@ -9,9 +9,9 @@ import pytest
 
 from flyball.broker.management.api import nodes
 from flyball.broker.management.api.context import ApiContext
-from flyball.broker.management.everywhere import Everywhere
+from flyball.broker.management.domain_nodes import DomainNodes
 from flyball.broker.management.login import ConsoleLogin
-from flyball.broker.management.sampling import Sampler
+from flyball.broker.management.node_sampler import Sampler
 from flyball.broker.node.node import Node
 from flyball.broker.node.usage import Usage
 from flyball.broker.protocols.amqp.context import server_properties
@@ -91,7 +91,7 @@ def test_a_node_whose_disk_cannot_be_asked_tells_all_the_rest(
     async def twice(node: Node) -> list[dict[str, Any]]:
         times_s = iter(range(0, 100, 5))
         sampler = Sampler(node, lambda: next(times_s))
-        context = ApiContext(node, sampler, Everywhere(node, sampler), ConsoleLogin(node.hub.authority))
+        context = ApiContext(node, sampler, DomainNodes(node, sampler), ConsoleLogin(node.hub.authority))
         known = await nodes.document(context)
         monkeypatch.setattr(node, "usage", Usage(node.settings.data / "gone"))
         return [known, await nodes.document(context), await nodes.document(context)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flyball.broker.management import sampling
+from flyball.broker.management import node_sampler
 from flyball.broker.management.part import console_part
 from tests.broker.management.flyball_api.streams import GUEST
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
@@ -17,7 +17,7 @@ from tests.nodes import ANSWER_LIMIT_S, RunningNode
 @pytest.fixture
 def quick_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask for it before the node: its console takes samples all the time."""
-    monkeypatch.setattr(sampling, "SAMPLE_S", 0.02)
+    monkeypatch.setattr(node_sampler, "SAMPLE_S", 0.02)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from flyball.broker.management.api import fields
 from flyball.broker.management.api.answers import done, json_text, mapped, not_found
 from flyball.broker.management.api.context import Body, Call, Routes
-from flyball.broker.management.api.inside import CHANNEL, DirectChannel, channel, find_queue, perform
+from flyball.broker.management.api.direct_client import CHANNEL, DirectChannel, channel, find_queue, perform
 from flyball.broker.management.inspection import plain
 from flyball.broker.node.node import Node
 from flyball.broker.wire import amqp

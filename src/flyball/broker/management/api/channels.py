@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from flyball.broker.management.api import gathering
+from flyball.broker.management.api import domain_view
 from flyball.broker.management.api.answers import not_found
 from flyball.broker.management.api.context import ApiContext, Call, Routes
 from flyball.broker.management.api.statistics import OF_CHANNEL, Facts, detailed, rates_of
@@ -21,24 +21,24 @@ routes = Routes()
 @routes.get("/channels", is_list=True)
 async def list_all(call: Call) -> Response:
     """All channels of all nodes; without the tag monitoring, the user's own."""
-    return await listed(call, await gathering.channels(call))
+    return await listed(call, await domain_view.channels(call))
 
 
 @routes.get("/vhosts/{vhost}/channels", is_list=True)
 async def list_of_vhost(call: Call) -> Response:
     """The channels in a virtual host."""
     vhost = call.vhost
-    return await listed(call, [facts for facts in await gathering.channels(call) if facts["vhost"] == vhost])
+    return await listed(call, [facts for facts in await domain_view.channels(call) if facts["vhost"] == vhost])
 
 
 @routes.get("/channels/{name}")
 async def show(call: Call) -> Response:
     """A channel, with its consumers."""
     name = call.part("name")
-    for facts in await gathering.channels(call):
+    for facts in await domain_view.channels(call):
         if facts["name"] == name:
             shown = document(call.context, facts)
-            found = await gathering.consumers(call, [facts["vhost"]]) if facts["consumer_count"] else []
+            found = await domain_view.consumers(call, [facts["vhost"]]) if facts["consumer_count"] else []
             shown["consumer_details"] = [each for each in found if each["channel_details"]["name"] == name]
             return call.one(shown)
     raise not_found(f"no channel {name!r}")
@@ -48,7 +48,7 @@ async def show(call: Call) -> Response:
 @routes.get("/consumers/{vhost}", is_list=True)
 async def list_consumers(call: Call) -> Response:
     """All consumers of queues that the user sees, or those of a virtual host."""
-    found = await gathering.consumers(call, call.vhosts)
+    found = await domain_view.consumers(call, call.vhosts)
     return await call.many(found, dict, {"consumer_tag": itemgetter("consumer_tag")})
 
 

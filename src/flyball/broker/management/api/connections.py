@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 from flyball.broker.management import inspection
-from flyball.broker.management.api import channels, gathering
+from flyball.broker.management.api import channels, domain_view
 from flyball.broker.management.api.answers import done, not_found
 from flyball.broker.management.api.context import ApiContext, Call, Right, Routes
 from flyball.broker.management.api.statistics import OF_BYTES, Facts, detailed, rates_of
@@ -28,14 +28,14 @@ routes = Routes()
 @routes.get("/connections", is_list=True)
 async def list_all(call: Call) -> Response:
     """All connections of all nodes; without the tag monitoring, the user's own."""
-    return await _listed(call, await gathering.connections(call))
+    return await _listed(call, await domain_view.connections(call))
 
 
 @routes.get("/vhosts/{vhost}/connections", is_list=True)
 async def list_of_vhost(call: Call) -> Response:
     """The connections to a virtual host."""
     vhost = call.vhost
-    return await _listed(call, [found for found in await gathering.connections(call) if found["vhost"] == vhost])
+    return await _listed(call, [found for found in await domain_view.connections(call) if found["vhost"] == vhost])
 
 
 @routes.get("/connections/username/{user}", is_list=True)
@@ -69,7 +69,7 @@ async def close(call: Call) -> Response:
 async def list_channels(call: Call) -> Response:
     """The channels of a connection."""
     name = (await _found(call))["name"]
-    found = [each for each in await gathering.channels(call) if each["connection_details"]["name"] == name]
+    found = [each for each in await domain_view.channels(call) if each["connection_details"]["name"] == name]
     return await channels.listed(call, found)
 
 
@@ -79,12 +79,12 @@ async def _listed(call: Call, found: Sequence[Facts]) -> Response:
 
 async def _of_user(call: Call) -> list[Facts]:
     user = call.part("user")
-    return [found for found in await gathering.connections(call) if found["user_who_performed_action"] == user]
+    return [found for found in await domain_view.connections(call) if found["user_who_performed_action"] == user]
 
 
 async def _found(call: Call) -> Facts:
     name = call.part("name")
-    for found in await gathering.connections(call):
+    for found in await domain_view.connections(call):
         if found["name"] == name:
             return found
     raise not_found(f"no connection {name!r}")
@@ -95,7 +95,7 @@ async def _close(call: Call, found: Facts) -> None:
     if found["user_who_performed_action"] != call.user.name and not call.has(Right.ADMINISTRATOR):
         raise NotPermitted(f"user '{call.user.name}' may close its own connections only")
     reason = call.request.headers.get("x-reason") or DEFAULT_REASON
-    await call.context.everywhere.ask_node(found["node"], CLOSE, {"name": found["name"], "reason": reason})
+    await call.context.domain_nodes.ask_node(found["node"], CLOSE, {"name": found["name"], "reason": reason})
 
 
 @routes.peer(CLOSE)

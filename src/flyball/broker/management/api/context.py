@@ -23,9 +23,9 @@ from flyball.broker.engine.access import DEFAULT_EXCHANGE, Access, Action
 from flyball.broker.management.api.answers import answer, done, fields_of, only, problem
 from flyball.broker.management.api.bodies import Bodies, document_in
 from flyball.broker.management.api.listing import Keys, Wish, listing
-from flyball.broker.management.everywhere import Everywhere
+from flyball.broker.management.domain_nodes import DomainNodes
 from flyball.broker.management.login import ConsoleLogin
-from flyball.broker.management.sampling import Sampler
+from flyball.broker.management.node_sampler import Sampler
 from flyball.broker.node.node import Node
 from flyball.broker.transport.http import is_from_console
 from flyball.errors import FlyballError, NotPermitted
@@ -125,10 +125,10 @@ class ApiRoute(Route):
 class ApiContext:
     """A node, what is known of its past, who asks the others, who guards it all, and what is being answered."""
 
-    def __init__(self, node: Node, sampler: Sampler, everywhere: Everywhere, login: ConsoleLogin) -> None:
+    def __init__(self, node: Node, sampler: Sampler, domain_nodes: DomainNodes, login: ConsoleLogin) -> None:
         self.node = node
         self.sampler = sampler
-        self.everywhere = everywhere
+        self.domain_nodes = domain_nodes
         self.login = login
         self.bodies = Bodies()
         self.making_lists = asyncio.Semaphore(LISTS_AT_ONCE)
@@ -194,7 +194,7 @@ class Routes:
         return lambda handler: self._declare("DELETE", path, handler, right, query=query)
 
     def peer(self, what: str) -> Declare[PeerAnswer]:
-        """Declare what answers other nodes, and this one, that ask for `what`; see `Everywhere.provide`."""
+        """Declare what answers other nodes, and this one, that ask for `what`; see `DomainNodes.provide`."""
 
         def declare(answer: PeerAnswer) -> PeerAnswer:
             self._answers.append((what, answer))
@@ -205,7 +205,7 @@ class Routes:
     def made(self, context: ApiContext) -> list[ApiRoute]:
         """Return the routes for a node, and let other nodes ask it for what they need."""
         for what, told in self._answers:
-            context.everywhere.provide(what, functools.partial(told, context))
+            context.domain_nodes.provide(what, functools.partial(told, context))
         return [
             ApiRoute(self._prefix + path, context.guarded(handler, about.right), method, about)
             for method, path, handler, about in self._declared

@@ -15,7 +15,7 @@ from flyball.broker.management.api import exchanges, limits, policies, users
 from flyball.broker.management.api.answers import HEADERS, answer, done, in_slices, json_text, whole
 from flyball.broker.management.api.bindings import declared as declared_binding
 from flyball.broker.management.api.context import Call, Right, Routes
-from flyball.broker.management.api.importing import BINDINGS, CLUSTERS, TOPICS, Import
+from flyball.broker.management.api.definitions_import import BINDINGS, CLUSTERS, TOPICS, Import
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import RABBITMQ_VERSION
 from flyball.model import Binding, Destination, Queue

@@ -7,10 +7,10 @@ from typing import Any
 
 from starlette.responses import Response
 
-from flyball.broker.management.api import fields, gathering
+from flyball.broker.management.api import domain_view, fields
 from flyball.broker.management.api.answers import done
 from flyball.broker.management.api.context import ApiContext, Body, Call, Routes
-from flyball.broker.management.api.inside import CHANNEL, has_exchange, perform
+from flyball.broker.management.api.direct_client import CHANNEL, has_exchange, perform
 from flyball.broker.management.api.statistics import detailed, rates_of
 from flyball.broker.management.inspection import plain
 from flyball.broker.wire import amqp
@@ -53,7 +53,7 @@ async def list_exchanges(call: Call) -> Response:
         for vhost in call.vhosts
         for exchange in sorted(topology.router(vhost).exchanges, key=lambda exchange: exchange.name)
     ]
-    published = await gathering.published_by_exchange(call)
+    published = await domain_view.published_by_exchange(call)
     return await call.many(found, lambda exchange: document(call.context, exchange, published), KEYS)
 
 
@@ -61,7 +61,7 @@ async def list_exchanges(call: Call) -> Response:
 async def show(call: Call) -> Response:
     """An exchange; `amq.default` stands for the one without a name."""
     exchange = call.node.topology.router(call.vhost).get(call.part("exchange"))
-    return call.one(document(call.context, exchange, await gathering.published_by_exchange(call)))
+    return call.one(document(call.context, exchange, await domain_view.published_by_exchange(call)))
 
 
 def document(context: ApiContext, exchange: Exchange, published: Published) -> dict[str, Any]:

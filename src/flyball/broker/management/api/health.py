@@ -14,7 +14,7 @@ from flyball.broker.management import inspection
 from flyball.broker.management.api import nodes
 from flyball.broker.management.api.answers import Refused, answer
 from flyball.broker.management.api.context import Call, Routes
-from flyball.broker.management.api.inside import CHANNEL, channel
+from flyball.broker.management.api.direct_client import CHANNEL, channel
 from flyball.broker.wire import amqp
 from flyball.errors import SettingsError
 
@@ -52,7 +52,7 @@ async def test_aliveness(call: Call) -> Response:
 @routes.get("/health/checks/alarms")
 async def check_alarms(call: Call) -> Response:
     """Whether no node of the domain is short of something."""
-    return _alarms(await call.context.everywhere.ask_all("node"), "There are alarms in effect in the cluster")
+    return _alarms(await call.context.domain_nodes.ask_all("node"), "There are alarms in effect in the cluster")
 
 
 @routes.get("/healthchecks/node")

@@ -14,7 +14,7 @@ from flyball.broker.management.api import fields
 from flyball.broker.management.api.answers import answer, stream
 from flyball.broker.management.api.bodies import Bodies
 from flyball.broker.management.api.context import Body, Call, Routes
-from flyball.broker.management.api.inside import DirectChannel, channel
+from flyball.broker.management.api.direct_client import DirectChannel, channel
 from flyball.broker.management.inspection import plain
 from flyball.broker.wire.amqp import BasicGetOk, Properties, read_table, write_table
 from flyball.errors import InvalidArgument

@@ -13,7 +13,7 @@ from starlette.responses import Response
 import flyball
 from flyball.broker.core.flow import NO_DISK, NO_MEMORY
 from flyball.broker.management import inspection
-from flyball.broker.management.api import gathering
+from flyball.broker.management.api import domain_view
 from flyball.broker.management.api.answers import not_found
 from flyball.broker.management.api.context import ApiContext, Call, Right, Routes
 from flyball.broker.management.api.statistics import OF_CHURN, detailed
@@ -76,7 +76,7 @@ async def show(call: Call) -> Response:
 async def show_memory(call: Call) -> Response:
     """What takes the memory of a node."""
     name = call.part("name")
-    told = await call.context.everywhere.ask_all(MEMORY)
+    told = await call.context.domain_nodes.ask_all(MEMORY)
     if name not in told:
         raise not_found(f"no node {name!r}")
     return call.one(told[name])
@@ -107,8 +107,8 @@ async def memory(context: ApiContext) -> dict[str, Any]:
 
 async def _all(call: Call) -> list[dict[str, Any]]:
     """Return the documents of all nodes; who does not answer is not running."""
-    told = await call.context.everywhere.ask_all(DOCUMENT)
-    silent = [_silent(name) for name in gathering.nodes(call.node) if name not in told]
+    told = await call.context.domain_nodes.ask_all(DOCUMENT)
+    silent = [_silent(name) for name in domain_view.nodes(call.node) if name not in told]
     return sorted([*told.values(), *silent], key=lambda found: str(found["name"]))
 
 

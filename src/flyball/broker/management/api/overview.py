@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import Response
 
 import flyball
-from flyball.broker.management.api import gathering, nodes, vhosts
+from flyball.broker.management.api import domain_view, nodes, vhosts
 from flyball.broker.management.api.answers import answer
 from flyball.broker.management.api.context import Call, Right, Routes
 from flyball.broker.management.api.statistics import (
@@ -45,7 +45,7 @@ async def show_name(call: Call) -> Response:
 
 
 def _name(call: Call) -> str:
-    return next(iter(gathering.nodes(call.node)), call.node.hub.peering.name)
+    return next(iter(domain_view.nodes(call.node)), call.node.hub.peering.name)
 
 
 def _about(call: Call) -> dict[str, Any]:
@@ -70,12 +70,12 @@ def _about(call: Call) -> dict[str, Any]:
 
 
 async def _of_all(call: Call) -> dict[str, Any]:
-    counts, rates = await gathering.totals(call)
-    told = await call.context.everywhere.ask_all("node")
+    counts, rates = await domain_view.totals(call)
+    told = await call.context.domain_nodes.ask_all("node")
     objects = {
         **{name: counts[name] for name in ("channels", "connections", "consumers")},
-        "exchanges": gathering.exchange_count(call.node, call.visible_vhosts()),
-        "queues": gathering.queue_count(call.node),
+        "exchanges": domain_view.exchange_count(call.node, call.visible_vhosts()),
+        "queues": domain_view.queue_count(call.node),
     }
     return {
         "message_stats": message_stats(OF_NODE, counts, rates),
@@ -90,15 +90,15 @@ async def _of_all(call: Call) -> dict[str, Any]:
 async def _of_visible(call: Call) -> dict[str, Any]:
     visible = call.visible_vhosts()
     told = await vhosts.sums(call, visible)
-    counts = gathering.summed([{name: each[name] for name in vhosts.COUNTED} for each in told])
+    counts = domain_view.summed([{name: each[name] for name in vhosts.COUNTED} for each in told])
     counts = {**dict.fromkeys(vhosts.COUNTED, 0), **counts}
     rates = rates_of(call.context.sampler, "overview", call.user.name, counts, OF_QUEUE)
     objects = {
-        "channels": len(await gathering.channels(call)),
-        "connections": len(await gathering.connections(call)),
-        "consumers": len(await gathering.consumers(call, visible)),
-        "exchanges": gathering.exchange_count(call.node, visible),
-        "queues": len(await gathering.queues(call, visible)),
+        "channels": len(await domain_view.channels(call)),
+        "connections": len(await domain_view.connections(call)),
+        "consumers": len(await domain_view.consumers(call, visible)),
+        "exchanges": domain_view.exchange_count(call.node, visible),
+        "queues": len(await domain_view.queues(call, visible)),
     }
     return {
         "message_stats": message_stats(OF_QUEUE, counts, rates),

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from flyball.broker.core.pending import outcome
 from flyball.broker.engine.access import Action
 from flyball.broker.management import inspection
-from flyball.broker.management.api import fields, gathering
+from flyball.broker.management.api import domain_view, fields
 from flyball.broker.management.api.answers import answer, moment
 from flyball.broker.management.api.context import ApiContext, Body, Call, Routes
 from flyball.errors import ClusterError, InvalidArgument
@@ -38,7 +38,7 @@ async def parked_here(context: ApiContext, vhost: str, name: str) -> list[dict[s
 async def list_parked(call: Call) -> Response:
     """Messages of a queue that could not be dead-lettered, and why. They are kept, and nobody gets them."""
     vhost, name = await _existing(call)
-    told = await call.context.everywhere.ask_all(LIST, {"vhost": vhost, "name": name})
+    told = await call.context.domain_nodes.ask_all(LIST, {"vhost": vhost, "name": name})
     return answer(
         [
             {
@@ -68,7 +68,7 @@ async def act_on_parked(call: Call) -> Response:
     if ids is not None and not (isinstance(ids, list) and all(type(number) is int for number in ids)):
         raise InvalidArgument("the field 'ids' is a list of numbers, as they are listed")
     arguments = {"vhost": vhost, "name": name, "action": action, "ids": ids}
-    answers = await call.context.everywhere.ask_all(ACT, arguments)
+    answers = await call.context.domain_nodes.ask_all(ACT, arguments)
     return answer({"count": sum(answers.values())})
 
 
@@ -90,5 +90,5 @@ async def act_here(context: ApiContext, vhost: str, name: str, action: str, ids:
 async def _existing(call: Call) -> tuple[str, str]:
     """Return vhost and name of a queue that exists somewhere. Raises QueueNotFound."""
     vhost, name = call.vhost, call.part("name")
-    await gathering.queue(call, vhost, name)
+    await domain_view.queue(call, vhost, name)
     return vhost, name

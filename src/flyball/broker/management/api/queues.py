@@ -8,11 +8,11 @@ from typing import Any
 
 from starlette.responses import Response
 
-from flyball.broker.management.api import bindings, fields, gathering
+from flyball.broker.management.api import bindings, domain_view, fields
 from flyball.broker.management.api.answers import answer, done, moment
 from flyball.broker.management.api.context import ApiContext, Body, Call, Routes
-from flyball.broker.management.api.gathering import ListedQueue
-from flyball.broker.management.api.inside import CHANNEL, has_queue, perform
+from flyball.broker.management.api.direct_client import CHANNEL, has_queue, perform
+from flyball.broker.management.api.domain_view import ListedQueue
 from flyball.broker.management.api.statistics import (
     DELIVERIES,
     OF_LENGTH,
@@ -22,7 +22,7 @@ from flyball.broker.management.api.statistics import (
     message_stats,
     rates_of,
 )
-from flyball.broker.management.sampling import Sampler
+from flyball.broker.management.node_sampler import Sampler
 from flyball.broker.wire import amqp
 from flyball.errors import InvalidArgument, InvalidName, QueueNotFound
 from flyball.model import MESSAGE_OVERHEAD_BYTES
@@ -67,7 +67,7 @@ routes = Routes()
 @routes.get("/queues/{vhost}", is_list=True)
 async def list_queues(call: Call) -> Response:
     """All queues that the user sees, or those of a virtual host."""
-    found = await gathering.queues(call, frozenset(call.vhosts))
+    found = await domain_view.queues(call, frozenset(call.vhosts))
     rates = {name: _rate(call.context.sampler, counts) for name, counts in RATES.items()}
     return await call.many(found, lambda queue: document(call.context, queue.facts()), KEYS | rates)
 
@@ -90,10 +90,10 @@ def _rate(sampler: Sampler, names: Collection[str]) -> Key:
 async def show(call: Call) -> Response:
     """A queue, with its consumers."""
     vhost, name = call.vhost, call.part("name")
-    facts = await gathering.queue(call, vhost, name)
+    facts = await domain_view.queue(call, vhost, name)
     shown = document(call.context, facts)
     shown["consumer_details"] = (
-        await gathering.consumers_of_queue(call, vhost, name) if facts.get("consumers") else []
+        await domain_view.consumers_of_queue(call, vhost, name) if facts.get("consumers") else []
     )
     return call.one(shown)
 
@@ -102,7 +102,7 @@ async def show(call: Call) -> Response:
 async def list_bindings(call: Call) -> Response:
     """The bindings that lead to a queue, that of the default exchange included."""
     vhost, name = call.vhost, call.part("name")
-    await gathering.queue(call, vhost, name)
+    await domain_view.queue(call, vhost, name)
     return await bindings.listed(call, bindings.to_queue(call, vhost, name))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from flyball.broker.management.sampling import Sampler
+from flyball.broker.management.node_sampler import Sampler
 
 Facts = Mapping[str, Any]
 """What is known of a queue, a connection ...: plain values under Flyball's names, see `management.inspection`."""

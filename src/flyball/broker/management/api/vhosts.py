@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from flyball.broker.management.api import gathering
+from flyball.broker.management.api import domain_view
 from flyball.broker.management.api.answers import done, in_slices
 from flyball.broker.management.api.context import ApiContext, Body, Call, Right, Routes
 from flyball.broker.management.api.statistics import (
@@ -51,17 +51,17 @@ async def sums(call: Call, vhosts: Sequence[str]) -> list[Facts]:
     """Return what happens in each of some virtual hosts, on all nodes together."""
     found: dict[str, dict[str, Any]] = {vhost: {"name": vhost, **dict.fromkeys(COUNTED, 0)} for vhost in vhosts}
 
-    async for some in in_slices(await gathering.queues(call, found.keys())):
+    async for some in in_slices(await domain_view.queues(call, found.keys())):
         for queue in some:
             total = found[queue.vhost]
             for name in OF_QUEUES:
                 total[name] += queue.count(name) or 0
-    async for others in in_slices(await call.context.everywhere.list_all("connections")):
+    async for others in in_slices(await call.context.domain_nodes.list_all("connections")):
         for facts in others:
             if facts["vhost"] in found:
                 for name in OF_BYTES:
                     found[facts["vhost"]][name] += facts[name]
-    for (vhost, _), published in (await gathering.published_by_exchange(call)).items():
+    for (vhost, _), published in (await domain_view.published_by_exchange(call)).items():
         if vhost in found:
             found[vhost]["published"] += published
     return list(found.values())
@@ -80,7 +80,7 @@ def document(context: ApiContext, facts: Facts) -> dict[str, Any]:
         "metadata": {"description": description, "tags": []},
         "tracing": False,
         "cluster_state": {
-            node: "running" for node, record in gathering.nodes(context.node).items() if record.is_live
+            node: "running" for node, record in domain_view.nodes(context.node).items() if record.is_live
         },
         **detailed(OF_LENGTH, facts, rates),
         **detailed(OF_BYTES, facts, rates),

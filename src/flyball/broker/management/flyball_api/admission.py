@@ -200,21 +200,21 @@ class Admissions:
 
 def routes(context: ApiContext, admissions: Admissions) -> Routes:
     """Return what shows and takes states, and let other nodes ask for those that this one knows."""
-    context.everywhere.provide("admissions", admissions.list)
-    context.everywhere.provide("admission", admissions.show)
+    context.domain_nodes.provide("admissions", admissions.list)
+    context.domain_nodes.provide("admission", admissions.show)
     routes = Routes()
 
     @routes.get("/flyball/admission", Right.MONITORING)
     async def list_admissions(call: Call) -> Response:
         """How admission control stands, of all nodes and of the applications that report to them."""
-        found = await call.context.everywhere.list_all("admissions")
+        found = await call.context.domain_nodes.list_all("admissions")
         return answer(sorted(found, key=lambda each: str(each["name"])))
 
     @routes.get("/flyball/admission/{name}", Right.MONITORING)
     async def show_admission(call: Call) -> Response:
         """One admission control, with the kinds of requests that it knows and its last minutes."""
         name = call.part("name")
-        answers = await call.context.everywhere.ask_all("admission", {"name": name})
+        answers = await call.context.domain_nodes.ask_all("admission", {"name": name})
         found = next((each for each in answers.values() if each is not None), None)
         if found is None:
             raise not_found(f"no admission control {name!r}")

@@ -42,7 +42,7 @@ async def connections_here(context: ApiContext) -> list[dict[str, Any]]:
 async def list_clients(call: Call) -> Response:
     """The registered clients, and by which connections they are here."""
     connections: dict[int, list[dict[str, Any]]] = {}
-    for each in await call.context.everywhere.list_all("client_connections"):
+    for each in await call.context.domain_nodes.list_all("client_connections"):
         connections.setdefault(each.pop("client_id"), []).append(each)
 
     def document(client: Client) -> dict[str, Any]:

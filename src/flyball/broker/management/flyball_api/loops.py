@@ -45,7 +45,7 @@ async def switch_here(context: ApiContext, name: str, mode: Mode) -> dict[str, A
 @routes.get("/flyball/loops", Right.MONITORING)
 async def list_loops(call: Call) -> Response:
     """The control loops of all nodes and of those who report to them."""
-    found = await call.context.everywhere.list_all("loops")
+    found = await call.context.domain_nodes.list_all("loops")
     return stream(sorted(found, key=lambda loop: str(loop["name"])), lambda loop: loop)
 
 
@@ -63,7 +63,7 @@ async def switch_loop(call: Call) -> Response:
         raise InvalidArgument(f"the mode of a loop is {SHADOW!r} or {ACTIVE!r}, not {mode!r}")
     found = await _find(call)
     wanted = {"name": found["name"], "mode": mode}
-    return answer(await call.context.everywhere.ask_node(found["node"], "switch_loop", wanted))
+    return answer(await call.context.domain_nodes.ask_node(found["node"], "switch_loop", wanted))
 
 
 @routes.post(
@@ -84,7 +84,7 @@ async def report_loop(call: Call) -> Response:
 async def _find(call: Call) -> dict[str, Any]:
     """Return the loop that is asked for with its samples, wherever it is known. Raises LoopNotFound."""
     name = call.part("name")
-    answers = await call.context.everywhere.ask_all("loop", {"name": name})
+    answers = await call.context.domain_nodes.ask_all("loop", {"name": name})
     found: list[dict[str, Any]] = [loop for loop in answers.values() if loop is not None]
     if not found:
         raise LoopNotFound(name)

@@ -26,7 +26,7 @@ from flyball.broker.management.api import fields
 from flyball.broker.management.api.answers import HEADERS, MEDIA_TYPE, answer, json_text
 from flyball.broker.management.api.bodies import Bodies
 from flyball.broker.management.api.context import Call, Right, Routes
-from flyball.broker.management.api.inside import has_queue
+from flyball.broker.management.api.direct_client import has_queue
 from flyball.broker.management.middleware import cut
 from flyball.broker.protocols.amqp.consuming import selector_in
 from flyball.errors import FlyballError, NotPermitted, QueueNotFound

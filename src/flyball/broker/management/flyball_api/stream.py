@@ -21,12 +21,12 @@ from flyball.broker.engine.access import Access
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.management.api.answers import Refused, mapped
 from flyball.broker.management.api.context import ApiContext, Call, Right, Routes, has_right
-from flyball.broker.management.everywhere import Everywhere
+from flyball.broker.management.domain_nodes import DomainNodes
 from flyball.broker.management.flyball_api.admission import Admissions
 from flyball.broker.management.flyball_api.domain import tree_of
 from flyball.broker.management.inspection import COUNTS, alarms
 from flyball.broker.management.middleware import cut
-from flyball.broker.management.sampling import Sampler, failures_logged
+from flyball.broker.management.node_sampler import Sampler, failures_logged
 from flyball.broker.management.slices import next_slice
 from flyball.broker.management.totals import GAUGES, Totals
 from flyball.broker.node.node import Node
@@ -79,7 +79,7 @@ LATENCIES = {"publish": Kind.PUT, "get": Kind.TAKE}
 def routes(context: ApiContext, admissions: Admissions) -> Routes:
     """Return the route of the stream. Listeners are told after each sample, until the node stops."""
     routes = Routes()
-    feed = Feed(context.node, context.sampler, context.everywhere, admissions)
+    feed = Feed(context.node, context.sampler, context.domain_nodes, admissions)
     context.sampler.on_sample.append(feed.wake)
     context.on_stop.append(feed.close)
     about = {"topics": f"separated by commas: {TOPICS}", "history": "1: the first sample has those before it"}
@@ -209,10 +209,10 @@ class Latest:
 class Feed:
     """Makes the samples, and hands them to all who listen."""
 
-    def __init__(self, node: Node, sampler: Sampler, everywhere: Everywhere, admissions: Admissions) -> None:
+    def __init__(self, node: Node, sampler: Sampler, domain_nodes: DomainNodes, admissions: Admissions) -> None:
         self._node = node
         self._sampler = sampler
-        self._everywhere = everywhere
+        self._everywhere = domain_nodes
         self._admissions = admissions
         self._listeners: set[Listener] = set()
         self._is_making = False
@@ -220,8 +220,8 @@ class Feed:
         """What other nodes have told, by topic."""
         self._domain = Latest(node, self._tree, DOMAIN_S)
         self._domain_told = 0
-        everywhere.provide("queue_brief", self._queue_here)
-        everywhere.provide("loops_brief", self._loops_here)
+        domain_nodes.provide("queue_brief", self._queue_here)
+        domain_nodes.provide("loops_brief", self._loops_here)
 
     # Listeners
 

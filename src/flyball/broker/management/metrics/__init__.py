@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from starlette.responses import Response, StreamingResponse
 
 from flyball.broker.management.api.context import ITEM_BYTES, Call, Right, Routes
-from flyball.broker.management.metrics import scraping
+from flyball.broker.management.metrics import exporter
 from flyball.broker.management.metrics.exposition import CONTENT_TYPE
 
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
@@ -27,21 +27,21 @@ _QUERY = {
 @routes.get("/metrics", Right.MONITORING)
 async def aggregated(call: Call) -> Response:
     """Metrics of the node, for Prometheus."""
-    text = "".join([part async for part in scraping.aggregated(call.context)])
+    text = "".join([part async for part in exporter.aggregated(call.context)])
     return Response(text, 200, HEADERS, CONTENT_TYPE)
 
 
 @routes.get("/metrics/per-object", Right.MONITORING, is_long=True)
 async def per_object(call: Call) -> Response:
     """Metrics of the node and of each queue, channel and connection, for Prometheus."""
-    return _streamed(call, scraping.per_object(call.context))
+    return _streamed(call, exporter.per_object(call.context))
 
 
 @routes.get("/metrics/detailed", Right.MONITORING, is_long=True, query=_QUERY)
 async def detailed(call: Call) -> Response:
     """Some families of metrics of each queue, channel and connection, for Prometheus."""
     query = call.request.query_params
-    return _streamed(call, scraping.detailed(call.context, query.getlist("family"), query.getlist("vhost")))
+    return _streamed(call, exporter.detailed(call.context, query.getlist("family"), query.getlist("vhost")))
 
 
 def _streamed(call: Call, texts: AsyncIterator[str]) -> Response:

@@ -12,7 +12,7 @@ from typing import Any
 import flyball
 from flyball.broker.core.loops import KnownLoop
 from flyball.broker.management.api.context import ApiContext
-from flyball.broker.management.api.gathering import nodes
+from flyball.broker.management.api.domain_view import nodes
 from flyball.broker.management.inspection import latencies
 from flyball.broker.management.metrics.exposition import COUNTER, GAUGE, HISTOGRAM, Family, Sample, labels
 from flyball.broker.management.slices import next_slice
@@ -74,7 +74,7 @@ async def texts(context: ApiContext) -> AsyncIterator[str]:
         yield text
     async for text in _loops(node):
         yield text
-    yield _admission(await context.everywhere.ask_node(context.name, "admissions"))
+    yield _admission(await context.domain_nodes.ask_node(context.name, "admissions"))
     await next_slice()
     yield _domain(node)
 

@@ -11,7 +11,7 @@ import httpx
 import pika
 import pytest
 
-from flyball.broker.management.metrics import scraping
+from flyball.broker.management.metrics import exporter
 from flyball.broker.management.metrics.exposition import GAUGE, Family, Metric, labels
 from tests.broker.management.flyball_api.streams import report
 from tests.broker.management.metrics.scrapes import Scrape, scrape
@@ -111,7 +111,7 @@ def test_a_queue_tells_how_old_its_oldest_message_is(node: RunningNode, channel:
 def test_many_queues_are_written_in_slices_and_all_of_them(
     node: RunningNode, channel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scraping, "SLICE", 3)
+    monkeypatch.setattr(exporter, "SLICE", 3)
     names = {f"queue-{number}" for number in range(10)}
     for name in names:
         channel.queue_declare(name)
@@ -121,7 +121,7 @@ def test_many_queues_are_written_in_slices_and_all_of_them(
 
 
 def test_other_work_goes_on_between_the_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scraping, "SLICE", 5)
+    monkeypatch.setattr(exporter, "SLICE", 5)
     turns_at: list[int] = []
 
     async def write() -> None:
@@ -135,7 +135,7 @@ def test_other_work_goes_on_between_the_slices(monkeypatch: pytest.MonkeyPatch) 
 
         working = asyncio.ensure_future(work())
         metric = Metric(Family("depth", GAUGE, "Of a queue"), lambda thing: thing)
-        async for _ in scraping.samples_of(range(20), lambda thing: labels(queue=str(thing)), [metric]):
+        async for _ in exporter.samples_of(range(20), lambda thing: labels(queue=str(thing)), [metric]):
             turns_at.append(turns)
         working.cancel()
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flyball.broker.management import sampling
-from flyball.broker.management.sampling import KEPT, Sampler
+from flyball.broker.management import node_sampler
+from flyball.broker.management.node_sampler import KEPT, Sampler
 from flyball.broker.management.totals import Totals, totals
 from flyball.broker.node.node import Node
 from flyball.model import Draft
@@ -95,7 +95,7 @@ def test_whoever_waits_for_samples_is_told(node: RunningNode, sampler: Sampler) 
 def test_a_disk_that_does_not_answer_holds_up_no_samples(
     node: RunningNode, sampler: Sampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampling, "SAMPLE_S", 0.0)
+    monkeypatch.setattr(node_sampler, "SAMPLE_S", 0.0)
     answers = threading.Event()
     monkeypatch.setattr(node.node.usage, "look_around", answers.wait)
 
@@ -116,7 +116,7 @@ def test_a_disk_that_does_not_answer_holds_up_no_samples(
 def test_the_disk_is_looked_at_again_and_again(
     node: RunningNode, sampler: Sampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampling, "LOOK_AROUND_S", 0.0)
+    monkeypatch.setattr(node_sampler, "LOOK_AROUND_S", 0.0)
     looks = threading.Semaphore(0)
     monkeypatch.setattr(node.node.usage, "look_around", looks.release)
 
@@ -186,7 +186,7 @@ def test_latencies_are_those_of_the_last_seconds(node: RunningNode, sampler: Sam
 def test_an_error_of_one_who_hears_of_samples_stops_neither_the_samples_nor_the_others(
     node: RunningNode, sampler: Sampler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sampling, "SAMPLE_S", 0.0)
+    monkeypatch.setattr(node_sampler, "SAMPLE_S", 0.0)
     heard = asyncio.Event()
 
     def fail() -> None:
@@ -205,7 +205,7 @@ def test_an_error_of_one_who_hears_of_samples_stops_neither_the_samples_nor_the_
 def test_a_sample_that_cannot_be_taken_is_left_out(
     node: RunningNode, sampler: Sampler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sampling, "SAMPLE_S", 0.0)
+    monkeypatch.setattr(node_sampler, "SAMPLE_S", 0.0)
     tries: list[Node] = []
 
     async def fail_once(node: Node) -> Totals:
@@ -214,7 +214,7 @@ def test_a_sample_that_cannot_be_taken_is_left_out(
             raise OSError("too many open files")
         return await totals(node)
 
-    monkeypatch.setattr(sampling, "totals", fail_once)
+    monkeypatch.setattr(node_sampler, "totals", fail_once)
 
     heard = asyncio.Event()
     sampler.on_sample.append(heard.set)

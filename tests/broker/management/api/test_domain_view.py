@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flyball.broker.management import inspection
-from flyball.broker.management.api.gathering import ListedQueue, queue_count
+from flyball.broker.management.api.domain_view import ListedQueue, queue_count
 from flyball.broker.node.node import Node
 from flyball.model import Queue
 from tests.nodes import RunningNode

@@ -25,7 +25,7 @@ from flyball.broker.management.inspection import (
     node_facts,
     queue_facts,
 )
-from flyball.broker.management.sampling import Sampler
+from flyball.broker.management.node_sampler import Sampler
 from flyball.broker.management.totals import totals
 from flyball.broker.node.node import Node
 from flyball.errors import ClusterError, FlyballError
@@ -62,7 +62,7 @@ _LISTS = {
 }
 
 
-class Everywhere:
+class DomainNodes:
     """What the nodes of a domain ask each other."""
 
     def __init__(self, node: Node, sampler: Sampler) -> None:

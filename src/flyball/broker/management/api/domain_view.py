@@ -131,7 +131,7 @@ async def queues(call: Call, vhosts: Collection[str]) -> list[ListedQueue]:
             place = (remote.queue.vhost, remote.queue.name)
             if place not in found and remote.queue.vhost in vhosts:
                 found[place] = ListedQueue(node, remote.queue, None, remote.owner)
-    for told in (await call.context.everywhere.ask_others("queues")).values():
+    for told in (await call.context.domain_nodes.ask_others("queues")).values():
         async for facts_of_some in in_slices(told, QUICK_SLICE):
             for facts in facts_of_some:
                 listed = found.get((facts["vhost"], facts["name"]))
@@ -167,7 +167,7 @@ async def queue(call: Call, vhost: str, name: str) -> Facts:
     for remote in remotes:
         owner = node.hub.peering.name_of(remote.owner)
         with contextlib.suppress(ClusterError):
-            facts = await call.context.everywhere.ask_node(owner, QUEUE, {"vhost": vhost, "name": name})
+            facts = await call.context.domain_nodes.ask_node(owner, QUEUE, {"vhost": vhost, "name": name})
             if facts is not None:
                 found.add(facts)
     return found.facts()
@@ -200,7 +200,7 @@ async def channels(call: Call) -> list[Facts]:
 
 
 async def _own(call: Call, what: str) -> list[Facts]:
-    everything: list[Facts] = list(await call.context.everywhere.list_all(what))
+    everything: list[Facts] = list(await call.context.domain_nodes.list_all(what))
     if not call.has(Right.MONITORING):
         everything = [found for found in everything if found["user_who_performed_action"] == call.user.name]
     return sorted(everything, key=lambda found: str(found["name"]))
@@ -208,13 +208,13 @@ async def _own(call: Call, what: str) -> list[Facts]:
 
 async def consumers(call: Call, vhosts: Collection[str]) -> list[Facts]:
     """Return the consumers of queues in some virtual hosts."""
-    everything = await call.context.everywhere.list_all("consumers")
+    everything = await call.context.domain_nodes.list_all("consumers")
     return _sorted_consumers([found for found in everything if found["queue"]["vhost"] in vhosts])
 
 
 async def consumers_of_queue(call: Call, vhost: str, name: str) -> list[Facts]:
     """Return the consumers of one queue: the nodes tell of no others."""
-    return _sorted_consumers(await call.context.everywhere.list_all("consumers", {"queue": (vhost, name)}))
+    return _sorted_consumers(await call.context.domain_nodes.list_all("consumers", {"queue": (vhost, name)}))
 
 
 def _sorted_consumers(found: Iterable[Facts]) -> list[Facts]:
@@ -228,7 +228,7 @@ def _sorted_consumers(found: Iterable[Facts]) -> list[Facts]:
 async def published_by_exchange(call: Call) -> dict[tuple[str, str], int]:
     """Return how many messages were published to each exchange, by virtual host and name."""
     found: dict[tuple[str, str], int] = {}
-    for facts in await call.context.everywhere.list_all("exchanges"):
+    for facts in await call.context.domain_nodes.list_all("exchanges"):
         place = (facts["vhost"], facts["name"])
         found[place] = found.get(place, 0) + facts["published"]
     return found
@@ -236,8 +236,8 @@ async def published_by_exchange(call: Call) -> dict[tuple[str, str], int]:
 
 async def totals(call: Call) -> tuple[dict[str, float], dict[str, float]]:
     """Return what all nodes count together, and how fast that grows."""
-    counts = await call.context.everywhere.ask_all("totals")
-    rates = await call.context.everywhere.ask_all("rates")
+    counts = await call.context.domain_nodes.ask_all("totals")
+    rates = await call.context.domain_nodes.ask_all("rates")
     return summed(counts.values()), summed(rates.values())
 
 

@@ -27,8 +27,8 @@ from flyball.broker.management.api import fields
 from flyball.broker.management.api.answers import in_slices
 from flyball.broker.management.api.bindings import bind
 from flyball.broker.management.api.context import Call
+from flyball.broker.management.api.direct_client import DirectChannel, channel, find_queue
 from flyball.broker.management.api.exchanges import declaration as exchange_declaration
-from flyball.broker.management.api.inside import DirectChannel, channel, find_queue
 from flyball.broker.management.api.limits import COMPONENT
 from flyball.broker.management.api.policies import settings_of
 from flyball.broker.management.api.queues import declaration as queue_declaration

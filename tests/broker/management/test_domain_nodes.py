@@ -11,10 +11,10 @@ from typing import Any
 import pika
 import pytest
 
-from flyball.broker.management import everywhere
-from flyball.broker.management.everywhere import Everywhere
+from flyball.broker.management import domain_nodes
+from flyball.broker.management.domain_nodes import DomainNodes
 from flyball.broker.management.inspection import Facts
-from flyball.broker.management.sampling import Sampler
+from flyball.broker.management.node_sampler import Sampler
 from flyball.broker.node.node import Node
 from flyball.errors import ClusterError
 from tests.broker.domains import Pair, two_nodes
@@ -24,11 +24,11 @@ class Part:
     """Lets a node answer, and keeps what asks the others."""
 
     def __init__(self) -> None:
-        self.of: dict[str, Everywhere] = {}
+        self.of: dict[str, DomainNodes] = {}
 
     @asynccontextmanager
     async def __call__(self, node: Node) -> AsyncIterator[None]:
-        made = Everywhere(node, Sampler(node))
+        made = DomainNodes(node, Sampler(node))
         made.install()
         self.of[node.hub.peering.name] = made
         yield
@@ -52,12 +52,12 @@ def channel_of(node: Any, queue_name: str) -> Any:
     return channel
 
 
-def listed(asking: Everywhere, what: str, _: Node) -> Coroutine[Any, Any, list[Facts]]:
+def listed(asking: DomainNodes, what: str, _: Node) -> Coroutine[Any, Any, list[Facts]]:
     return asking.list_all(what)
 
 
 def test_lists_cover_all_nodes_a_page_at_a_time(nodes: Pair, part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(everywhere, "SLICE", 2)
+    monkeypatch.setattr(domain_nodes, "SLICE", 2)
     first, second = nodes
     channels = [channel_of(first, "here")] + [channel_of(second, f"there-{number}") for number in range(3)]
     asking = part.of["a"]
@@ -84,7 +84,7 @@ def test_lists_cover_all_nodes_a_page_at_a_time(nodes: Pair, part: Part, monkeyp
 def test_a_page_ends_with_a_connection_that_has_many_channels(
     nodes: Pair, part: Part, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(everywhere, "SLICE", 3)
+    monkeypatch.setattr(domain_nodes, "SLICE", 3)
     first, second = nodes
     channels = [channel_of(second, f"there-{number}") for number in range(3)]
     for channel in channels[:2]:

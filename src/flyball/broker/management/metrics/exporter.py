@@ -13,7 +13,7 @@ import flyball
 from flyball.broker.core.flow import NO_DISK, NO_MEMORY
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.management import inspection
-from flyball.broker.management.api import gathering
+from flyball.broker.management.api import domain_view
 from flyball.broker.management.api.context import ApiContext
 from flyball.broker.management.metrics import flyball as flyball_metrics
 from flyball.broker.management.metrics import tables
@@ -195,6 +195,6 @@ def _slices(items: Sequence[T]) -> Iterable[Sequence[T]]:
 
 def _identity(context: ApiContext) -> str:
     """Return by which names dashboards know the node: they join them with all that they show."""
-    domain = next(iter(gathering.nodes(context.node)), context.name)
+    domain = next(iter(domain_view.nodes(context.node)), context.name)
     who = labels(rabbitmq_node=context.name, rabbitmq_cluster=domain, rabbitmq_cluster_permanent_id=domain)
     return BUILD.text([(_BUILD_LABELS, 1)]) + IDENTITY.text([(who, 1)])
