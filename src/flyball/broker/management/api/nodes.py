@@ -165,34 +165,24 @@ async def document(context: ApiContext) -> dict[str, Any]:
 
 def contexts(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return where a node serves HTTP."""
-    found = facts["addresses"].get("http")
-    if found is None:
-        return []
-    address = Address.parse(found)
+    about = {"node": facts["name"], "description": "Flyball Management", "path": "/", "ssl_opts": []}
     return [
-        {
-            "node": facts["name"],
-            "description": "Flyball Management",
-            "path": "/",
-            "ip": address.host,
-            "port": str(address.port),
-            "ssl_opts": [],
-        }
+        {**about, "ip": listener["ip_address"], "port": str(listener["port"])}
+        for listener in listeners(facts)
+        if listener["protocol"] == "http"
     ]
 
 
 def listeners(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return where a node listens, and for what."""
-    found = []
-    for protocol, text in facts["addresses"].items():
-        address = Address.parse(text)
-        found.append(
-            {
-                "node": facts["name"],
-                "protocol": PROTOCOLS.get(protocol, protocol),
-                "ip_address": address.host,
-                "port": address.port,
-                "socket_opts": {},
-            }
-        )
-    return found
+    addresses = {protocol: Address.parse(text) for protocol, text in facts["addresses"].items()}
+    return [
+        {
+            "node": facts["name"],
+            "protocol": PROTOCOLS.get(protocol, protocol),
+            "ip_address": address.host,
+            "port": address.port,
+            "socket_opts": {},
+        }
+        for protocol, address in addresses.items()
+    ]
