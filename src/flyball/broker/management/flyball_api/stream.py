@@ -212,7 +212,7 @@ class Feed:
     def __init__(self, node: Node, sampler: Sampler, domain_nodes: DomainNodes, admissions: Admissions) -> None:
         self._node = node
         self._sampler = sampler
-        self._everywhere = domain_nodes
+        self._domain_nodes = domain_nodes
         self._admissions = admissions
         self._listeners: set[Listener] = set()
         self._is_making = False
@@ -342,7 +342,7 @@ class Feed:
             return []
 
         async def ask() -> list[dict[str, Any]]:
-            answers = await self._everywhere.ask_others(what, arguments)
+            answers = await self._domain_nodes.ask_others(what, arguments)
             return [each for answer in answers.values() for each in answer]
 
         latest = self._elsewhere.get(topic)
