@@ -202,19 +202,6 @@ def _state_of(session: AmqpSession) -> str:
     return "closing" if session.state in (State.CLOSING, State.FAILED) else "starting"
 
 
-def find_connection(node: Node, name: str) -> Connection | None:
-    """Return the connection of a client that has the name."""
-    return next((connection for connection in clients(node) if connection.name == name), None)
-
-
-def close_connection(node: Node, name: str, reason: str) -> bool:
-    """End a connection and tell its client why. False if there is none of that name."""
-    found = find_connection(node, name)
-    if found is not None:
-        found.expel(reason)
-    return found is not None
-
-
 def clients(node: Node) -> list[Connection]:
     """Return all connections but those of other nodes, in the order in which they came."""
     found = [connection for connection in node.hub.connections if not connection.is_link]

@@ -16,7 +16,7 @@ from pika import spec
 from flyball.broker.core.broker import Broker
 from flyball.broker.core.flow import NO_MEMORY, NO_STORE, Flow
 from flyball.broker.core.memory import Ledger
-from flyball.broker.management.status import status_of
+from flyball.broker.management.flyball_api.status import status_of
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp.session import CREDIT_BYTES, LONG_READ_BYTES, AmqpSession
 from flyball.broker.store.interface import Batch
