@@ -282,11 +282,11 @@ def test_one_who_comes_while_a_sample_is_made_hears_the_next(feeds: list[Feed], 
 
     async def scenario() -> bytes | None:
         guest = node.node.hub.authority.access.user("guest")
-        first = feed.listen(guest, ("loops",))
+        first = feed.listen(Listener(guest, ("loops",)))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(feed.tell_all())
             await asyncio.sleep(0)
-            second = feed.listen(guest, ("queue:%2F/orders",))
+            second = feed.listen(Listener(guest, ("queue:%2F/orders",)))
         assert await first.take() is not None
         await feed.tell_all()
         return await second.take()
@@ -303,10 +303,8 @@ def test_many_samples_do_not_grow_memory(feeds: list[Feed], tmp_path: Path) -> N
         [feed] = feeds
 
         async def tell(node: Node, times: int) -> None:
-            listener = feed.listen(
-                node.hub.authority.access.user("guest"),
-                ("overview", "loops", "admission", "domain", "queue:%2F/orders"),
-            )
+            topics = ("overview", "loops", "admission", "domain", "queue:%2F/orders")
+            listener = feed.listen(Listener(node.hub.authority.access.user("guest"), topics))
             for _ in range(times):
                 await feed.tell_all()
                 await listener.take()

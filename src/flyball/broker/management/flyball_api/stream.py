@@ -91,8 +91,8 @@ def routes(context: ApiContext, admissions: Admissions) -> Routes:
         check_topics(call.access, call.user, topics)
         wants_history = call.request.query_params.get("history") == "1"
         is_known = functools.partial(call.context.login.still_knows, call.request, call.user)
-        listener = feed.listen(call.user, topics, wants_history, is_known)
-        return EventStream(feed, listener)
+        listener = Listener(call.user, topics, wants_history, is_known)
+        return EventStream(feed, feed.listen(listener))
 
     return routes
 
@@ -225,19 +225,13 @@ class Feed:
 
     # Listeners
 
-    def listen(
-        self,
-        user: User,
-        topics: tuple[str, ...],
-        wants_history: bool = False,
-        is_known: Callable[[], bool] = lambda: True,
-    ) -> Listener:
+    def listen(self, listener: Listener) -> Listener:
         """Let somebody listen. Raises Refused if too many do."""
+        name = listener.user.name
         if len(self._listeners) >= MOST_STREAMS:
             raise Refused(503, f"{MOST_STREAMS} streams are open already: close one")
-        if sum(listener.user.name == user.name for listener in self._listeners) >= MOST_OF_A_USER:
-            raise Refused(429, f"user '{user.name}' has {MOST_OF_A_USER} streams open already: close one")
-        listener = Listener(user, topics, wants_history, is_known)
+        if sum(other.user.name == name for other in self._listeners) >= MOST_OF_A_USER:
+            raise Refused(429, f"user '{name}' has {MOST_OF_A_USER} streams open already: close one")
         self._listeners.add(listener)
         return listener
 

@@ -107,43 +107,23 @@ async def detailed(context: ApiContext, families: Collection[str], vhosts: Colle
 # Of what
 
 
-_OF_FACTS = (
-    "memory_bytes",
-    "memory_limit_bytes",
-    "resident_limit_bytes",
-    "cpu_s",
-    "open_files",
-    "open_files_limit",
-    "disk_free_bytes",
-    "disk_free_limit_bytes",
-    "max_connections",
-    "uptime_s",
-    "started_at_s",
-    "last_commit_s",
-    "store_is_failing",
-)
-
-
 async def numbers_of(node: Node) -> SimpleNamespace:
     """Return the numbers of the node at a moment, each under one name."""
     # Not those of the last second's sample: rates over times that differ by a second would waver.
     counted = await totals(node)
     facts = inspection.node_facts(node)
-    flow = facts["flow"]
     recorder = node.hub.recorder
     channels = await inspection.channel_totals(node)
     numbers = {
         **counted.by_name(),
         "messages": counted.ready + counted.unacked,
         "sent": counted.delivered + counted.delivered_no_ack + counted.got + counted.got_no_ack,
-        **{name: facts[name] for name in _OF_FACTS},
+        **facts,
+        **facts["flow"],
         **{f"channel_{name}": value for name, value in channels.items()},
         "is_low_on_memory": NO_MEMORY in facts["alarms"],
         "is_low_on_disk": NO_DISK in facts["alarms"],
         "alarms": len(facts["alarms"]),
-        "is_under_pressure": flow["under_pressure"],
-        "waiting_connections": flow["waiting_connections"],
-        "blocked_connections": flow["blocked_connections"],
         "may_speak": node.hub.may_speak,
         "is_leaving": node.membership.state is NodeState.LEAVING,
         "trace_dropped": None if recorder is None else recorder.dropped,

@@ -248,7 +248,7 @@ OWN = metrics(
         ("store_pending_bytes", GAUGE, "pending_bytes", "Size of the changes that wait for the store"),
         ("store_last_commit_seconds", GAUGE, "last_commit_s", "How long the last commit took"),
         ("store_failing", GAUGE, "store_is_failing", "Whether the store does not answer"),
-        ("flow_pressure", GAUGE, "is_under_pressure", "Whether publishers are slowed down"),
+        ("flow_pressure", GAUGE, "under_pressure", "Whether publishers are slowed down"),
         ("flow_waiting_connections", GAUGE, "waiting_connections", "Publishers that wait for their turn"),
         ("flow_blocked_connections", GAUGE, "blocked_connections", "Publishers that were told to stop"),
         ("trace_dropped_total", COUNTER, "trace_dropped", "Requests that the trace had no room for"),
