@@ -29,7 +29,6 @@ FlyballError
 │   ├── ClientNotFound
 │   ├── ClientNameTaken
 │   ├── ClientInUse
-│   ├── ConsumerNotFound
 │   ├── LeaseNotFound
 │   ├── InvalidName
 │   ├── InvalidBody
@@ -291,14 +290,6 @@ class ClientInUse(RequestError):
     def __init__(self, client: int) -> None:
         super().__init__(f"client {client} is the sender of stored messages")
         self.client = client
-
-
-class ConsumerNotFound(RequestError):
-    """An operation named a consumer that this connection does not have."""
-
-    def __init__(self, consumer_id: int) -> None:
-        super().__init__(f"no consumer {consumer_id} on this connection")
-        self.consumer_id = consumer_id
 
 
 class LeaseNotFound(RequestError):

@@ -142,11 +142,6 @@ def test_a_request_that_never_went_to_the_store_has_no_store_time(tmp_path: Path
     assert (row["engine_ns"], row["store_ns"], row["emit_ns"]) == (27, 0, 15)
 
 
-def test_waiting_for_what_has_not_come_yet_is_in_no_phase(tmp_path: Path) -> None:
-    (row,) = recorded(tmp_path, span_of(idle_ns=10))
-    assert row["store_ns"] == 4
-
-
 def test_the_time_of_reading_is_told_by_the_clock_of_the_day(tmp_path: Path) -> None:
     before_us = time.time_ns() // 1000
     now_ns = time.perf_counter_ns()

@@ -143,7 +143,6 @@ class Recorder(RecordWriter):
             span.started_ns,
             span.parsed_ns,
             span.submitted_ns,
-            span.idle_ns,
             span.answered_ns,
             emitted_ns,
             span.weight,

@@ -16,7 +16,7 @@ def phases_of(at: Columns) -> Columns:
         "wait_ns": at["started_ns"] - at["received_ns"],
         "parse_ns": at["parsed_ns"] - at["started_ns"],
         "engine_ns": submitted - at["parsed_ns"],
-        "store_ns": np.maximum(at["answered_ns"] - submitted - at["idle_ns"], 0),
+        "store_ns": np.maximum(at["answered_ns"] - submitted, 0),
         "emit_ns": at["emitted_ns"] - at["answered_ns"],
     }
 
@@ -25,7 +25,7 @@ def _derived(at: Columns, epoch_ns: int) -> Columns:
     return {**phases_of(at), "received_us": (at["received_ns"] + epoch_ns) // 1000}
 
 
-_POINTS = ("received_ns", "started_ns", "parsed_ns", "submitted_ns", "idle_ns", "answered_ns", "emitted_ns")
+_POINTS = ("received_ns", "started_ns", "parsed_ns", "submitted_ns", "answered_ns", "emitted_ns")
 
 REQUEST = Layout(
     REQUESTS,

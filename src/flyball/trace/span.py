@@ -27,6 +27,4 @@ class Span:
     parsed_ns: int = 0
     submitted_ns: int = 0
     """It was handed to the store; 0 if it had not to be."""
-    idle_ns: int = 0
-    """For so long it waited for something that is nobody's work, such as a message that has not come yet."""
     answered_ns: int = 0

@@ -172,9 +172,9 @@ def test_thousands_who_wait_for_something_else_do_not_slow_an_arrival_down() -> 
     for waiting in (10, 3_000):
         engine, queue_id = an_engine()
         for number in range(waiting):
-            engine.wait(queue_id, Selector(reader=number, unaddressed=False), None, 0)
-            engine.wait(queue_id, Selector(sender=number + 10), None, 0)
-            engine.wait(queue_id, Selector(reader=number, context=number + 10), None, 0)
+            consume(engine, queue_id, Selector(reader=number, unaddressed=False), 1, None, 0)
+            consume(engine, queue_id, Selector(sender=number + 10), 1, None, 0)
+            consume(engine, queue_id, Selector(reader=number, context=number + 10), 1, None, 0)
 
         def put(engine: Engine = engine, queue_id: int = queue_id) -> None:
             engine.put(Draft(b"", sender=2, context=2), [queue_id], 0)

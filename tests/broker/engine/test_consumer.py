@@ -10,7 +10,7 @@ from tests.broker.engine.messages import a_message
 
 
 def a_consumer(consumer_id: int, selector: Selector | None = None, prefetch: float = 1) -> Consumer:
-    return Consumer(consumer_id, 1, selector or Selector(), Credit(prefetch), None, takes=False)
+    return Consumer(consumer_id, 1, selector or Selector(), Credit(prefetch), None)
 
 
 def a_line(*consumers: Consumer) -> Line:

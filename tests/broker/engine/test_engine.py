@@ -422,36 +422,35 @@ def test_an_expired_message_that_recovery_left_in_the_store_goes_when_it_is_read
     assert engine.resident_bytes == 0
 
 
-# Waiting readers and consumers
+# Consumers
 
 
-def test_a_waiting_reader_is_woken_by_the_put_it_waits_for() -> None:
+def test_a_consumer_is_sent_what_its_selector_asks_for() -> None:
     engine, queue_id = an_engine()
-    reader = engine.wait(queue_id, Selector(reader=7, sender=1), "ann", 0)
+    consumer, _ = consume(engine, queue_id, Selector(reader=7, sender=1), 1, "ann", 0)
     assert not engine.put(Draft(b"", sender=2), [queue_id], 0).deliveries
     assert not engine.put(Draft(b"", sender=1, receiver=8), [queue_id], 0).deliveries
     (delivery,) = engine.put(Draft(b"", sender=1), [queue_id], 0).deliveries
-    assert delivery.consumer is reader
+    assert delivery.consumer is consumer
     assert delivery.consumer.owner == "ann"
     assert not engine.put(Draft(b"", sender=1), [queue_id], 0).deliveries
-    engine.settle(delivery.message)
     assert len(engine.queue(queue_id)) == 3
-    assert not engine.queue(queue_id).consumers
 
 
-def test_a_waiting_reader_is_woken_by_a_message_that_comes_back() -> None:
+def test_a_consumer_is_sent_a_message_that_comes_back() -> None:
     engine, queue_id = an_engine()
     put(engine, queue_id)
     message = take(engine, queue_id)
-    reader = engine.wait(queue_id, FIRST, None, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 1, None, 0)
     delivery = engine.restore(message, 0)
     assert delivery is not None
-    assert (delivery.consumer, delivery.message) == (reader, message)
+    assert (delivery.consumer, delivery.message) == (consumer, message)
 
 
-def test_a_reader_that_gave_up_is_not_given_anything() -> None:
+def test_a_consumer_that_was_cancelled_is_sent_nothing() -> None:
     engine, queue_id = an_engine()
-    engine.cancel(engine.wait(queue_id, FIRST, None, 0))
+    consumer, _ = consume(engine, queue_id, FIRST, 1, None, 0)
+    engine.cancel(consumer)
     put(engine, queue_id)
 
 

@@ -180,10 +180,12 @@ class EngineAndModel(RuleBasedStateMachine):
             assert expected is not None
             self.check_same(message, expected)
             self.known[message.id].is_ready = False
-            if consumer.takes:
-                del self.consumers[consumer.id]
+            if consumer.keeps_none:
                 self.taken.append(message)
         for consumer in {delivery.consumer.id: delivery.consumer for delivery in deliveries}.values():
+            if consumer.keeps_none:
+                # It would leave nothing to others.
+                self.engine.cancel(consumer)
             assert len(consumer.leases) <= consumer.credit.window(self.now)
 
     # Messages
@@ -311,13 +313,11 @@ class EngineAndModel(RuleBasedStateMachine):
     # Consumers
 
     @rule(pick=picks, selector=selectors)
-    def wait(self, pick: int, selector: Selector) -> None:
-        queue_id = self._queue_id(pick)
-        found = self.engine.peek(queue_id, selector, self.now)
-        self.check_found(queue_id, selector, found)
-        if not isinstance(found, Message):
-            consumer = self.engine.wait(queue_id, selector, self, self.now)
-            self.consumers[consumer.id] = consumer
+    def consume_without_acks(self, pick: int, selector: Selector) -> None:
+        self.consumers = {n: c for n, c in self.consumers.items() if not (c.keeps_none and c.is_cancelled)}
+        consumer = self.engine.consume(self._queue_id(pick), selector, 1.0, self, keeps_none=True)
+        self.consumers[consumer.id] = consumer
+        self.check_deliveries(self.engine.feed(consumer, self.now))
 
     @rule(pick=picks, selector=selectors, prefetch=prefetches)
     def consume(self, pick: int, selector: Selector, prefetch: float) -> None:
@@ -329,8 +329,7 @@ class EngineAndModel(RuleBasedStateMachine):
     @rule(pick=picks, prefetch=prefetches)
     def set_prefetch(self, pick: int, prefetch: float) -> None:
         consumer = self._consumer(pick)
-        if not consumer.takes:
-            self.check_deliveries(set_prefetch(self.engine, consumer, prefetch, self.now))
+        self.check_deliveries(set_prefetch(self.engine, consumer, prefetch, self.now))
 
     @precondition(lambda self: self.consumers)
     @rule(pick=picks)
@@ -607,7 +606,7 @@ def a_random_step(machine: EngineAndModel, random: Random) -> None:
     elif step < 30:
         machine.take(pick, selector, random.randrange(1, 4))
     elif step < 33:
-        machine.wait(pick, selector)
+        machine.consume_without_acks(pick, selector)
     elif step < 36 and len(machine.consumers) < 6:
         machine.consume(pick, selector, random.choice([0.5, 1.0, 1.5, 3.0]))
     elif step < 40 and machine.consumers:

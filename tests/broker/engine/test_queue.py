@@ -30,7 +30,7 @@ def a_recovered_queue(count: int) -> WorkingQueue:
 
 
 def a_consumer(consumer_id: int, selector: Selector = FIRST, prefetch: float = 1) -> Consumer:
-    return Consumer(consumer_id, 1, selector, Credit(prefetch), None, takes=False)
+    return Consumer(consumer_id, 1, selector, Credit(prefetch), None)
 
 
 def fill(working: WorkingQueue, *messages: Message) -> None:

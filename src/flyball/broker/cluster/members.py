@@ -71,11 +71,8 @@ class Members:
         working = self._engine.find_working(queue_id)
         if working is None:
             return True
-        if len(working) or working.out or any(not consumer.takes for consumer in working.consumers.values()):
+        if len(working) or working.out or working.consumers:
             return False
-        for consumer in list(working.consumers.values()):
-            # Somebody who waits for one message: asking again finds another member.
-            consumer.owner.queue_moved(consumer)  # type: ignore[attr-defined]
         await outcome(lambda done: self._broker.delete_queue(queue_id, done))
         return True
 

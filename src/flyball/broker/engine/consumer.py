@@ -1,4 +1,4 @@
-"""Those who wait for messages: consumers, which lease many, and waiting readers, which take one and are done."""
+"""Those who wait for messages."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ QUEUE_MOVES = 2
 class Consumer:
     """One who is sent messages of a queue as they come, up to its credit.
 
-    A consumer that `takes` removes messages instead of leasing them, gets one and is done. One that `keeps_none`
-    removes them too, and goes on.
+    One that `keeps_none` removes messages instead of leasing them.
     """
 
     __slots__ = (
@@ -56,7 +55,6 @@ class Consumer:
         "queue_id",
         "selector",
         "shared",
-        "takes",
         "turn",
     )
 
@@ -68,7 +66,6 @@ class Consumer:
         credit: Credit,
         owner: object,
         *,
-        takes: bool = False,
         keeps_none: bool = False,
         priority: int = 0,
         shared: SharedWindow | None = None,
@@ -79,7 +76,6 @@ class Consumer:
         self.credit = credit
         self.owner = owner
         """Whoever asked; the engine only hands it back."""
-        self.takes = takes
         self.keeps_none = keeps_none
         self.priority = priority
         """Those with a higher one are served first."""

@@ -651,7 +651,7 @@ class Engine:
         """
         working = self.queue(queue_id)
         consumer = Consumer(
-            self.new_consumer_id(),
+            self._next_consumer_id,
             queue_id,
             selector,
             Credit(prefetch),
@@ -660,16 +660,10 @@ class Engine:
             priority=priority,
             shared=shared,
         )
-        self._admit(working, consumer)
-        return consumer
-
-    def wait(self, queue_id: int, selector: Selector, owner: object, now_us: int) -> Consumer:
-        """Let `owner` be given the next message that fits, taken out. Nothing fits now, or it is not in memory."""
-        working = self.queue(queue_id)
-        consumer = Consumer(self.new_consumer_id(), queue_id, selector, Credit(1), owner, takes=True)
-        self._admit(working, consumer)
-        if working.feed(consumer, now_us):
-            raise AssertionError("wait is for when take has found nothing")
+        self._next_consumer_id += 1
+        working.admit(consumer)
+        if consumer.credit.is_fractional:
+            self._fractional[consumer.id] = consumer
         return consumer
 
     def set_prefetch(self, consumer: Consumer, prefetch: float) -> None:
@@ -769,17 +763,6 @@ class Engine:
             self._expiries.expect_absent(queue_id, expires_us)
 
     # Inside
-
-    def new_consumer_id(self) -> int:
-        """Return a number that no consumer here has."""
-        consumer_id = self._next_consumer_id
-        self._next_consumer_id += 1
-        return consumer_id
-
-    def _admit(self, working: WorkingQueue, consumer: Consumer) -> None:
-        working.admit(consumer)
-        if consumer.credit.is_fractional:
-            self._fractional[consumer.id] = consumer
 
     def _leave_to_store(self, message: Message) -> None:
         """A message is not in memory any more, but for its place in its queue."""

@@ -233,7 +233,7 @@ class WorkingQueue(Counts):
     def admit(self, consumer: Consumer) -> None:
         """Take in a consumer, in the second row if the queue has one active consumer at a time."""
         self.consumers[consumer.id] = consumer
-        if self.traits.single_active_consumer and not consumer.takes:
+        if self.traits.single_active_consumer:
             if self.active is None:
                 self.active = consumer
             else:
@@ -495,11 +495,7 @@ class WorkingQueue(Counts):
     def _hand_over(self, consumer: Consumer, message: Message) -> Delivery:
         if message.delivery_count or message.recovered:
             self.redelivered += 1
-        if consumer.takes:
-            self.got_no_ack += 1
-            consumer.is_cancelled = True
-            self.consumers.pop(consumer.id, None)
-        elif consumer.keeps_none:
+        if consumer.keeps_none:
             self.delivered_no_ack += 1
         else:
             self.delivered += 1
