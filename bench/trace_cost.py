@@ -23,8 +23,8 @@ from rich.table import Table
 
 from bench.load import Dialect, Plan, Telesto, ThorBang, generate_elsewhere
 from flyball.broker.node.node import running
+from flyball.broker.protocols.requests import RequestSession
 from flyball.broker.settings import load_settings
-from flyball.broker.transport.connection import RequestConnection
 
 SWITCH_S = 0.5
 CLIENTS = 50
@@ -37,13 +37,13 @@ class RequestCounter:
         self.count = 0
 
     def install(self) -> None:
-        finish: Callable[..., None] = RequestConnection.finish
+        finish: Callable[..., None] = RequestSession.finish
 
-        def counted(connection: RequestConnection, *arguments: Any) -> None:
+        def counted(connection: RequestSession, *arguments: Any) -> None:
             self.count += 1
             finish(connection, *arguments)
 
-        RequestConnection.finish = counted  # type: ignore[assignment, method-assign]
+        RequestSession.finish = counted  # type: ignore[assignment, method-assign]
 
 
 async def measure(store: str, protocol: str, seconds: float, counter: RequestCounter) -> tuple[float, float]:

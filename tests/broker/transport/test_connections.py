@@ -18,6 +18,7 @@ import pytest
 from pika import spec
 
 from flyball.broker.node.node import Node
+from flyball.broker.protocols import requests
 from flyball.broker.store.gathering import OPERATION_BYTES
 from flyball.broker.transport import connection
 from flyball.broker.wire import telesto as wire
@@ -50,12 +51,12 @@ def test_request_that_is_begun_has_to_be_finished(memory_node: RunningNode, prot
         node.hub.tick(began_s + after_s)
         return len(node.hub.connections)
 
-    for after_s in (0, connection.REQUEST_S - 5):
+    for after_s in (0, requests.REQUEST_S - 5):
         assert memory_node.call(partial(tick, after_s=after_s)) == 2
     # A byte more does not begin it anew.
     peer.send_raw(b"x")
     memory_node.wait_until(lambda node: max(each.read_bytes for each in node.hub.connections) == len(begun) + 1)
-    memory_node.call(partial(tick, after_s=connection.REQUEST_S + 5))
+    memory_node.call(partial(tick, after_s=requests.REQUEST_S + 5))
     assert peer.is_closed_by_node()
     idle.send_raw(b"")
     assert memory_node.call(lambda node: len(node.hub.connections)) == 1, "one without a request may stay"
@@ -139,9 +140,9 @@ def test_more_requests_than_are_carried_out_at_once_are_all_answered(gate: Gate,
     peer = telesto(memory_node)
     queue_id = peer.create_queue()
     gate.close(memory_node)
-    count = 3 * connection.MAX_IN_FLIGHT
+    count = 3 * requests.MAX_IN_FLIGHT
     peer.send(*[put(number, queue_id) for number in range(1, count + 1)])
-    memory_node.wait_until(lambda node: in_flight(node) == connection.MAX_IN_FLIGHT)
+    memory_node.wait_until(lambda node: in_flight(node) == requests.MAX_IN_FLIGHT)
     assert memory_node.call(lambda node: not write_buffer(node)[1])
     gate.open(memory_node)
     assert [peer.receive().packet_id for _ in range(count)] == list(range(1, count + 1))
@@ -245,10 +246,10 @@ def test_a_peer_that_has_said_everything_and_stalled_still_gets_its_answers(
     peer = telesto(memory_node)
     queue_id = peer.create_queue()
     gate.close(memory_node)
-    count = 2 * connection.MAX_IN_FLIGHT
+    count = 2 * requests.MAX_IN_FLIGHT
     peer.send(*[put(number, queue_id) for number in range(count)])
     peer.socket.shutdown(socket.SHUT_WR)
-    memory_node.wait_until(lambda node: in_flight(node) == connection.MAX_IN_FLIGHT)
+    memory_node.wait_until(lambda node: in_flight(node) == requests.MAX_IN_FLIGHT)
     gate.open(memory_node)
     assert [peer.receive().packet_id for _ in range(count)] == list(range(count))
     assert peer.is_closed_by_node()

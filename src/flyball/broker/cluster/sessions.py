@@ -21,7 +21,7 @@ from flyball.broker.engine.access import Action
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp.consuming import AmqpConsumer
 from flyball.broker.protocols.amqp.session import AmqpSession
-from flyball.broker.transport.connection import RequestConnection
+from flyball.broker.protocols.requests import RequestSession
 from flyball.model import Queue
 
 RATE_S = 0.5
@@ -96,7 +96,7 @@ class _Plain:
     """A client that nobody has placed and that names queues by their ids, in one role at one member."""
 
     id: str
-    connection: RequestConnection
+    connection: RequestSession
     role: WireRole
     queue: Queue
     count: int
@@ -190,7 +190,7 @@ class Sessions:
     def _plain(self) -> Iterator[_Plain]:
         """Yield who uses members by their ids, each once for each clustered queue and role."""
         for connection in list(self._node.hub.connections):
-            if not isinstance(connection, RequestConnection):
+            if not isinstance(connection, RequestSession):
                 continue
             found: dict[str, _Plain] = {}
             stem = f"{connection.PROTOCOL.name.lower()}.{self._node.membership.node_id}.{connection.number}"

@@ -13,7 +13,8 @@ from typing import Any
 from flyball.broker.core.fit import Fit, as_text
 from flyball.broker.core.handles import QueueHandle
 from flyball.broker.core.placement import Role
-from flyball.broker.transport.connection import Hub, RequestConnection, result_of
+from flyball.broker.protocols.requests import RequestSession, result_of
+from flyball.broker.transport.connection import Hub
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
 from flyball.errors import (
@@ -74,7 +75,7 @@ class TelestoRequest(Span):
     packet_id: int = 0
 
 
-class TelestoSession(RequestConnection):
+class TelestoSession(RequestSession):
     """One connection: unidentified at first, then one client's."""
 
     PROTOCOL = Protocol.TELESTO

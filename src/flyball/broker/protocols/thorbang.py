@@ -17,7 +17,8 @@ from typing import Any
 from flyball.broker.core.fit import Fit
 from flyball.broker.core.handles import QueueHandle
 from flyball.broker.core.placement import Role
-from flyball.broker.transport.connection import Hub, RequestConnection, result_of
+from flyball.broker.protocols.requests import RequestSession, result_of
+from flyball.broker.transport.connection import Hub
 from flyball.broker.wire import thorbang as wire
 from flyball.errors import (
     ClientInUse,
@@ -47,7 +48,7 @@ class ThorBangRequest(Span):
     answer: bytes | None = None
 
 
-class ThorBangSession(RequestConnection):
+class ThorBangSession(RequestSession):
     """One connection. It has no identity: sender and receiver are part of each request."""
 
     PROTOCOL = Protocol.THORBANG

@@ -13,9 +13,9 @@ from pika import spec
 from flyball.broker.core import topology as topology_module
 from flyball.broker.core.broker import DROPPED_AT_ONCE, PURGED_ONE_BY_ONE
 from flyball.broker.node.node import Node
+from flyball.broker.protocols import requests as requests_module
 from flyball.broker.protocols.amqp import session as session_module
 from flyball.broker.protocols.amqp.session import AmqpSession
-from flyball.broker.transport import connection as connection_module
 from flyball.broker.transport.connection import WRITE_BUFFER_BYTES, Connection
 from flyball.model import Policy
 from tests.broker.peers import ThorBangPeer
@@ -71,7 +71,7 @@ def test_commands_that_take_long_are_carried_out_in_turns(
 def test_requests_of_other_protocols_are_carried_out_in_turns(
     node: RunningNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "TURN_NS", 0, raising=False)
+    monkeypatch.setattr(requests_module, "TURN_NS", 0, raising=False)
     turns = 0
     go_on = Connection.go_on
 

@@ -10,7 +10,7 @@ import pytest
 
 from flyball.broker.node.node import Node
 from flyball.broker.protocols import telesto as requests
-from flyball.broker.transport.connection import MAX_IN_FLIGHT
+from flyball.broker.protocols.requests import MAX_IN_FLIGHT
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode, ReadMode, WireMessage
 from flyball.model import Queue

@@ -1,0 +1,165 @@
+"""What the protocols have in common that have one answer for each request: ThorBangMQ's and Telesto's."""
+
+from __future__ import annotations
+
+import abc
+import time
+from typing import Any
+
+from flyball.broker.core.uses import Uses
+from flyball.broker.transport.connection import TURN_NS, WRITE_BUFFER_BYTES, Connection, Hub
+from flyball.errors import FlyballError, ProtocolError, RequestError, StoreError
+from flyball.trace.schema import Result
+from flyball.trace.span import Span
+
+# Requests of one connection that are carried out at once; the next ones wait.
+MAX_IN_FLIGHT = 256
+
+# A request that has begun has to be complete by then, and a second later for each so many bytes that have come: a
+# slow peer may send a long one, and a peer that only trickles cannot keep what it has begun.
+REQUEST_S = 30.0
+REQUEST_BYTES_PER_S = 16 * 1024
+
+
+class RequestSession(Connection):
+    """A peer whose protocol has one answer for each request. A session says how to decode, handle and refuse."""
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(hub)
+        self.uses = Uses(hub.is_member)
+        """The members of clustered queues that the peer uses, if nobody has placed it."""
+        self._reserved: dict[Span, int] = {}
+        """What requests hold that are under way: messages that were taken and wait for the store, and puts that wait
+        for another node."""
+        self._reserved_bytes = 0
+        self._alone: Span | None = None
+        """A request whose answer may be long and takes time: until it is answered no other is begun."""
+        self.requests = 0
+        """How many the peer has made."""
+        self._begun: tuple[int, float] | None = None
+        """How many requests came before one that is not complete, and when that was first seen."""
+
+    # What a protocol fills in
+
+    @abc.abstractmethod
+    def decode(self) -> object | None:
+        """Return the next request that is complete, None if there is none. Raises ProtocolError."""
+
+    @abc.abstractmethod
+    def handle(self, parsed: Any, request: Span) -> None:
+        """Carry out what `decode` has returned. A RequestError is told to the peer with `refuse`."""
+
+    @abc.abstractmethod
+    def refuse(self, request: Span, error: FlyballError) -> None:
+        """Answer a request with an error."""
+
+    def goes_alone(self, parsed: Any, request: Span) -> bool:
+        """Whether the next request has to wait until this one is answered, which takes time.
+
+        So it is with listings, and with reads of messages that are not in memory: hundreds of them at once would
+        wait for the same read from the store, and then all their answers would be in memory together.
+        """
+        return False
+
+    @property
+    @abc.abstractmethod
+    def unfinished_bytes(self) -> int:
+        """How many bytes have come of a request that is not complete."""
+
+    def new_request(self) -> Span:
+        """Return what notes the next request; a protocol may have one of its own."""
+        return Span()
+
+    def tick(self, now_s: float) -> None:
+        """Close the connection if a request that has begun is not complete after long. One without any may stay."""
+        unfinished_bytes = self.unfinished_bytes
+        # While nothing is read, that is not the peer's doing.
+        if not unfinished_bytes or not self._is_reading:
+            self._begun = None
+        elif self._begun is None or self._begun[0] != self.requests:
+            self._begun = (self.requests, now_s)
+        elif now_s - self._begun[1] > REQUEST_S + unfinished_bytes / REQUEST_BYTES_PER_S:
+            self.close(f"a request of which {unfinished_bytes} bytes have come is not complete")
+
+    # Requests and answers
+
+    def pump(self, mark_ns: int) -> None:
+        """Carry out the requests that are complete, as far as there is room. It is `mark_ns` now.
+
+        For the trace, a request's parsing begins there or where the request before it was handed on.
+        """
+        recorder = self.hub.recorder
+        turn_ends_ns = mark_ns + TURN_NS
+        while not self._must_wait():
+            if recorder is not None and not recorder.skip:
+                mark_ns = time.perf_counter_ns()
+            try:
+                parsed = self.decode()
+            except ProtocolError as error:
+                self.close(str(error))
+                return
+            if parsed is None:
+                self._set_reading(True)
+                if self._has_heard_all:
+                    self._close_if_done()
+                return
+            request = self.new_request()
+            self.in_flight += 1
+            if recorder is None:
+                pass
+            elif recorder.skip:
+                recorder.skip -= 1
+            elif weight := recorder.weigh(mark_ns):
+                request.weight = weight
+                request.protocol = self.PROTOCOL
+                request.received_ns = self._received_ns
+                request.started_ns = mark_ns
+                request.parsed_ns = time.perf_counter_ns()
+            self._alone = request
+            try:
+                self.handle(parsed, request)
+            except RequestError as error:
+                self.refuse(request, error)
+            if self._alone is request and not self.goes_alone(parsed, request):
+                self._alone = None
+            if request.started_ns and request.answered_ns == 0:
+                request.submitted_ns = time.perf_counter_ns()
+            if time.perf_counter_ns() > turn_ends_ns:
+                self.hub.next_turn(self)
+                break
+        self._set_reading(False)
+
+    def finish(self, request: Span, data: bytes) -> None:
+        """Answer a request."""
+        self.in_flight -= 1
+        if self._reserved:
+            self._reserved_bytes -= self._reserved.pop(request, 0)
+        if self._alone is request:
+            self._alone = None
+        if self._transport is None:
+            return
+        if request.started_ns:
+            request.client_id = self.client_id
+            request.answered_ns = request.answered_ns or time.perf_counter_ns()
+            self._answered.append(request)
+        self.send(data)
+
+    def reserve(self, request: Span, size_bytes: int) -> None:
+        """Note that a request holds so much until it is answered: they add up, and the next ones may have to wait."""
+        self._reserved[request] = self._reserved.get(request, 0) + size_bytes
+        self._reserved_bytes += size_bytes
+
+    def has_reserved(self, request: Span) -> bool:
+        return request in self._reserved
+
+    def _must_wait(self) -> bool:
+        return (
+            self._alone is not None
+            or self.in_flight >= MAX_IN_FLIGHT
+            or self._reserved_bytes > WRITE_BUFFER_BYTES
+            or super()._must_wait()
+        )
+
+
+def result_of(error: FlyballError) -> Result:
+    return Result.FAILED if isinstance(error, StoreError) else Result.REFUSED
