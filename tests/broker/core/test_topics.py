@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pika
 import pytest
 
+from flyball.broker.core import topics
+from flyball.broker.node.node import Node
 from flyball.client import CommandRefused
 from flyball.client.sync import Client
 from flyball.errors import InvalidArgument, InvalidName, NotPermitted, RequestError, TopicNotFound
@@ -38,6 +41,28 @@ def channel(memory_node: RunningNode) -> Iterator[Any]:
 
 def parents(node: RunningNode) -> dict[str, str | None]:
     return node.call(lambda running: {topic.name: topic.parent for topic in running.hub.topics.all()})
+
+
+def test_others_have_their_turn_while_subscriptions_are_listed(
+    memory_node: RunningNode, client: Client, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "SLICE", 2)
+    client.create_topic("news")
+    channel.queue_declare("all")
+    for number in range(10):
+        channel.queue_bind("all", "news", str(number))
+
+    async def turns_of_others(node: Node) -> int:
+        turns = 0
+        async with asyncio.TaskGroup() as tasks:
+            listing = tasks.create_task(node.hub.topics.list_subscriptions("news"))
+            while not listing.done():
+                await asyncio.sleep(0)
+                turns += 1
+        assert len(listing.result()) == 10
+        return turns
+
+    assert memory_node.run(turns_of_others) >= 5
 
 
 # Hierarchy

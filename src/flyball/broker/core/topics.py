@@ -6,6 +6,7 @@ AMQP reaches all of it. Nothing here knows a wire.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ from flyball.errors import (
     TopicNotFound,
 )
 from flyball.model import DEFAULT_VHOST, Binding, Definition, Destination, Exchange, Queue
+
+# Subscriptions that are listed in one turn of the loop.
+SLICE = 250
 
 KIND = "topic"
 """The kind of a topic's definition."""
@@ -84,28 +88,33 @@ class Topics:
 
         What a queue of another node holds is not known: None.
         """
+        return list(map(self._subscription, self._bindings_of(name, vhost)))
+
+    def _bindings_of(self, name: str, vhost: str) -> list[Binding]:
         self._check_exchange(name, vhost)
-        found: list[dict[str, Any]] = []
-        for binding in self._topology.router(vhost).bindings(source=name):
-            if binding.kind is Destination.QUEUE:
-                working = self._topology.engine.find_queue(binding.destination, vhost)
-                remote = self._topology.directory.find(vhost, binding.destination) if working is None else working
-                queue = None if remote is None else remote.queue
-                found.append(
-                    {
-                        "subscription": _subscription_of(name, binding.destination, queue),
-                        "queue": binding.destination,
-                        "pattern": binding.routing_key,
-                        "durable": queue is None or queue.durable,
-                        "messages": None if working is None else len(working),
-                        "consumers": None if working is None else len(working.consumers),
-                    }
-                )
-        return found
+        bindings = self._topology.router(vhost).bindings(source=name)
+        return [binding for binding in bindings if binding.kind is Destination.QUEUE]
+
+    def _subscription(self, binding: Binding) -> dict[str, Any]:
+        working = self._topology.engine.find_queue(binding.destination, binding.vhost)
+        remote = self._topology.directory.find(binding.vhost, binding.destination) if working is None else working
+        queue = None if remote is None else remote.queue
+        return {
+            "subscription": _subscription_of(binding.source, binding.destination, queue),
+            "queue": binding.destination,
+            "pattern": binding.routing_key,
+            "durable": queue is None or queue.durable,
+            "messages": None if working is None else len(working),
+            "consumers": None if working is None else len(working.consumers),
+        }
 
     async def list_subscriptions(self, name: str, vhost: str = DEFAULT_VHOST) -> list[dict[str, Any]]:
         """Tell the same, and what the queues of other nodes hold, as far as those answer in time."""
-        found = self.subscriptions(name, vhost)
+        found: list[dict[str, Any]] = []
+        for place, binding in enumerate(self._bindings_of(name, vhost), start=1):
+            found.append(self._subscription(binding))
+            if place % SLICE == 0:
+                await asyncio.sleep(0)
         remotes = [self._topology.directory.find(vhost, entry["queue"]) for entry in found]
         wanted = [remote.queue.id for remote in remotes if remote is not None]
         if wanted:

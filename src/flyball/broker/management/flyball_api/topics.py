@@ -12,8 +12,11 @@ from starlette.responses import Response
 
 from flyball.broker.engine.access import Action
 from flyball.broker.management.api import fields
-from flyball.broker.management.api.answers import answer
+from flyball.broker.management.api.answers import stream
 from flyball.broker.management.api.context import Body, Call, Routes
+
+# What a list holds of a subscription until it is sent.
+SUBSCRIPTION_BYTES = 500
 
 _BODY = Body({"parent": "string"})
 
@@ -68,10 +71,13 @@ async def delete_topic(call: Call) -> Response:
     return await call.changed()
 
 
-@routes.get(_TOPIC + "/subscriptions")
+@routes.get(_TOPIC + "/subscriptions", is_long=True)
 async def list_subscriptions(call: Call) -> Response:
     """List the queues that get what is published to a topic, durable subscriptions by their names."""
-    return answer(await call.node.hub.topics.list_subscriptions(call.part("name"), call.vhost))
+    found = await call.node.hub.topics.list_subscriptions(call.part("name"), call.vhost)
+    response = stream(found, dict)
+    call.context.bodies.hold(response, len(found) * SUBSCRIPTION_BYTES)
+    return response
 
 
 @routes.delete(_TOPIC + "/subscriptions/{subscription}")
