@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
+from flyball.broker.core.fit import Fit
+from flyball.broker.core.handles import QueueHandle
+from flyball.broker.core.pending import TakeDone
+from flyball.broker.core.placement import Role
 from flyball.broker.core.uses import Uses
 from flyball.broker.transport.connection import TURN_NS, WRITE_BUFFER_BYTES, Connection, Hub
-from flyball.errors import FlyballError, ProtocolError, RequestError, StoreError
+from flyball.errors import FlyballError, ProtocolError, QueueNotFound, RequestError, StoreError
+from flyball.model import DEFAULT_VHOST, Message, Selector
 from flyball.trace.schema import Result
 from flyball.trace.span import Span
 
@@ -21,11 +28,26 @@ REQUEST_S = 30.0
 REQUEST_BYTES_PER_S = 16 * 1024
 
 
+class Decoder(Protocol):
+    """Turns bytes into requests; each protocol's has a method of its own that returns the next one."""
+
+    @property
+    def buffered_bytes(self) -> int: ...
+
+    def feed(self, data: bytes) -> None: ...
+
+    def clear(self) -> None: ...
+
+
 class RequestSession(Connection):
     """A peer whose protocol has one answer for each request. A session says how to decode, handle and refuse."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, decoder: Decoder) -> None:
         super().__init__(hub)
+        self._incoming = decoder
+        self._is_counted = False
+        """Whether it counts as a connection to its virtual host."""
+        self._is_over = False
         self.uses = Uses(hub.is_member)
         """The members of clustered queues that the peer uses, if nobody has placed it."""
         self._reserved: dict[Span, int] = {}
@@ -61,18 +83,13 @@ class RequestSession(Connection):
         """
         return False
 
-    @property
-    @abc.abstractmethod
-    def unfinished_bytes(self) -> int:
-        """How many bytes have come of a request that is not complete."""
-
     def new_request(self) -> Span:
         """Return what notes the next request; a protocol may have one of its own."""
         return Span()
 
     def tick(self, now_s: float) -> None:
         """Close the connection if a request that has begun is not complete after long. One without any may stay."""
-        unfinished_bytes = self.unfinished_bytes
+        unfinished_bytes = self._incoming.buffered_bytes
         # While nothing is read, that is not the peer's doing.
         if not unfinished_bytes or not self._is_reading:
             self._begun = None
@@ -80,6 +97,81 @@ class RequestSession(Connection):
             self._begun = (self.requests, now_s)
         elif now_s - self._begun[1] > REQUEST_S + unfinished_bytes / REQUEST_BYTES_PER_S:
             self.close(f"a request of which {unfinished_bytes} bytes have come is not complete")
+
+    def feed(self, data: bytes) -> None:
+        self._incoming.feed(data)
+
+    def release_buffers(self) -> None:
+        self._incoming.clear()
+
+    def input_bytes(self) -> int:
+        return self._incoming.buffered_bytes + self._reserved_bytes
+
+    # The virtual host
+
+    def check_entry(self) -> None:
+        """Raise ConnectionLimitReached if the virtual host takes no more clients."""
+        self.hub.occupancy.check_connection(DEFAULT_VHOST)
+
+    def enter(self) -> None:
+        """Count as a connection to the virtual host, until it ends."""
+        if not self._is_counted and not self._is_over:
+            self._is_counted = True
+            self.hub.occupancy.enter(DEFAULT_VHOST)
+
+    def ended(self) -> None:
+        self._is_over = True
+        if self._is_counted:
+            self._is_counted = False
+            self.hub.occupancy.leave(DEFAULT_VHOST)
+
+    # Queues
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether there are other nodes, which may have what this one has not."""
+        return self.hub.peering.is_clustered
+
+    def queue(self, queue_id: int) -> QueueHandle | None:
+        """Return a queue, on whichever node. Without passwords, the protocols reach the default virtual host only."""
+        found = self.hub.queues.get(queue_id)
+        return None if found is None or queue_id <= 0 or found.queue.vhost != DEFAULT_VHOST else found
+
+    def use(self, queue_id: int, role: Role) -> int:
+        """Return the member of a clustered queue that serves the client instead of the one it names, and count it."""
+        home = self.uses.home(queue_id, role)
+        self.uses.note(home, role)
+        return home
+
+    def look_again(self, go_on: Callable[[], None], request: Span) -> None:
+        """Carry out a request when this node knows what others have made just now; further requests wait."""
+        self.hold()
+        self.hub.spawn(self._look_again(go_on, request), self)
+
+    async def _look_again(self, go_on: Callable[[], None], request: Span) -> None:
+        with contextlib.suppress(StoreError):
+            await self.hub.peering.catch_up()
+        try:
+            go_on()
+        except RequestError as error:
+            self.refuse(request, error)
+        self.release()
+
+    def read(
+        self, queue_id: int, selector: Selector, fit: Fit, request: Span, done: TakeDone, *, removes: bool = True
+    ) -> None:
+        """Remove the first message that fits, or only show it. There is none in a queue that does not exist."""
+
+        def found(message: Message | None, error: FlyballError | None) -> None:
+            done(message, None if isinstance(error, QueueNotFound) else error)
+
+        queue = self.queue(queue_id)
+        if queue is None:
+            done(None, None)
+        elif removes:
+            queue.take(selector, found, fit, lambda message: self.reserve(request, len(message.body)))
+        else:
+            queue.peek(selector, found, fit)
 
     # Requests and answers
 

@@ -5,7 +5,6 @@ Names and texts are fitted as a PostgreSQL column of that width would: surplus b
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -28,7 +27,6 @@ from flyball.errors import (
     QueueNameTaken,
     QueueNotFound,
     RequestError,
-    StoreError,
 )
 from flyball.model import DEFAULT_VHOST, MAX_NAME_LENGTH, Client, ClientMode, Draft, Message, Order, Queue, Selector
 from flyball.trace.schema import Kind, Protocol, Result
@@ -81,14 +79,11 @@ class TelestoSession(RequestSession):
     PROTOCOL = Protocol.TELESTO
 
     def __init__(self, hub: Hub, time_order: Order) -> None:
-        super().__init__(hub)
+        self._decoder = wire.PacketDecoder()
+        super().__init__(hub, self._decoder)
         self.time_order = time_order
         self.mode = ClientMode.READ_ONLY
         self._handlers: Mapping[type[wire.Packet], Handler] = UNIDENTIFIED
-        self._decoder = wire.PacketDecoder()
-        self._is_over = False
-        self._is_counted = False
-        """Whether it counts as a connection to its virtual host."""
 
     def new_request(self) -> TelestoRequest:
         self.requests += 1
@@ -97,19 +92,6 @@ class TelestoSession(RequestSession):
     def goes_alone(self, parsed: wire.Packet, request: Span) -> bool:
         # A message that was taken waits for the store only, with others.
         return isinstance(parsed, _READS) and not self.has_reserved(request)
-
-    def feed(self, data: bytes) -> None:
-        self._decoder.feed(data)
-
-    @property
-    def unfinished_bytes(self) -> int:
-        return self._decoder.buffered_bytes
-
-    def input_bytes(self) -> int:
-        return self._decoder.buffered_bytes + self._reserved_bytes
-
-    def release_buffers(self) -> None:
-        self._decoder.clear()
 
     def decode(self) -> wire.Packet | None:
         return self._decoder.next_packet()
@@ -129,44 +111,15 @@ class TelestoSession(RequestSession):
                 return
         handler(self, parsed, request)
 
-    @property
-    def is_clustered(self) -> bool:
-        """Whether there are other nodes, which may have what this one has not."""
-        return self.hub.peering.is_clustered
-
-    def look_again(self, go_on: Callable[[], None], request: TelestoRequest) -> None:
-        """Carry out a request when this node knows what others have made just now; further requests wait."""
-        self.hold()
-        self.hub.spawn(self._look_again(go_on, request), self)
-
-    async def _look_again(self, go_on: Callable[[], None], request: TelestoRequest) -> None:
-        with contextlib.suppress(StoreError):
-            await self.hub.peering.catch_up()
-        try:
-            go_on()
-        except RequestError as error:
-            self.refuse(request, error)
-        self.release()
-
     def _use(self, packet: wire.Packet) -> None:
         """Let what the client does with members of clustered queues go to those that serve it, and count it."""
         if isinstance(packet, wire.PutMessage):
-            packet.message.queue_id = self._use_queue(packet.message.queue_id, Role.PRODUCER)
+            packet.message.queue_id = self.use(packet.message.queue_id, Role.PRODUCER)
             packet.additional_queue_ids = [
-                self._use_queue(queue_id, Role.PRODUCER) for queue_id in packet.additional_queue_ids
+                self.use(queue_id, Role.PRODUCER) for queue_id in packet.additional_queue_ids
             ]
         elif isinstance(packet, wire.ReadMessage):
-            packet.queue_id = self._use_queue(packet.queue_id, Role.CONSUMER)
-
-    def _use_queue(self, queue_id: int, role: Role) -> int:
-        home = self.uses.home(queue_id, role)
-        self.uses.note(home, role)
-        return home
-
-    def queue(self, queue_id: int) -> QueueHandle | None:
-        """Return a queue, on whichever node. The protocol has no passwords: it leads to the default virtual host."""
-        found = self.hub.queues.get(queue_id)
-        return None if found is None or queue_id <= 0 or found.queue.vhost != DEFAULT_VHOST else found
+            packet.queue_id = self.use(packet.queue_id, Role.CONSUMER)
 
     def existing_queue(self, queue_id: int) -> QueueHandle:
         """Return a queue that the client may use. Raises QueueNotFound."""
@@ -175,26 +128,12 @@ class TelestoSession(RequestSession):
             raise QueueNotFound(queue_id)
         return found
 
-    # State
-
-    def check_entry(self) -> None:
-        """Raise ConnectionLimitReached if the virtual host takes no more clients."""
-        self.hub.occupancy.check_connection(DEFAULT_VHOST)
-
     def identify(self, client: Client) -> None:
         """From now on the connection is this client's."""
-        if not self._is_counted and not self._is_over:
-            self._is_counted = True
-            self.hub.occupancy.enter(DEFAULT_VHOST)
+        self.enter()
         self.client_id = client.id
         self.mode = client.mode
         self._handlers = IDENTIFIED
-
-    def ended(self) -> None:
-        self._is_over = True
-        if self._is_counted:
-            self._is_counted = False
-            self.hub.occupancy.leave(DEFAULT_VHOST)
 
     # Answers
 
@@ -457,21 +396,16 @@ def read_response(session: TelestoSession, packet: wire.ReadResponse, request: T
 
 def _read(session: TelestoSession, queue_id: int, selector: Selector, request: TelestoRequest) -> None:
     def taken(message: Message | None, error: FlyballError | None) -> None:
-        if error is not None and not isinstance(error, QueueNotFound):
+        if error is not None:
             session.refuse(request, error)
         elif message is None:
-            # There is nothing in a queue that does not exist.
             session.refuse(request, Refusal(ErrorCode.NO_MESSAGES_RETRIEVED, "no message was found"))
         else:
             request.message_count = 1
             request.size_bytes = len(message.body)
             _reply_with(session, request, message)
 
-    queue = session.queue(queue_id)
-    if queue is None:
-        taken(None, None)
-    else:
-        queue.take(selector, taken, Fit.TELESTO_TEXT, lambda message: session.reserve(request, len(message.body)))
+    session.read(queue_id, selector, Fit.TELESTO_TEXT, request, taken)
 
 
 def _reply_with(session: TelestoSession, request: TelestoRequest, message: Message) -> None:

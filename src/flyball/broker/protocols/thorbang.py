@@ -7,7 +7,6 @@ one piece. Broadcasts are found as the original finds them: by time, without a s
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -15,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from flyball.broker.core.fit import Fit
-from flyball.broker.core.handles import QueueHandle
 from flyball.broker.core.placement import Role
 from flyball.broker.protocols.requests import RequestSession, result_of
 from flyball.broker.transport.connection import Hub
@@ -26,8 +24,6 @@ from flyball.errors import (
     FlyballError,
     InvalidName,
     QueueNotFound,
-    RequestError,
-    StoreError,
 )
 from flyball.model import DEFAULT_VHOST, ClientMode, Draft, Message, Order, Selector
 from flyball.trace.schema import Kind, Protocol, Result
@@ -54,11 +50,9 @@ class ThorBangSession(RequestSession):
     PROTOCOL = Protocol.THORBANG
 
     def __init__(self, hub: Hub, max_request_bytes: int) -> None:
-        super().__init__(hub)
         self._decoder = wire.RequestDecoder(max_request_bytes)
+        super().__init__(hub, self._decoder)
         self._line: deque[ThorBangRequest] = deque()
-        self._is_counted = False
-        """Whether it counts as a connection to its virtual host."""
         self._is_refused = False
         """Whether a request was malformed: nothing after it is carried out, and its answer is the last."""
 
@@ -66,18 +60,11 @@ class ThorBangSession(RequestSession):
         super().connection_made(transport)
         if self in self.hub.connections:
             try:
-                self.hub.occupancy.check_connection(DEFAULT_VHOST)
+                self.check_entry()
             except ConnectionLimitReached as error:
                 self.close(str(error))
                 return
-            self._is_counted = True
-            self.hub.occupancy.enter(DEFAULT_VHOST)
-
-    def ended(self) -> None:
-        super().ended()
-        if self._is_counted:
-            self._is_counted = False
-            self.hub.occupancy.leave(DEFAULT_VHOST)
+            self.enter()
 
     def new_request(self) -> ThorBangRequest:
         self.requests += 1
@@ -85,13 +72,10 @@ class ThorBangSession(RequestSession):
 
     def feed(self, data: bytes) -> None:
         if not self._is_refused:
-            self._decoder.feed(data)
-
-    def input_bytes(self) -> int:
-        return self._decoder.buffered_bytes + self._reserved_bytes
+            super().feed(data)
 
     def release_buffers(self) -> None:
-        self._decoder.clear()
+        super().release_buffers()
         for request in self._line:
             # They are still answered, to nobody.
             if request.answer is not None:
@@ -104,10 +88,6 @@ class ThorBangSession(RequestSession):
         assert isinstance(request, ThorBangRequest)
         return isinstance(parsed, wire.Peek) and request.answer is None
 
-    @property
-    def unfinished_bytes(self) -> int:
-        return self._decoder.buffered_bytes
-
     def decode(self) -> wire.Request | None:
         return None if self._is_refused else self._decoder.next_request()
 
@@ -118,26 +98,20 @@ class ThorBangSession(RequestSession):
         self._is_refused = isinstance(parsed, wire.Malformed) or (
             isinstance(parsed, wire.Send) and parsed.malformed_after
         )
-        if self.hub.peering.is_clustered:
+        handler = HANDLERS[type(parsed)]
+        if self.is_clustered:
             self._use(parsed)
             if self._names_something_new(parsed):
-                # Another node may have made it just now; what follows may depend on it.
-                self.hold()
-                self.hub.spawn(self._look_and_handle(parsed, request), self)
+                self.look_again(partial(handler, self, parsed, request), request)
                 return
-        HANDLERS[type(parsed)](self, parsed, request)
+        handler(self, parsed, request)
 
     def _use(self, parsed: wire.Request) -> None:
         """Let what the client does with members of clustered queues go to those that serve it, and count it."""
         if isinstance(parsed, wire.Send):
-            parsed.queue_ids = [self._use_queue(queue_id, Role.PRODUCER) for queue_id in parsed.queue_ids]
+            parsed.queue_ids = [self.use(queue_id, Role.PRODUCER) for queue_id in parsed.queue_ids]
         elif isinstance(parsed, wire.Peek | wire.Pop):
-            parsed.queue_id = self._use_queue(parsed.queue_id, Role.CONSUMER)
-
-    def _use_queue(self, queue_id: int, role: Role) -> int:
-        home = self.uses.home(queue_id, role)
-        self.uses.note(home, role)
-        return home
+            parsed.queue_id = self.use(parsed.queue_id, Role.CONSUMER)
 
     def _names_something_new(self, parsed: wire.Request) -> bool:
         match parsed:
@@ -152,20 +126,6 @@ class ThorBangSession(RequestSession):
 
     def _knows(self, *queue_ids: int) -> bool:
         return all(self.queue(queue_id) is not None for queue_id in queue_ids)
-
-    async def _look_and_handle(self, parsed: wire.Request, request: ThorBangRequest) -> None:
-        with contextlib.suppress(StoreError):
-            await self.hub.peering.catch_up()
-        try:
-            HANDLERS[type(parsed)](self, parsed, request)
-        except RequestError as error:
-            self.refuse(request, error)
-        self.release()
-
-    def queue(self, queue_id: int) -> QueueHandle | None:
-        """Return a queue, on whichever node. The protocol has no passwords: it leads to the default virtual host."""
-        found = self.hub.queues.get(queue_id)
-        return None if found is None or queue_id <= 0 or found.queue.vhost != DEFAULT_VHOST else found
 
     def reply(self, request: ThorBangRequest, answer: bytes) -> None:
         """Answer the request as soon as those before it are answered."""
@@ -258,26 +218,15 @@ def pop(session: ThorBangSession, parsed: wire.Pop, request: ThorBangRequest) ->
 
 
 def _read(session: ThorBangSession, parsed: wire.Peek | wire.Pop, request: ThorBangRequest, *, removes: bool) -> None:
-    queue_id = request.queue_id = parsed.queue_id
-    selector = _selector(parsed)
-
-    def found(message: Message | None, error: FlyballError | None) -> None:
-        # There is nothing in a queue that does not exist.
-        _found(session, request, message, None if isinstance(error, QueueNotFound) else error)
-
-    queue = session.queue(queue_id)
-    if queue is None:
-        found(None, None)
-    elif removes:
-        queue.take(selector, found, Fit.NO_ZERO, lambda message: session.reserve(request, len(message.body)))
-    else:
-        queue.peek(selector, found, Fit.NO_ZERO)
+    request.queue_id = parsed.queue_id
+    found = partial(_found, session, request)
+    session.read(parsed.queue_id, _selector(parsed), Fit.NO_ZERO, request, found, removes=removes)
 
 
 def create_queue(session: ThorBangSession, parsed: wire.CreateQueue, request: ThorBangRequest) -> None:
     request.kind = Kind.CREATE_QUEUE
     name = _fit_name(parsed.name)
-    if session.hub.peering.is_clustered:
+    if session.is_clustered:
         session.hub.spawn(_create_claimed(session, name, request), session)
     else:
         _create(session, name, request)
@@ -348,7 +297,7 @@ def remove_queue(session: ThorBangSession, parsed: wire.RemoveQueue, request: Th
 def remove_client(session: ThorBangSession, parsed: wire.RemoveClient, request: ThorBangRequest) -> None:
     if not session.broker.engine.has_client(parsed.client_id):
         session.reply(request, wire.OK)
-    elif session.hub.peering.is_clustered:
+    elif session.is_clustered:
         session.hold()
         session.hub.spawn(_remove_client_of_all(session, parsed.client_id, request), session)
     else:
