@@ -133,7 +133,7 @@ def stream(items: Sequence[T], document: Callable[[T], Any], around: tuple[str, 
     async def texts() -> AsyncIterator[str]:
         before = around[0] + "["
         async for some in in_slices(items):
-            shown = [text for item in some if (text := _text_of(document, item))]
+            shown = [text for item in some if (text := text_of(document, item))]
             if shown:
                 yield before + ",".join(shown)
                 before = ","
@@ -142,7 +142,7 @@ def stream(items: Sequence[T], document: Callable[[T], Any], around: tuple[str, 
     return StreamingResponse(texts(), 200, HEADERS, MEDIA_TYPE)
 
 
-def _text_of(document: Callable[[T], Any], item: T) -> str:
+def text_of(document: Callable[[T], Any], item: T) -> str:
     """Return the text of an item's document, an empty one if that cannot be made."""
     try:
         return json_text(document(item))

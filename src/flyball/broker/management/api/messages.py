@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import base64
 import codecs
+import json
 import weakref
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from flyball.broker.management.api import fields
-from flyball.broker.management.api.answers import answer, stream
+from flyball.broker.management.api.answers import HEADERS, MEDIA_TYPE, SLICE, answer, text_of
 from flyball.broker.management.api.bodies import Bodies
 from flyball.broker.management.api.context import Body, Call, Routes
 from flyball.broker.management.api.direct_client import DirectChannel, channel
 from flyball.broker.management.inspection import plain
+from flyball.broker.management.slices import next_slice
 from flyball.broker.wire.amqp import BasicGetOk, Properties, read_table, write_table
 from flyball.errors import InvalidArgument
 
@@ -26,6 +28,10 @@ MOST_PUBLISH_BYTES = 32 * 1024 * 1024
 
 MOST_GOT_BYTES = 16 * 1024 * 1024
 """When the messages of an answer have so many bytes no more are added."""
+
+# Of a message so much is encoded in one turn of the loop; a multiple of three, as base64 wants it.
+PIECE_BYTES = 384 * 1024
+LARGE_BYTES = 16 * 1024
 
 MESSAGE_COST_BYTES = 2048
 """What a message counts beside its body."""
@@ -95,7 +101,7 @@ async def get(call: Call) -> Response:
     bodies = call.context.bodies
     async with channel(call, vhost) as inside:
         found = await _taken(inside, name, count, bodies, is_removed=mode == _REMOVED)
-        response = stream(found, lambda message: _shown(message, encoding, truncate))
+        response = StreamingResponse(_texts(found, encoding, truncate), 200, HEADERS, MEDIA_TYPE)
         # They are in memory until the answer is sent, or is gone without that.
         release = weakref.finalize(response, bodies.forget, sum(map(_cost_bytes, found)))
         response.body_iterator = _followed_by(response.body_iterator, release)
@@ -168,9 +174,29 @@ def _body_of(document: fields.Document) -> bytes:
 # What is shown of a message
 
 
-def _shown(message: BasicGetOk, encoding: str, truncate: int | None) -> dict[str, Any]:
-    content = message.body if truncate is None else message.body[:truncate]
-    text = None if encoding == "base64" else _text_of(content, is_whole=len(content) == len(message.body))
+async def _texts(found: Sequence[BasicGetOk], encoding: str, truncate: int | None) -> AsyncIterator[str]:
+    """Yield a list of what is shown of the messages; others have their turn after each piece of a message."""
+    separator = "["
+    for place, message in enumerate(found, start=1):
+        head = text_of(_facts, message)
+        if not head:
+            continue
+        content = memoryview(message.body)[:truncate]
+        is_text = encoding != "base64" and await _is_text(content, is_whole=len(content) == len(message.body))
+        kind = "string" if is_text else "base64"
+        yield f'{separator}{head.removesuffix("}")},"payload_encoding":"{kind}","payload":"'
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        for piece in _pieces(content):
+            yield _quoted(decoder.decode(piece)) if is_text else base64.b64encode(piece).decode()
+            await _give_way(content)
+        yield '"}'
+        separator = ","
+        if place % SLICE == 0:
+            await next_slice()
+    yield "[]" if separator == "[" else "]"
+
+
+def _facts(message: BasicGetOk) -> dict[str, Any]:
     return {
         "payload_bytes": len(message.body),
         "redelivered": message.redelivered,
@@ -178,17 +204,35 @@ def _shown(message: BasicGetOk, encoding: str, truncate: int | None) -> dict[str
         "routing_key": message.routing_key,
         "message_count": message.message_count,
         "properties": shown_properties(message.properties),
-        "payload": base64.b64encode(content).decode() if text is None else text,
-        "payload_encoding": "base64" if text is None else "string",
     }
 
 
-def _text_of(content: bytes, *, is_whole: bool) -> str | None:
-    """Return the content as a text if it is one; what was cut off may have been the end of a character."""
+async def _give_way(content: memoryview) -> None:
+    """Let others have their turn, where the message is a large one: a turn costs as much as a dozen short ones."""
+    if len(content) > LARGE_BYTES:
+        await next_slice()
+
+
+def _pieces(content: memoryview) -> Iterator[memoryview]:
+    return (content[begin : begin + PIECE_BYTES] for begin in range(0, len(content), PIECE_BYTES))
+
+
+def _quoted(text: str) -> str:
+    """Return a text as it stands in JSON, without the quotes around it."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+async def _is_text(content: memoryview, *, is_whole: bool) -> bool:
+    """Whether the content is one; what was cut off may have been the end of a character."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        return codecs.getincrementaldecoder("utf-8")().decode(content, final=is_whole)
+        for piece in _pieces(content):
+            decoder.decode(piece)
+            await _give_way(content)
+        decoder.decode(b"", final=is_whole)
     except UnicodeDecodeError:
-        return None
+        return False
+    return True
 
 
 # Properties

@@ -11,8 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from flyball.broker.management.api import bodies
+from flyball.broker.management.api import bodies, messages
 from flyball.broker.management.part import console_part
+from flyball.broker.management.slices import next_slice
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp.direct import direct_channel
 from flyball.broker.wire.amqp import Properties, write_table
@@ -20,6 +21,30 @@ from flyball.model import User
 from tests.nodes import ANSWER_LIMIT_S, Gate, RunningNode
 
 Place = Callable[..., str]
+
+
+def test_large_messages_are_shown_in_pieces(
+    api: httpx.Client, place: Place, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "PIECE_BYTES", 3)
+    monkeypatch.setattr(messages, "LARGE_BYTES", 3)
+    payloads = ['ä"\\\n€' * 5, "plain", ""]
+    for payload in payloads:
+        publish(api, place, payload)
+    publish(api, place, base64.b64encode(b"\xff" * 8).decode(), payload_encoding="base64")
+    turns: list[None] = []
+
+    async def counted() -> None:
+        turns.append(None)
+        await next_slice()
+
+    monkeypatch.setattr(messages, "next_slice", counted)
+    found = get(api, queue, "ack_requeue_true")
+    assert [each["payload"] for each in found] == [*payloads, base64.b64encode(b"\xff" * 8).decode()]
+    assert [each["payload_encoding"] for each in found] == ["string", "string", "string", "base64"]
+    assert len(turns) >= 2 * len(payloads[0].encode()) // 3
+    [cut] = get(api, queue, count=1, truncate=4)
+    assert cut["payload"] == 'ä"\\'
 
 
 @pytest.fixture
