@@ -63,7 +63,7 @@ def gateway(
         fail(str(error), WRONG_USE)
     # Here, not above: the other commands do not need it.
     from flyball.broker.cluster import gateway as front
-    from flyball.broker.cluster.asking import HttpPlacer
+    from flyball.broker.cluster.placer import HttpPlacer
 
     configure_logging("warning", "text")
     local_only: tuple[str, ...] = TypeAdapter(Names).validate_python(loopback_users)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from flyball.broker.cluster.asking import HttpPlacer
 from flyball.broker.cluster.gateway import Wish
+from flyball.broker.cluster.placer import HttpPlacer
 from flyball.broker.settings import Address
 from flyball.client.http import AWAY, Line, Place, path_of, reason_of
 from flyball.errors import ClusterError, LabError, RequestError

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flyball.broker.cluster.agent import Agent
-from flyball.broker.cluster.tasks import Errands
+from flyball.broker.cluster.jobs import Jobs
 from flyball.broker.core.supervisor import Supervisor
 from flyball.errors import ClusterError
 from flyball.faults import Faults
@@ -59,10 +59,10 @@ async def test_move_on_the_node_of_a_leader_that_stands_down_is_finished() -> No
     move = Moving()
     async with agent_with(move) as (agent, supervisor):
         async with asyncio.TaskGroup() as tasks:
-            errands = Errands(tasks, Faults())
-            errands.spawn("move", lambda: agent.ask(1, "session.move", session_id="s"))
+            jobs = Jobs(tasks, Faults())
+            jobs.spawn("move", lambda: agent.ask(1, "session.move", session_id="s"))
             await move.has_begun.wait()
-            errands.cancel()
+            jobs.cancel()
         move.may_end.set()
         async with asyncio.timeout(5):
             await move.has_ended.wait()

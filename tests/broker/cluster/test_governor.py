@@ -150,7 +150,7 @@ async def test_queues_that_are_rebalanced_move_each_for_itself_while_nobody_wait
         assert len(await stage.do(leading, "domain.rebalance", dry_run=True)) == 2
         moves = await stage.do(leading, "domain.rebalance")
         assert len(moves) == 2
-        told = leading.leader.chronicle.since(0, "")["decisions"]
+        told = leading.leader.decision_log.since(0, "")["decisions"]
         assert [(decision["kind"], decision["target"]) for decision in told if decision["kind"] != "Lead"] == [
             ("MoveQueue", move["name"]) for move in moves
         ]

@@ -10,9 +10,9 @@ import httpx
 import pytest
 import uvloop
 
-from flyball.broker.cluster.asking import HttpPlacer
 from flyball.broker.cluster.gateway import Wish
 from flyball.broker.cluster.http import PlaceAnswer, PlaceQuery, placement_routes
+from flyball.broker.cluster.placer import HttpPlacer
 from flyball.broker.core.authority import Authority
 from flyball.broker.settings import Address
 from flyball.broker.store.group_commit import GroupCommit

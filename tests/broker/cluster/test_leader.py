@@ -55,7 +55,7 @@ class Stumbling(Leader):
     def __init__(self, *errors: StoreError) -> None:
         self._errors = list(errors)
         self._agent: Any = SimpleNamespace(leads=True)
-        self._errands: Any = SimpleNamespace(cancel=self._cancel)
+        self._jobs: Any = SimpleNamespace(cancel=self._cancel)
         self.led: list[bool] = []
         self.given_up = 0
 
@@ -203,8 +203,8 @@ async def test_why_a_node_is_not_there_again_is_told_too(stage: Stage) -> None:
 
     with mock.patch.object(leader.nodes, "start_again", fail):
         stage.world.nodes["extra"].kill()
-        await stage.until(lambda: leader.chronicle.counts["Failure"] > 0, "it is tried in vain")
-    told = leader.chronicle.since(0, "")["decisions"]
+        await stage.until(lambda: leader.decision_log.counts["Failure"] > 0, "it is tried in vain")
+    told = leader.decision_log.since(0, "")["decisions"]
     assert [decision["kind"] for decision in told[:3]] == ["Lead", "Provision", "Failure"]
     assert told[2]["reason"] == "node 'extra' is not there again: there is no room"
 
@@ -266,14 +266,14 @@ async def test_a_node_that_is_not_needed_any_more_is_emptied_and_stopped_by_one_
     await stage.until(lambda: len(stage.world.serving()) == 2, "a node is started")
     await stage.until(lambda: len(leader_of(stage).overview.members(ORDERS)) == 2, "it has a member")
     abouts: list[Any] = []
-    errands = leader_of(stage)._errands
-    spawn = errands.spawn
+    jobs = leader_of(stage)._jobs
+    spawn = jobs.spawn
 
     def watched(about: Any, work: Any) -> None:
         abouts.append(about)
         spawn(about, work)
 
-    with mock.patch.object(errands, "spawn", watched):
+    with mock.patch.object(jobs, "spawn", watched):
         await stage.do(leading, "domain.cluster.change", name="orders", options={"min_members": 1})
         await stage.until(lambda: len(leader_of(stage).overview.nodes) == 1, "it is gone")
     assert {about[0] for about in abouts} == {"remove member", "remove node"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from flyball.broker.cluster.books import EXPECTED_S, IDLE_SHARE
 from flyball.broker.cluster.decisions import (
     AddMember,
     Mark,
@@ -18,6 +17,7 @@ from flyball.broker.cluster.decisions import (
 from flyball.broker.cluster.manager import Manager
 from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.broker.cluster.placement import QueueLoad
+from flyball.broker.cluster.state import EXPECTED_S, IDLE_SHARE
 from flyball.errors import ClusterError
 from tests.broker.cluster.world import ORDERS, World
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from flyball.broker.cluster.names import suggestion, titled
 from flyball.broker.cluster.options import ClusterOptions
-from flyball.broker.cluster.wording import suggestion, titled
 from flyball.errors import ClusterError
 from flyball.model import DEFAULT_VHOST
 

@@ -8,10 +8,10 @@ from typing import Any
 from flyball.broker.cluster.agent import Agent
 from flyball.broker.cluster.commands import PlaceFacts, carry_out
 from flyball.broker.cluster.domain import Domain, cluster_key
+from flyball.broker.cluster.domain_placement import DomainPlacement
 from flyball.broker.cluster.facts import MoveFacts
 from flyball.broker.cluster.leader import Leader
 from flyball.broker.cluster.options import ClusterOptions, Role
-from flyball.broker.cluster.placing import DomainPlacement
 from flyball.broker.cluster.read_model import ReadModel
 from flyball.broker.core.placement import NoPlaceYet, PlaceRequest
 from flyball.broker.core.placement import Role as WireRole
@@ -72,7 +72,7 @@ class DomainGovernor:
 
     async def decided(self, since: int, term: str) -> dict[str, Any]:
         leader = self._overview.name_of(self._overview.own_id)
-        return {"leader": leader, **self._leader.chronicle.since(since, term)}
+        return {"leader": leader, **self._leader.decision_log.since(since, term)}
 
     # Changing: on the node that leads
 

@@ -15,22 +15,22 @@ from functools import partial
 from typing import Any
 
 from flyball.broker.cluster.agent import Agent
-from flyball.broker.cluster.chronicle import Chronicle
 from flyball.broker.cluster.clusters import Clusters
+from flyball.broker.cluster.decision_log import DecisionLog
 from flyball.broker.cluster.decisions import Decision, Failure, Provision, Record, TakeOver, Wait
 from flyball.broker.cluster.domain import cluster_key, split_key
-from flyball.broker.cluster.executing import Executor
+from flyball.broker.cluster.executor import Executor
 from flyball.broker.cluster.facts import MoveFacts
-from flyball.broker.cluster.hearing import Hearing
+from flyball.broker.cluster.jobs import Jobs
 from flyball.broker.cluster.manager import Manager
 from flyball.broker.cluster.nodes import Nodes
+from flyball.broker.cluster.observer import Observer
 from flyball.broker.cluster.options import Role
 from flyball.broker.cluster.overview import is_lasting
 from flyball.broker.cluster.provisioners import Provisioner
 from flyball.broker.cluster.provisioning_loops import ProvisioningLoops
+from flyball.broker.cluster.session_reports import SessionReports
 from flyball.broker.cluster.sessions import new_session_id, read_session_id
-from flyball.broker.cluster.tasks import Errands
-from flyball.broker.cluster.telling import Teller
 from flyball.broker.store.registry import NodeRecord, NodeState
 from flyball.errors import ClusterError, Fenced, FlyballError
 
@@ -57,10 +57,10 @@ class Leader:
         self.overview = agent.overview
         self.clusters = Clusters(agent, self.overview)
         self.nodes = Nodes(agent, self.overview, provisioners)
-        self._hearing = Hearing(agent)
-        self._errands = Errands(tasks, agent.node.hub.faults)
+        self._session_reports = SessionReports(agent)
+        self._jobs = Jobs(tasks, agent.node.hub.faults)
         self._carrying_out = asyncio.Lock()
-        self.chronicle = Chronicle(self.overview, f"{self._registry.node_id}.{self._registry.epoch}")
+        self.decision_log = DecisionLog(self.overview, f"{self._registry.node_id}.{self._registry.epoch}")
         self._loops = ProvisioningLoops(agent.node.hub.loops)
         self._begin()
         agent.answer_while_leading({"cluster.place": self.place, "cluster.left": self.left})
@@ -79,32 +79,32 @@ class Leader:
                     log.info("leading the domain is tried again: %s", error)
                 await asyncio.sleep(PERIOD_S)
         finally:
-            self._errands.cancel()
+            self._jobs.cancel()
 
     async def step(self) -> None:
         """Do what a leader does about once a second, if this node is the one."""
         leads = await self._registry.lead()
         if leads != self._agent.leads:
             log.info("this node %s the domain", "leads" if leads else "no longer leads")
-            self._errands.cancel()
+            self._jobs.cancel()
             self._begin()
             if leads:
                 await self._membership.catch_up()
                 self.clusters.begin()
-                self._hearing.forget()
-                await self._hearing.ask_all()
+                self._session_reports.forget()
+                await self._session_reports.ask_all()
                 # Before anybody can ask for a place: a manager that knows no members would make some.
-                self._teller.tell_all(time.monotonic())
-                self.chronicle.begin(self.overview.name_of(self.overview.own_id))
+                self._observer.observe_all(time.monotonic())
+                self.decision_log.begin(self.overview.name_of(self.overview.own_id))
             self._agent.leads = leads
         if not leads:
             self._loops.hide_all()
             return
         if self._membership.may_judge:
             await self._bury_the_dead()
-        await self._hearing.ask_all()
+        await self._session_reports.ask_all()
         await self.decide()
-        self._loops.show(self.manager, self._teller.options)
+        self._loops.show(self.manager, self._observer.options)
         if self._agent.leads:
             self._finish_what_was_begun()
             await self._trim_changes()
@@ -115,7 +115,7 @@ class Leader:
             # It did when this was asked for. What is wished is defined, and whoever leads now goes on with it.
             return
         now_s = time.monotonic()
-        self._teller.tell_all(now_s)
+        self._observer.observe_all(now_s)
         self.manager.tick(now_s)
         await self._carry_out()
 
@@ -130,8 +130,8 @@ class Leader:
         """
         now_s = time.monotonic()
         cluster = cluster_key(vhost, name)
-        if not self._teller.knows_cluster(cluster):
-            self._teller.tell_all(now_s)
+        if not self._observer.knows_cluster(cluster):
+            self._observer.observe_all(now_s)
         wanted = self._role_of(role, cluster)
         known = read_session_id(session_id)
         # Nobody looks for a place with a session of another clustered queue, unless it is not his.
@@ -144,7 +144,7 @@ class Leader:
             cluster, wanted, now_s, session=known_as, arrives=arrives, waited_s=waited_s, avoid=avoided
         )
         if self.manager.decided != decided:
-            self._errands.spawn(("decided", next(_numbers)), self._carry_out)
+            self._jobs.spawn(("decided", next(_numbers)), self._carry_out)
         if isinstance(answer, Wait):
             return {"retry_s": answer.retry_after_s, "reason": answer.reason}
         node = self.overview.node(answer.node)
@@ -191,14 +191,14 @@ class Leader:
                 "name": queues[move.queue].name,
                 "source": self.overview.name_of(move.from_node),
                 "destination": self.overview.name_of(move.to_node),
-                "reason": self.chronicle.named(move.reason),
+                "reason": self.decision_log.named(move.reason),
             }
             for move in moves
         ]
         if not dry_run:
             for move, facts in zip(moves, told, strict=True):
-                self.chronicle.note_queue_move(facts)
-                self._errands.spawn(("move queue", move.queue), partial(self.nodes.move, move))
+                self.decision_log.note_queue_move(facts)
+                self._jobs.spawn(("move queue", move.queue), partial(self.nodes.move, move))
         return told
 
     def decisions_of(self, cluster: str) -> list[dict[str, str]]:
@@ -209,12 +209,12 @@ class Leader:
                 "what": told["kind"],
                 "reason": told["reason"],
             }
-            for told in self.chronicle.of(cluster, DECISIONS_TOLD)
+            for told in self.decision_log.of(cluster, DECISIONS_TOLD)
         ]
 
     def loads_of(self, cluster: str) -> dict[str, float]:
         """Return what the members of a clustered queue bear, by their ids."""
-        if not self._teller.knows_cluster(cluster):
+        if not self._observer.knows_cluster(cluster):
             return {}
         snapshot = self.manager.snapshot(cluster, time.monotonic())
         return {str(member["member"]): member["load"] * member["capacity"] for member in snapshot["members"]}
@@ -223,12 +223,12 @@ class Leader:
         """Return what this node does as a leader, and what the members of clustered queues bear of their capacity."""
         now_s = time.monotonic()
         members: list[dict[str, Any]] = []
-        for key in self._teller.options if self._agent.leads else ():
+        for key in self._observer.options if self._agent.leads else ():
             vhost, name = split_key(key)
             for member in self.manager.snapshot(key, now_s)["members"]:
                 node = self.overview.name_of(member["node"])
                 members.append({"vhost": vhost, "name": name, "node": node, "load": member["load"]})
-        return {"leads": self._agent.leads, "decisions": dict(self.chronicle.counts), "members": members}
+        return {"leads": self._agent.leads, "decisions": dict(self.decision_log.counts), "members": members}
 
     # Inside
 
@@ -236,17 +236,17 @@ class Leader:
         """Another term: the manager learns everything anew."""
         registry = self._registry
         name = f"{registry.node_id}.{registry.epoch}.{next(_numbers)}-"
-        self.manager = Manager(name=name, on_record=self.chronicle.note)
+        self.manager = Manager(name=name, on_record=self.decision_log.note)
         self._loops.hide_all()
-        self._teller = Teller(self.manager, self.overview, self._hearing, self.clusters.unready)
+        self._observer = Observer(self.manager, self.overview, self._session_reports, self.clusters.unready)
         self._executor = Executor(
-            self._agent, self.overview, self._hearing, self.manager, self.clusters, self.nodes, self._errands
+            self._agent, self.overview, self._session_reports, self.manager, self.clusters, self.nodes, self._jobs
         )
 
     def _stand_down(self) -> None:
         """Lead no more, nor go on with anything that this term has begun: the next one may decide otherwise."""
         self._agent.leads = False
-        self._errands.cancel()
+        self._jobs.cancel()
 
     async def _carry_out(self) -> None:
         """Do what the manager has decided, one after the other. Raises FlyballError."""
@@ -278,12 +278,12 @@ class Leader:
     async def _replace(self, node_id: int) -> None:
         """Let others serve what a node has left behind."""
         left_behind = self.overview.left_behind(node_id)
-        if not left_behind and not self._teller.knows_node(node_id):
+        if not left_behind and not self._observer.knows_node(node_id):
             return
         name = self.overview.name_of(node_id)
         log.warning("node '%s' is dead: %d queues have to be served by others", name, len(left_behind))
         self._agent.node.peers.lost(node_id)
-        self._teller.tell_death(node_id, time.monotonic())
+        self._observer.tell_death(node_id, time.monotonic())
         await self._carry_out()
         if left_behind and not any(is_lasting(queue) for queue in left_behind):
             # Nobody can serve them: there was nothing to decide.
@@ -294,20 +294,18 @@ class Leader:
         """Go on with what is defined and not yet so, whoever led when it was wished."""
         for key, node in self.overview.missing():
             if key not in self.clusters.unready:
-                self._errands.keep_trying(
+                self._jobs.keep_trying(
                     ("add a member", key, node.id), partial(self.clusters.add_member, key, node.id)
                 )
         for node in self.overview.leaving:
-            self._errands.keep_trying(("remove node", node.id), partial(self._finish_removal, node))
+            self._jobs.keep_trying(("remove node", node.id), partial(self._finish_removal, node))
         for name in self.nodes.lost():
-            self._errands.keep_trying(("start node again", name), partial(self._start_again, name))
+            self._jobs.keep_trying(("start node again", name), partial(self._start_again, name))
         for name in self.nodes.overdue(time.monotonic()):
-            self._errands.keep_trying(("give up node", name), partial(self.nodes.give_up, name))
+            self._jobs.keep_trying(("give up node", name), partial(self.nodes.give_up, name))
         for key, value in self.overview.clusters.items():
             if value.get("deleted"):
-                self._errands.keep_trying(
-                    ("delete clustered queue", key), partial(self.clusters.finish_deletion, key)
-                )
+                self._jobs.keep_trying(("delete clustered queue", key), partial(self.clusters.finish_deletion, key))
 
     async def _finish_removal(self, node: NodeRecord) -> None:
         is_dead = node.state is NodeState.DEAD
@@ -326,7 +324,7 @@ class Leader:
             raise
 
     def _note(self, decision: Decision) -> None:
-        self.chronicle.note(Record(time.monotonic(), decision))
+        self.decision_log.note(Record(time.monotonic(), decision))
 
     async def _trim_changes(self) -> None:
         """Forget changes that everybody has followed who will not have to join again."""

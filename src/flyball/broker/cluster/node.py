@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import flyball
 from flyball.broker.cluster import commands
 from flyball.broker.cluster.agent import Agent
+from flyball.broker.cluster.domain_placement import DomainPlacement
 from flyball.broker.cluster.governor import DomainGovernor
 from flyball.broker.cluster.leader import Leader
-from flyball.broker.cluster.placing import DomainPlacement
 from flyball.broker.cluster.provisioners import Provisioner, Surroundings, load_provisioners
 from flyball.broker.node.node import Node, Part
 from flyball.broker.node.node import running as running_alone

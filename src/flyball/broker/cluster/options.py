@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flyball.broker.cluster.wording import suggestion
+from flyball.broker.cluster.names import suggestion
 from flyball.errors import ClusterError
 
 

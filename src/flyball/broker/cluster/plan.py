@@ -13,7 +13,7 @@ from typing import Any
 
 from flyball.broker.cluster.domain_file import DomainFile, Key, WantedCluster, WantedTopic
 from flyball.broker.cluster.facts import ClusterFacts, DomainFacts, NodeFacts, TopicFacts
-from flyball.broker.cluster.wording import suggestion, titled, valued
+from flyball.broker.cluster.names import suggestion, titled, valued
 from flyball.errors import ClusterError
 
 BY_HAND = "none"

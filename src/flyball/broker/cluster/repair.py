@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from flyball.broker.cluster.books import Books, KnownCluster
 from flyball.broker.cluster.decisions import TakeOver
 from flyball.broker.cluster.placement import NodeLoad, QueueLoad, assign, elect_for_load
 from flyball.broker.cluster.roster import Member
 from flyball.broker.cluster.scaling import Scaling
+from flyball.broker.cluster.state import DomainState, KnownCluster
 
 
 class Repair:
     """Finds others for what a node has left behind."""
 
-    def __init__(self, books: Books, scaling: Scaling) -> None:
-        self._books = books
+    def __init__(self, state: DomainState, scaling: Scaling) -> None:
+        self._state = state
         self._scaling = scaling
         self._orphans: dict[int, list[QueueLoad]] = {}
         """The queues of dead nodes that nobody was there for."""
@@ -31,7 +31,7 @@ class Repair:
         `replaces` is that node again if one that is started now may have its name.
         """
         nodes = self._node_loads()
-        dead = self._books.members_on(node)
+        dead = self._state.members_on(node)
         if not nodes:
             self._orphans[node] = queues
             for cluster, member in dead:
@@ -45,14 +45,14 @@ class Repair:
             heir = self._heir(cluster, member)
             if heir is not None:
                 merges[member.id] = heir.id
-                self._books.homeless.update((session.id, (cluster, session)) for session in member.sessions.values())
-                self._books.forget_member(cluster, member)
+                self._state.homeless.update((session.id, (cluster, session)) for session in member.sessions.values())
+                self._state.forget_member(cluster, member)
             else:
                 assignments[member.id] = self._re_own(cluster, member, nodes)
             cluster.provisioning.low_since = None
         if assignments or merges:
             reason = f"node {node} is gone: what it served goes to others by their load"
-            self._books.decide(
+            self._state.decide(
                 now, TakeOver(cluster="", node=node, assignments=assignments, merges=merges, reason=reason)
             )
         for cluster, _ in dead:
@@ -60,10 +60,10 @@ class Repair:
         self.house(now)
 
     def _node_loads(self) -> list[NodeLoad]:
-        useful = [node for node in self._books.nodes.values() if not node.is_leaving and not node.is_released]
+        useful = [node for node in self._state.nodes.values() if not node.is_leaving and not node.is_released]
         return [
-            NodeLoad(node.id, node.capacity, self._books.fullness(node)[0] * node.capacity)
-            for node in useful or self._books.nodes.values()
+            NodeLoad(node.id, node.capacity, self._state.fullness(node)[0] * node.capacity)
+            for node in useful or self._state.nodes.values()
         ]
 
     def _heir(self, cluster: KnownCluster, dead: Member) -> Member | None:
@@ -71,7 +71,7 @@ class Repair:
         others = [
             member
             for member in cluster.roster.members.values()
-            if member is not dead and member.node in self._books.nodes
+            if member is not dead and member.node in self._state.nodes
         ]
         return min(
             others, key=lambda member: (not member.is_usable, member.ready / member.capacity, member.id), default=None
@@ -82,17 +82,17 @@ class Repair:
         coming = cluster.provisioning.coming
         free = [node for node in nodes if node.node not in coming]
         node = assign([QueueLoad(member.id, load=1.0)], free or nodes)[member.id]
-        self._books.resettle_member(cluster, member, node)
+        self._state.resettle_member(cluster, member, node)
         member.removing_at = None
         member.is_leaving = False
-        cluster.roster.set_capacity(member, self._books.capacity_on(cluster, member.node))
+        cluster.roster.set_capacity(member, self._state.capacity_on(cluster, member.node))
         cluster.roster.set_state(member, is_marked=False, is_served=True)
         coming.pop(member.node, None)
         return member.node
 
     def _revive(self, node: int) -> None:
         """A node is back before anybody took over what it served; its clients have lost their connections."""
-        for cluster, member in self._books.members_on(node):
+        for cluster, member in self._state.members_on(node):
             self._lose_sessions(member)
             member.is_known_empty = False
             cluster.roster.set_state(member, is_served=True)
@@ -100,16 +100,16 @@ class Repair:
     def _lose_sessions(self, member: Member) -> None:
         """Count those at a dead member no more whose connections ended with its node."""
         for session in list(member.sessions.values()):
-            if session.entry is None or session.entry == member.node or session.entry not in self._books.nodes:
-                self._books.drop_session(session.id)
+            if session.entry is None or session.entry == member.node or session.entry not in self._state.nodes:
+                self._state.drop_session(session.id)
 
     def house(self, now: float) -> None:
         """Find a member for those whose clients are still connected somewhere, while their member is gone."""
-        for cluster, session in list(self._books.homeless.values()):
+        for cluster, session in list(self._state.homeless.values()):
             to = elect_for_load(cluster.roster, session.role, session.load)
             if to is None:
                 continue
             origin, session.member = session.member, to
-            self._books.count_session(cluster, session)
+            self._state.count_session(cluster, session)
             reason = f"the node of member {origin.id} is gone"
-            self._books.decide_move(cluster, session, origin.id, now, reason, may_return=False)
+            self._state.decide_move(cluster, session, origin.id, now, reason, may_return=False)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 
-from flyball.broker.cluster.books import Books, KnownCluster, KnownNode
 from flyball.broker.cluster.decisions import AddMember, Mark, Provision, Release, RemoveMember, Unmark
 from flyball.broker.cluster.provisioning import TakeBack
 from flyball.broker.cluster.roster import Member
+from flyball.broker.cluster.state import DomainState, KnownCluster, KnownNode
 
 LOOK_AGAIN_S = 1.0
 """Where there is no node for a member, one is looked for again after this time."""
@@ -19,8 +19,8 @@ LOOK_AGAIN_S = 1.0
 class Scaling:
     """Adds and removes members and nodes."""
 
-    def __init__(self, books: Books) -> None:
-        self._books = books
+    def __init__(self, state: DomainState) -> None:
+        self._state = state
 
     # Growing
 
@@ -36,7 +36,7 @@ class Scaling:
         """Let a member take clients again."""
         cluster.roster.set_state(member, is_marked=False)
         cluster.provisioning.has_grown(now)
-        self._books.decide(now, Unmark(cluster=cluster.key, member=member.id, node=member.node, reason=reason))
+        self._state.decide(now, Unmark(cluster=cluster.key, member=member.id, node=member.node, reason=reason))
 
     def keep(self, cluster: KnownCluster, member: Member, now: float) -> None:
         """A person wants the member: whatever was to become of it is void."""
@@ -49,15 +49,15 @@ class Scaling:
         """Add a member on a node that is there, or have one started. False if neither can be."""
         free = self.free_nodes(cluster)
         if free:
-            self.add_member(cluster, min(free, key=self._books.fullness), now, reason)
+            self.add_member(cluster, min(free, key=self._state.fullness), now, reason)
             return True
         provisioner = cluster.options.provisioner
         if not provisioner:
             cluster.provisioning.retry_at = now + LOOK_AGAIN_S
             return False
-        request = self._books.new_name()
+        request = self._state.new_name()
         cluster.provisioning.expect(request, cluster.options.capacity, now)
-        self._books.decide(
+        self._state.decide(
             now,
             Provision(
                 cluster=cluster.key, request=request, provisioner=provisioner, replaces=replaces, reason=reason
@@ -70,7 +70,7 @@ class Scaling:
         taken = {member.node for member in cluster.roster.members.values()}
         return [
             node
-            for node in self._books.nodes.values()
+            for node in self._state.nodes.values()
             if node.id not in taken
             and node.id not in cluster.unwanted
             and not node.is_leaving
@@ -80,10 +80,10 @@ class Scaling:
 
     def add_member(self, cluster: KnownCluster, node: KnownNode, now: float, reason: str) -> None:
         """Have a member made on a node."""
-        capacity = self._books.capacity_on(cluster, node.id)
+        capacity = self._state.capacity_on(cluster, node.id)
         node.unused_since = None
         cluster.provisioning.expect(node.id, capacity, now)
-        self._books.decide(now, AddMember(cluster=cluster.key, node=node.id, reason=reason))
+        self._state.decide(now, AddMember(cluster=cluster.key, node=node.id, reason=reason))
 
     def replace(self, cluster: KnownCluster, node: int, count: int, now: float) -> None:
         """Restore what there was. Whether it is still needed is for the shrinking to say, with its dwell time."""
@@ -98,7 +98,7 @@ class Scaling:
 
     def look_for_nodes_again(self) -> None:
         """There may be a node now where there was none."""
-        for cluster in self._books.clusters.values():
+        for cluster in self._state.clusters.values():
             cluster.provisioning.retry_at = -math.inf
 
     # Shrinking
@@ -107,13 +107,13 @@ class Scaling:
         """Mark what is not needed any more, and remove what is marked and empty."""
         for member in [member for member in cluster.roster.members.values() if member.is_leaving]:
             self.retire(cluster, member, now, "it is to be removed, and others are there now")
-        provisioned = frozenset(node.id for node in self._books.nodes.values() if node.provisioned_for)
+        provisioned = frozenset(node.id for node in self._state.nodes.values() if node.provisioned_for)
         found = cluster.provisioning.next_mark(cluster.roster, now, provisioned)
         if found is not None:
             self._mark(cluster, *found, now=now)
         for member, reason in cluster.provisioning.removable(cluster.roster, now):
             member.removing_at = now
-            self._books.decide(
+            self._state.decide(
                 now, RemoveMember(cluster=cluster.key, member=member.id, node=member.node, reason=reason)
             )
 
@@ -140,21 +140,21 @@ class Scaling:
         cluster.roster.set_state(member, is_marked=True)
         member.marked_at = now
         member.is_known_empty = False
-        self._books.decide(now, Mark(cluster=cluster.key, member=member.id, node=member.node, reason=reason))
+        self._state.decide(now, Mark(cluster=cluster.key, member=member.id, node=member.node, reason=reason))
 
     def release(self, node: KnownNode, now: float) -> None:
         """Have a node stopped that was started for a clustered queue and has had no member for a dwell time."""
-        if not node.provisioned_for or node.is_released or self._books.members_on(node.id):
+        if not node.provisioned_for or node.is_released or self._state.members_on(node.id):
             return
-        if any(node.id in cluster.provisioning.coming for cluster in self._books.clusters.values()):
+        if any(node.id in cluster.provisioning.coming for cluster in self._state.clusters.values()):
             return
         if node.unused_since is None:
             node.unused_since = now
-        owner = self._books.clusters.get(node.provisioned_for)
+        owner = self._state.clusters.get(node.provisioned_for)
         if now - node.unused_since < (0.0 if owner is None else owner.options.dwell_s):
             return
         node.is_released = True
-        self._books.decide(
+        self._state.decide(
             now,
             Release(
                 cluster=node.provisioned_for,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 from rich.console import Console
 
-from flyball.broker.cluster.wording import titled, valued
+from flyball.broker.cluster.names import titled, valued
 from flyball.cli.domain.showing import counted, show_cluster, show_moves, tree_of
 from flyball.cli.output import Output, shown
 from flyball.cli.session import DONE, fail

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from flyball.broker.cluster.wording import titled, valued
+from flyball.broker.cluster.names import titled, valued
 from flyball.cli.output import Branch, Output
 
 if TYPE_CHECKING:

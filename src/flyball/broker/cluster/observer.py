@@ -6,20 +6,22 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from flyball.broker.cluster.decisions import SessionReport
-from flyball.broker.cluster.hearing import Hearing
 from flyball.broker.cluster.manager import Manager
 from flyball.broker.cluster.overview import Overview, is_lasting, key_of
 from flyball.broker.cluster.placement import QueueLoad
+from flyball.broker.cluster.session_reports import SessionReports
 
 
-class Teller:
+class Observer:
     """Keeps one manager informed."""
 
-    def __init__(self, manager: Manager, overview: Overview, hearing: Hearing, unready: Collection[str]) -> None:
+    def __init__(
+        self, manager: Manager, overview: Overview, session_reports: SessionReports, unready: Collection[str]
+    ) -> None:
         """`unready` clustered queues are not told of yet."""
         self._manager = manager
         self._overview = overview
-        self._hearing = hearing
+        self._session_reports = session_reports
         self._epochs: dict[int, int] = {}
         """Of the nodes that the manager knows, by id."""
         self._leaving: set[int] = set()
@@ -33,7 +35,7 @@ class Teller:
         """Nodes that get no members of a clustered queue, by its key."""
         self._unready = unready
 
-    def tell_all(self, now_s: float) -> None:
+    def observe_all(self, now_s: float) -> None:
         """Tell everything that the manager does not know yet."""
         self._tell_clusters(now_s)
         self._tell_nodes(now_s)
@@ -127,7 +129,7 @@ class Teller:
         sessions: dict[int, list[SessionReport]] = {queue_id: [] for queue_id in self._members}
         live = self._overview.live
         for node in live:
-            for queue_id, report in self._hearing.sessions(node):
+            for queue_id, report in self._session_reports.sessions(node):
                 if queue_id in sessions:
                     sessions[queue_id].append(report)
         for node in live:

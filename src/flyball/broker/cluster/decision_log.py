@@ -46,7 +46,7 @@ class ToldDecision(TypedDict):
     reason: str
 
 
-class Chronicle:
+class DecisionLog:
     """The last decisions of a node as a leader, numbered as long as it lives."""
 
     def __init__(self, overview: Overview, term: str) -> None:

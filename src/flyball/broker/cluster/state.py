@@ -1,6 +1,6 @@
-"""The books of a domain's manager: nodes, clustered queues, their members and sessions, and what was decided.
+"""The state of a domain's manager: nodes, clustered queues, their members and sessions, and what was decided.
 
-They say what is known and who counts where. Whether a queue grows, or a session moves, is decided elsewhere.
+It says what is known and who counts where. Whether a queue grows, or a session moves, is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class KnownCluster:
         return self.roster.options
 
 
-class Books:
+class DomainState:
     """What one manager knows, and has decided."""
 
     def __init__(self, history_length: int, name: str, on_record: Callable[[Record], None] | None) -> None:
@@ -268,7 +268,7 @@ class Books:
         )
 
     def compare(self, cluster: KnownCluster, member: Member, reports: Sequence[SessionReport], now: float) -> None:
-        """Make the books say what the member says, but for who is on the way."""
+        """Make the state say what the member says, but for who is on the way."""
         seen = set()
         for report in reports:
             seen.add(report.session)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from flyball.broker.cluster.chronicle import KEPT_DECISIONS, Chronicle
+from flyball.broker.cluster.decision_log import KEPT_DECISIONS, DecisionLog
 from flyball.broker.cluster.decisions import (
     AddMember,
     Decision,
@@ -30,14 +30,14 @@ ORDERS = cluster_key("/", "orders")
 NAMES = {1: "north", 2: "south"}
 
 
-def chronicle() -> Chronicle:
+def decision_log() -> DecisionLog:
     """One for a domain of two nodes, in which the queue 17 is on the second."""
     overview = SimpleNamespace(name_of=lambda node: NAMES.get(node, str(node)), owner_of={17: 2}.get)
-    return Chronicle(cast(Overview, overview), "1.4")
+    return DecisionLog(cast(Overview, overview), "1.4")
 
 
 def told(decision: Decision) -> dict[str, Any]:
-    kept = chronicle()
+    kept = decision_log()
     kept.note(Record(5.0, decision))
     [found] = kept.since(0, "1.4")["decisions"]
     return cast(dict[str, Any], found)
@@ -116,7 +116,7 @@ def test_reasons_have_names_instead_of_numbers() -> None:
 
 
 def test_whoever_asks_again_hears_only_what_is_new_unless_the_leader_is_another_one() -> None:
-    kept = chronicle()
+    kept = decision_log()
     kept.begin("north")
     kept.note(Record(5.0, Failure(cluster="", reason="a")))
     first = kept.since(0, "")
@@ -128,7 +128,7 @@ def test_whoever_asks_again_hears_only_what_is_new_unless_the_leader_is_another_
 
 
 def test_only_the_last_decisions_are_kept() -> None:
-    kept = chronicle()
+    kept = decision_log()
     for number in range(KEPT_DECISIONS + 10):
         kept.note(Record(0.0, Failure(cluster="", reason=str(number))))
     found = kept.since(0, "")
@@ -138,7 +138,7 @@ def test_only_the_last_decisions_are_kept() -> None:
 
 
 def test_of_one_clustered_queue_only_its_own_decisions_are_shown_and_only_the_last() -> None:
-    kept = chronicle()
+    kept = decision_log()
     for number in range(3):
         kept.note(Record(0.0, Failure(cluster=ORDERS, reason=str(number))))
         kept.note(Record(0.0, Failure(cluster="", reason="another")))

@@ -1,4 +1,4 @@
-"""Errands: one at a time for each thing, with longer and longer pauses while they fail."""
+"""Jobs: one at a time for each thing, with longer and longer pauses while they fail."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from flyball.broker.cluster.tasks import FIRST_PAUSE_S, MOST_PAUSE_S, Errands
+from flyball.broker.cluster.jobs import FIRST_PAUSE_S, MOST_PAUSE_S, Jobs
 from flyball.errors import ClusterError
 from flyball.faults import Faults
 from tests.broker.cluster.simulation.loop import VirtualLoop, run
@@ -25,9 +25,9 @@ def test_what_fails_again_and_again_is_tried_ever_less_often_and_told_once(caplo
 
     async def scenario(loop: VirtualLoop) -> None:
         async with asyncio.TaskGroup() as tasks:
-            errands = Errands(tasks, Faults())
+            jobs = Jobs(tasks, Faults())
             while loop.time() - (began_s or [loop.time()])[0] < LONG_S:
-                errands.keep_trying("stop n2", fail)
+                jobs.keep_trying("stop n2", fail)
                 await asyncio.sleep(0.5)
 
     with caplog.at_level(logging.WARNING):
@@ -41,7 +41,7 @@ def test_what_fails_again_and_again_is_tried_ever_less_often_and_told_once(caplo
 def test_what_has_come_about_is_tried_at_once_when_it_is_wanted_again() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         async with asyncio.TaskGroup() as tasks:
-            errands = Errands(tasks, Faults())
+            jobs = Jobs(tasks, Faults())
             outcomes = [ClusterError("not yet"), None, ClusterError("again")]
             began_s: list[float] = []
 
@@ -52,7 +52,7 @@ def test_what_has_come_about_is_tried_at_once_when_it_is_wanted_again() -> None:
                     raise outcome
 
             while outcomes:
-                errands.keep_trying("stop n2", work)
+                jobs.keep_trying("stop n2", work)
                 await asyncio.sleep(0.1)
             assert began_s[2] - began_s[1] < FIRST_PAUSE_S
 
@@ -67,13 +67,13 @@ def test_an_errand_that_is_given_up_before_it_began_can_be_run_again() -> None:
             done.append("stop n2")
 
         async with asyncio.TaskGroup() as tasks:
-            errands = Errands(tasks, Faults())
-            errands.spawn("stop n2", work)
-            errands.cancel()
+            jobs = Jobs(tasks, Faults())
+            jobs.spawn("stop n2", work)
+            jobs.cancel()
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             assert done == []
-            errands.spawn("stop n2", work)
+            jobs.spawn("stop n2", work)
         assert done == ["stop n2"]
 
     run(scenario, seed=1)
@@ -85,13 +85,13 @@ def test_nothing_is_begun_while_the_tasks_of_a_term_end() -> None:
 
     async def scenario(loop: VirtualLoop) -> None:
         async with asyncio.TaskGroup() as tasks:
-            errands = Errands(tasks, Faults())
+            jobs = Jobs(tasks, Faults())
 
             async def begin_late() -> None:
                 try:
                     await asyncio.sleep(LONG_S)
                 finally:
-                    errands.spawn("start n3", never)
+                    jobs.spawn("start n3", never)
 
             tasks.create_task(begin_late())
             await asyncio.sleep(0)

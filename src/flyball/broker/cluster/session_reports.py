@@ -20,7 +20,7 @@ ANSWER_S = 0.5
 """A node that has not answered by then is asked again in the next round."""
 
 
-class Hearing:
+class SessionReports:
     """What nodes have told of their clients. Of one that has never answered, the numbers in its report count."""
 
     def __init__(self, agent: Agent) -> None:

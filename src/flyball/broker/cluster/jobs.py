@@ -24,8 +24,8 @@ class _Failure:
     until_s: float
 
 
-class Errands:
-    """Runs errands by what they are about. One that fails is logged: whoever wanted it will want it again."""
+class Jobs:
+    """Runs jobs by what they are about. One that fails is logged: whoever wanted it will want it again."""
 
     def __init__(self, tasks: asyncio.TaskGroup, faults: Faults) -> None:
         self._tasks = tasks
@@ -36,12 +36,12 @@ class Errands:
     def spawn(self, about: object, work: Callable[[], Awaitable[object]]) -> None:
         """Begin something, unless the same is under way."""
         if about not in self._under_way:
-            errand = self._guarded(about, work)
+            job = self._guarded(about, work)
             try:
-                task = self._tasks.create_task(errand)
+                task = self._tasks.create_task(job)
             except RuntimeError:
                 # The group of tasks is about to end, because one has failed, and takes no more.
-                errand.close()
+                job.close()
                 return
             self._under_way[about] = task
             # One that is cancelled before it has begun could not do this by itself.
@@ -68,7 +68,7 @@ class Errands:
         except FlyballError as error:
             self._note_failure(about, str(error))
         except Exception as error:
-            # A defect that one errand has met stays with it.
+            # A defect that one job has met stays with it.
             self._faults.note("errand of the leader", error)
             self._note_failure(about, f"{type(error).__name__}: {error}")
         else:

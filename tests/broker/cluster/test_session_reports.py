@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from flyball.broker.cluster.hearing import Hearing
+from flyball.broker.cluster.session_reports import SessionReports
 from flyball.broker.cluster.sessions import TOLD_AT_ONCE
 from flyball.broker.store.registry import NodeRecord, NodeState
 from flyball.errors import PeerLost
@@ -27,7 +27,7 @@ class Domain:
         overview = SimpleNamespace(live=self.nodes, own_id=nodes[0].id)
         peers = SimpleNamespace(can_reach=lambda node_id: True)
         agent: Any = SimpleNamespace(overview=overview, node=SimpleNamespace(peers=peers), ask=self._ask)
-        self.hearing = Hearing(agent)
+        self.session_reports = SessionReports(agent)
 
     async def _ask(self, node_id: int, command: str, *, first: int, time_limit_s: float) -> list[Any]:
         if node_id not in self.told:
@@ -36,8 +36,8 @@ class Domain:
 
     def hear(self) -> list[list[str]]:
         """Ask all; return the sessions of each node."""
-        asyncio.run(self.hearing.ask_all())
-        return [[report.session for _, report in self.hearing.sessions(node)] for node in self.nodes]
+        asyncio.run(self.session_reports.ask_all())
+        return [[report.session for _, report in self.session_reports.sessions(node)] for node in self.nodes]
 
 
 def test_all_sessions_are_heard_however_many_there_are() -> None:
@@ -51,11 +51,11 @@ def test_of_a_node_that_has_not_answered_yet_the_numbers_count() -> None:
     domain = Domain(node(1), node(2, producer=2, consumer=1))
     domain.told[1] = [["s1", "consumer", 7, 5.0]]
     assert [len(told) for told in domain.hear()] == [1, 3]
-    [(member, _), *_] = domain.hearing.sessions(domain.nodes[1])
-    assert (member, domain.hearing.entry_of("s2")) == (7, None)
+    [(member, _), *_] = domain.session_reports.sessions(domain.nodes[1])
+    assert (member, domain.session_reports.entry_of("s2")) == (7, None)
     domain.told[2] = [["s2", "producer", 7, None]]
     assert domain.hear() == [["s1"], ["s2"]]
-    assert domain.hearing.entry_of("s2") == 2
+    assert domain.session_reports.entry_of("s2") == 2
 
 
 def test_what_a_node_has_told_holds_until_it_answers_again_or_is_gone() -> None:

@@ -24,12 +24,12 @@ from flyball.broker.cluster.decisions import (
     Unmark,
 )
 from flyball.broker.cluster.domain import split_key
-from flyball.broker.cluster.hearing import Hearing
+from flyball.broker.cluster.jobs import Jobs
 from flyball.broker.cluster.manager import Manager
 from flyball.broker.cluster.nodes import Nodes
 from flyball.broker.cluster.overview import Overview
+from flyball.broker.cluster.session_reports import SessionReports
 from flyball.broker.cluster.sessions import MOVE_S
-from flyball.broker.cluster.tasks import Errands
 from flyball.errors import FlyballError
 
 log = logging.getLogger(__name__)
@@ -45,19 +45,19 @@ class Executor:
         self,
         agent: Agent,
         overview: Overview,
-        hearing: Hearing,
+        session_reports: SessionReports,
         manager: Manager,
         clusters: Clusters,
         nodes: Nodes,
-        errands: Errands,
+        jobs: Jobs,
     ) -> None:
         self._agent = agent
         self._overview = overview
-        self._hearing = hearing
+        self._session_reports = session_reports
         self._manager = manager
         self._clusters = clusters
         self._nodes = nodes
-        self._errands = errands
+        self._jobs = jobs
         self._membership = agent.node.membership
 
     async def carry_out(self, decisions: Sequence[Decision]) -> None:
@@ -72,15 +72,13 @@ class Executor:
                 case Unmark():
                     await self._clusters.unmark(decision.cluster, decision.member)
                 case AddMember():
-                    self._errands.spawn(
-                        ("add a member", decision.cluster, decision.node), partial(self._add, decision)
-                    )
+                    self._jobs.spawn(("add a member", decision.cluster, decision.node), partial(self._add, decision))
                 case RemoveMember():
-                    self._errands.spawn(("remove member", decision.member), partial(self._remove, decision))
+                    self._jobs.spawn(("remove member", decision.member), partial(self._remove, decision))
                 case Move():
-                    self._errands.spawn(("move", decision.session), partial(self._move, decision))
+                    self._jobs.spawn(("move", decision.session), partial(self._move, decision))
                 case Provision():
-                    self._errands.spawn(("provision", decision.request), partial(self._provision, decision))
+                    self._jobs.spawn(("provision", decision.request), partial(self._provision, decision))
                 case Release():
                     await self._release(decision)
                 case HandOver():
@@ -99,7 +97,7 @@ class Executor:
         await self._clusters.remove_member(decision.cluster, decision.member, decision.node)
 
     async def _move(self, decision: Move) -> None:
-        entry, target = self._hearing.entry_of(decision.session), self._overview.node(decision.to_node)
+        entry, target = self._session_reports.entry_of(decision.session), self._overview.node(decision.to_node)
         why = "its node or the new one is gone"
         try:
             if entry is not None and target is not None:
