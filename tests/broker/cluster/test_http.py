@@ -11,9 +11,10 @@ import pytest
 import uvloop
 
 from flyball.broker.cluster.gateway import Wish
-from flyball.broker.cluster.http import PlaceAnswer, PlaceQuery, placement_routes
+from flyball.broker.cluster.http import NodePlaces, placement_routes
 from flyball.broker.cluster.placer import HttpPlacer
 from flyball.broker.core.authority import Authority
+from flyball.broker.core.placement import Place, PlaceRequest, Role
 from flyball.broker.settings import Address
 from flyball.broker.store.group_commit import GroupCommit
 from flyball.broker.store.memory import MemoryStore
@@ -23,19 +24,19 @@ from flyball.model import Permission
 from tests.nodes import ANSWER_LIMIT_S
 
 GUEST = ("guest", "guest")
-ANSWER = PlaceAnswer("north", {"amqp": "10.0.0.1:5672"}, "s-1")
+ANSWER = Place("north", 7, "s-1", {"amqp": "10.0.0.1:5672"})
 
 
-class FakePlaces:
+class FakePlaces(NodePlaces):
     """Answers what the test says, and remembers what it was asked."""
 
-    def __init__(self, answer: PlaceAnswer | Exception) -> None:
+    def __init__(self, answer: Place | Exception) -> None:
         self._answer = answer
-        self.queries: list[PlaceQuery] = []
+        self.queries: list[PlaceRequest] = []
         self.ends: list[str] = []
 
-    async def place(self, query: PlaceQuery) -> PlaceAnswer:
-        self.queries.append(query)
+    async def place(self, request: PlaceRequest) -> Place:
+        self.queries.append(request)
         if isinstance(self._answer, Exception):
             raise self._answer
         return self._answer
@@ -97,14 +98,14 @@ def test_a_client_is_told_where_it_belongs() -> None:
         "amqp": "10.0.0.1:5672",
         "session": "s-1",
     }
-    assert places.queries == [PlaceQuery("/", "orders", "producer", "guest")]
+    assert places.queries == [PlaceRequest("/", "orders", Role.PRODUCER, "guest", arrives=False)]
 
 
 def test_a_client_that_could_not_go_there_says_so() -> None:
     places = FakePlaces(ANSWER)
     target = "/api/place?queue=orders&session=s-1&avoid=north"
     asked(places, lambda client: client.get(target, auth=GUEST))
-    assert places.queries == [PlaceQuery("/", "orders", "client", "guest", "s-1", "north")]
+    assert places.queries == [PlaceRequest("/", "orders", Role.CLIENT, "guest", "s-1", "north", arrives=False)]
 
 
 def test_the_end_of_a_client_is_noted() -> None:
@@ -185,8 +186,8 @@ def test_a_placer_asks_the_nodes_until_one_answers() -> None:
         await placer.ended(wish(), first)
 
     with_server(places, use)
-    assert places.queries[0] == PlaceQuery("/", "orders", "producer", "guest")
-    assert places.queries[1] == PlaceQuery("/", "orders", "producer", "guest", "s-1", "north")
+    assert places.queries[0] == PlaceRequest("/", "orders", Role.PRODUCER, "guest", arrives=False)
+    assert places.queries[1] == PlaceRequest("/", "orders", Role.PRODUCER, "guest", "s-1", "north", arrives=False)
     assert places.ends == ["s-1"]
 
 
@@ -197,11 +198,11 @@ def test_a_placer_asks_the_nodes_until_one_answers() -> None:
         (QueueNotFound("orders", "/"), b"guest", QueueNotFound),
         (ClusterError("no room"), b"guest", ClusterError),
         (RequestError("no"), b"guest", RequestError),
-        (PlaceAnswer("north", {}), b"guest", ClusterError),
+        (Place("north", 7, "s-1"), b"guest", ClusterError),
     ],
 )
 def test_a_placer_raises_what_the_node_says(
-    answer: PlaceAnswer | Exception, password: bytes, expected: type[Exception]
+    answer: Place | Exception, password: bytes, expected: type[Exception]
 ) -> None:
     async def use(authority: Authority, address: Address) -> None:
         with pytest.raises(expected):

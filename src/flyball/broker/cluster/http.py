@@ -6,8 +6,8 @@ What is answered comes from whoever governs the domain; nothing here decides.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from flyball import errors
 from flyball.broker.core.authority import Authority
-from flyball.broker.core.placement import NoPlaceYet, PlaceRequest, Role
+from flyball.broker.core.placement import NoPlaceYet, Place, PlaceRequest, Role
 from flyball.broker.engine.access import Action
 from flyball.broker.node.listeners import advertised
 from flyball.broker.node.name import node_name
@@ -24,83 +24,39 @@ from flyball.broker.settings import Address
 from flyball.broker.transport.http import Login
 from flyball.model import DEFAULT_VHOST, User
 
-ROLES = ("producer", "consumer", "client")
-"""A `client` is taken for whichever of the others helps the queue more."""
-
 SEERS = frozenset({"monitoring", "administrator"})
 """Users with one of these tags see the domain: it has queues of all virtual hosts, and users, in it."""
 
+_ACTIONS = {
+    Role.PRODUCER: (Action.WRITE,),
+    Role.CONSUMER: (Action.READ,),
+    # It is taken for whichever of the others helps the queue more.
+    Role.CLIENT: (Action.WRITE, Action.READ),
+}
 
-@dataclass(frozen=True, slots=True)
-class PlaceQuery:
-    """Who looks for a place."""
-
-    vhost: str
-    queue_name: str
-    role: str
-    """One of ROLES."""
-    client_name: str = ""
-    session_id: str = ""
-    """That of an earlier answer, if the client could not go there."""
-    avoid: str = ""
-    """The name of a node that the client cannot reach."""
-    arrives: bool = False
-    """Whether the client will say its session there; otherwise it is known by what it does."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlaceAnswer:
-    """Where it belongs."""
-
-    node: str
-    addresses: Mapping[str, str]
-    """Where the node listens, by protocol."""
-    session_id: str = ""
-
-
-class Places(Protocol):
-    """What a node knows of its domain."""
-
-    async def place(self, query: PlaceQuery) -> PlaceAnswer:
-        """Raises ClusterError if no node can take it at present, RequestError if none ever will."""
-        ...
-
-    async def ended(self, session_id: str) -> None:
-        """A client that was placed is gone again, or never got there."""
-        ...
-
-    async def domain(self) -> Mapping[str, Any]:
-        """Return the tree of the domain."""
-        ...
+_ROLES = {role.name.lower(): role for role in _ACTIONS}
 
 
 class NodePlaces:
-    """What a node itself knows: its placement, and the commands of its domain once it has some."""
+    """What a node knows of its domain: by its placement, and the commands of its domain once it has some."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    async def place(self, query: PlaceQuery) -> PlaceAnswer:
-        request = PlaceRequest(
-            query.vhost,
-            query.queue_name,
-            Role[query.role.upper()],
-            query.client_name,
-            query.session_id,
-            query.avoid,
-            arrives=query.arrives,
-        )
+    async def place(self, request: PlaceRequest) -> Place:
+        """Raises ClusterError if no node can take the client at present, RequestError if none ever will."""
         found = await self._node.hub.placement.place(request)
         if isinstance(found, NoPlaceYet):
             raise errors.ClusterError(f"no place yet: {found.reason}")
         # Without a name it is where it was asked.
-        addresses = found.addresses if found.node else self._addresses
-        return PlaceAnswer(found.node or self._name, addresses, found.session_id)
+        return found if found.node else replace(found, node=self._name, addresses=self._addresses)
 
     async def ended(self, session_id: str) -> None:
+        """A client that was placed is gone again, or never got there."""
         await self._node.hub.placement.ended(session_id)
 
     async def domain(self) -> Mapping[str, Any]:
+        """Return the tree of the domain."""
         show = self._node.hub.commands.get("domain.show")
         if show is not None:
             facts: Mapping[str, Any] = await show()
@@ -116,7 +72,7 @@ class NodePlaces:
         return advertised(self._node.addresses, self._node.settings)
 
 
-def placement_routes(login: Login, places: Places) -> list[Route]:
+def placement_routes(login: Login, places: NodePlaces) -> list[Route]:
     """Return where clients ask for their place, and users for the domain."""
     handlers = _Handlers(login.authority, places)
     return [
@@ -127,15 +83,15 @@ def placement_routes(login: Login, places: Places) -> list[Route]:
 
 
 class _Handlers:
-    def __init__(self, authority: Authority, places: Places) -> None:
+    def __init__(self, authority: Authority, places: NodePlaces) -> None:
         self._authority = authority
         self._places = places
 
     async def place(self, request: Request, user: User) -> Response:
         """Tell where a client of a queue shall connect."""
-        query = _query_of(request, user)
-        self._check(user, query)
-        found = await self._places.place(query)
+        wanted = _place_request(request, user)
+        self._check(wanted)
+        found = await self._places.place(wanted)
         host, port = _best_address(found.addresses)
         answer = {
             "node": found.node,
@@ -157,25 +113,22 @@ class _Handlers:
             raise errors.NotPermitted(f"user '{user.name}' has not the tag monitoring and may not see the domain")
         return JSONResponse(dict(await self._places.domain()))
 
-    def _check(self, user: User, query: PlaceQuery) -> None:
-        access = self._authority.access
-        access.check_vhost(query.vhost)
-        wanted = {"producer": (Action.WRITE,), "consumer": (Action.READ,), "client": (Action.WRITE, Action.READ)}
-        may = [access.may(user.name, query.vhost, action, query.queue_name) for action in wanted[query.role]]
-        if not any(may):
-            raise errors.NotPermitted(
-                f"user '{user.name}' may not be a {query.role} of queue '{query.queue_name}' in vhost '{query.vhost}'"
-            )
+    def _check(self, wanted: PlaceRequest) -> None:
+        access, user, vhost, queue_name = self._authority.access, wanted.client_name, wanted.vhost, wanted.queue_name
+        access.check_vhost(vhost)
+        if not any(access.may(user, vhost, action, queue_name) for action in _ACTIONS[wanted.role]):
+            role = wanted.role.name.lower()
+            raise errors.NotPermitted(f"user '{user}' may not be a {role} of queue '{queue_name}' in vhost '{vhost}'")
 
 
-def _query_of(request: Request, user: User) -> PlaceQuery:
+def _place_request(request: Request, user: User) -> PlaceRequest:
     role = request.query_params.get("role", "client")
-    if role not in ROLES:
-        raise errors.InvalidArgument(f"role {role!r} is none: give {', '.join(ROLES)}")
-    return PlaceQuery(
+    if role not in _ROLES:
+        raise errors.InvalidArgument(f"role {role!r} is none: give {', '.join(_ROLES)}")
+    return PlaceRequest(
         vhost=request.query_params.get("vhost", DEFAULT_VHOST),
         queue_name=_needed(request, "queue"),
-        role=role,
+        role=_ROLES[role],
         client_name=user.name,
         session_id=request.query_params.get("session", ""),
         avoid=request.query_params.get("avoid", ""),
