@@ -49,7 +49,7 @@ async def agent_with(move: Callable[..., Awaitable[Any]]) -> AsyncIterator[tuple
             definitions=None,
             topology=SimpleNamespace(directory=None),
         )
-        agent = Agent(node, capacity=1.0)
+        agent = Agent(node, asyncio.Event())
         node.peers.commands["session.move"] = move
         yield agent, supervisor
 

@@ -41,8 +41,8 @@ Command = Callable[..., Awaitable[Any]]
 class Agent:
     """One node's part in the domain."""
 
-    def __init__(self, node: Node, *, capacity: float) -> None:
-        """`capacity` is what the node can bear, compared with others."""
+    def __init__(self, node: Node, stop: asyncio.Event) -> None:
+        """`stop` is set when the domain does not need the node any more."""
         self.node = node
         self.overview = Overview(node)
         self.members = Members(node, self.ask)
@@ -50,11 +50,9 @@ class Agent:
         self.exchange = Exchange(node, self.members, self.overview, self.ask)
         self.leads = False
         """Whether this node decides for the domain."""
-        self.on_let_go: Callable[[], None] = lambda: None
-        """Called when the domain does not need the node any more."""
-        self._capacity = capacity
+        self._stop = stop
         self._nodes_news = asyncio.Event()
-        self.commands: dict[str, Command] = {
+        commands: dict[str, Command] = {
             "member.add": self.members.add,
             "member.remove": self.members.remove,
             "member.delete": self.members.delete,
@@ -65,7 +63,7 @@ class Agent:
             "session.tell": self.sessions.tell,
             "node.stop": self._let_go,
         }
-        node.peers.commands.update(self.commands)
+        node.peers.commands.update(commands)
         node.membership.report = self.report
         node.membership.on_nodes.append(self._note_nodes)
 
@@ -74,7 +72,7 @@ class Agent:
         queues = (working for working in self.node.hub.broker.engine.queues if not working.queue.member)
         return {
             "leads": self.leads,
-            "capacity": self._capacity,
+            "capacity": self.node.settings.capacity,
             "low_on_disk": self.node.disk is not None and self.node.disk.is_low,
             "members": {
                 str(working.queue.id): {
@@ -179,13 +177,9 @@ class Agent:
         """Wait until this node has heard of the others again."""
         await self._nodes_news.wait()
 
-    async def run(self) -> None:
-        """Let members exchange messages until cancelled."""
-        await self.exchange.run()
-
     def _note_nodes(self, nodes: object) -> None:
         self._nodes_news.set()
         self._nodes_news.clear()
 
     async def _let_go(self) -> None:
-        self.on_let_go()
+        self._stop.set()

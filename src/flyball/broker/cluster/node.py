@@ -139,8 +139,7 @@ async def attached(
     node: Node, provisioners: Mapping[str, Provisioner], stop: asyncio.Event
 ) -> AsyncIterator[tuple[Agent, Leader]]:
     """Let a node govern, and be governed, together with the others. `stop` is set when they let it go."""
-    agent = Agent(node, capacity=node.settings.capacity)
-    agent.on_let_go = stop.set
+    agent = Agent(node, stop)
     placement = DomainPlacement(agent)
     node.hub.placement = placement
     async with asyncio.TaskGroup() as tasks:
@@ -148,7 +147,8 @@ async def attached(
         commands.install(node.hub, DomainGovernor(agent, leader, placement, provisioners).run)
         node.hub.reports["domain"] = leader.report
         supervisor = node.supervisor.within(tasks)
-        working = [supervisor.keep("cluster agent", agent.run), supervisor.keep("cluster leader", leader.run)]
+        long_lived = {"cluster agent": agent.exchange.run, "cluster leader": leader.run}
+        working = [supervisor.keep(name, run) for name, run in long_lived.items()]
         try:
             yield agent, leader
         finally:
