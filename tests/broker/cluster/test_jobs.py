@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from flyball.broker.cluster.jobs import FIRST_PAUSE_S, MOST_PAUSE_S, Jobs
+from flyball.broker.cluster.jobs import BACKOFF, Jobs
 from flyball.errors import ClusterError
 from flyball.faults import Faults
 from tests.broker.cluster.simulation.loop import VirtualLoop, run
@@ -34,7 +34,7 @@ def test_what_fails_again_and_again_is_tried_ever_less_often_and_told_once(caplo
         run(scenario, seed=1)
     pauses_s = [later - earlier for earlier, later in itertools.pairwise(began_s)]
     assert pauses_s == sorted(pauses_s)
-    assert (pauses_s[0], pauses_s[-1]) == (FIRST_PAUSE_S, MOST_PAUSE_S)
+    assert (pauses_s[0], pauses_s[-1]) == (BACKOFF.first_s, BACKOFF.max_s)
     assert caplog.messages == ["stop n2: nobody is there"]
 
 
@@ -54,7 +54,7 @@ def test_what_has_come_about_is_tried_at_once_when_it_is_wanted_again() -> None:
             while outcomes:
                 jobs.keep_trying("stop n2", work)
                 await asyncio.sleep(0.1)
-            assert began_s[2] - began_s[1] < FIRST_PAUSE_S
+            assert began_s[2] - began_s[1] < BACKOFF.first_s
 
     run(scenario, seed=1)
 

@@ -1,4 +1,4 @@
-"""What takes long and is done beside the rest, each thing once at a time."""
+"""What takes long and runs apart from the rest, each thing once at a time."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from flyball.backoff import Backoff, Retries
 from flyball.errors import Fenced, FlyballError
 from flyball.faults import Faults
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE_S = 1.0
-MOST_PAUSE_S = 60.0
-"""What has failed is tried again after a pause, twice as long each time, but no longer than this."""
+# What has failed is not tried again before this delay.
+BACKOFF = Backoff(first_s=1.0, max_s=60.0, jitter_ratio=0.0)
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class _Failure:
     problem: str
-    pause_s: float
+    retries: Retries
     until_s: float
 
 
@@ -76,7 +76,8 @@ class Jobs:
 
     def _note_failure(self, about: object, problem: str) -> None:
         before = self._failures.get(about)
-        pause_s = FIRST_PAUSE_S if before is None else min(2 * before.pause_s, MOST_PAUSE_S)
-        self._failures[about] = _Failure(problem, pause_s, asyncio.get_running_loop().time() + pause_s)
+        retries = Retries(BACKOFF) if before is None else before.retries
+        until_s = asyncio.get_running_loop().time() + retries.next_delay_s()
+        self._failures[about] = _Failure(problem, retries, until_s)
         if before is None or before.problem != problem:
             log.warning("%s: %s", about, problem)
