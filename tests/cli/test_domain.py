@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 from flyball.broker.cluster.commands import carry_out, install
 from flyball.broker.cluster.domain import Domain, Queue, Topic, cluster_key
 from flyball.broker.cluster.facts import MoveFacts
-from flyball.cli.domain import doing
+from flyball.cli.domain import actions
 from flyball.cli.main import app
 
 Flyball = Callable[..., Result]
@@ -77,7 +77,7 @@ def address(node: RunningNode) -> str:
 
 @pytest.fixture
 def flyball(address: str, monkeypatch: pytest.MonkeyPatch) -> Flyball:
-    monkeypatch.setattr(doing, "POLL_S", 0.0)
+    monkeypatch.setattr(actions, "POLL_S", 0.0)
 
     def run(*arguments: str, stdin: str | None = None) -> Result:
         result = CliRunner().invoke(app, list(arguments), input=stdin, env={"FLYBALL_URL": address, **QUIET})
@@ -217,7 +217,7 @@ def removal_stops_it(
     """Whichever node is removed, the one that is asked stops; so it does not say that anything is done."""
     governor.is_stuck = True
     for limit in ("ANSWER_S", "LAST_ANSWER_S"):
-        monkeypatch.setattr(doing, limit, 0.5)
+        monkeypatch.setattr(actions, limit, 0.5)
     stopping = threading.Thread(target=node.stop)
 
     async def remove_node(name: str, *, force: bool) -> None:

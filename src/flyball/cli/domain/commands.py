@@ -1,4 +1,4 @@
-"""The commands of `flyball domain` and their flags. What they do is in `doing`."""
+"""The commands of `flyball domain` and their flags. What they do is in `actions`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from flyball.cli.domain import doing
+from flyball.cli.domain import actions
 from flyball.cli.session import WRONG_USE, AsJson, Url, fail, run
 from flyball.client.api import DEFAULT_URL
 from flyball.model import DEFAULT_VHOST
@@ -63,7 +63,7 @@ def show(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
     Example: flyball domain show
     """
-    run(url, as_json, doing.show)
+    run(url, as_json, actions.show)
 
 
 @app.command()
@@ -83,7 +83,7 @@ def apply(
 
     Example: flyball domain apply domain.toml --yes
     """
-    run(url, as_json, lambda api, out: doing.apply(api, file, yes, prune, dry_run, wait_s, out))
+    run(url, as_json, lambda api, out: actions.apply(api, file, yes, prune, dry_run, wait_s, out))
 
 
 @app.command()
@@ -97,7 +97,7 @@ def rebalance(
 
     Example: flyball domain rebalance --dry-run
     """
-    run(url, as_json, lambda api, out: doing.rebalance(api, dry_run, wait_s, out))
+    run(url, as_json, lambda api, out: actions.rebalance(api, dry_run, wait_s, out))
 
 
 @app.command()
@@ -113,7 +113,7 @@ def place(
 
     Example: flyball domain place orders --role producer
     """
-    run(url, as_json, lambda api, out: doing.place(api, vhost, name, role.value, protocol.value, out))
+    run(url, as_json, lambda api, out: actions.place(api, vhost, name, role.value, protocol.value, out))
 
 
 # Nodes
@@ -135,7 +135,7 @@ def add_node(
 
     Example: flyball domain node add n4
     """
-    run(url, as_json, lambda api, out: doing.add_node(api, name, provisioner, wait_s, out))
+    run(url, as_json, lambda api, out: actions.add_node(api, name, provisioner, wait_s, out))
 
 
 @node_app.command("remove")
@@ -150,7 +150,7 @@ def remove_node(
 
     Example: flyball domain node remove n4
     """
-    run(url, as_json, lambda api, out: doing.remove_node(api, name, force, wait_s, out))
+    run(url, as_json, lambda api, out: actions.remove_node(api, name, force, wait_s, out))
 
 
 # Clustered queues
@@ -196,7 +196,7 @@ def create_cluster(
     run(
         url,
         as_json,
-        lambda api, out: doing.create_cluster(api, vhost, name, options, member or [], capacity_model, out),
+        lambda api, out: actions.create_cluster(api, vhost, name, options, member or [], capacity_model, out),
     )
 
 
@@ -215,7 +215,7 @@ def change_cluster(
     Example: flyball domain cluster change orders max_members=8 dwell_s=60
     """
     options = _options(option)
-    run(url, as_json, lambda api, out: doing.change_cluster(api, vhost, name, options, out))
+    run(url, as_json, lambda api, out: actions.change_cluster(api, vhost, name, options, out))
 
 
 def _options(pairs: list[str] | None) -> dict[str, object]:
@@ -245,7 +245,7 @@ def delete_cluster(
 
     Example: flyball domain cluster delete orders
     """
-    run(url, as_json, lambda api, out: doing.delete_cluster(api, vhost, name, yes, out))
+    run(url, as_json, lambda api, out: actions.delete_cluster(api, vhost, name, yes, out))
 
 
 @cluster_app.command("add")
@@ -261,7 +261,7 @@ def add_member(
 
     Example: flyball domain cluster add orders n3
     """
-    run(url, as_json, lambda api, out: doing.add_member(api, vhost, name, node, wait_s, out))
+    run(url, as_json, lambda api, out: actions.add_member(api, vhost, name, node, wait_s, out))
 
 
 @cluster_app.command("remove")
@@ -277,7 +277,7 @@ def remove_member(
 
     Example: flyball domain cluster remove orders n3
     """
-    run(url, as_json, lambda api, out: doing.remove_member(api, vhost, name, node, wait_s, out))
+    run(url, as_json, lambda api, out: actions.remove_member(api, vhost, name, node, wait_s, out))
 
 
 @cluster_app.command("show")
@@ -288,7 +288,7 @@ def show_cluster(
 
     Example: flyball domain cluster show orders
     """
-    run(url, as_json, lambda api, out: doing.show_one_cluster(api, vhost, name, out))
+    run(url, as_json, lambda api, out: actions.show_one_cluster(api, vhost, name, out))
 
 
 # Topics
@@ -309,7 +309,7 @@ def create_topic(
 
     Example: flyball domain topic create news.sport --parent news
     """
-    run(url, as_json, lambda api, out: doing.create_topic(api, vhost, name, parent, out))
+    run(url, as_json, lambda api, out: actions.create_topic(api, vhost, name, parent, out))
 
 
 @topic_app.command("move")
@@ -327,7 +327,7 @@ def move_topic(
 
     Example: flyball domain topic move news.sport --parent leisure
     """
-    run(url, as_json, lambda api, out: doing.move_topic(api, vhost, name, parent, out))
+    run(url, as_json, lambda api, out: actions.move_topic(api, vhost, name, parent, out))
 
 
 @topic_app.command("delete")
@@ -338,7 +338,7 @@ def delete_topic(
 
     Example: flyball domain topic delete news.sport
     """
-    run(url, as_json, lambda api, out: doing.delete_topic(api, vhost, name, out))
+    run(url, as_json, lambda api, out: actions.delete_topic(api, vhost, name, out))
 
 
 @topic_app.command("list")
@@ -353,4 +353,4 @@ def list_topics(
 
     Example: flyball domain topic list
     """
-    run(url, as_json, lambda api, out: doing.list_topics(api, vhost, out))
+    run(url, as_json, lambda api, out: actions.list_topics(api, vhost, out))

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from flyball.broker.cluster.facts import ClusterFacts, DomainFacts
 from flyball.broker.settings import ServeSettings
-from flyball.cli.domain.doing import facts_from
+from flyball.cli.domain.actions import facts_from
 from flyball.cli.main import app
 from flyball.client.api import Api, place_at
 from flyball.client.http import Refused

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from flyball.broker.cluster.names import titled, valued
-from flyball.cli.domain.showing import counted, show_cluster, show_moves, tree_of
+from flyball.cli.domain.views import counted, show_cluster, show_moves, tree_of
 from flyball.cli.output import Output, shown
 from flyball.cli.session import DONE, fail
 from flyball.client.api import Api, NoAnswer
