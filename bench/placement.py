@@ -26,8 +26,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from flyball.broker.cluster.decisions import Move, Placement
-from flyball.broker.cluster.domain import cluster_key
 from flyball.broker.cluster.manager import Manager
+from flyball.broker.cluster.names import cluster_key
 from flyball.broker.cluster.options import ClusterOptions, Role
 
 ORDERS = cluster_key("/", "orders")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from flyball.broker.cluster.clusters import Clusters
-from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.names import cluster_key
 from flyball.broker.store.registry import NodeRecord, NodeState
 from flyball.model import Definition
 

@@ -22,7 +22,7 @@ from flyball.broker.cluster.decisions import (
     TakeOver,
     Unmark,
 )
-from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.names import cluster_key
 from flyball.broker.cluster.options import Role
 from flyball.broker.cluster.overview import Overview
 

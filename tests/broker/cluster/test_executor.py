@@ -4,8 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from flyball.broker.cluster.decisions import Provision
-from flyball.broker.cluster.domain import cluster_key
 from flyball.broker.cluster.executor import Executor
+from flyball.broker.cluster.names import cluster_key
 from flyball.broker.store.registry import NodeRecord, NodeState
 
 ORDERS = cluster_key("/", "orders")

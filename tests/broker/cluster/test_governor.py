@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from flyball.broker.cluster import agent
-from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.names import cluster_key
 from flyball.broker.cluster.rebalancing import OwnerMove
 from flyball.broker.core.pending import outcome
 from flyball.broker.wire import amqp as wire

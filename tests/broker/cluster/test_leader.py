@@ -11,8 +11,8 @@ import pytest
 
 from flyball.broker.cluster import leader as leader_module
 from flyball.broker.cluster.decisions import SessionReport
-from flyball.broker.cluster.domain import cluster_key
 from flyball.broker.cluster.leader import Leader
+from flyball.broker.cluster.names import cluster_key
 from flyball.broker.cluster.options import Role
 from flyball.broker.cluster.overview import Overview
 from flyball.broker.core.directory import Directory

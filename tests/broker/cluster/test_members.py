@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from flyball.broker.cluster.domain import cluster_key
 from flyball.broker.cluster.members import Members
+from flyball.broker.cluster.names import cluster_key
 from flyball.broker.engine.consumer import QUEUE_MOVES, SLOW_PEER, Consumer
 from flyball.broker.store.memory import MemoryStore
 from flyball.errors import ClusterError, FlyballError, StoreUnavailable

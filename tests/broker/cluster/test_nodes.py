@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flyball.broker.cluster import nodes
-from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.names import cluster_key
 from flyball.broker.cluster.nodes import JOIN_S, Nodes
 from flyball.broker.cluster.overview import Overview
 from flyball.broker.store.registry import NodeRecord, NodeState

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from flyball.broker.cluster import sessions as module
-from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.names import cluster_key
 from flyball.broker.cluster.options import Role
 from flyball.broker.cluster.sessions import Rates, Sessions, new_session_id, read_session_id
 from flyball.broker.engine.access import Action

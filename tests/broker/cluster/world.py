@@ -19,8 +19,8 @@ from flyball.broker.cluster.decisions import (
     TakeOver,
     Unmark,
 )
-from flyball.broker.cluster.domain import cluster_key
 from flyball.broker.cluster.manager import Manager
+from flyball.broker.cluster.names import cluster_key
 from flyball.broker.cluster.options import ClusterOptions, Role
 
 ORDERS = cluster_key("/", "orders")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flyball.broker.cluster.agent import Agent
-from flyball.broker.cluster.domain import split_key
+from flyball.broker.cluster.names import split_key
 from flyball.broker.cluster.options import ClusterOptions
 from flyball.broker.cluster.overview import Overview
 from flyball.broker.core.pending import outcome

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal, Protocol, TypedDict
 
 from pydantic import ConfigDict, SkipValidation, ValidationError, validate_call
 
-from flyball.broker.cluster.domain import Domain, cluster_key
-from flyball.broker.cluster.facts import DomainFacts, MoveFacts, facts_of
+from flyball.broker.cluster.facts import DomainFacts, MoveFacts, cluster_named, node_named
 from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.broker.cluster.provisioners.interface import check_node_name
 from flyball.broker.core.arguments import invalid_argument
@@ -33,7 +32,7 @@ class PlaceFacts(TypedDict):
 class Governor(Protocol):
     """What the node that leads can do with its domain. All raise FlyballError."""
 
-    async def read(self) -> Domain:
+    async def read(self) -> DomainFacts:
         """Return the present domain."""
         ...
 
@@ -87,28 +86,26 @@ _Governor = Annotated[Governor, SkipValidation]
 
 @_checked
 async def show(governor: _Governor) -> DomainFacts:
-    return facts_of(await governor.read())
+    return await governor.read()
 
 
 @_checked
 async def add_node(governor: _Governor, name: str, provisioner: str = "local") -> None:
     check_node_name(name)
-    domain = await governor.read()
-    _check_provisioner(domain, provisioner)
-    for node in domain.nodes.values():
-        if node.name == name and node.state != "dead":
-            raise ClusterError(f"there is a node {name!r} already: choose another name")
+    facts = await governor.read()
+    _check_provisioner(facts, provisioner)
+    if any(node["name"] == name and node["state"] != "dead" for node in facts["nodes"]):
+        raise ClusterError(f"there is a node {name!r} already: choose another name")
     await governor.add_node(name, provisioner)
 
 
 @_checked
 async def remove_node(governor: _Governor, name: str, force: bool = False) -> None:
-    domain = await governor.read()
-    node = domain.node_named(name)
-    if node.state == "dead" and not force:
+    facts = await governor.read()
+    is_dead = node_named(facts, name)["state"] == "dead"
+    if is_dead and not force:
         raise ClusterError(f"node {name!r} is dead and cannot be drained: give --force to forget it")
-    is_last = not any(other.state == "up" for other in domain.nodes.values() if other.id != node.id)
-    if is_last and node.state != "dead":
+    if not is_dead and not any(other["state"] == "up" and other["name"] != name for other in facts["nodes"]):
         raise ClusterError(f"node {name!r} is the only one: there is nobody to take over its queues. Stop it instead")
     await governor.remove_node(name, force=force)
 
@@ -123,14 +120,13 @@ async def create_cluster(
 ) -> None:
     if not name:
         raise ClusterError("a clustered queue needs a name")
-    domain = await governor.read()
-    if cluster_key(vhost, name) in domain.clusters:
+    facts = await governor.read()
+    if any((cluster["vhost"], cluster["name"]) == (vhost, name) for cluster in facts["clusters"]):
         raise ClusterError(f"there is a clustered queue {name!r} already: see `flyball domain cluster show {name}`")
     checked = ClusterOptions.from_dict(options or {}, f"clustered queue {name}")
-    if checked.provisioner:
-        _check_provisioner(domain, checked.provisioner)
+    _check_provisioner(facts, checked.provisioner)
     for node in members or ():
-        domain.node_named(node)
+        node_named(facts, node)
     if len(members or ()) > checked.max_members:
         raise ClusterError(f"{len(members or ())} members are more than max_members {checked.max_members}")
     await governor.create_cluster(vhost, name, checked, members or ())
@@ -141,46 +137,44 @@ async def change_cluster(
     governor: _Governor, name: str, options: dict[str, Any], vhost: str = DEFAULT_VHOST
 ) -> dict[str, object]:
     """Change these options, and leave the others; return all."""
-    domain = await governor.read()
-    present = domain.cluster(cluster_key(vhost, name)).options
-    changed = ClusterOptions.from_dict({**present.to_dict(), **options}, f"clustered queue {name}")
-    if changed.provisioner:
-        _check_provisioner(domain, changed.provisioner)
+    facts = await governor.read()
+    present = cluster_named(facts, vhost, name)["options"]
+    changed = ClusterOptions.from_dict({**present, **options}, f"clustered queue {name}")
+    _check_provisioner(facts, changed.provisioner)
     await governor.change_cluster(vhost, name, options)
     return changed.to_dict()
 
 
-def _check_provisioner(domain: Domain, name: str) -> None:
-    if name not in domain.provisioners:
-        known = ", ".join(sorted(domain.provisioners)) or "none"
+def _check_provisioner(facts: DomainFacts, name: str) -> None:
+    if name and name not in facts["provisioners"]:
+        known = ", ".join(facts["provisioners"]) or "none"
         raise ClusterError(f"there is no provisioner {name!r}; there are {known}: see --provisioners of serve")
 
 
 @_checked
 async def delete_cluster(governor: _Governor, name: str, vhost: str = DEFAULT_VHOST) -> None:
-    (await governor.read()).cluster(cluster_key(vhost, name))
+    cluster_named(await governor.read(), vhost, name)
     await governor.delete_cluster(vhost, name)
 
 
 @_checked
 async def add_member(governor: _Governor, name: str, node: str, vhost: str = DEFAULT_VHOST) -> None:
-    domain = await governor.read()
-    domain.cluster(cluster_key(vhost, name))
-    found = domain.node_named(node)
-    if found.state != "up":
-        raise ClusterError(f"node {node!r} is {found.state}: a member needs a node that is up")
+    facts = await governor.read()
+    cluster_named(facts, vhost, name)
+    state = node_named(facts, node)["state"]
+    if state != "up":
+        raise ClusterError(f"node {node!r} is {state}: a member needs a node that is up")
     await governor.add_member(vhost, name, node)
 
 
 @_checked
 async def remove_member(governor: _Governor, name: str, node: str, vhost: str = DEFAULT_VHOST) -> None:
-    domain = await governor.read()
-    cluster = domain.cluster(cluster_key(vhost, name))
-    found = domain.node_named(node)
-    members = list(domain.members_of(cluster.key))
-    if not any(member.node == found.id for member in members):
+    facts = await governor.read()
+    members = cluster_named(facts, vhost, name)["members"]
+    node_named(facts, node)
+    if not any(member["node"] == node for member in members):
         raise ClusterError(f"node {node!r} has no member of clustered queue {name!r}")
-    if not any(member.node != found.id and not member.is_marked for member in members):
+    if not any(member["node"] != node and not member["marked"] for member in members):
         raise ClusterError(
             f"the member on {node!r} is the last one of {name!r}: add another first, or delete the clustered queue"
         )
@@ -196,7 +190,7 @@ async def rebalance(governor: _Governor, dry_run: bool = False) -> list[MoveFact
 async def place(
     governor: _Governor, name: str, role: Literal["producer", "consumer"], vhost: str = DEFAULT_VHOST
 ) -> PlaceFacts:
-    (await governor.read()).cluster(cluster_key(vhost, name))
+    cluster_named(await governor.read(), vhost, name)
     return await governor.place(vhost, name, Role(role))
 
 
@@ -221,12 +215,12 @@ COMMANDS: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]] = {
 """Each takes the governor and named arguments, and returns what JSON can say. Topics have commands of their own."""
 
 
-async def carry_out(governor: Governor, command: str, arguments: Mapping[str, Any]) -> Any:
+async def carry_out(governor: Governor, name: str, arguments: Mapping[str, Any]) -> Any:
     """Carry out a command of the table. Raises FlyballError, which is InvalidArgument for what does not fit."""
     try:
-        return await COMMANDS[command](governor, **arguments)
+        return await COMMANDS[name](governor, **arguments)
     except ValidationError as error:
-        raise invalid_argument(command, error) from None
+        raise invalid_argument(name, error) from None
 
 
 Run = Callable[[str, Mapping[str, Any]], Coroutine[Any, Any, Any]]

@@ -24,8 +24,8 @@ from flyball.broker.cluster.decisions import (
     TakeOver,
     Unmark,
 )
-from flyball.broker.cluster.domain import split_key, title
 from flyball.broker.cluster.facts import MoveFacts
+from flyball.broker.cluster.names import split_key, title
 from flyball.broker.cluster.overview import Overview
 
 KEPT_DECISIONS = 500

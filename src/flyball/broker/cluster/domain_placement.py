@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from flyball.broker.cluster.agent import Agent
-from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.names import cluster_key
 from flyball.broker.core.placement import Movable, NoPlaceYet, Place, PlaceRequest
 from flyball.broker.node.listeners import advertised
 from flyball.broker.node.name import node_name

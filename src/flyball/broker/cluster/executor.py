@@ -23,9 +23,9 @@ from flyball.broker.cluster.decisions import (
     TakeOver,
     Unmark,
 )
-from flyball.broker.cluster.domain import split_key
 from flyball.broker.cluster.jobs import Jobs
 from flyball.broker.cluster.manager import Manager
+from flyball.broker.cluster.names import split_key
 from flyball.broker.cluster.nodes import Nodes
 from flyball.broker.cluster.overview import Overview
 from flyball.broker.cluster.session_reports import SessionReports

@@ -1,15 +1,26 @@
-"""A domain as commands show it and plans compare it: what JSON can say, with shares and loads worked out.
+"""A domain as commands show it, plans compare it and checks look at it: what JSON can say.
 
-Pure: it reads the model and nothing else.
+Pure: `read_model` gives the numbers, and shares and loads are worked out here. Everything is found by its name, as
+people say it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, TypedDict
 
-from flyball.broker.cluster.domain import ClusteredQueue, DecisionFacts, Domain, Node, Queue, Topic
-from flyball.broker.cluster.options import Role
+from flyball.broker.cluster.names import cluster_key, suggestion, titled
+from flyball.broker.cluster.options import ClusterOptions, Role
+from flyball.errors import ClusterError
+
+
+class DecisionFacts(TypedDict):
+    """A decision of the manager, as JSON says it."""
+
+    at: str
+    what: str
+    reason: str
 
 
 class QueueFacts(TypedDict):
@@ -116,116 +127,124 @@ class MoveFacts(TypedDict):
     reason: str
 
 
-def facts_of(domain: Domain) -> DomainFacts:
-    """Describe a domain, all in the order of names."""
-    nodes = sorted(domain.nodes.values(), key=lambda node: node.name)
-    names = {node.id: node.name for node in nodes}
-    topics = [topic for _, topic in sorted(domain.topics.items())]
+@dataclass(slots=True)
+class MemberCounts:
+    """What is known of a member of a clustered queue."""
+
+    node: str
+    capacity: float
+    is_marked: bool = False
+    is_fixed: bool = False
+    producers: int = 0
+    consumers: int = 0
+    ready: int = 0
+    unacked: int = 0
+    given: int = 0
+    load: float | None = None
+    """What it bears, where that is measured; of others the weights of their clients count."""
+
+    def load_by(self, options: ClusterOptions) -> float:
+        if self.load is not None:
+            return self.load
+        return self.producers * options.weight(Role.PRODUCER) + self.consumers * options.weight(Role.CONSUMER)
+
+
+def domain_facts(
+    *,
+    nodes: Iterable[NodeFacts] = (),
+    clusters: Iterable[ClusterFacts] = (),
+    topics: Iterable[TopicFacts] = (),
+    users: Mapping[str, Sequence[str]] | None = None,
+    provisioners: Iterable[str] = (),
+    leader: str | None = None,
+    asked: str | None = None,
+) -> DomainFacts:
+    """Describe a domain, all in the order of names. `users` have tags."""
+    ordered = sorted(nodes, key=lambda node: node["name"])
+    known_topics = sorted(topics, key=_key_of)
     return {
-        "asked": None if domain.asked is None else names.get(domain.asked),
-        "leader": None if domain.leader is None else names.get(domain.leader),
-        "provisioners": sorted(domain.provisioners),
-        "nodes": [_node_facts(domain, node) for node in nodes],
-        "clusters": [_cluster_facts(domain, cluster) for _, cluster in sorted(domain.clusters.items())],
-        "topics": [_topic_facts(topic) for topic in topics],
-        "clustered_topics": _clustered_topic_facts(topics, [node.name for node in nodes if node.is_live]),
-        "users": [{"name": name, "tags": sorted(user.tags)} for name, user in sorted(domain.users.items())],
-        "factories": _factory_facts([node.name for node in nodes]),
+        "asked": asked,
+        "leader": leader,
+        "provisioners": sorted(provisioners),
+        "nodes": ordered,
+        "clusters": sorted(clusters, key=_key_of),
+        "topics": known_topics,
+        "clustered_topics": _clustered_topic_facts(
+            known_topics, [node["name"] for node in ordered if node["state"] != "dead"]
+        ),
+        "users": [{"name": name, "tags": sorted(tags)} for name, tags in sorted((users or {}).items())],
+        "factories": _factory_facts([node["name"] for node in ordered]),
     }
 
 
-def _node_facts(domain: Domain, node: Node) -> NodeFacts:
-    queues = sorted(domain.queues_of(node.id), key=lambda queue: (queue.vhost, queue.name))
+def cluster_facts(
+    vhost: str,
+    name: str,
+    options: ClusterOptions,
+    members: Iterable[MemberCounts],
+    decisions: Iterable[DecisionFacts] = (),
+) -> ClusterFacts:
+    """Describe a clustered queue. Marked members bear load, and are no capacity."""
+    known = sorted(members, key=lambda member: member.node)
+    producers, consumers = sum(member.producers for member in known), sum(member.consumers for member in known)
+    usable = sum(member.capacity for member in known if not member.is_marked)
     return {
-        "id": node.id,
-        "name": node.name,
-        "state": str(node.state),
-        "epoch": node.epoch,
-        "lease_left_s": None if node.lease_left_s is None else round(node.lease_left_s, 1),
-        "addresses": dict(node.addresses),
-        "provisioner": node.provisioner,
-        "managed": node.is_managed,
-        "queues": [_queue_facts(queue) for queue in queues if queue.cluster is None],
-    }
-
-
-def _queue_facts(queue: Queue) -> QueueFacts:
-    return {
-        "vhost": queue.vhost,
-        "name": queue.name,
-        "ready": queue.ready if queue.is_counted else None,
-        "unacked": queue.unacked if queue.is_counted else None,
-        "producers": queue.producers if queue.is_counted else None,
-        "consumers": queue.consumers if queue.is_counted else None,
-    }
-
-
-def _cluster_facts(domain: Domain, cluster: ClusteredQueue) -> ClusterFacts:
-    members = sorted(domain.members_of(cluster.key), key=lambda member: domain.node(member.node).name)
-    producers, consumers = sum(member.producers for member in members), sum(member.consumers for member in members)
-    usable = sum(_capacity(cluster, member) for member in members if not member.is_marked)
-    loads = [_load(cluster, member) for member in members]
-    return {
-        "vhost": cluster.vhost,
-        "name": cluster.name,
-        "options": cluster.options.to_dict(),
+        "vhost": vhost,
+        "name": name,
+        "options": options.to_dict(),
         "producers": producers,
         "consumers": consumers,
-        "load": _ratio(sum(loads), usable),
-        "members": [_member_facts(domain, cluster, member, producers, consumers) for member in members],
-        "decisions": list(domain.decisions.get(cluster.key, ())),
+        "load": _ratio(sum(member.load_by(options) for member in known), usable),
+        "members": [
+            {
+                "node": member.node,
+                "marked": member.is_marked,
+                "fixed": member.is_fixed,
+                "producers": member.producers,
+                "consumers": member.consumers,
+                "x": _ratio(member.producers, producers),
+                "y": _ratio(member.consumers, consumers),
+                "load": _ratio(member.load_by(options), member.capacity),
+                "capacity": member.capacity,
+                "ready": member.ready,
+                "unacked": member.unacked,
+                "given": member.given,
+            }
+            for member in known
+        ],
+        "decisions": list(decisions),
     }
 
 
-def _member_facts(
-    domain: Domain, cluster: ClusteredQueue, member: Queue, producers: int, consumers: int
-) -> MemberFacts:
-    capacity = _capacity(cluster, member)
-    return {
-        "node": domain.node(member.node).name,
-        "marked": member.is_marked,
-        "fixed": member.node in cluster.fixed_nodes,
-        "producers": member.producers,
-        "consumers": member.consumers,
-        "x": _ratio(member.producers, producers),
-        "y": _ratio(member.consumers, consumers),
-        "load": _ratio(_load(cluster, member), capacity),
-        "capacity": capacity,
-        "ready": member.ready,
-        "unacked": member.unacked,
-        "given": member.given,
-    }
+def node_named(facts: DomainFacts, name: str) -> NodeFacts:
+    """Return a node. Raises ClusterError that names one which is written alike."""
+    for node in facts["nodes"]:
+        if node["name"] == name:
+            return node
+    raise ClusterError(f"there is no node {name!r}{suggestion(name, [node['name'] for node in facts['nodes']])}")
 
 
-def _capacity(cluster: ClusteredQueue, member: Queue) -> float:
-    return cluster.options.capacity if member.capacity is None else member.capacity
+def cluster_named(facts: DomainFacts, vhost: str, name: str) -> ClusterFacts:
+    """Return a clustered queue. Raises ClusterError."""
+    for cluster in facts["clusters"]:
+        if (cluster["vhost"], cluster["name"]) == (vhost, name):
+            return cluster
+    raise ClusterError(f"there is no clustered queue {titled(vhost, name)!r}: create it first")
 
 
-def _load(cluster: ClusteredQueue, member: Queue) -> float:
-    if member.load is not None:
-        return member.load
-    options = cluster.options
-    return member.producers * options.weight(Role.PRODUCER) + member.consumers * options.weight(Role.CONSUMER)
+def _key_of(entry: ClusterFacts | TopicFacts) -> str:
+    return cluster_key(entry["vhost"], entry["name"])
 
 
 def _ratio(part: float, whole: float) -> float:
     return round(part / whole, 4) if whole else 0.0
 
 
-def _topic_facts(topic: Topic) -> TopicFacts:
-    return {
-        "vhost": topic.vhost,
-        "name": topic.name,
-        "parent": topic.parent,
-        "subscriptions": sorted(topic.subscriptions),
-    }
-
-
-def _clustered_topic_facts(topics: Sequence[Topic], live: list[str]) -> list[ClusteredTopicFacts]:
+def _clustered_topic_facts(topics: Sequence[TopicFacts], live: list[str]) -> list[ClusteredTopicFacts]:
     """All nodes have all topics: where there are several nodes, each is a clustered one."""
     if len(live) < 2:
         return []
-    return [{"vhost": topic.vhost, "name": topic.name, "nodes": live} for topic in topics]
+    return [{"vhost": topic["vhost"], "name": topic["name"], "nodes": live} for topic in topics]
 
 
 def _factory_facts(nodes: list[str]) -> list[FactoryFacts]:

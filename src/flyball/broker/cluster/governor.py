@@ -7,10 +7,10 @@ from typing import Any
 
 from flyball.broker.cluster.agent import Agent
 from flyball.broker.cluster.commands import PlaceFacts, carry_out
-from flyball.broker.cluster.domain import Domain, cluster_key
 from flyball.broker.cluster.domain_placement import DomainPlacement
-from flyball.broker.cluster.facts import MoveFacts
+from flyball.broker.cluster.facts import DomainFacts, MoveFacts
 from flyball.broker.cluster.leader import Leader
+from flyball.broker.cluster.names import cluster_key
 from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.broker.cluster.read_model import ReadModel
 from flyball.broker.core.placement import NoPlaceYet, PlaceRequest
@@ -31,7 +31,7 @@ class DomainGovernor:
         self._leader = leader
         self._placement = placement
         self._overview = leader.overview
-        self._model = ReadModel(agent, leader.overview, provisioners)
+        self._model = ReadModel(agent.node, leader.overview, provisioners)
         agent.answer_while_leading({"domain.govern": self._govern, "domain.tell": self._tell})
 
     async def run(self, command: str, arguments: Mapping[str, Any]) -> Any:
@@ -47,14 +47,14 @@ class DomainGovernor:
 
     # Looking
 
-    async def read(self) -> Domain:
+    async def read(self) -> DomainFacts:
         leader = self._agent.leader
         try:
             told = {} if leader is None else await self._agent.ask_leader("domain.tell")
         except ClusterError:
             # It may just have died: what all nodes know is shown nevertheless.
             told = {}
-        return self._model.read(None if leader is None else leader.id, told)
+        return self._model.read(None if leader is None else leader.name, told)
 
     async def _tell(self) -> dict[str, Any]:
         """Tell what only the leader knows of clustered queues: what their members bear, and what was decided."""

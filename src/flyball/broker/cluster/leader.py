@@ -18,11 +18,11 @@ from flyball.broker.cluster.agent import Agent
 from flyball.broker.cluster.clusters import Clusters
 from flyball.broker.cluster.decision_log import DecisionLog
 from flyball.broker.cluster.decisions import Decision, Failure, Provision, Record, TakeOver, Wait
-from flyball.broker.cluster.domain import cluster_key, split_key
 from flyball.broker.cluster.executor import Executor
 from flyball.broker.cluster.facts import MoveFacts
 from flyball.broker.cluster.jobs import Jobs
 from flyball.broker.cluster.manager import Manager
+from flyball.broker.cluster.names import cluster_key, split_key
 from flyball.broker.cluster.nodes import Nodes
 from flyball.broker.cluster.observer import Observer
 from flyball.broker.cluster.options import Role

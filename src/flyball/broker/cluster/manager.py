@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from flyball.broker.cluster.decisions import Decision, HandOver, Placement, Record, SessionReport, Wait
-from flyball.broker.cluster.domain import title
+from flyball.broker.cluster.names import title
 from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.broker.cluster.placement import QueueLoad, elect
 from flyball.broker.cluster.rebalancing import best_move, drains

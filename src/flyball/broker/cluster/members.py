@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.names import cluster_key
 from flyball.broker.core.pending import Changing, outcome
 from flyball.broker.engine.consumer import QUEUE_MOVES
 from flyball.broker.engine.queue import WorkingQueue

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from flyball.broker.cluster.domain import cluster_key, split_key, title
+from flyball.broker.cluster.names import cluster_key, split_key, title
 from flyball.broker.cluster.options import ClusterOptions
 from flyball.broker.node.node import Node
 from flyball.broker.store.registry import NodeRecord, NodeState

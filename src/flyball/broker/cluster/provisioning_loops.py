@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from flyball.broker.cluster.domain import split_key, title
 from flyball.broker.cluster.manager import Manager
+from flyball.broker.cluster.names import split_key, title
 from flyball.broker.cluster.options import ClusterOptions
 from flyball.broker.core.loops import Bounds, LoopFacts, Loops, Quantity, Reading
 

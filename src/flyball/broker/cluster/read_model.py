@@ -1,105 +1,126 @@
-"""The model of the domain, filled from what its nodes report of themselves and from what is defined."""
+"""The domain as one node sees it, described for people: from what the nodes report and what is defined."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from flyball.broker.cluster import domain as model
-from flyball.broker.cluster.agent import Agent
-from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.facts import (
+    ClusterFacts,
+    DomainFacts,
+    MemberCounts,
+    NodeFacts,
+    QueueFacts,
+    cluster_facts,
+    domain_facts,
+)
 from flyball.broker.cluster.options import Role
-from flyball.broker.cluster.overview import Overview
+from flyball.broker.cluster.overview import Overview, key_of
+from flyball.broker.node.node import Node
 from flyball.broker.store.registry import NodeRecord, NodeState
+from flyball.model import Queue
 
 
 class ReadModel:
-    """Fills the model from what one node knows of the domain."""
+    """Describes the domain."""
 
-    def __init__(self, agent: Agent, overview: Overview, provisioners: Collection[str]) -> None:
-        self._node = agent.node
+    def __init__(self, node: Node, overview: Overview, provisioners: Collection[str]) -> None:
+        self._hub = node.hub
         self._overview = overview
         self._provisioners = provisioners
 
-    def read(self, leader: int | None, told: Mapping[str, Any]) -> model.Domain:
+    def read(self, leader: str | None, told: Mapping[str, Any]) -> DomainFacts:
         """Return the present domain. `told` is what only the leader knows, empty if nobody could ask it."""
-        domain = model.Domain(
-            provisioners=sorted(self._provisioners),
-            decisions=told.get("decisions", {}),
-            leader=leader,
-            asked=self._overview.own_id,
-        )
-        for node in self._overview.nodes:
-            origin = self._overview.origin(node.name)
-            domain.add_node(
-                model.Node(
-                    node.id,
-                    node.name,
-                    self._state_of(node),
-                    node.epoch,
-                    node.addresses,
-                    origin.get("provisioner"),
-                    node.lease_left_s,
-                    bool(origin.get("cluster")),
-                )
-            )
-        for user in self._node.hub.authority.access.users:
-            domain.users[user.name] = model.User(user.name, user.tags)
-        for topic in self._node.hub.topics.all():
-            names = [str(found["queue"]) for found in self._node.hub.topics.subscriptions(topic.name, topic.vhost)]
-            known = model.Topic(topic.name, topic.vhost, topic.parent, subscriptions=tuple(names))
-            domain.topics[known.key] = known
-        self._add_queues(domain, {int(queue_id): load for queue_id, load in told.get("loads", {}).items()})
-        return domain
-
-    def _state_of(self, node: NodeRecord) -> NodeState:
-        if not node.is_live:
-            return NodeState.DEAD
-        return NodeState.LEAVING if self._overview.is_leaving(node.name) else node.state
-
-    def _add_queues(self, domain: model.Domain, loads: Mapping[int, float]) -> None:
+        overview = self._overview
+        nodes = {node.id: self._node_facts(node) for node in overview.nodes}
+        clusters = {key for key, value in overview.clusters.items() if not value.get("deleted")}
+        members: dict[str, list[tuple[Queue, int]]] = {key: [] for key in clusters}
         counts = self._counts()
-        given = self._given()
-        clients = self._clients()
-        definitions = {key: value for key, value in self._overview.clusters.items() if not value.get("deleted")}
-        queues = list(self._overview.queues())
-        for key, value in definitions.items():
-            fixed = frozenset(node.id for node in self._overview.nodes if node.name in value.get("fixed", ()))
-            options = self._overview.options(key)
-            domain.clusters[key] = model.ClusteredQueue(value["name"], value["vhost"], options, fixed)
-        for queue, owner in queues:
-            if owner not in domain.nodes:
+        for queue, owner in overview.queues():
+            if owner not in nodes:
                 continue
-            place = cluster_key(queue.vhost, queue.name) if queue.member else None
-            known = model.Queue(queue.id, queue.name, owner, queue.vhost, queue.durable)
-            known.is_counted = queue.id in counts
-            known.ready, known.unacked, known.consumers = counts.get(queue.id, (0, 0, 0))
-            if place is not None and place in domain.clusters:
-                known.cluster = place
-                known.is_marked = queue.id in definitions[place].get("marked", ())
-                known.capacity = self._overview.capacity_of(owner) * domain.clusters[place].options.capacity
-                known.given = given.get(queue.id, 0)
-                known.load = loads.get(queue.id)
-                known.producers = clients.get((queue.id, Role.PRODUCER), 0)
-                known.consumers = clients.get((queue.id, Role.CONSUMER), 0)
-            domain.queues[queue.id] = known
+            if queue.member and key_of(queue) in clusters:
+                members[key_of(queue)].append((queue, owner))
+            else:
+                nodes[owner]["queues"].append(_queue_facts(queue, counts.get(queue.id)))
+        for facts in nodes.values():
+            facts["queues"].sort(key=lambda queue: (queue["vhost"], queue["name"]))
+        own = nodes.get(overview.own_id)
+        return domain_facts(
+            nodes=nodes.values(),
+            clusters=self._cluster_facts(members, counts, told),
+            topics=[
+                {
+                    "vhost": topic.vhost,
+                    "name": topic.name,
+                    "parent": topic.parent,
+                    "subscriptions": sorted(
+                        str(found["queue"]) for found in self._hub.topics.subscriptions(topic.name, topic.vhost)
+                    ),
+                }
+                for topic in self._hub.topics.all()
+            ],
+            users={user.name: user.tags for user in self._hub.authority.access.users},
+            provisioners=self._provisioners,
+            leader=leader,
+            asked=None if own is None else own["name"],
+        )
 
-    def _counts(self) -> dict[int, tuple[int, int, int]]:
-        """Return ready and unacknowledged messages and consumers of all queues, as their nodes told them."""
-        counts: dict[int, tuple[int, int, int]] = {}
-        for node in self._overview.nodes:
+    def _node_facts(self, node: NodeRecord) -> NodeFacts:
+        origin = self._overview.origin(node.name)
+        state = NodeState.LEAVING if self._overview.is_leaving(node.name) else node.state
+        return {
+            "id": node.id,
+            "name": node.name,
+            "state": str(state if node.is_live else NodeState.DEAD),
+            "epoch": node.epoch,
+            "lease_left_s": round(node.lease_left_s, 1),
+            "addresses": dict(node.addresses),
+            "provisioner": origin.get("provisioner"),
+            "managed": bool(origin.get("cluster")),
+            "queues": [],
+        }
+
+    def _cluster_facts(
+        self,
+        members: Mapping[str, list[tuple[Queue, int]]],
+        counts: Mapping[int, Mapping[str, int]],
+        told: Mapping[str, Any],
+    ) -> list[ClusterFacts]:
+        overview = self._overview
+        loads, decisions, clients = told.get("loads", {}), told.get("decisions", {}), self._clients()
+        found: list[ClusterFacts] = []
+        for key, placed in members.items():
+            value, options = overview.clusters[key], overview.options(key)
+            known = [
+                MemberCounts(
+                    overview.name_of(owner),
+                    overview.capacity_of(owner) * options.capacity,
+                    is_marked=queue.id in value.get("marked", ()),
+                    is_fixed=overview.is_fixed(key, owner),
+                    producers=clients.get((queue.id, Role.PRODUCER), 0),
+                    consumers=clients.get((queue.id, Role.CONSUMER), 0),
+                    load=loads.get(str(queue.id)),
+                    **{name: counts.get(queue.id, {}).get(name, 0) for name in ("ready", "unacked", "given")},
+                )
+                for queue, owner in placed
+            ]
+            found.append(cluster_facts(value["vhost"], value["name"], options, known, decisions.get(key, ())))
+        return found
+
+    def _counts(self) -> dict[int, Mapping[str, int]]:
+        """Return the messages and consumers of all queues, as their nodes have reported them."""
+        counts: dict[int, Mapping[str, int]] = {}
+        # A live node last: a dead one may have reported what others serve by now.
+        for node in sorted(self._overview.nodes, key=lambda node: node.is_live):
             for queue_id, (ready, unacked, consumers) in node.report.get("queues", {}).items():
-                counts[int(queue_id)] = (ready, unacked, consumers)
-            for queue_id, told in node.report.get("members", {}).items():
-                counts[int(queue_id)] = (told["ready"], told["unacked"], 0)
+                counts[int(queue_id)] = {"ready": ready, "unacked": unacked, "consumers": consumers}
+            for queue_id, reported in node.report.get("members", {}).items():
+                counts[int(queue_id)] = reported
         return counts
 
-    def _given(self) -> dict[int, int]:
-        """Return how many messages members have handed to others."""
-        reports = [node.report.get("members", {}) for node in self._overview.live]
-        return {int(queue_id): told["given"] for report in reports for queue_id, told in report.items()}
-
     def _clients(self) -> dict[tuple[int, Role], int]:
+        """Return how many producers and consumers members have, through whichever nodes."""
         clients: dict[tuple[int, Role], int] = {}
         for node in self._overview.live:
             for queue_id, counts in node.report.get("clients", {}).items():
@@ -107,3 +128,15 @@ class ReadModel:
                     place = (int(queue_id), Role(role))
                     clients[place] = clients.get(place, 0) + count
         return clients
+
+
+def _queue_facts(queue: Queue, counts: Mapping[str, int] | None) -> QueueFacts:
+    """Describe an ordinary queue. A node with very many queues does not report all of them."""
+    return {
+        "vhost": queue.vhost,
+        "name": queue.name,
+        "ready": None if counts is None else counts["ready"],
+        "unacked": None if counts is None else counts["unacked"],
+        "producers": None if counts is None else 0,
+        "consumers": None if counts is None else counts["consumers"],
+    }

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from flyball.broker.cluster.domain import cluster_key
+from flyball.broker.cluster.names import cluster_key
 from flyball.broker.cluster.options import Role
 from flyball.broker.cluster.overview import key_of
 from flyball.broker.core.placement import Movable

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flyball.broker.cluster.decisions import Decision, Failure, Move, Record, SessionReport
-from flyball.broker.cluster.domain import title
+from flyball.broker.cluster.names import title
 from flyball.broker.cluster.options import ClusterOptions, Loads, Role
 from flyball.broker.cluster.placement import potential
 from flyball.broker.cluster.provisioning import Provisioning

@@ -23,9 +23,9 @@ from typing import Any
 
 from flyball.broker.cluster.agent import Agent
 from flyball.broker.cluster.decisions import Move
-from flyball.broker.cluster.domain import cluster_key
 from flyball.broker.cluster.leader import Leader
 from flyball.broker.cluster.manager import Manager
+from flyball.broker.cluster.names import cluster_key
 from flyball.broker.cluster.node import attached
 from flyball.broker.cluster.options import ClusterOptions
 from flyball.broker.core.placement import NoPlaceYet, Place, PlaceRequest

@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from flyball.broker.cluster.domain import Domain
 from flyball.broker.cluster.domain_file import DomainFile, WantedCluster, read_sections
-from flyball.broker.cluster.facts import DomainFacts, facts_of
+from flyball.broker.cluster.facts import DomainFacts, domain_facts
 from flyball.broker.cluster.plan import Step, plan_of
 from flyball.broker.core.passwords import check_hash
 from flyball.broker.engine.access import check_tags, check_user_name
@@ -412,12 +411,12 @@ async def _domain_of(node: Node) -> DomainFacts:
     if "domain.show" in node.hub.commands:
         facts: DomainFacts = await node.hub.commands["domain.show"]()
         return facts
-    alone = facts_of(Domain())
-    alone["topics"] = [
-        {"vhost": topic.vhost, "name": topic.name, "parent": topic.parent, "subscriptions": []}
-        for topic in node.hub.topics.all()
-    ]
-    return alone
+    return domain_facts(
+        topics=[
+            {"vhost": topic.vhost, "name": topic.name, "parent": topic.parent, "subscriptions": []}
+            for topic in node.hub.topics.all()
+        ]
+    )
 
 
 def _items(document: fields.Document, section: str) -> list[Mapping[str, Any]]:
