@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from tests.broker.cluster.snapshots import member_of, snapshot_of
 
 from flyball.broker.cluster.decisions import Move, Placement
 from flyball.broker.cluster.manager import Manager
@@ -134,7 +135,7 @@ class Simulation:
         """A node dies, its clients come again at once, and it is back later."""
         node = self.chance.randrange(len(self.sizes)) + 1
         before = len(self.here)
-        lost = {session for session in self.here if self.manager.member_of(session) == node}
+        lost = {session for session in self.here if member_of(self.manager, session) == node}
         self.manager.node_gone(node, self.now)
         self.here = [session for session in self.here if session not in lost]
         for _ in range(before - len(self.here)):
@@ -166,7 +167,7 @@ class Simulation:
         elapsed_s = time.perf_counter() - begun
         if not self._ticks_ns:
             self.tick()
-        snapshot = self.manager.snapshot(ORDERS, self.now)
+        snapshot = snapshot_of(self.manager, ORDERS, self.now)
         loads = [member["load"] for member in snapshot["members"]]
         return Phase(
             name=name,

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from flyball.broker.cluster.decision_log import KEPT_DECISIONS, DecisionLog
+from flyball.broker.cluster.decision_log import KEPT_DECISIONS, SHOWN_DECISIONS, DecisionLog
 from flyball.broker.cluster.decisions import (
     AddMember,
     Decision,
@@ -139,7 +139,8 @@ def test_only_the_last_decisions_are_kept() -> None:
 
 def test_of_one_clustered_queue_only_its_own_decisions_are_shown_and_only_the_last() -> None:
     kept = decision_log()
-    for number in range(3):
+    for number in range(SHOWN_DECISIONS + 1):
         kept.note(Record(0.0, Failure(cluster=ORDERS, reason=str(number))))
         kept.note(Record(0.0, Failure(cluster="", reason="another")))
-    assert [decision["reason"] for decision in kept.of(ORDERS, 2)] == ["1", "2"]
+    shown = [decision["reason"] for decision in kept.facts_of(ORDERS)]
+    assert shown == [str(number) for number in range(1, SHOWN_DECISIONS + 1)]

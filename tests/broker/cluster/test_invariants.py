@@ -51,6 +51,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from flyball.broker.cluster.decisions import Move, SessionReport
 from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.errors import ClusterError
+from tests.broker.cluster.snapshots import snapshot_of
 from tests.broker.cluster.world import ORDERS, Client, World
 
 ROLES = st.sampled_from(list(Role))
@@ -183,7 +184,7 @@ class Governing(RuleBasedStateMachine):
         if not members:
             return
         member = self.world.members[members[choice % len(members)]]
-        before = self.world.manager.snapshot(ORDERS, self.world.now)
+        before = snapshot_of(self.world.manager, ORDERS, self.world.now)
         reports = [SessionReport("from the dead", role)]
         self.world.manager.report(
             member.id,
@@ -193,14 +194,14 @@ class Governing(RuleBasedStateMachine):
             sessions=reports,
             epoch=self.world.nodes.get(member.node, 0) - 1,
         )
-        assert self.world.manager.snapshot(ORDERS, self.world.now) == before
+        assert snapshot_of(self.world.manager, ORDERS, self.world.now) == before
 
     @invariant()
     def the_books_agree_with_what_is_there(self) -> None:
         """I12."""
         if not hasattr(self, "world"):
             return
-        snapshot = self.world.manager.snapshot(ORDERS, self.world.now)
+        snapshot = snapshot_of(self.world.manager, ORDERS, self.world.now)
         for role in Role:
             real = [client for client in self._placed() if client.role is role]
             assert snapshot[f"{role}s"] == len(real) == sum(member[f"{role}s"] for member in snapshot["members"])
@@ -225,7 +226,7 @@ class Governing(RuleBasedStateMachine):
         if not hasattr(self, "world") or not self.has_ticked:
             return
         world, options = self.world, self.world.options
-        snapshot = world.manager.snapshot(ORDERS, world.now)
+        snapshot = snapshot_of(world.manager, ORDERS, world.now)
         if snapshot["usable_load"] is not None and snapshot["usable_load"] <= options.theta_up + 1e-6:
             return
         staying = sum(not member["is_leaving"] for member in snapshot["members"])
@@ -234,7 +235,7 @@ class Governing(RuleBasedStateMachine):
         assert self._is_coming() or is_held or staying >= options.max_members or not can_grow
 
     def _is_coming(self) -> bool:
-        return bool(self.world.manager.snapshot(ORDERS, self.world.now)["coming"] or self.world.starting)
+        return bool(snapshot_of(self.world.manager, ORDERS, self.world.now)["coming"] or self.world.starting)
 
     def _free_nodes(self) -> list[int]:
         taken = {member.node for member in self.world.members.values()}
@@ -271,7 +272,7 @@ class Governing(RuleBasedStateMachine):
         return [client for client in self.world.clients.values() if client.member in self.world.members]
 
     def _to_be_lowered(self) -> tuple[float, float]:
-        snapshot = self.world.manager.snapshot(ORDERS, self.world.now)
+        snapshot = snapshot_of(self.world.manager, ORDERS, self.world.now)
         marked = sum(member["load"] * member["capacity"] for member in snapshot["members"] if member["is_marked"])
         return marked, snapshot["potential"]
 

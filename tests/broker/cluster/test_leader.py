@@ -24,6 +24,7 @@ from flyball.model import PlacedQueue, Queue
 from tests.broker.cluster.simulation.clients import AmqpConnection
 from tests.broker.cluster.simulation.stage import Stage, on_stage
 from tests.broker.cluster.simulation.world import SimulatedNode
+from tests.broker.cluster.snapshots import snapshot_of
 
 ORDERS = cluster_key("/", "orders")
 
@@ -135,7 +136,7 @@ async def test_nobody_can_end_a_session_or_take_it_over_without_its_id(stage: St
         return str((await leading.process.start(placing))["session_id"])
 
     def producers(name: str) -> int:
-        return int(leader.manager.snapshot(cluster_key("/", name), 0.0)["producers"])
+        return int(snapshot_of(leader.manager, cluster_key("/", name), 0.0)["producers"])
 
     first, second = await place("orders"), await place("orders", arrives=True)
     assert len({first, second, await place("orders", first)}) == 2

@@ -17,8 +17,10 @@ from flyball.broker.cluster.decisions import (
 from flyball.broker.cluster.manager import Manager
 from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.broker.cluster.placement import QueueLoad
-from flyball.broker.cluster.state import EXPECTED_S, IDLE_SHARE
+from flyball.broker.cluster.roster import IDLE_SHARE
+from flyball.broker.cluster.state import EXPECTED_S
 from flyball.errors import ClusterError
+from tests.broker.cluster.snapshots import member_of, snapshot_of
 from tests.broker.cluster.world import ORDERS, World
 
 PRODUCER, CONSUMER = Role.PRODUCER, Role.CONSUMER
@@ -34,11 +36,11 @@ def manager_of(members: int = 2, **options: object) -> Manager:
 
 
 def counts(manager: Manager, role: Role = PRODUCER) -> list[int]:
-    return [member[f"{role}s"] for member in manager.snapshot(ORDERS, 0.0)["members"]]
+    return [member[f"{role}s"] for member in snapshot_of(manager, ORDERS, 0.0)["members"]]
 
 
 def loads(manager: Manager) -> list[float]:
-    return [member["load"] * member["capacity"] for member in manager.snapshot(ORDERS, 0.0)["members"]]
+    return [member["load"] * member["capacity"] for member in snapshot_of(manager, ORDERS, 0.0)["members"]]
 
 
 def placed(manager: Manager, role: Role, now: float = 0.0, session: str | None = None) -> Placement:
@@ -51,7 +53,7 @@ def test_a_client_is_told_where_to_go() -> None:
     manager = manager_of()
     answer = placed(manager, PRODUCER, session="s")
     assert (answer.member, answer.node, answer.session) == (11, 1, "s")
-    assert manager.member_of("s") == 11
+    assert member_of(manager, "s") == 11
 
 
 def test_nobody_can_join_what_is_not_there() -> None:
@@ -101,10 +103,10 @@ def test_a_session_that_a_member_does_not_report_any_more_is_gone_but_not_one_th
     manager.arrived("old", 0.0)
     placed(manager, PRODUCER)
     placed(manager, PRODUCER, session="new")
-    assert manager.member_of("new") == 11
+    assert member_of(manager, "new") == 11
     manager.report(11, 1.0, ready=0, unacked=0, sessions=[])
-    assert manager.member_of("old") is None
-    assert manager.member_of("new") == 11
+    assert member_of(manager, "old") is None
+    assert member_of(manager, "new") == 11
 
 
 def test_a_session_that_joins_again_counts_once() -> None:
@@ -202,20 +204,20 @@ def test_what_is_told_twice_counts_once() -> None:
     manager.node_up(1, 5.0, epoch=1)
     manager.member_added(ORDERS, 11, 1, 5.0)
     manager.set_cluster(ORDERS, ClusterOptions(capacity=100.0), 5.0)
-    assert manager.snapshot(ORDERS, 5.0)["usable_capacity"] == 200.0
-    manager.member_removed(ORDERS, 11, 6.0)
-    manager.member_removed(ORDERS, 11, 6.0)
+    assert snapshot_of(manager, ORDERS, 5.0)["usable_capacity"] == 200.0
+    manager.member_removed(11, 6.0)
+    manager.member_removed(11, 6.0)
     manager.leave("nobody", 6.0)
     manager.move_failed("nobody", 6.0)
-    assert manager.snapshot(ORDERS, 6.0)["usable_capacity"] == 100.0
+    assert snapshot_of(manager, ORDERS, 6.0)["usable_capacity"] == 100.0
 
 
 def test_other_options_hold_for_members_and_sessions_that_are_there() -> None:
     manager = manager_of(2)
     placed(manager, PRODUCER)
     manager.set_cluster(ORDERS, ClusterOptions(capacity=50.0, producer_weight=3.0), 1.0)
-    assert manager.snapshot(ORDERS, 1.0)["usable_capacity"] == 100.0
-    assert manager.snapshot(ORDERS, 1.0)["load"] == 3.0
+    assert snapshot_of(manager, ORDERS, 1.0)["usable_capacity"] == 100.0
+    assert snapshot_of(manager, ORDERS, 1.0)["load"] == 3.0
 
 
 def test_the_clients_of_a_node_that_was_restarted_before_anybody_missed_it_are_gone() -> None:
@@ -224,7 +226,7 @@ def test_the_clients_of_a_node_that_was_restarted_before_anybody_missed_it_are_g
     manager.arrived("s", 0.0)
     manager.node_up(1, 1.0, epoch=2)
     assert counts(manager) == [0, 0]
-    assert manager.snapshot(ORDERS, 1.0)["usable_capacity"] == 200.0
+    assert snapshot_of(manager, ORDERS, 1.0)["usable_capacity"] == 200.0
 
 
 def test_a_cluster_that_is_dropped_is_forgotten_with_all_it_had() -> None:
@@ -232,7 +234,7 @@ def test_a_cluster_that_is_dropped_is_forgotten_with_all_it_had() -> None:
     placed(manager, PRODUCER, session="s")
     manager.drop_cluster(ORDERS)
     manager.drop_cluster(ORDERS)
-    assert manager.member_of("s") is None
+    assert member_of(manager, "s") is None
     manager.tick(100.0)
     assert manager.take_decisions() == []
 
@@ -262,8 +264,8 @@ def test_a_second_manager_that_hears_the_same_decides_the_same() -> None:
         new.manager.member_added(ORDERS, member.id, member.node, 50.0, is_marked=member.is_marked)
     new.now = 50.0
     new.report()
-    before = old.manager.snapshot(ORDERS, 50.0)
-    assert new.manager.snapshot(ORDERS, 50.0) == before
+    before = snapshot_of(old.manager, ORDERS, 50.0)
+    assert snapshot_of(new.manager, ORDERS, 50.0) == before
 
 
 def test_who_finds_no_room_is_asked_to_wait_for_as_long_as_the_next_member_may_take() -> None:

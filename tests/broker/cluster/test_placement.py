@@ -13,9 +13,10 @@ from bench.placement import least_potential, simulate
 from hypothesis import given, settings
 
 from flyball.broker.cluster.options import ClusterOptions, Role
-from flyball.broker.cluster.placement import NodeLoad, QueueLoad, assign, elect, potential
+from flyball.broker.cluster.placement import NodeLoad, QueueLoad, assign, elect
 from flyball.broker.cluster.roster import Member, Roster, Session
 from flyball.errors import ClusterError
+from tests.broker.cluster.snapshots import potential
 
 PRODUCER, CONSUMER = Role.PRODUCER, Role.CONSUMER
 

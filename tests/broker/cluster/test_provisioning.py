@@ -25,6 +25,7 @@ from flyball.broker.cluster.decisions import (
 )
 from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.errors import ClusterError
+from tests.broker.cluster.snapshots import snapshot_of
 from tests.broker.cluster.world import ORDERS, World
 
 PRODUCER, CONSUMER = Role.PRODUCER, Role.CONSUMER
@@ -140,7 +141,7 @@ def test_of_two_marked_members_the_fuller_one_is_taken_back() -> None:
     assert world.count(Mark) == 2
     loads = {
         member["member"]: member["load"]
-        for member in world.manager.snapshot(ORDERS, world.now)["members"]
+        for member in snapshot_of(world.manager, ORDERS, world.now)["members"]
         if member["is_marked"]
     }
     assert len(loads) == 2
@@ -296,7 +297,7 @@ def test_the_messages_of_a_dead_member_go_to_another_and_its_clients_may_come_ag
     (survivor,) = world.members.values()
     assert survivor.ready == 5
     assert len(world.clients) == 3
-    assert world.manager.snapshot(ORDERS, world.now)["producers"] == 3
+    assert snapshot_of(world.manager, ORDERS, world.now)["producers"] == 3
 
 
 def test_the_last_member_lives_on_at_another_node() -> None:
@@ -324,7 +325,7 @@ def test_a_session_that_is_connected_elsewhere_survives_its_member() -> None:
     world.crash(1)
     assert client.id in world.clients
     assert world.members[client.member].node == 2
-    assert world.manager.snapshot(ORDERS, world.now)["consumers"] == 1
+    assert snapshot_of(world.manager, ORDERS, world.now)["consumers"] == 1
 
 
 # How often

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 
 from flyball.broker.cluster.decisions import HandOver, Move
 from flyball.broker.cluster.options import ClusterOptions, Role
-from flyball.broker.cluster.placement import NodeLoad, QueueLoad, potential
+from flyball.broker.cluster.placement import NodeLoad, QueueLoad
 from flyball.broker.cluster.rebalancing import best_move, drains, rebalance_owners
 from flyball.broker.cluster.roster import Member, Roster, Session
 from flyball.errors import ClusterError
+from tests.broker.cluster.snapshots import potential, snapshot_of
 from tests.broker.cluster.world import ORDERS, World
 
 PRODUCER, CONSUMER = Role.PRODUCER, Role.CONSUMER
@@ -158,7 +159,7 @@ def test_a_new_member_gets_clients_of_both_roles_by_moves() -> None:
     world.add_member(world.start_node())
     for _ in range(10):
         world.tick()
-    shares = [(m["producers"], m["consumers"]) for m in world.manager.snapshot(ORDERS, world.now)["members"]]
+    shares = [(m["producers"], m["consumers"]) for m in snapshot_of(world.manager, ORDERS, world.now)["members"]]
     assert shares == [(5, 5), (5, 5)]
 
 
@@ -170,7 +171,7 @@ def test_a_session_that_does_not_move_stays_counted_where_it_is_and_has_peace_fo
     world.add_member(world.start_node())
     for _ in range(40):
         world.tick()
-    members = world.manager.snapshot(ORDERS, world.now)["members"]
+    members = snapshot_of(world.manager, ORDERS, world.now)["members"]
     assert [member["producers"] for member in members] == [10, 0]
     assert 0 < world.count(Move) <= 10
 

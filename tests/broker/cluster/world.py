@@ -22,6 +22,7 @@ from flyball.broker.cluster.decisions import (
 from flyball.broker.cluster.manager import Manager
 from flyball.broker.cluster.names import cluster_key
 from flyball.broker.cluster.options import ClusterOptions, Role
+from tests.broker.cluster.snapshots import snapshot_of
 
 ORDERS = cluster_key("/", "orders")
 
@@ -188,7 +189,7 @@ class World:
         """Nothing is added for the load within the dwell time of a removal, unless the overload is grave."""
         growing = [decision for decision in decisions if isinstance(decision, (Provision, AddMember))]
         if growing and growing[0].reason.startswith("the load") and self.now < self.removed_at + self.options.dwell_s:
-            load = self.manager.snapshot(ORDERS, self.now)["usable_load"]
+            load = snapshot_of(self.manager, ORDERS, self.now)["usable_load"]
             assert load is None or load > self.options.theta_hold - 1e-6
 
     def _carry_out(self, decision: Decision) -> None:
@@ -229,7 +230,7 @@ class World:
         assert all(client.member != member for client in self.clients.values()), "a removed member has no client"
         assert any(not other.is_marked for other in self.members.values())
         self.removed_at = self.now
-        self.manager.member_removed(ORDERS, member, self.now)
+        self.manager.member_removed(member, self.now)
 
     def _move(self, move: Move) -> None:
         target = self.members[move.to_member]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter, deque
+from datetime import UTC, datetime
 from typing import Any, TypedDict
 
 from flyball.broker.cluster.decisions import (
@@ -24,11 +25,14 @@ from flyball.broker.cluster.decisions import (
     TakeOver,
     Unmark,
 )
-from flyball.broker.cluster.facts import MoveFacts
+from flyball.broker.cluster.facts import DecisionFacts, MoveFacts
 from flyball.broker.cluster.names import split_key, title
 from flyball.broker.cluster.overview import Overview
 
 KEPT_DECISIONS = 500
+
+# Decisions that are shown with a clustered queue.
+SHOWN_DECISIONS = 50
 
 
 class ToldDecision(TypedDict):
@@ -80,10 +84,17 @@ class DecisionLog:
         told = [decision for decision in self._told if decision["number"] > after]
         return {"term": self._term, "last": self._number, "decisions": told}
 
-    def of(self, cluster: str, most: int) -> list[ToldDecision]:
-        """Return the last decisions for a clustered queue, no more than `most`; newest last."""
+    def facts_of(self, cluster: str) -> list[DecisionFacts]:
+        """Return the last decisions for a clustered queue; newest last."""
         place = _place_of(cluster)
-        return [decision for decision in self._told if decision["cluster"] == place][-most:]
+        return [
+            {
+                "at": datetime.fromtimestamp(decision["at"], UTC).isoformat(timespec="seconds"),
+                "what": decision["kind"],
+                "reason": decision["reason"],
+            }
+            for decision in [decision for decision in self._told if decision["cluster"] == place][-SHOWN_DECISIONS:]
+        ]
 
     def named(self, reason: str) -> str:
         """Return a reason with names instead of numbers."""

@@ -71,10 +71,12 @@ class Executor:
                     await self._clusters.mark(decision.cluster, decision.member)
                 case Unmark():
                     await self._clusters.unmark(decision.cluster, decision.member)
-                case AddMember():
-                    self._jobs.spawn(("add a member", decision.cluster, decision.node), partial(self._add, decision))
-                case RemoveMember():
-                    self._jobs.spawn(("remove member", decision.member), partial(self._remove, decision))
+                case AddMember(cluster=cluster, node=node):
+                    add = partial(self._clusters.add_member, cluster, node)
+                    self._jobs.spawn(("add a member", cluster, node), add)
+                case RemoveMember(cluster=cluster, member=member, node=node):
+                    remove = partial(self._clusters.remove_member, cluster, member, node)
+                    self._jobs.spawn(("remove member", member), remove)
                 case Move():
                     self._jobs.spawn(("move", decision.session), partial(self._move, decision))
                 case Provision():
@@ -89,12 +91,6 @@ class Executor:
             await self._membership.registry.merge_member(source, destination)
         await self._membership.registry.take_over(decision.node, decision.assignments)
         await self._membership.catch_up()
-
-    async def _add(self, decision: AddMember) -> None:
-        await self._clusters.add_member(decision.cluster, decision.node)
-
-    async def _remove(self, decision: RemoveMember) -> None:
-        await self._clusters.remove_member(decision.cluster, decision.member, decision.node)
 
     async def _move(self, decision: Move) -> None:
         entry, target = self._session_reports.entry_of(decision.session), self._overview.node(decision.to_node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from flyball.broker.cluster.agent import Agent
@@ -32,7 +33,7 @@ class DomainGovernor:
         self._placement = placement
         self._overview = leader.overview
         self._model = ReadModel(agent.node, leader.overview, provisioners)
-        agent.answer_while_leading({"domain.govern": self._govern, "domain.tell": self._tell})
+        agent.answer_while_leading({"domain.govern": partial(carry_out, self), "domain.tell": leader.told})
 
     async def run(self, command: str, arguments: Mapping[str, Any]) -> Any:
         """Have a command carried out: by the leader, unless it only looks, which must do without one, too."""
@@ -41,9 +42,6 @@ class DomainGovernor:
         return await self._agent.ask_leader(
             "domain.govern", name=command, arguments=dict(arguments), time_limit_s=LONG_S
         )
-
-    async def _govern(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        return await carry_out(self, name, arguments)
 
     # Looking
 
@@ -55,14 +53,6 @@ class DomainGovernor:
             # It may just have died: what all nodes know is shown nevertheless.
             told = {}
         return self._model.read(None if leader is None else leader.name, told)
-
-    async def _tell(self) -> dict[str, Any]:
-        """Tell what only the leader knows of clustered queues: what their members bear, and what was decided."""
-        loads: dict[str, float] = {}
-        for cluster in self._overview.clusters:
-            loads |= self._leader.loads_of(cluster)
-        decisions = {cluster: self._leader.decisions_of(cluster) for cluster in self._overview.clusters}
-        return {"loads": loads, "decisions": decisions}
 
     async def place(self, vhost: str, name: str, role: Role) -> PlaceFacts:
         place = await self._placement.place(PlaceRequest(vhost, name, WireRole[role.name], arrives=False))

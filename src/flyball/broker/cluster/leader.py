@@ -10,7 +10,6 @@ import itertools
 import logging
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -40,9 +39,6 @@ PERIOD_S = 1.0
 
 ELSEWHERE_S = 0.5
 """When a client may ask again for which there is no other node than the one that it cannot reach."""
-
-DECISIONS_TOLD = 50
-"""So many of the last decisions are shown to who asks."""
 
 _numbers = itertools.count(1)
 
@@ -104,7 +100,7 @@ class Leader:
             await self._bury_the_dead()
         await self._session_reports.ask_all()
         await self.decide()
-        self._loops.show(self.manager, self._observer.options)
+        self._loops.show(self.manager)
         if self._agent.leads:
             self._finish_what_was_begun()
             await self._trim_changes()
@@ -130,7 +126,7 @@ class Leader:
         """
         now_s = time.monotonic()
         cluster = cluster_key(vhost, name)
-        if not self._observer.knows_cluster(cluster):
+        if cluster not in self.manager.clusters:
             self._observer.observe_all(now_s)
         wanted = self._role_of(role, cluster)
         known = read_session_id(session_id)
@@ -167,7 +163,8 @@ class Leader:
         """Return what a client counts as: one that may be both, as what there is less of."""
         if role != "client":
             return Role(role)
-        producers, consumers = (self.manager.count(cluster, known) for known in (Role.PRODUCER, Role.CONSUMER))
+        roster = self.manager.cluster(cluster).roster
+        producers, consumers = (roster.count(known) for known in (Role.PRODUCER, Role.CONSUMER))
         return Role.PRODUCER if producers <= consumers else Role.CONSUMER
 
     # What people ask for
@@ -201,33 +198,25 @@ class Leader:
                 self._jobs.spawn(("move queue", move.queue), partial(self.nodes.move, move))
         return told
 
-    def decisions_of(self, cluster: str) -> list[dict[str, str]]:
-        """Return what was decided last for a clustered queue, and why; newest last."""
-        return [
-            {
-                "at": datetime.fromtimestamp(told["at"], UTC).isoformat(timespec="seconds"),
-                "what": told["kind"],
-                "reason": told["reason"],
-            }
-            for told in self.decision_log.of(cluster, DECISIONS_TOLD)
-        ]
-
-    def loads_of(self, cluster: str) -> dict[str, float]:
-        """Return what the members of a clustered queue bear, by their ids."""
-        if not self._observer.knows_cluster(cluster):
-            return {}
-        snapshot = self.manager.snapshot(cluster, time.monotonic())
-        return {str(member["member"]): member["load"] * member["capacity"] for member in snapshot["members"]}
+    async def told(self) -> dict[str, Any]:
+        """Return what only the leader knows of clustered queues: the loads of members, by id, and its decisions."""
+        return {
+            "loads": {
+                str(member.id): found.roster.load_of(member)
+                for found in self.manager.clusters.values()
+                for member in found.roster.members.values()
+            },
+            "decisions": {key: self.decision_log.facts_of(key) for key in self.overview.clusters},
+        }
 
     def report(self) -> dict[str, Any]:
         """Return what this node does as a leader, and what the members of clustered queues bear of their capacity."""
-        now_s = time.monotonic()
         members: list[dict[str, Any]] = []
-        for key in self._observer.options if self._agent.leads else ():
+        for key, found in self.manager.clusters.items() if self._agent.leads else ():
             vhost, name = split_key(key)
-            for member in self.manager.snapshot(key, now_s)["members"]:
-                node = self.overview.name_of(member["node"])
-                members.append({"vhost": vhost, "name": name, "node": node, "load": member["load"]})
+            for _, member in sorted(found.roster.members.items()):
+                node, load = self.overview.name_of(member.node), found.roster.load_of(member) / member.capacity
+                members.append({"vhost": vhost, "name": name, "node": node, "load": load})
         return {"leads": self._agent.leads, "decisions": dict(self.decision_log.counts), "members": members}
 
     # Inside
@@ -278,12 +267,12 @@ class Leader:
     async def _replace(self, node_id: int) -> None:
         """Let others serve what a node has left behind."""
         left_behind = self.overview.left_behind(node_id)
-        if not left_behind and not self._observer.knows_node(node_id):
+        if not left_behind and node_id not in self.manager.nodes:
             return
         name = self.overview.name_of(node_id)
         log.warning("node '%s' is dead: %d queues have to be served by others", name, len(left_behind))
         self._agent.node.peers.lost(node_id)
-        self._observer.tell_death(node_id, time.monotonic())
+        self._observer.report_death(node_id, time.monotonic())
         await self._carry_out()
         if left_behind and not any(is_lasting(queue) for queue in left_behind):
             # Nobody can serve them: there was nothing to decide.

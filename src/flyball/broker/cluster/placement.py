@@ -47,25 +47,13 @@ def elect(roster: Roster, role: Role, *, avoid: int | None = None) -> Member | N
     return _best_with_room(roster, scores, weight)
 
 
-def elect_for_load(roster: Roster, role: Role, load: float, *, other_than: Member | None = None) -> Member | None:
+def elect_for_load(roster: Roster, role: Role, load: float) -> Member | None:
     """Return the member for a session whose load is known."""
     totals = roster.loads.sum(axis=0)
     scores = np.where(
         roster.is_usable(), (roster.loads[ROW[role]] + load / 2 + HAIR * totals) / roster.capacities, math.inf
     )
-    if other_than is not None:
-        scores[other_than.place] = math.inf
     return _best_with_room(roster, scores, load)
-
-
-def potential(roster: Roster) -> float:
-    """Return Φ of the members that get clients."""
-    usable = roster.is_usable()
-    if not usable.any():
-        return 0.0
-    loads, capacities = roster.loads[:, usable], roster.capacities[usable]
-    shares = loads.sum(axis=1, keepdims=True) / capacities.sum()
-    return float((capacities * (loads / capacities - shares) ** 2).sum())
 
 
 def _has_room(roster: Roster, place: int, load: float) -> bool:

@@ -19,8 +19,11 @@ from flyball.broker.cluster.roster import Member, Roster
 Coming = int | str
 """What a member is awaited by: the node that it is made on, or the request for a node to be started."""
 
+# After a node could not be started, no other is asked for until this has passed.
 RETRY_S = 10.0
-"""After a node could not be started, nobody asks for another for so long."""
+
+# Where there is no node for a member, one is looked for again after this time.
+LOOK_AGAIN_S = 1.0
 
 
 @dataclass(slots=True, frozen=True)
@@ -94,6 +97,10 @@ class Provisioning:
         """A member will not come."""
         if self.coming.pop(key, None) is not None:
             self.retry_at = now + RETRY_S
+
+    def look_again(self, now: float) -> None:
+        """There is no node for a further member now."""
+        self.retry_at = now + LOOK_AGAIN_S
 
     def overdue(self, options: ClusterOptions, now: float) -> list[Coming]:
         """Return what has not come in time."""

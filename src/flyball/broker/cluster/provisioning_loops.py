@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
 from flyball.broker.cluster.manager import Manager
 from flyball.broker.cluster.names import split_key, title
@@ -24,15 +23,15 @@ class ProvisioningLoops:
 
     def __init__(self, loops: Loops) -> None:
         self._loops = loops
-        self._shown: dict[str, Mapping[str, Any]] = {}
+        self._shown: dict[str, ClusterOptions] = {}
         """The options of those that are shown, by their keys."""
 
-    def show(self, manager: Manager, options: Mapping[str, Mapping[str, Any]]) -> None:
-        """Show the loops of these clustered queues, whose options are given by their keys, and no others."""
-        wanted = dict(itertools.islice(options.items(), MOST_LOOPS))
+    def show(self, manager: Manager) -> None:
+        """Show the loops of the clustered queues of a manager, and no others."""
+        wanted = {key: found.options for key, found in itertools.islice(manager.clusters.items(), MOST_LOOPS)}
         self._hide(key for key in list(self._shown) if self._shown[key] != wanted.get(key))
         for key in wanted.keys() - self._shown.keys():
-            facts = _facts_of(key, ClusterOptions.from_dict(wanted[key]))
+            facts = _facts_of(key, wanted[key])
             self._loops.add(_name_of(key), facts, partial(_read, manager, key), why_fixed=GOVERNS)
             self._shown[key] = wanted[key]
 
@@ -52,11 +51,13 @@ def _name_of(key: str) -> str:
 
 
 def _read(manager: Manager, key: str) -> Reading | None:
-    standing = manager.standing(key)
-    if standing is None:
+    found = manager.clusters.get(key)
+    if found is None:
         return None
-    setpoint, load, members = standing
-    return Reading(setpoint, math.nan if load is None else load, members)
+    roster = found.roster
+    # Without a member that takes clients there is nothing that a load could be a share of.
+    load = roster.usable_load if roster.usable_count else math.nan
+    return Reading(found.options.theta_up, load, roster.usable_count)
 
 
 def _facts_of(key: str, options: ClusterOptions) -> LoopFacts:

@@ -20,7 +20,6 @@ class Repair:
 
     def node_up(self, node: int, now: float) -> None:
         """There is a node again: it keeps what it served itself, and gets what nobody could take over."""
-        self._revive(node)
         self._orphans.pop(node, None)
         for gone in list(self._orphans):
             self.take_over(gone, self._orphans.pop(gone), now)
@@ -34,22 +33,19 @@ class Repair:
         dead = self._state.members_on(node)
         if not nodes:
             self._orphans[node] = queues
-            for cluster, member in dead:
-                self._lose_sessions(member)
-                cluster.roster.set_state(member, is_served=False)
+            self._state.unserve(node)
             return
-        assignments = assign(queues, nodes)
-        merges = {}
+        assignments, merges = assign(queues, nodes), {}
+        last: dict[str, int] = {}
         for cluster, member in dead:
-            self._lose_sessions(member)
-            heir = self._heir(cluster, member)
+            heir = self._heir(cluster, member) or last.get(cluster.key)
             if heir is not None:
-                merges[member.id] = heir.id
-                self._state.homeless.update((session.id, (cluster, session)) for session in member.sessions.values())
-                self._state.forget_member(cluster, member)
+                merges[member.id] = heir
             else:
-                assignments[member.id] = self._re_own(cluster, member, nodes)
-            cluster.provisioning.low_since = None
+                # The last member lives on at another node.
+                last[cluster.key] = member.id
+                free = [known for known in nodes if known.node not in cluster.provisioning.coming]
+                assignments |= assign([QueueLoad(member.id, load=1.0)], free or nodes)
         if assignments or merges:
             reason = f"node {node} is gone: what it served goes to others by their load"
             self._state.decide(
@@ -66,50 +62,22 @@ class Repair:
             for node in useful or self._state.nodes.values()
         ]
 
-    def _heir(self, cluster: KnownCluster, dead: Member) -> Member | None:
+    def _heir(self, cluster: KnownCluster, dead: Member) -> int | None:
         """Return the member that gets the messages: one that gets clients if possible, the one with the least."""
         others = [
             member
             for member in cluster.roster.members.values()
             if member is not dead and member.node in self._state.nodes
         ]
-        return min(
+        best = min(
             others, key=lambda member: (not member.is_usable, member.ready / member.capacity, member.id), default=None
         )
-
-    def _re_own(self, cluster: KnownCluster, member: Member, nodes: list[NodeLoad]) -> int:
-        """The last member lives on at another node."""
-        coming = cluster.provisioning.coming
-        free = [node for node in nodes if node.node not in coming]
-        node = assign([QueueLoad(member.id, load=1.0)], free or nodes)[member.id]
-        self._state.resettle_member(cluster, member, node)
-        member.removing_at = None
-        member.is_leaving = False
-        cluster.roster.set_capacity(member, self._state.capacity_on(cluster, member.node))
-        cluster.roster.set_state(member, is_marked=False, is_served=True)
-        coming.pop(member.node, None)
-        return member.node
-
-    def _revive(self, node: int) -> None:
-        """A node is back before anybody took over what it served; its clients have lost their connections."""
-        for cluster, member in self._state.members_on(node):
-            self._lose_sessions(member)
-            member.is_known_empty = False
-            cluster.roster.set_state(member, is_served=True)
-
-    def _lose_sessions(self, member: Member) -> None:
-        """Count those at a dead member no more whose connections ended with its node."""
-        for session in list(member.sessions.values()):
-            if session.entry is None or session.entry == member.node or session.entry not in self._state.nodes:
-                self._state.drop_session(session.id)
+        return None if best is None else best.id
 
     def house(self, now: float) -> None:
         """Find a member for those whose clients are still connected somewhere, while their member is gone."""
         for cluster, session in list(self._state.homeless.values()):
             to = elect_for_load(cluster.roster, session.role, session.load)
-            if to is None:
-                continue
-            origin, session.member = session.member, to
-            self._state.count_session(cluster, session)
-            reason = f"the node of member {origin.id} is gone"
-            self._state.decide_move(cluster, session, origin.id, now, reason, may_return=False)
+            if to is not None:
+                reason = f"the node of member {session.member.id} is gone"
+                self._state.decide_move(cluster, session, to, now, reason)

@@ -22,6 +22,9 @@ ROW = {Role.PRODUCER: 0, Role.CONSUMER: 1}
 HAIR = 1e-7
 """How much the whole load of a member counts beside that of one role: only between equals."""
 
+# A session counts at least this share of its role's weight: idle ones are to be spread as well.
+IDLE_SHARE = 0.05
+
 _FIRST_PLACES = 8
 
 
@@ -197,6 +200,23 @@ class Roster:
         self._change(session.member.place, ROW[session.role], load - session.load, 0)
         session.load = load
         self.largest[ROW[session.role]] = max(self.largest[ROW[session.role]], load)
+
+    def measure(self, session: Session, rate_per_s: float | None, now: float) -> bool:
+        """A session has reported what it did lately, if that is counted; tell whether it counts otherwise now."""
+        options = self.options
+        weight = options.weight(session.role)
+        load = session.load
+        if options.loads == Loads.WEIGHTS:
+            load = weight
+        elif rate_per_s is not None:
+            passed_s = max(0.0, now - session.measured_at)
+            share = 1 - math.exp(-passed_s / options.load_window_s)
+            load = max(load + share * (rate_per_s * options.message_cost - load), IDLE_SHARE * weight)
+        session.measured_at = now
+        if load == session.load:
+            return False
+        self.set_load(session, load)
+        return True
 
     def at(self, place: int) -> Member:
         """Return the member with that place in the arrays."""

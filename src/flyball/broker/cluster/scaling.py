@@ -5,15 +5,10 @@ Whether it is time is for `provisioning` to say.
 
 from __future__ import annotations
 
-import math
-
 from flyball.broker.cluster.decisions import AddMember, Mark, Provision, Release, RemoveMember, Unmark
 from flyball.broker.cluster.provisioning import TakeBack
 from flyball.broker.cluster.roster import Member
 from flyball.broker.cluster.state import DomainState, KnownCluster, KnownNode
-
-LOOK_AGAIN_S = 1.0
-"""Where there is no node for a member, one is looked for again after this time."""
 
 
 class Scaling:
@@ -34,14 +29,11 @@ class Scaling:
 
     def unmark(self, cluster: KnownCluster, member: Member, now: float, reason: str) -> None:
         """Let a member take clients again."""
-        cluster.roster.set_state(member, is_marked=False)
-        cluster.provisioning.has_grown(now)
         self._state.decide(now, Unmark(cluster=cluster.key, member=member.id, node=member.node, reason=reason))
 
     def keep(self, cluster: KnownCluster, member: Member, now: float) -> None:
         """A person wants the member: whatever was to become of it is void."""
-        member.is_leaving = False
-        member.removing_at = None
+        self._state.set_leaving(member, False)
         if member.is_marked:
             self.unmark(cluster, member, now, "somebody wants it")
 
@@ -53,16 +45,13 @@ class Scaling:
             return True
         provisioner = cluster.options.provisioner
         if not provisioner:
-            cluster.provisioning.retry_at = now + LOOK_AGAIN_S
+            cluster.provisioning.look_again(now)
             return False
         request = self._state.new_name()
-        cluster.provisioning.expect(request, cluster.options.capacity, now)
-        self._state.decide(
-            now,
-            Provision(
-                cluster=cluster.key, request=request, provisioner=provisioner, replaces=replaces, reason=reason
-            ),
+        decision = Provision(
+            cluster=cluster.key, request=request, provisioner=provisioner, replaces=replaces, reason=reason
         )
+        self._state.decide(now, decision)
         return True
 
     def free_nodes(self, cluster: KnownCluster) -> list[KnownNode]:
@@ -80,9 +69,6 @@ class Scaling:
 
     def add_member(self, cluster: KnownCluster, node: KnownNode, now: float, reason: str) -> None:
         """Have a member made on a node."""
-        capacity = self._state.capacity_on(cluster, node.id)
-        node.unused_since = None
-        cluster.provisioning.expect(node.id, capacity, now)
         self._state.decide(now, AddMember(cluster=cluster.key, node=node.id, reason=reason))
 
     def replace(self, cluster: KnownCluster, node: int, count: int, now: float) -> None:
@@ -96,11 +82,6 @@ class Scaling:
         elif len(cluster.roster.members) + len(cluster.provisioning.coming) < cluster.options.max_members:
             self._extend(cluster, now, reason, replaces=node)
 
-    def look_for_nodes_again(self) -> None:
-        """There may be a node now where there was none."""
-        for cluster in self._state.clusters.values():
-            cluster.provisioning.retry_at = -math.inf
-
     # Shrinking
 
     def shrink(self, cluster: KnownCluster, now: float) -> None:
@@ -110,20 +91,19 @@ class Scaling:
         provisioned = frozenset(node.id for node in self._state.nodes.values() if node.provisioned_for)
         found = cluster.provisioning.next_mark(cluster.roster, now, provisioned)
         if found is not None:
-            self._mark(cluster, *found, now=now)
+            self._mark(cluster, *found, now)
         for member, reason in cluster.provisioning.removable(cluster.roster, now):
-            member.removing_at = now
-            self._state.decide(
-                now, RemoveMember(cluster=cluster.key, member=member.id, node=member.node, reason=reason)
-            )
+            decision = RemoveMember(cluster=cluster.key, member=member.id, node=member.node, reason=reason)
+            self._state.decide(now, decision)
 
     def retire(self, cluster: KnownCluster, member: Member, now: float, reason: str) -> None:
         """Mark a member that is to go, but only once another one can take its clients."""
+        self._state.set_leaving(member, True)
         if member.is_marked:
             return
         if cluster.roster.usable_count == member.is_usable and not self._make_way(cluster, member, now):
             return
-        self._mark(cluster, member, reason, now=now)
+        self._mark(cluster, member, reason, now)
         self.grow(cluster, now)
 
     def _make_way(self, cluster: KnownCluster, member: Member, now: float) -> bool:
@@ -136,10 +116,7 @@ class Scaling:
             self._extend(cluster, now, f"member {member.id}, the only one, is to go")
         return False
 
-    def _mark(self, cluster: KnownCluster, member: Member, reason: str, *, now: float) -> None:
-        cluster.roster.set_state(member, is_marked=True)
-        member.marked_at = now
-        member.is_known_empty = False
+    def _mark(self, cluster: KnownCluster, member: Member, reason: str, now: float) -> None:
         self._state.decide(now, Mark(cluster=cluster.key, member=member.id, node=member.node, reason=reason))
 
     def release(self, node: KnownNode, now: float) -> None:
@@ -148,17 +125,7 @@ class Scaling:
             return
         if any(node.id in cluster.provisioning.coming for cluster in self._state.clusters.values()):
             return
-        if node.unused_since is None:
-            node.unused_since = now
         owner = self._state.clusters.get(node.provisioned_for)
-        if now - node.unused_since < (0.0 if owner is None else owner.options.dwell_s):
-            return
-        node.is_released = True
-        self._state.decide(
-            now,
-            Release(
-                cluster=node.provisioned_for,
-                node=node.id,
-                reason="it was started for this and is not needed any more",
-            ),
-        )
+        if self._state.unused_s(node, now) >= (0.0 if owner is None else owner.options.dwell_s):
+            reason = "it was started for this and is not needed any more"
+            self._state.decide(now, Release(cluster=node.provisioned_for, node=node.id, reason=reason))

@@ -1,6 +1,7 @@
-"""The state of a domain's manager: nodes, clustered queues, their members and sessions, and what was decided.
+"""What the manager of a domain knows: nodes, clustered queues, their members and sessions, and what was decided.
 
-It says what is known and who counts where. Whether a queue grows, or a session moves, is decided elsewhere.
+The only owner of all this: who decides anything (`manager`, `scaling`, `repair`) asks it, and sends it the decision,
+whose effects are counted on from then on. Whether a queue grows, or a session moves, is decided there.
 """
 
 from __future__ import annotations
@@ -8,24 +9,32 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from flyball.broker.cluster.decisions import Decision, Failure, Move, Record, SessionReport
+from flyball.broker.cluster.decisions import (
+    AddMember,
+    Decision,
+    Failure,
+    Mark,
+    Move,
+    Provision,
+    Record,
+    Release,
+    RemoveMember,
+    SessionReport,
+    TakeOver,
+    Unmark,
+)
 from flyball.broker.cluster.names import title
-from flyball.broker.cluster.options import ClusterOptions, Loads, Role
-from flyball.broker.cluster.placement import potential
-from flyball.broker.cluster.provisioning import Provisioning
+from flyball.broker.cluster.options import ClusterOptions, Role
+from flyball.broker.cluster.provisioning import Coming, Provisioning
 from flyball.broker.cluster.rebalancing import RatioWatch
 from flyball.broker.cluster.roster import Member, Roster, Session
 from flyball.errors import ClusterError
 
 EXPECTED_S = 10.0
 """How long a session counts that was placed, or asked to move, and has not been seen there."""
-
-IDLE_SHARE = 0.05
-"""A session counts at least this share of its role's weight: idle ones are to be spread as well."""
 
 
 @dataclass(slots=True)
@@ -61,8 +70,10 @@ class KnownCluster:
 class DomainState:
     """What one manager knows, and has decided."""
 
-    def __init__(self, history_length: int, name: str, on_record: Callable[[Record], None] | None) -> None:
-        """`name` begins the names of what the manager names; `on_record` is told of what goes into the history."""
+    def __init__(
+        self, *, history_length: int = 1000, name: str = "", on_record: Callable[[Record], None] | None = None
+    ) -> None:
+        """`name` begins the names that it gives; `on_record` is called with each decision and each failure."""
         self._on_record = on_record
         self.clusters: dict[str, KnownCluster] = {}
         self.nodes: dict[int, KnownNode] = {}
@@ -79,7 +90,7 @@ class DomainState:
         self._name = name
         self._numbers = itertools.count(1)
 
-    # What came of it
+    # Decisions
 
     def take_decisions(self) -> list[Decision]:
         """Return what has been decided since the last call, in the order in which it is to be done."""
@@ -92,13 +103,99 @@ class DomainState:
         return list(self._history)
 
     def decide(self, now: float, decision: Decision) -> None:
-        """Have something done."""
+        """Have something done, and count on it."""
+        self._apply(decision, now)
         self._decisions.append(decision)
         self._record(Record(now, decision))
         self.decided += 1
 
-    def note_failure(self, cluster: KnownCluster, now: float, reason: str) -> None:
-        """Something that was decided did not come about."""
+    def decide_move(self, cluster: KnownCluster, session: Session, to: Member, now: float, reason: str) -> None:
+        """Ask a session to go to another member."""
+        self.decide(
+            now,
+            Move(
+                cluster=cluster.key,
+                session=session.id,
+                role=session.role,
+                from_member=session.member.id,
+                to_member=to.id,
+                to_node=to.node,
+                reason=reason,
+            ),
+        )
+
+    def _apply(self, decision: Decision, now: float) -> None:
+        match decision:
+            case Move():
+                self._apply_move(decision, now)
+            case AddMember(node=node):
+                cluster = self.clusters[decision.cluster]
+                self.nodes[node].unused_since = None
+                cluster.provisioning.expect(node, self.capacity_on(cluster, node), now)
+            case Provision(request=request):
+                cluster = self.clusters[decision.cluster]
+                cluster.provisioning.expect(request, cluster.options.capacity, now)
+            case Mark(member=member_id):
+                cluster, member = self.members[member_id]
+                cluster.roster.set_state(member, is_marked=True)
+                member.marked_at = now
+                member.is_known_empty = False
+            case Unmark(member=member_id):
+                cluster, member = self.members[member_id]
+                cluster.roster.set_state(member, is_marked=False)
+                cluster.provisioning.has_grown(now)
+            case RemoveMember(member=member_id):
+                self.members[member_id][1].removing_at = now
+            case Release(node=node):
+                self.nodes[node].is_released = True
+            case TakeOver():
+                self._apply_take_over(decision)
+
+    def _apply_move(self, move: Move, now: float) -> None:
+        """The session counts at the new member. If it does not come there it is where it was, unless that is gone."""
+        to = self.members[move.to_member][1]
+        known = self.sessions.get(move.session)
+        if known is not None:
+            cluster, session = known
+            cluster.roster.move(session, to)
+        else:
+            cluster, session = self.homeless[move.session]
+            session.member = to
+            self._count_session(cluster, session)
+        session.moved_at = now
+        self._expect(session, None if known is None else move.from_member, now)
+
+    def _apply_take_over(self, decision: TakeOver) -> None:
+        for member_id in decision.merges:
+            cluster, member = self.members[member_id]
+            self.homeless.update((session.id, (cluster, session)) for session in member.sessions.values())
+            self._forget_member(cluster, member)
+            cluster.provisioning.low_since = None
+        for member_id, node in decision.assignments.items():
+            if member_id in self.members:
+                cluster, member = self.members[member_id]
+                del self._on_node[member.node][member.id]
+                member.node = node
+                self._settle_member(cluster, member)
+                member.removing_at = None
+                member.is_leaving = False
+                cluster.roster.set_capacity(member, self.capacity_on(cluster, node))
+                cluster.roster.set_state(member, is_marked=False, is_served=True)
+                cluster.provisioning.coming.pop(node, None)
+                cluster.provisioning.low_since = None
+
+    def provision_failed(self, request: str, now: float, why: str = "unknown") -> None:
+        """A node could not be started. It is tried again after a while if it is still needed."""
+        for cluster in self.clusters.values():
+            if request in cluster.provisioning.coming:
+                self.not_coming(cluster, request, now, f"no node could be started: {why}")
+
+    def not_coming(self, cluster: KnownCluster, key: Coming, now: float, reason: str) -> None:
+        """A member that was decided will not come."""
+        cluster.provisioning.has_failed(key, now)
+        self._note_failure(cluster, now, reason)
+
+    def _note_failure(self, cluster: KnownCluster, now: float, reason: str) -> None:
         self._record(Record(now, Failure(cluster=cluster.key, reason=reason)))
 
     def new_name(self) -> str:
@@ -133,18 +230,150 @@ class DomainState:
         load = sum(cluster.roster.load_of(member) / member.capacity for cluster, member in self.members_on(node.id))
         return load / node.capacity, node.id
 
-    def settle_member(self, cluster: KnownCluster, member: Member) -> None:
+    def waiting_s(self, cluster: str, now: float) -> float:
+        """Return for how long a clustered queue has been waiting for a further member, 0 if it is not."""
+        coming = self.cluster(cluster).provisioning.coming.values()
+        return max((now - since for since, _ in coming), default=0.0)
+
+    # Clustered queues and nodes
+
+    def set_cluster(
+        self, cluster: str, options: ClusterOptions, now: float, *, unwanted: Collection[int] = ()
+    ) -> None:
+        """Govern a clustered queue, or otherwise than before.
+
+        The `unwanted` nodes get no member by the manager's own will: somebody had theirs removed.
+        """
+        found = self.clusters.get(cluster)
+        if found is None:
+            self.clusters[cluster] = KnownCluster(cluster, Roster(options), frozenset(unwanted))
+            return
+        found.unwanted = frozenset(unwanted)
+        found.roster.set_options(options)
+        for member in found.roster.members.values():
+            found.roster.set_capacity(member, self.capacity_on(found, member.node))
+
+    def drop_cluster(self, cluster: str) -> None:
+        """Forget a clustered queue with its members and sessions."""
+        found = self.clusters.pop(cluster, None)
+        if found is not None:
+            for member in list(found.roster.members.values()):
+                self._forget_member(found, member)
+            for session in [session for session, (owner, _) in self.homeless.items() if owner is found]:
+                del self.homeless[session]
+
+    def note_node(self, known: KnownNode) -> bool:
+        """A node is there; tell whether it was not known yet, or has begun anew.
+
+        It serves again what nobody has taken over; the clients have lost their connections.
+        """
+        before = self.nodes.get(known.id)
+        if before is not None and before.epoch == known.epoch:
+            before.capacity = known.capacity
+            return False
+        self.nodes[known.id] = known
+        for cluster in self.clusters.values():
+            # There may be a node now where there was none.
+            cluster.provisioning.retry_at = -math.inf
+        for cluster, member in self.members_on(known.id):
+            self._lose_sessions(member)
+            member.is_known_empty = False
+            cluster.roster.set_state(member, is_served=True)
+        return True
+
+    def forget_node(self, node: int) -> KnownNode | None:
+        """A node is dead, and with it its clients' connections; return what was known of it."""
+        known = self.nodes.pop(node, None)
+        for cluster in self.clusters.values():
+            cluster.provisioning.coming.pop(node, None)
+        for _, member in self.members_on(node):
+            self._lose_sessions(member)
+        return known
+
+    def unserve(self, node: int) -> None:
+        """Nobody is there who could take over what a dead node served."""
+        for cluster, member in self.members_on(node):
+            cluster.roster.set_state(member, is_served=False)
+
+    def unused_s(self, node: KnownNode, now: float) -> float:
+        """Return for how long a node without members has been seen without."""
+        if node.unused_since is None:
+            node.unused_since = now
+        return now - node.unused_since
+
+    # Members
+
+    def put_member(self, cluster: KnownCluster, member: Member, now: float) -> None:
+        """A member is there, or its node can bear more or less than it could; see `Manager.member_added`."""
+        cluster.provisioning.coming.pop(member.node, None)
+        if member.id in self.members:
+            old = self.members[member.id][1]
+            cluster.roster.set_capacity(old, member.capacity)
+            old.is_fixed = member.is_fixed
+            return
+        node = self.nodes.get(member.node)
+        member.is_served = node is not None
+        member.marked_at = now if member.is_marked else -math.inf
+        cluster.roster.add(member)
+        self._settle_member(cluster, member)
+        cluster.provisioning.low_since = None
+        if node is not None:
+            node.unused_since = None
+            member.is_leaving = node.is_leaving
+
+    def drop_member(self, cluster: KnownCluster, member: Member, now: float) -> None:
+        """A member is gone in good order."""
+        self._forget_member(cluster, member)
+        cluster.provisioning.removed_at = now
+        cluster.provisioning.low_since = None
+        cluster.provisioning.retry_at = -math.inf
+        node = self.nodes.get(member.node)
+        if node is not None and not self.members_on(node.id):
+            node.unused_since = now
+
+    def set_leaving(self, member: Member, is_leaving: bool) -> None:
+        """Somebody wants a member removed; or kept, and whatever was to become of it is void."""
+        member.is_leaving = is_leaving
+        if not is_leaving:
+            member.removing_at = None
+
+    def report(
+        self,
+        member: int,
+        now: float,
+        *,
+        ready: int,
+        unacked: int,
+        sessions: Sequence[SessionReport] | None = None,
+        idle: int = 0,
+        epoch: int | None = None,
+    ) -> None:
+        """A member says what it has. `sessions` are all of its, None if only what joined and left is told.
+
+        `idle` counts consumers that wait at an empty queue. What comes from an epoch of its node that is over, or
+        from a member that is not known any more, is ignored.
+        """
+        known = self.members.get(member)
+        if known is None:
+            return
+        cluster, reported = known
+        node = self.nodes.get(reported.node)
+        if node is None or (epoch is not None and epoch != node.epoch):
+            return
+        if sessions is not None:
+            self._compare(cluster, reported, sessions, now)
+        reported.ready, reported.unacked, reported.idle = ready, unacked, idle
+        reported.is_known_empty = ready == 0 and unacked == 0
+        if not reported.is_known_empty or reported.sessions:
+            reported.removing_at = None
+        cluster.provisioning.load_has_risen(cluster.roster.load)
+
+    def _settle_member(self, cluster: KnownCluster, member: Member) -> None:
         """Remember where a member is."""
         self.members[member.id] = (cluster, member)
         self._on_node.setdefault(member.node, {})[member.id] = (cluster, member)
 
-    def resettle_member(self, cluster: KnownCluster, member: Member, node: int) -> None:
-        """A member is at another node now."""
-        del self._on_node[member.node][member.id]
-        member.node = node
-        self.settle_member(cluster, member)
-
-    def forget_member(self, cluster: KnownCluster, member: Member) -> None:
+    def _forget_member(self, cluster: KnownCluster, member: Member) -> None:
         """Forget a member and the sessions that it had."""
         for session in list(member.sessions.values()):
             self.drop_session(session.id)
@@ -152,63 +381,46 @@ class DomainState:
         del self.members[member.id]
         del self._on_node[member.node][member.id]
 
-    def member_of(self, session: str) -> int | None:
-        """Return the member that a session counts at, None if it is not known."""
-        known = self.sessions.get(session)
-        return None if known is None else known[1].member.id
-
-    def standing(self, cluster: str) -> tuple[float, float | None, int] | None:
-        """Return the load at which a clustered queue grows, its load and its usable members; None if it is not known.
-
-        Loads are shares of what the usable members can bear.
-        """
-        found = self.clusters.get(cluster)
-        if found is None:
-            return None
-        roster = found.roster
-        return found.options.theta_up, roster.usable_load if roster.usable_count else None, roster.usable_count
-
-    def snapshot(self, cluster: str, now: float) -> dict[str, Any]:
-        """Return what the manager knows of a clustered queue, as what JSON can say."""
-        found = self.cluster(cluster)
-        roster = found.roster
-        producers, consumers = roster.count(Role.PRODUCER), roster.count(Role.CONSUMER)
-        return {
-            "producers": producers,
-            "consumers": consumers,
-            "load": roster.load,
-            "usable_capacity": roster.usable_capacity,
-            "usable_load": roster.usable_load if roster.usable_count else None,
-            "potential": potential(roster),
-            "coming": len(found.provisioning.coming),
-            "retry_in_s": max(0.0, found.provisioning.retry_at - now),
-            "held_for_s": None
-            if found.provisioning.held_until is None
-            else max(0.0, found.provisioning.held_until - now),
-            "members": [
-                {
-                    "member": member.id,
-                    "node": member.node,
-                    "is_marked": member.is_marked,
-                    "is_leaving": member.is_leaving,
-                    "is_served": member.is_served,
-                    "is_fixed": member.is_fixed,
-                    "producers": roster.count_of(member, Role.PRODUCER),
-                    "consumers": roster.count_of(member, Role.CONSUMER),
-                    "producer_share": roster.count_of(member, Role.PRODUCER) / producers if producers else 0.0,
-                    "consumer_share": roster.count_of(member, Role.CONSUMER) / consumers if consumers else 0.0,
-                    "load": roster.load_of(member) / member.capacity,
-                    "capacity": member.capacity,
-                    "ready": member.ready,
-                    "unacked": member.unacked,
-                }
-                for _, member in sorted(roster.members.items())
-            ],
-        }
+    def _lose_sessions(self, member: Member) -> None:
+        """Count those at a dead member no more whose connections ended with its node."""
+        for session in list(member.sessions.values()):
+            if session.entry is None or session.entry == member.node or session.entry not in self.nodes:
+                self.drop_session(session.id)
 
     # Sessions
 
-    def count_session(self, cluster: KnownCluster, session: Session) -> None:
+    def place(
+        self, cluster: KnownCluster, role: Role, member: Member, now: float, name: str | None, *, is_anonymous: bool
+    ) -> Session:
+        """Count a client that is expected at a member. One without a name gets one."""
+        session = Session(name or f"#{self.new_name()}", role, member, cluster.options.weight(role))
+        session.is_anonymous = is_anonymous
+        session.measured_at = now
+        self._count_session(cluster, session)
+        self._expect(session, None, now)
+        return session
+
+    def arrived(self, session: str, now: float, *, entry: int | None = None) -> None:
+        """A session was seen where it was expected. `entry` is the node of its connection, None for the member's."""
+        known = self.sessions.get(session)
+        if known is not None:
+            known[1].due = known[1].origin = None
+            known[1].entry = entry
+
+    def leave(self, session: str, now: float) -> None:
+        """A session has ended. One that is not known is no mistake: it may have been given up already."""
+        if session in self.sessions:
+            self.drop_session(session)
+        self.homeless.pop(session, None)
+
+    def move_failed(self, session: str, now: float, why: str = "unknown") -> None:
+        """A session did not move: it is where it was, and is not asked again before its cool-down."""
+        known = self.sessions.get(session)
+        if known is not None:
+            self._send_back(*known)
+            self._note_failure(known[0], now, f"session {session} did not move: {why}")
+
+    def _count_session(self, cluster: KnownCluster, session: Session) -> None:
         """Count a session at its member from now on."""
         cluster.roster.put(session)
         cluster.provisioning.largest.note(session.load)
@@ -222,7 +434,7 @@ class DomainState:
         cluster.provisioning.largest.note(session.load)
         cluster.roster.drop(session)
 
-    def expect(self, session: Session, origin: int | None, now: float) -> None:
+    def _expect(self, session: Session, origin: int | None, now: float) -> None:
         """Let a session count for a while although it is not there; then it goes back to `origin`, if any."""
         session.origin = origin
         session.due = now + EXPECTED_S
@@ -238,36 +450,16 @@ class DomainState:
             if session.origin is None:
                 self.drop_session(session.id)
             else:
-                self.send_back(*known)
+                self._send_back(*known)
 
-    def send_back(self, cluster: KnownCluster, session: Session) -> None:
+    def _send_back(self, cluster: KnownCluster, session: Session) -> None:
         """A session has not moved: it is where it was."""
         origin = None if session.origin is None else cluster.roster.members.get(session.origin)
         session.due = session.origin = None
         if origin is not None:
             cluster.roster.move(session, origin)
 
-    def decide_move(
-        self, cluster: KnownCluster, session: Session, origin: int, now: float, reason: str, *, may_return: bool
-    ) -> None:
-        """Ask a session to go from a member to the one that it counts at."""
-        session.moved_at = now
-        self.expect(session, origin if may_return else None, now)
-        to = session.member
-        self.decide(
-            now,
-            Move(
-                cluster=cluster.key,
-                session=session.id,
-                role=session.role,
-                from_member=origin,
-                to_member=to.id,
-                to_node=to.node,
-                reason=reason,
-            ),
-        )
-
-    def compare(self, cluster: KnownCluster, member: Member, reports: Sequence[SessionReport], now: float) -> None:
+    def _compare(self, cluster: KnownCluster, member: Member, reports: Sequence[SessionReport], now: float) -> None:
         """Make the state say what the member says, but for who is on the way."""
         seen = set()
         for report in reports:
@@ -286,7 +478,7 @@ class DomainState:
             self._displace_anonymous(member, report.role)
             session = Session(report.session, report.role, member, cluster.options.weight(report.role))
             session.measured_at = now
-            self.count_session(cluster, session)
+            self._count_session(cluster, session)
         else:
             session = known[1]
             if session.member is not member:
@@ -295,7 +487,8 @@ class DomainState:
                 cluster.roster.move(session, member)
             session.due = session.origin = None
         session.entry = report.entry
-        self._measure(cluster, session, report.rate_per_s, now)
+        if cluster.roster.measure(session, report.rate_per_s, now):
+            cluster.provisioning.largest.note(session.load)
 
     def _displace_anonymous(self, member: Member, role: Role) -> None:
         """The client that a place was kept for has come, under a name of its own."""
@@ -303,21 +496,3 @@ class DomainState:
             if session.is_anonymous and session.due is not None and session.role is role:
                 self.drop_session(session.id)
                 return
-
-    @staticmethod
-    def _measure(cluster: KnownCluster, session: Session, rate_per_s: float | None, now: float) -> None:
-        options = cluster.options
-        weight = options.weight(session.role)
-        if options.loads == Loads.MEASURED and rate_per_s is not None:
-            passed_s = max(0.0, now - session.measured_at)
-            share = 1 - math.exp(-passed_s / options.load_window_s)
-            load = session.load + share * (rate_per_s * options.message_cost - session.load)
-            load = max(load, IDLE_SHARE * weight)
-        elif options.loads == Loads.WEIGHTS:
-            load = weight
-        else:
-            load = session.load
-        session.measured_at = now
-        if load != session.load:
-            cluster.roster.set_load(session, load)
-            cluster.provisioning.largest.note(load)

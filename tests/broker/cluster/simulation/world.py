@@ -47,6 +47,7 @@ from tests.broker.cluster.simulation.judging import can_bear_its_load, decided, 
 from tests.broker.cluster.simulation.loop import BEGAN_S, Process, VirtualLoop, run
 from tests.broker.cluster.simulation.network import HOST, Network
 from tests.broker.cluster.simulation.stores import Line, SimulatedStore
+from tests.broker.cluster.snapshots import snapshot_of
 
 LEASE_S = 3.0
 FAULTS_FOR_S = 25.0
@@ -659,7 +660,7 @@ class World:
     def _check_cluster(self, leading: SimulatedNode, up: list[SimulatedNode]) -> None:
         assert leading.leader is not None
         manager = leading.leader.manager
-        snapshot = manager.snapshot(cluster_key("/", CLUSTERED), self.loop.time())
+        snapshot = snapshot_of(manager, cluster_key("/", CLUSTERED), self.loop.time())
         members = snapshot["members"]
         usable = [member for member in members if not member["is_marked"] and member["is_served"]]
         if not usable:

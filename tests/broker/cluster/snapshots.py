@@ -1,0 +1,63 @@
+"""What a manager knows of a clustered queue, in one piece."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flyball.broker.cluster.manager import Manager
+from flyball.broker.cluster.options import Role
+from flyball.broker.cluster.roster import Roster
+
+
+def snapshot_of(manager: Manager, cluster: str, now: float) -> dict[str, Any]:
+    found = manager.cluster(cluster)
+    roster = found.roster
+    producers, consumers = roster.count(Role.PRODUCER), roster.count(Role.CONSUMER)
+    return {
+        "producers": producers,
+        "consumers": consumers,
+        "load": roster.load,
+        "usable_capacity": roster.usable_capacity,
+        "usable_load": roster.usable_load if roster.usable_count else None,
+        "potential": potential(roster),
+        "coming": len(found.provisioning.coming),
+        "retry_in_s": max(0.0, found.provisioning.retry_at - now),
+        "held_for_s": None
+        if found.provisioning.held_until is None
+        else max(0.0, found.provisioning.held_until - now),
+        "members": [
+            {
+                "member": member.id,
+                "node": member.node,
+                "is_marked": member.is_marked,
+                "is_leaving": member.is_leaving,
+                "is_served": member.is_served,
+                "is_fixed": member.is_fixed,
+                "producers": roster.count_of(member, Role.PRODUCER),
+                "consumers": roster.count_of(member, Role.CONSUMER),
+                "producer_share": roster.count_of(member, Role.PRODUCER) / producers if producers else 0.0,
+                "consumer_share": roster.count_of(member, Role.CONSUMER) / consumers if consumers else 0.0,
+                "load": roster.load_of(member) / member.capacity,
+                "capacity": member.capacity,
+                "ready": member.ready,
+                "unacked": member.unacked,
+            }
+            for _, member in sorted(roster.members.items())
+        ],
+    }
+
+
+def member_of(manager: Manager, session: str) -> int | None:
+    """Return the member that a session counts at, None if it is not known."""
+    known = manager.sessions.get(session)
+    return None if known is None else known[1].member.id
+
+
+def potential(roster: Roster) -> float:
+    """Return Φ of the members that get clients; see `flyball.broker.cluster.placement`."""
+    usable = roster.is_usable()
+    if not usable.any():
+        return 0.0
+    loads, capacities = roster.loads[:, usable], roster.capacities[usable]
+    shares = loads.sum(axis=1, keepdims=True) / capacities.sum()
+    return float((capacities * (loads / capacities - shares) ** 2).sum())
