@@ -8,6 +8,25 @@ from flyball.broker.engine.queue import Delivery
 from flyball.model import Draft, Message, Selector, Snapshot
 
 
+class Unreached:
+    """A receiver that the engine hands back and never calls."""
+
+    def deliver(self, consumer: Consumer, message: Message) -> None:
+        raise AssertionError("the engine sends nothing")
+
+    def queue_deleted(self, consumer: Consumer) -> None:
+        raise AssertionError("the engine sends nothing")
+
+    def queue_moved(self, consumer: Consumer) -> None:
+        raise AssertionError("the engine sends nothing")
+
+    def crash(self, error: BaseException) -> None:
+        raise AssertionError("the engine sends nothing")
+
+
+SOMEBODY = Unreached()
+
+
 def a_message(
     message_id: int,
     *,
@@ -46,10 +65,10 @@ def put(engine: Engine, queue_id: int, draft: Draft | None = None, now_us: int =
 
 
 def consume(
-    engine: Engine, queue_id: int, selector: Selector, prefetch: float, owner: object, now_us: int
+    engine: Engine, queue_id: int, selector: Selector, prefetch: float, now_us: int
 ) -> tuple[Consumer, list[Delivery]]:
     """Begin to consume, and take what there is."""
-    consumer = engine.consume(queue_id, selector, prefetch, owner)
+    consumer = engine.consume(queue_id, selector, prefetch, SOMEBODY)
     return consumer, engine.feed(consumer, now_us)
 
 

@@ -83,7 +83,7 @@ def work(engine: Engine, queue_id: int, selector: Selector) -> None:
         engine.restore(message, 0)
     for message in kept[20:]:
         engine.settle(message)
-    consumer, _ = consume(engine, queue_id, selector, 20, None, 0)
+    consumer, _ = consume(engine, queue_id, selector, 20, 0)
     engine.cancel(consumer)
     engine.requeue(engine.acknowledge(consumer, list(consumer.leases)), 0)
     engine.active_queues(1)
@@ -172,9 +172,9 @@ def test_thousands_who_wait_for_something_else_do_not_slow_an_arrival_down() -> 
     for waiting in (10, 3_000):
         engine, queue_id = an_engine()
         for number in range(waiting):
-            consume(engine, queue_id, Selector(reader=number, unaddressed=False), 1, None, 0)
-            consume(engine, queue_id, Selector(sender=number + 10), 1, None, 0)
-            consume(engine, queue_id, Selector(reader=number, context=number + 10), 1, None, 0)
+            consume(engine, queue_id, Selector(reader=number, unaddressed=False), 1, 0)
+            consume(engine, queue_id, Selector(sender=number + 10), 1, 0)
+            consume(engine, queue_id, Selector(reader=number, context=number + 10), 1, 0)
 
         def put(engine: Engine = engine, queue_id: int = queue_id) -> None:
             engine.put(Draft(b"", sender=2, context=2), [queue_id], 0)
@@ -197,7 +197,7 @@ def test_plain_first_in_first_out_makes_no_index(monkeypatch: pytest.MonkeyPatch
         assert isinstance(message, Message)
     engine.restore(kept[3], 0)  # type: ignore[arg-type]
     engine.settle(kept[1])  # type: ignore[arg-type]
-    consumer, deliveries = consume(engine, queue_id, FIRST, 3, None, 0)
+    consumer, deliveries = consume(engine, queue_id, FIRST, 3, 0)
     assert [delivery.message.id for delivery in deliveries] == [4, 6, 7]
     engine.requeue(engine.acknowledge(consumer, [6, 4]), 0)
     set_prefetch(engine, consumer, 100, 0)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from flyball.broker.engine.consumer import Consumer, Line, SharedWindow
 from flyball.broker.engine.credit import Credit
 from flyball.model import Selector
-from tests.broker.engine.messages import a_message
+from tests.broker.engine.messages import SOMEBODY, a_message
 
 
 def a_consumer(consumer_id: int, selector: Selector | None = None, prefetch: float = 1) -> Consumer:
-    return Consumer(consumer_id, 1, selector or Selector(), Credit(prefetch), None)
+    return Consumer(consumer_id, 1, selector or Selector(), Credit(prefetch), SOMEBODY)
 
 
 def a_line(*consumers: Consumer) -> Line:
@@ -112,7 +112,7 @@ def test_consumers_of_many_priorities_join_and_leave_without_sorting_all() -> No
     count = 20_000
     alike = [a_consumer(number) for number in range(1, count + 1)]
     consumers = [
-        Consumer(number, 1, Selector(), Credit(1), None, priority=number * 7919 % 20_011)
+        Consumer(number, 1, Selector(), Credit(1), SOMEBODY, priority=number * 7919 % 20_011)
         for number in range(1, count + 1)
     ]
 
@@ -131,7 +131,7 @@ def test_consumers_of_many_priorities_join_and_leave_without_sorting_all() -> No
 
 def test_higher_priorities_go_first_whatever_the_order_in_which_they_came_and_left() -> None:
     low, high, middle = (
-        Consumer(number, 1, Selector(), Credit(1), None, priority=priority)
+        Consumer(number, 1, Selector(), Credit(1), SOMEBODY, priority=priority)
         for number, priority in ((1, -5), (2, 10), (3, 0))
     )
     line = a_line(low, high, middle)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from flyball.broker.engine.counts import Meters
 from flyball.model import Draft, Selector
-from tests.broker.engine.messages import an_engine, consume, put
+from tests.broker.engine.messages import SOMEBODY, an_engine, consume, put
 
 
 def test_a_queue_counts_what_comes_goes_out_and_comes_back() -> None:
     engine, queue_id = an_engine()
     for _ in range(3):
         put(engine, queue_id)
-    consumer, deliveries = consume(engine, queue_id, Selector(), 2, None, 0)
+    consumer, deliveries = consume(engine, queue_id, Selector(), 2, 0)
     first, second = (delivery.message for delivery in deliveries)
     engine.acknowledge(consumer, [first.id, second.id])
     engine.settle(first, True)
@@ -33,7 +33,7 @@ def test_what_was_settled_for_another_reason_is_not_acknowledged() -> None:
 
 def test_deliveries_to_a_consumer_that_keeps_none_are_counted_apart() -> None:
     engine, queue_id = an_engine()
-    keeper = engine.consume(queue_id, Selector(), 10, None, keeps_none=True)
+    keeper = engine.consume(queue_id, Selector(), 10, SOMEBODY, keeps_none=True)
     engine.feed(keeper, 0)
     engine.put(Draft(b"x"), [queue_id], 0)
     working = engine.queue(queue_id)

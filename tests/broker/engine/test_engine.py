@@ -16,7 +16,7 @@ from flyball.errors import (
     QueueNotFound,
 )
 from flyball.model import Client, ClientMode, Draft, Message, Order, Queue, QueueSummary, Selector, Snapshot
-from tests.broker.engine.messages import an_engine, consume, put, set_prefetch
+from tests.broker.engine.messages import SOMEBODY, an_engine, consume, put, set_prefetch
 
 FIRST = Selector()
 
@@ -142,7 +142,7 @@ def test_a_queue_that_must_be_empty_is_not_deleted_while_messages_are_ready_or_o
 
 def test_deleting_a_queue_ends_its_consumers_and_frees_its_memory() -> None:
     engine, queue_id = an_engine()
-    consumer, _ = consume(engine, queue_id, FIRST, 1.5, None, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 1.5, 0)
     for _ in range(3):
         engine.put(Draft(b"", sender=1), [queue_id], 0)
     engine.delete_queue(queue_id)
@@ -427,12 +427,12 @@ def test_an_expired_message_that_recovery_left_in_the_store_goes_when_it_is_read
 
 def test_a_consumer_is_sent_what_its_selector_asks_for() -> None:
     engine, queue_id = an_engine()
-    consumer, _ = consume(engine, queue_id, Selector(reader=7, sender=1), 1, "ann", 0)
+    consumer, _ = consume(engine, queue_id, Selector(reader=7, sender=1), 1, 0)
     assert not engine.put(Draft(b"", sender=2), [queue_id], 0).deliveries
     assert not engine.put(Draft(b"", sender=1, receiver=8), [queue_id], 0).deliveries
     (delivery,) = engine.put(Draft(b"", sender=1), [queue_id], 0).deliveries
     assert delivery.consumer is consumer
-    assert delivery.consumer.owner == "ann"
+    assert delivery.consumer.owner is SOMEBODY
     assert not engine.put(Draft(b"", sender=1), [queue_id], 0).deliveries
     assert len(engine.queue(queue_id)) == 3
 
@@ -441,7 +441,7 @@ def test_a_consumer_is_sent_a_message_that_comes_back() -> None:
     engine, queue_id = an_engine()
     put(engine, queue_id)
     message = take(engine, queue_id)
-    consumer, _ = consume(engine, queue_id, FIRST, 1, None, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 1, 0)
     delivery = engine.restore(message, 0)
     assert delivery is not None
     assert (delivery.consumer, delivery.message) == (consumer, message)
@@ -449,14 +449,14 @@ def test_a_consumer_is_sent_a_message_that_comes_back() -> None:
 
 def test_a_consumer_that_was_cancelled_is_sent_nothing() -> None:
     engine, queue_id = an_engine()
-    consumer, _ = consume(engine, queue_id, FIRST, 1, None, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 1, 0)
     engine.cancel(consumer)
     put(engine, queue_id)
 
 
 def test_consumers_share_what_arrives_in_turns_up_to_their_prefetch() -> None:
     engine, queue_id = an_engine()
-    consumers = [consume(engine, queue_id, FIRST, 2, None, 0)[0] for _ in range(3)]
+    consumers = [consume(engine, queue_id, FIRST, 2, 0)[0] for _ in range(3)]
     for _ in range(8):
         engine.put(Draft(b""), [queue_id], 0)
     assert [list(consumer.leases) for consumer in consumers] == [[1, 4], [2, 5], [3, 6]]
@@ -465,7 +465,7 @@ def test_consumers_share_what_arrives_in_turns_up_to_their_prefetch() -> None:
 
 def test_a_settled_lease_makes_room_for_the_next() -> None:
     engine, queue_id = an_engine()
-    consumer, _ = consume(engine, queue_id, FIRST, 1, None, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 1, 0)
     for _ in range(2):
         engine.put(Draft(b""), [queue_id], 0)
     (message,) = engine.acknowledge(consumer, [1, 1])
@@ -475,7 +475,7 @@ def test_a_settled_lease_makes_room_for_the_next() -> None:
 
 def test_settling_what_is_not_leased_changes_nothing() -> None:
     engine, queue_id = an_engine()
-    consumer, _ = consume(engine, queue_id, FIRST, 1, None, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 1, 0)
     engine.put(Draft(b""), [queue_id], 0)
     with pytest.raises(LeaseNotFound):
         engine.acknowledge(consumer, [1, 2])
@@ -486,7 +486,7 @@ def test_a_requeued_message_returns_to_its_old_place_and_remembers_its_delivery(
     engine, queue_id = an_engine()
     for _ in range(3):
         put(engine, queue_id)
-    consumer, _ = consume(engine, queue_id, FIRST, 2, None, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 2, 0)
     engine.cancel(consumer)
     assert engine.requeue(engine.acknowledge(consumer, [2, 1]), 0) == []
     taken = [take(engine, queue_id) for _ in range(3)]
@@ -495,7 +495,7 @@ def test_a_requeued_message_returns_to_its_old_place_and_remembers_its_delivery(
 
 def test_a_cancelled_consumer_is_sent_no_more_but_may_settle_what_it_has() -> None:
     engine, queue_id = an_engine()
-    consumer, _ = consume(engine, queue_id, FIRST, 5, None, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 5, 0)
     engine.put(Draft(b""), [queue_id], 0)
     engine.cancel(consumer)
     put(engine, queue_id)
@@ -506,7 +506,7 @@ def test_a_cancelled_consumer_is_sent_no_more_but_may_settle_what_it_has() -> No
 
 def test_a_larger_prefetch_takes_effect_at_once() -> None:
     engine, queue_id = an_engine()
-    consumer, _ = consume(engine, queue_id, FIRST, 0, None, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 0, 0)
     for _ in range(5):
         put(engine, queue_id)
     assert [delivery.message.id for delivery in set_prefetch(engine, consumer, 3, 0)] == [1, 2, 3]
@@ -518,7 +518,7 @@ def test_a_larger_prefetch_takes_effect_at_once() -> None:
 
 def test_a_smaller_prefetch_holds_for_the_next_arrival() -> None:
     engine, queue_id = an_engine()
-    consumer, _ = consume(engine, queue_id, FIRST, 5, None, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 5, 0)
     engine.put(Draft(b""), [queue_id], 0)
     set_prefetch(engine, consumer, 1, 0)
     put(engine, queue_id)
@@ -526,7 +526,7 @@ def test_a_smaller_prefetch_holds_for_the_next_arrival() -> None:
 
 def test_a_prefetch_that_makes_no_sense_leaves_the_old_one() -> None:
     engine, queue_id = an_engine()
-    consumer, _ = consume(engine, queue_id, FIRST, 2.5, None, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 2.5, 0)
     with pytest.raises(ValueError, match="prefetch"):
         set_prefetch(engine, consumer, -1, 0)
     assert consumer.credit.prefetch == 2.5
@@ -537,7 +537,7 @@ def test_a_fractional_prefetch_lets_a_message_go_in_its_share_of_the_slots() -> 
     engine, queue_id = an_engine()
     for _ in range(1000):
         put(engine, queue_id)
-    consumer, _ = consume(engine, queue_id, FIRST, 0.25, None, 0)
+    consumer, _ = consume(engine, queue_id, FIRST, 0.25, 0)
     assert engine.has_fractional_consumers
     delivered = 0
     for slot in range(1000):
@@ -553,7 +553,7 @@ def test_a_fractional_prefetch_lets_a_message_go_in_its_share_of_the_slots() -> 
 
 def test_a_fractional_consumer_whose_slot_is_over_gets_nothing_until_the_next() -> None:
     engine, queue_id = an_engine()
-    consumer, _ = consume(engine, queue_id, FIRST, 0.5, None, SLOT_US)
+    consumer, _ = consume(engine, queue_id, FIRST, 0.5, SLOT_US)
     put(engine, queue_id, now_us=2 * SLOT_US)
     (delivery,) = engine.tick(3 * SLOT_US)
     assert delivery.consumer is consumer
@@ -655,7 +655,7 @@ def test_message_paged_out_while_unacked_comes_back_to_its_place_without_its_bod
     engine, queue_id = an_engine(resident_limit_bytes=10**6)
     for _ in range(3):
         put(engine, queue_id, Draft(b"x" * 1000, properties=b"p" * 1000)).stored = True
-    _, deliveries = consume(engine, queue_id, FIRST, 2, object(), 0)
+    _, deliveries = consume(engine, queue_id, FIRST, 2, 0)
     first, second = [delivery.message for delivery in deliveries]
     before = engine.resident_bytes
     assert engine.page_out(first) == 2000
@@ -773,7 +773,7 @@ def test_put_that_fails_half_way_leaves_nothing() -> None:
     engine = Engine(Snapshot())
     engine.grant_message_ids(1, 100)
     first, second = engine.create_queue("first").id, engine.create_queue("second").id
-    consumer = engine.consume(first, Selector(), 1, object())
+    consumer = engine.consume(first, Selector(), 1, SOMEBODY)
     assert engine.feed(consumer, 0) == []
     engine.queue(second).sent = Broken()
     with pytest.raises(RuntimeError):

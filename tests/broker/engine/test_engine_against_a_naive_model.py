@@ -26,7 +26,7 @@ from flyball.broker.engine.engine import Engine
 from flyball.broker.engine.index import Key, Shape
 from flyball.broker.engine.queue import Delivery, WorkingQueue
 from flyball.model import Draft, Message, Order, Selector, Snapshot
-from tests.broker.engine.messages import consume, set_prefetch
+from tests.broker.engine.messages import SOMEBODY, consume, set_prefetch
 
 LIMIT_BYTES = 3000
 """Room for four messages or so."""
@@ -315,13 +315,13 @@ class EngineAndModel(RuleBasedStateMachine):
     @rule(pick=picks, selector=selectors)
     def consume_without_acks(self, pick: int, selector: Selector) -> None:
         self.consumers = {n: c for n, c in self.consumers.items() if not (c.keeps_none and c.is_cancelled)}
-        consumer = self.engine.consume(self._queue_id(pick), selector, 1.0, self, keeps_none=True)
+        consumer = self.engine.consume(self._queue_id(pick), selector, 1.0, SOMEBODY, keeps_none=True)
         self.consumers[consumer.id] = consumer
         self.check_deliveries(self.engine.feed(consumer, self.now))
 
     @rule(pick=picks, selector=selectors, prefetch=prefetches)
     def consume(self, pick: int, selector: Selector, prefetch: float) -> None:
-        consumer, deliveries = consume(self.engine, self._queue_id(pick), selector, prefetch, self, self.now)
+        consumer, deliveries = consume(self.engine, self._queue_id(pick), selector, prefetch, self.now)
         self.consumers[consumer.id] = consumer
         self.check_deliveries(deliveries)
 

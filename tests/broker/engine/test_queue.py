@@ -9,7 +9,7 @@ from flyball.broker.engine.index import ARRIVAL
 from flyball.broker.engine.queue import Delivery, WorkingQueue
 from flyball.broker.engine.traits import Traits
 from flyball.model import Message, Order, Queue, QueueSummary, Selector
-from tests.broker.engine.messages import a_message
+from tests.broker.engine.messages import SOMEBODY, a_message
 
 FIRST = Selector()
 KEY = (None, None, None)
@@ -30,7 +30,7 @@ def a_recovered_queue(count: int) -> WorkingQueue:
 
 
 def a_consumer(consumer_id: int, selector: Selector = FIRST, prefetch: float = 1) -> Consumer:
-    return Consumer(consumer_id, 1, selector, Credit(prefetch), None)
+    return Consumer(consumer_id, 1, selector, Credit(prefetch), SOMEBODY)
 
 
 def fill(working: WorkingQueue, *messages: Message) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from flyball.broker.core import clock
 from flyball.broker.core.dead_lettering import CONGESTED_S, DeadLettering
@@ -20,7 +20,7 @@ from flyball.broker.core.pending import Changing, Done, PutDone, Putting, TakeDo
 from flyball.broker.core.reading import StoreReader
 from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.engine.backlog import Build, Load
-from flyball.broker.engine.consumer import SLOW_PEER, Consumer, SharedWindow
+from flyball.broker.engine.consumer import SLOW_PEER, Consumer, Receiver, SharedWindow
 from flyball.broker.engine.counts import Meters
 from flyball.broker.engine.credit import SLOT_US
 from flyball.broker.engine.engine import Engine
@@ -72,26 +72,6 @@ _EVERYTHING = Selector()
 """Oldest first, whoever it is addressed to."""
 
 Accepts = Callable[[Message], bool]
-
-
-class Receiver(Protocol):
-    """One who consumes messages: a session of some protocol."""
-
-    def deliver(self, consumer: Consumer, message: Message) -> None:
-        """Send the message, which is leased to the consumer now."""
-        ...
-
-    def queue_deleted(self, consumer: Consumer) -> None:
-        """The consumer's queue is gone, and with it the consumer and what it held."""
-        ...
-
-    def queue_moved(self, consumer: Consumer) -> None:
-        """Another node serves the queue from now on: the consumer is gone, and what it held comes again there."""
-        ...
-
-    def crash(self, error: BaseException) -> None:
-        """One of the above has failed unexpectedly: the session ends, and gives back what it holds."""
-        ...
 
 
 class Broker:
@@ -316,9 +296,9 @@ class Broker:
         self.on_queue_released(working.queue, owner)
         for consumer in list(working.consumers.values()):
             try:
-                consumer.owner.queue_moved(consumer)  # type: ignore[attr-defined]
+                consumer.owner.queue_moved(consumer)
             except Exception as error:
-                consumer.owner.crash(error)  # type: ignore[attr-defined]
+                consumer.owner.crash(error)
         return passing
 
     async def take_arrivals(self) -> None:
@@ -364,9 +344,9 @@ class Broker:
         working = self.engine.delete_queue(queue_id, only_empty=only_empty)
         for consumer in list(working.consumers.values()):
             try:
-                consumer.owner.queue_deleted(consumer)  # type: ignore[attr-defined]
+                consumer.owner.queue_deleted(consumer)
             except Exception as error:
-                consumer.owner.crash(error)  # type: ignore[attr-defined]
+                consumer.owner.crash(error)
         self.on_queue_deleted(working.queue)
         return working
 
@@ -469,7 +449,7 @@ class Broker:
         if delivery is not None:
             owner = delivery.consumer.owner
             try:
-                owner.deliver(delivery.consumer, message)  # type: ignore[attr-defined]
+                owner.deliver(delivery.consumer, message)
             except Exception as error:
                 self._delivery_failed(delivery, error)
         elif not working.traits.is_plain:
@@ -892,14 +872,14 @@ class Broker:
         for delivery in deliveries:
             owner = delivery.consumer.owner
             try:
-                owner.deliver(delivery.consumer, delivery.message)  # type: ignore[attr-defined]
+                owner.deliver(delivery.consumer, delivery.message)
             except Exception as error:
                 self._delivery_failed(delivery, error)
 
     def _delivery_failed(self, delivery: Delivery, error: Exception) -> None:
         """A consumer cannot be sent a message: its session ends, and the message goes back for others."""
         consumer, message = delivery.consumer, delivery.message
-        consumer.owner.crash(error)  # type: ignore[attr-defined]
+        consumer.owner.crash(error)
         self.cancel(consumer)
         # The session has given back what it knew of. It has failed before it knew this one, if that is still leased.
         if message.id in consumer.leases:

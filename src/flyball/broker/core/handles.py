@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from flyball.broker.core.broker import Receiver
 from flyball.broker.core.fit import Fit, fits, misfit
 from flyball.broker.core.pending import Answer, Done, TakeDone
 from flyball.broker.core.topology import Topology
-from flyball.broker.engine.consumer import Consumer, SharedWindow
+from flyball.broker.engine.consumer import Consumer, Receiver, SharedWindow
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.engine.traits import Traits
 from flyball.errors import FlyballError

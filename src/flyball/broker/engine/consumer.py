@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from itertools import takewhile
+from typing import Protocol
 
 from flyball.broker.engine.credit import Credit
 from flyball.model import Message, Selector
@@ -33,6 +34,26 @@ class SharedWindow:
 # Why a consumer is paused: its peer reads or acks too slowly, or its queue is about to be served by another node.
 SLOW_PEER = 1
 QUEUE_MOVES = 2
+
+
+class Receiver(Protocol):
+    """What consumes messages: a session of some protocol. The engine only hands it back with each delivery."""
+
+    def deliver(self, consumer: Consumer, message: Message) -> None:
+        """Send the message, which is leased to the consumer now."""
+        ...
+
+    def queue_deleted(self, consumer: Consumer) -> None:
+        """The consumer's queue is gone, and with it the consumer and its unacked messages."""
+        ...
+
+    def queue_moved(self, consumer: Consumer) -> None:
+        """Another node serves the queue from now on: the consumer is gone, its unacked messages come again there."""
+        ...
+
+    def crash(self, error: BaseException) -> None:
+        """One of the above has failed unexpectedly: end the session, which requeues what it has not acked."""
+        ...
 
 
 class Consumer:
@@ -64,7 +85,7 @@ class Consumer:
         queue_id: int,
         selector: Selector,
         credit: Credit,
-        owner: object,
+        owner: Receiver,
         *,
         keeps_none: bool = False,
         priority: int = 0,
@@ -75,7 +96,6 @@ class Consumer:
         self.selector = selector
         self.credit = credit
         self.owner = owner
-        """Whoever asked; the engine only hands it back."""
         self.keeps_none = keeps_none
         self.priority = priority
         """Those with a higher one are served first."""

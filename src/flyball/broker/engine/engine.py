@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from flyball.broker.engine.backlog import Load, Need
-from flyball.broker.engine.consumer import Consumer, SharedWindow
+from flyball.broker.engine.consumer import Consumer, Receiver, SharedWindow
 from flyball.broker.engine.counts import Counts
 from flyball.broker.engine.credit import UNLIMITED, Credit
 from flyball.broker.engine.expiries import Expiries
@@ -639,7 +639,7 @@ class Engine:
         queue_id: int,
         selector: Selector,
         prefetch: float,
-        owner: object,
+        owner: Receiver,
         *,
         keeps_none: bool = False,
         priority: int = 0,

@@ -199,7 +199,7 @@ def move_queue(two: Two, owner: DomainNode) -> None:
     owner.broker.engine._queues[queue.id] = adopted
     two.made.tell_all()
     for consumer in list(working.consumers.values()):
-        consumer.owner.queue_moved(consumer)  # type: ignore[attr-defined]
+        consumer.owner.queue_moved(consumer)
     two.first.remotes.placed(queue.id)
 
 
