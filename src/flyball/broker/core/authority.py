@@ -14,12 +14,11 @@ from typing import Any
 
 from flyball.broker.core.attempts import Attempts, place_of
 from flyball.broker.core.passwords import Passwords, check_hash
-from flyball.broker.core.pending import Changing, has_refused, outcome
+from flyball.broker.core.pending import Changing, Marking, outcome
 from flyball.broker.engine.access import ADMINISTRATOR, OWNER_USER, Access, check_tags, check_user_name
 from flyball.broker.engine.limits import USER_LIMITS, VHOST_LIMITS, Limits
 from flyball.broker.engine.policies import Policies
 from flyball.broker.store.changes import Change, DefinitionDeleted, DefinitionPut
-from flyball.broker.store.gathering import OperationsRefused
 from flyball.broker.store.group_commit import GroupCommit
 from flyball.errors import RequestError, UserNameTaken
 from flyball.model import DEFAULT_VHOST, OWNER, Definition, Permission, Policy, User
@@ -444,11 +443,7 @@ class Authority:
         changes.append(DefinitionDeleted(kind, key))
         for change in changes:
             self._journal.change(change, None)
-        try:
-            await self._journal.flush()
-        except OperationsRefused as refused:
-            if has_refused(refused, changes):
-                raise
+        await outcome(lambda done: self._journal.mark(Marking(done, changes), is_limited=True))
 
 
 _READERS: dict[str, Callable[[Authority, Mapping[str, Any]], None]] = {

@@ -16,7 +16,7 @@ from flyball.broker.core import clock
 from flyball.broker.core.dead_lettering import CONGESTED_S, DeadLettering
 from flyball.broker.core.listings import CHEAP_MESSAGES, Listings
 from flyball.broker.core.memory import Ledger
-from flyball.broker.core.pending import Changing, Done, PutDone, Putting, TakeDone, Taking, Together, has_refused
+from flyball.broker.core.pending import Changing, Done, Marking, PutDone, Putting, TakeDone, Taking, Together
 from flyball.broker.core.reading import StoreReader
 from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.engine.backlog import Build, Load
@@ -26,7 +26,6 @@ from flyball.broker.engine.credit import SLOT_US
 from flyball.broker.engine.engine import Engine
 from flyball.broker.engine.queue import Delivery, WorkingQueue
 from flyball.broker.store.changes import Change, ClientCreated, ClientDeleted, QueueCreated, QueueDeleted, QueueMoved
-from flyball.broker.store.gathering import OperationsRefused
 from flyball.broker.store.group_commit import GroupCommit
 from flyball.broker.store.interface import Arrived, Store
 from flyball.errors import (
@@ -844,8 +843,7 @@ class Broker:
         if self.journal.pending_count == 0:
             done(None)
         else:
-            # Whatever is refused is known to whoever has put it; only acks have nobody else who is told.
-            self._spawn(self._when_flushed(done, lambda refused: bool(refused.removed_ids)))
+            self.journal.mark(Marking(done, acks=True), is_limited=True)
 
     # Inside
 
@@ -856,17 +854,7 @@ class Broker:
     def _change_for_good(self, change: Change, done: Done) -> None:
         """Make a change durable that cannot be undone: if the time limit passes it is done later."""
         self.journal.change(change, None)
-        self._spawn(self._when_flushed(done, lambda refused: has_refused(refused, [change])))
-
-    async def _when_flushed(self, done: Done, concerns: Callable[[OperationsRefused], bool]) -> None:
-        try:
-            await self.journal.flush()
-        except OperationsRefused as refused:
-            done(refused if concerns(refused) else None)
-        except StoreError as error:
-            done(error)
-        else:
-            done(None)
+        self.journal.mark(Marking(done, [change]), is_limited=True)
 
     def _dispatch(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:

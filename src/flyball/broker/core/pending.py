@@ -109,7 +109,7 @@ class Changing:
 class Marking:
     """Waits at a mark for changes and messages of its own; others of the batch that were refused do not matter."""
 
-    __slots__ = ("_changes", "_done", "_end_id", "_first_id", "_group")
+    __slots__ = ("_acks", "_changes", "_done", "_end_id", "_first_id", "_group")
 
     def __init__(
         self,
@@ -118,8 +118,11 @@ class Marking:
         first_id: int = 0,
         end_id: int = 0,
         group: Group | None = None,
+        acks: bool = False,
     ) -> None:
+        """With `acks` refused removals matter, whose they ever are: nobody else is told of a refused ack."""
         self._done = done
+        self._acks = acks
         self._group = group
         self._changes = changes
         self._first_id = first_id
@@ -136,14 +139,10 @@ class Marking:
             return True
         return (
             self._group in error.groups
-            or has_refused(error, self._changes)
+            or (self._acks and bool(error.removed_ids))
+            or any(change is refused for change in self._changes for refused in error.changes)
             or error.concerns(self._first_id, self._end_id)
         )
-
-
-def has_refused(error: OperationsRefused, changes: Sequence[Change]) -> bool:
-    """Whether one of these very changes was refused."""
-    return any(change is refused for change in changes for refused in error.changes)
 
 
 def _is_told(error: FlyballError | None) -> None:

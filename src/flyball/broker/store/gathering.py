@@ -5,7 +5,6 @@ Decides nothing about time and writes nothing: `group_commit` does.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Protocol
 
 from flyball.broker.store.changes import Change
@@ -34,7 +33,7 @@ class Group:
 class OperationsRefused(StoreError):
     """The store has refused operations of a batch for good, and has committed the others.
 
-    A mark or a flush fails with it if one of them has neither a waiter nor a receipt: what it waits for may be among
+    A mark fails with it if one of them has neither a waiter nor a receipt: what it waits for may be among
     these, or not.
     """
 
@@ -107,8 +106,8 @@ class Gathering:
         "changes",
         "cost_bytes",
         "expired",
-        "flushes",
         "groups",
+        "limited_marks",
         "marks",
         "opened_at",
         "remove_waiters",
@@ -140,7 +139,8 @@ class Gathering:
         """Who waits for an append and a remove that cancelled out."""
         self.groups: list[Group] = []
         self.marks: list[Waiter] = []
-        self.flushes: list[asyncio.Future[None]] = []
+        self.limited_marks: list[Waiter] = []
+        """Those to which the time limit applies."""
         self.cost_bytes = 0
         self.expired = False
         self.again = False
@@ -201,7 +201,7 @@ class Gathering:
                 message.id in group.removed_ids for message in first.removes
             )
             (first if is_first else second).groups.append(group)
-        second.settled, second.marks, second.flushes = self.settled, self.marks, self.flushes
+        second.settled, second.marks, second.limited_marks = self.settled, self.marks, self.limited_marks
         first.count_cost()
         second.count_cost()
         return first, second

@@ -11,12 +11,20 @@ failed is undone as far as it had gone, so that the caller may act as if it had 
 
 Only a change of a queue or client that was already sent stays in its batch: its failure says OutcomeUnknown.
 
+There are three ways to learn of a commit, from the dearest to the cheapest:
+
+- a waiter of the operation itself, an entry for each: the answer of a request, which has a time limit;
+- a mark at the end of the batch, one for everything that its owner has in it, such as the publisher confirms of a
+  channel. It waits however long the store is unavailable, unless it `is_limited`; `flush` awaits a limited one;
+- the receipt of a message (`Message.receipt`), where a mark would be too late: its append was cancelled by its
+  removal and will never be written, or it was refused.
+
 A transfer is never withdrawn and has no time limit. Once the node is fenced, everything fails for good.
 
 A batch that the store refuses for good is bisected: its parts are committed one after the other, in the same order,
 until each refused operation stands alone. That one fails and is undone; all others are committed. The messages of a
 queue whose creation is refused fail with it, and those of a queue that an earlier part has deleted are not written.
-Marks and flushes of the batch move to its last part.
+Marks of the batch move to its last part.
 """
 
 from __future__ import annotations
@@ -279,18 +287,22 @@ class GroupCommit:
             log.error("nothing more is committed: %s", error)
             self._fenced = error
 
-    def mark(self, waiter: Waiter) -> None:
+    def mark(self, waiter: Waiter, *, is_limited: bool = False) -> None:
         """Call the waiter when everything submitted before is committed or has failed; at once if nothing is pending.
 
-        It hears that after those who wait for the operations themselves, however long the store is away: no time
-        limit applies. It fails only with OperationsRefused, or if the node is fenced or the writer ends. One mark
-        serves all operations of a batch, also those that come after it: see `batch_number`.
+        It is called after the waiters of the operations themselves. It fails with OperationsRefused, if the node is
+        fenced or the writer ends; a limited one also with StoreUnavailable, on the time limit. One mark serves all
+        operations of a batch, also those that come after it: see `batch_number`.
         """
         last = self._waiting[-1] if self._waiting else self._flight
         if last is None:
             waiter.committed()
-        else:
+        elif not is_limited:
             last.marks.append(waiter)
+        elif last.expired:
+            waiter.failed(StoreUnavailable("the store does not answer"))
+        else:
+            last.limited_marks.append(waiter)
 
     def removing_ids(self) -> set[int]:
         """Return the ids of the messages that may still be in the store though they are removed here.
@@ -331,18 +343,10 @@ class GroupCommit:
         return sum([gathering.count + len(gathering.settled) for gathering in (*flying, *self._waiting)])
 
     async def flush(self) -> None:
-        """Wait until everything submitted before is committed.
-
-        Raises StoreUnavailable on the time limit, and OperationsRefused as a mark fails.
-        """
-        last = self._waiting[-1] if self._waiting else self._flight
-        if last is None:
-            return
-        if last.expired:
-            raise StoreUnavailable("the store does not answer")
-        flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        last.flushes.append(flushed)
-        await flushed
+        """Wait until everything submitted before is committed. Raises what a limited mark fails with."""
+        flush = _Flush()
+        self.mark(flush, is_limited=True)
+        await flush.is_done
 
     async def run(self) -> None:
         """Write until `stop`. What is pending when it ends otherwise fails."""
@@ -520,13 +524,9 @@ class GroupCommit:
         refused = None if gathering.split is None else gathering.split.refused
         if refused is not None:
             self._fail_marks(gathering, refused)
-            self._fail_flushes(gathering, refused)
             return
-        for waiter in gathering.marks:
+        for waiter in (*gathering.marks, *gathering.limited_marks):
             self._confirm(waiter)
-        for flushed in gathering.flushes:
-            if not flushed.done():
-                flushed.set_result(None)
 
     def _answer_transfers(self, flight: Gathering, batch: Batch) -> None:
         gone = StoreError("the queue that messages were to go to is gone: they are where they were")
@@ -648,7 +648,7 @@ class GroupCommit:
                 self._faults.note("undo of a refused remove", fault)
 
     def _note_refused(self, gathering: Gathering, error: StoreError) -> OperationsRefused:
-        """Return where to note an operation that was refused and has no waiter, for marks and flushes to see."""
+        """Return where to note an operation that was refused and has no waiter, for marks to see."""
         if gathering.split is None:
             gathering.split = Split()
         if gathering.split.refused is None:
@@ -665,7 +665,6 @@ class GroupCommit:
         self._fail_transfers(flight, error)
         self._answer_settled(flight)
         self._fail_marks(flight, error)
-        self._fail_flushes(flight, error)
         self._tell_flushed()
 
     async def _watch(self) -> None:
@@ -715,7 +714,7 @@ class GroupCommit:
         for waiter in unknown:
             self._fail(waiter, doubt)
         self._answer_settled(flight)
-        self._fail_flushes(flight, error)
+        self._fail_limited_marks(flight, error)
 
     def _expire_waiting(self, gathering: Gathering) -> None:
         if gathering.again:
@@ -730,7 +729,7 @@ class GroupCommit:
         for waiter in failing:
             self._fail(waiter, error)
         self._answer_settled(gathering)
-        self._fail_flushes(gathering, error)
+        self._fail_limited_marks(gathering, error)
 
     def _answer_settled(self, gathering: Gathering) -> None:
         """An append and a remove that cancelled out need no store."""
@@ -748,12 +747,12 @@ class GroupCommit:
         marks, gathering.marks = gathering.marks, []
         for waiter in marks:
             self._fail(waiter, error)
+        self._fail_limited_marks(gathering, error)
 
-    def _fail_flushes(self, gathering: Gathering, error: StoreError) -> None:
-        for flushed in gathering.flushes:
-            if not flushed.done():
-                flushed.set_exception(error)
-        gathering.flushes.clear()
+    def _fail_limited_marks(self, gathering: Gathering, error: StoreError) -> None:
+        marks, gathering.limited_marks = gathering.limited_marks, []
+        for waiter in marks:
+            self._fail(waiter, error)
 
     def _fail_the_rest(self) -> None:
         """The writer has ended: nothing that is still here will be written."""
@@ -773,11 +772,25 @@ class GroupCommit:
             self._fail_transfers(gathering, error)
             self._answer_settled(gathering)
             self._fail_marks(gathering, error)
-            self._fail_flushes(gathering, error)
         lost = sum(gathering.count for gathering in rest) + (0 if flight is None else flight.count)
         self._tell_flushed()
         if lost:
             log.error("%d operations were still pending when the writer ended", lost)
+
+
+class _Flush:
+    """A mark that is awaited."""
+
+    def __init__(self) -> None:
+        self.is_done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def committed(self) -> None:
+        if not self.is_done.done():
+            self.is_done.set_result(None)
+
+    def failed(self, error: FlyballError) -> None:
+        if not self.is_done.done():
+            self.is_done.set_exception(error)
 
 
 def _described(flight: Gathering) -> str:
