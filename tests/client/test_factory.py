@@ -83,7 +83,7 @@ class Site:
         self.node = node
         self.address = str(node.address("amqp"))
         self.connection: Movable | None = None
-        self.queue_id = node.call(lambda node: node.hub.broker.create_queue("orders", lambda error: None).id)
+        self.queue_id = node.call(lambda node: node.topology.create_queue("orders", lambda error: None).id)
         placement = manager.at(self)
         node.call(lambda node: setattr(node.hub, "placement", placement))
 
@@ -127,7 +127,7 @@ def sites(tmp_path: Path, manager: Manager) -> Iterator[tuple[Site, Site]]:
         node_at(tmp_path / "b") as second,
     ):
         # Numbers of queues differ, so that nobody mistakes one for the other.
-        second.call(lambda node: node.hub.broker.create_queue("other", lambda error: None))
+        second.call(lambda node: node.topology.create_queue("other", lambda error: None))
         made = Site("a", first, manager), Site("b", second, manager)
         manager.site = made[0]
         yield made

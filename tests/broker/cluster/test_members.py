@@ -31,12 +31,12 @@ class OneQueue:
         self.handed: list[Message] = []
         working = SimpleNamespace(consumers={}, out={}, traits=SimpleNamespace(selector=None))
         engine = SimpleNamespace(find_working=lambda queue_id: working, settle=lambda message: True)
-        broker = SimpleNamespace(
-            engine=engine, take_out=self._take_out, bring_back=self._bring_back, release_queue=self._release
-        )
+        broker = SimpleNamespace(engine=engine, take_out=self._take_out, bring_back=self._bring_back)
         self.hub = SimpleNamespace(broker=broker)
         remote = SimpleNamespace(queue=Queue(2, "orders", member=True), owner=2)
-        self.topology = SimpleNamespace(directory=SimpleNamespace(get=lambda queue_id: remote))
+        self.topology = SimpleNamespace(
+            directory=SimpleNamespace(get=lambda queue_id: remote), lifecycle=SimpleNamespace(release=self._release)
+        )
         self.definitions = SimpleNamespace(of=lambda kind: {cluster_key("/", "orders"): {}})
         self.remotes = SimpleNamespace(hand=self._hand)
 
@@ -97,9 +97,9 @@ def never_answer(queue_id: int, owner: int, done: Callable[..., None]) -> list[M
     return []
 
 
-@pytest.mark.parametrize("release_queue", [refuse, never_answer])
+@pytest.mark.parametrize("release", [refuse, never_answer])
 def test_consumers_go_on_when_their_queue_could_not_be_released(
-    release_queue: Callable[..., list[Message]], monkeypatch: pytest.MonkeyPatch
+    release: Callable[..., list[Message]],
 ) -> None:
     async def test() -> None:
         async with running(MemoryStore()) as broker:
@@ -109,8 +109,8 @@ def test_consumers_go_on_when_their_queue_could_not_be_released(
             for receiver in (fast, slow):
                 broker.consume(queue_id, Selector(), 1.0, receiver, consumers.append)  # type: ignore[arg-type]
             broker.pause(consumers[1], SLOW_PEER)
-            monkeypatch.setattr(broker, "release_queue", release_queue)
-            node: Any = SimpleNamespace(hub=SimpleNamespace(broker=broker))
+            topology = SimpleNamespace(lifecycle=SimpleNamespace(release=release))
+            node: Any = SimpleNamespace(hub=SimpleNamespace(broker=broker), topology=topology)
             with pytest.raises((StoreUnavailable, TimeoutError)):
                 async with asyncio.timeout(0.1):
                     await Members(node, nobody).release(queue_id, 2)

@@ -7,6 +7,7 @@ import asyncio
 from flyball.broker.core.broker import Broker
 from flyball.broker.store.memory import MemoryStore
 from flyball.model import Draft, Message, PlacedQueue, Queue, Selector
+from tests.broker.core.lifecycles import lifecycle_of
 
 
 def test_new_messages_come_after_those_of_an_adopted_queue() -> None:
@@ -26,7 +27,7 @@ async def adopt_and_put() -> None:
         old = Message(domain.count("message", 1_000_000) + 10, 7, b"old", stored=True)
         domain.queues[7] = PlacedQueue(Queue(7, "orders"), store.registry.node_id)
         domain.messages[old.id] = old
-        await broker.adopt_queues([7])
+        await lifecycle_of(broker).adopt([7])
         stored = asyncio.get_running_loop().create_future()
         broker.put(Draft(b"new"), [7], lambda messages, error: stored.set_result(messages))
         (new,) = await stored

@@ -20,6 +20,7 @@ from flyball.broker.store.memory import MemoryDomain, MemoryStore
 from flyball.broker.store.registry import NodeState
 from flyball.errors import FlyballError, LeaseNotFound, StoreError, StoreUnavailable
 from flyball.model import Draft, Message, Queue, Selector
+from tests.broker.core.lifecycles import create_queue, lifecycle_of
 from tests.broker.peering.link.domains import run
 
 OLD_IDS = range(5 * ID_BLOCK, 5 * ID_BLOCK + 3)
@@ -137,7 +138,7 @@ async def one_arriving(kind: type[MemoryStore]) -> AsyncIterator[tuple[Broker, W
     await giver.registry.renew(600.0, addresses={}, report={}, known_generation=9, seen_version=0)
     async with running(store) as broker:
         await store.commit(Batch([QueueCreated(Queue(2, "orders", member=True))]))
-        [working] = await broker.adopt_queues([2])
+        [working] = await lifecycle_of(broker).adopt([2])
         await giver.commit(Batch(transfers=[Transfer([7], 1, 2)]))
         yield broker, working
 
@@ -195,12 +196,12 @@ class Keeper:
 async def test_what_a_cancelled_consumer_holds_of_a_queue_that_has_moved_cannot_be_acknowledged() -> None:
     store = MemoryStore()
     async with running(store) as broker:
-        queue_id = broker.create_queue("orders", lambda error: None).id
+        queue_id = create_queue(broker, "orders")
         message_id = await put(broker, queue_id, b"body")
         keeper, begun = Keeper(), list[Consumer]()
         broker.consume(queue_id, Selector(), 10, keeper, begun.append)
         broker.cancel(begun[0])
-        broker.release_queue(queue_id, 77, lambda error: None)
+        lifecycle_of(broker).release(queue_id, 77, lambda error: None)
         answers: list[FlyballError | None] = []
         broker.acknowledge(begun[0], keeper.kept, answers.append)
         assert [type(answer) for answer in answers] == [LeaseNotFound]
@@ -247,7 +248,7 @@ class GatedStore(MemoryStore):
 async def test_unacked_messages_of_a_deleted_queue_lose_their_bodies() -> None:
     store = GatedStore()
     async with running(store) as broker:
-        queue_id = broker.create_queue("orders", lambda error: None).id
+        queue_id = create_queue(broker, "orders")
         taken: list[Message] = []
         for is_persistent in (True, False):
             draft = Draft(b"x" * 1000, properties=b"p" * 1000, persistent=is_persistent)
@@ -256,7 +257,7 @@ async def test_unacked_messages_of_a_deleted_queue_lose_their_bodies() -> None:
             assert isinstance(found, Message)
             taken.append(found)
         deleted = asyncio.Event()
-        broker.delete_queue(queue_id, lambda error: deleted.set())
+        lifecycle_of(broker).delete(queue_id, lambda error: deleted.set())
         assert broker.engine.resident_bytes == 0
         # Were the node to end now, the message would be read back: it is written whole.
         store.may_commit.set()
@@ -270,7 +271,7 @@ async def test_message_that_is_being_taken_is_answered_whole_though_its_queue_is
     store = GatedStore()
     store.may_commit.set()
     async with running(store) as broker:
-        queue_id = broker.create_queue("orders", lambda error: None).id
+        queue_id = create_queue(broker, "orders")
         await put(broker, queue_id, b"body")
         store.may_commit.clear()
         answers: list[bytes | None] = []
@@ -278,7 +279,7 @@ async def test_message_that_is_being_taken_is_answered_whole_though_its_queue_is
             queue_id, Selector(), lambda message, error: answers.append(None if message is None else message.body)
         )
         deleted = asyncio.Event()
-        broker.delete_queue(queue_id, lambda error: deleted.set())
+        lifecycle_of(broker).delete(queue_id, lambda error: deleted.set())
         store.may_commit.set()
         await deleted.wait()
         assert answers == [b"body"]
@@ -289,7 +290,7 @@ async def test_a_timer_that_outlives_the_tasks_of_its_node_begins_nothing() -> N
     async with running(MemoryStore()) as broker:
         queue_id = broker.engine.create_queue("orders").id
     # As when the queue of a node that was fenced expires, in a process where it has joined again.
-    broker.delete_queue(queue_id, lambda error: None)
+    lifecycle_of(broker).delete(queue_id, lambda error: None)
     assert not broker.engine.has_queue(queue_id)
 
 
@@ -322,7 +323,7 @@ async def test_messages_expire_though_another_one_meets_a_defect() -> None:
 @in_a_loop
 async def test_messages_whose_dead_letters_the_store_refuses_are_parked() -> None:
     async with running(MemoryStore()) as broker:
-        working = broker.engine.queue(broker.create_queue("orders", lambda error: None).id)
+        working = broker.engine.queue(create_queue(broker, "orders"))
         waiting: deque[tuple[Message, str]] = deque()
         for body in (b"1", b"2"):
             await put(broker, working.queue.id, body)

@@ -57,7 +57,7 @@ def test_put_with_more_copies_than_ids_left_changes_nothing(node: RunningNode) -
             told.append(error)
 
         broker = node.hub.broker
-        queue_id = broker.create_queue("copies", lambda error: None).id
+        queue_id = node.topology.create_queue("copies", lambda error: None).id
         leave(6)(node)
         pending = broker.journal.pending_count
         broker.put(Draft(b"body"), [queue_id] * 7, done)
@@ -86,7 +86,7 @@ def put(packet_id: int, queue_ids: Sequence[int]) -> wire.PutMessage:
 
 def test_telesto_put_gets_ids_for_all_copies_or_stores_none(node: RunningNode) -> None:
     peer = telesto(node)
-    queue_id = node.call(lambda node: node.hub.broker.create_queue("copies", lambda error: None).id)
+    queue_id = node.call(lambda node: node.topology.create_queue("copies", lambda error: None).id)
     node.call(leave(5))
     assert peer.refusal(put(1, [queue_id] * 7)) == wire.ErrorCode.INTERNAL_ERROR
     assert bodies(node, "copies") == []

@@ -251,7 +251,7 @@ def test_the_totals_of_many_queues_are_counted_in_slices(
         assert first is None
         last = node.node.hub.broker.engine.find_queue("q4")
         assert last is not None
-        node.node.hub.broker.delete_queue(last.queue.id, lambda error: None)
+        node.node.topology.lifecycle.delete(last.queue.id, lambda error: None)
         while True:
             try:
                 going.send(None)

@@ -48,7 +48,7 @@ def sampler(node: RunningNode, clock: Clock) -> Sampler:
 
 def sample_each_second(node: RunningNode, sampler: Sampler, clock: Clock, puts: list[int]) -> None:
     """Put so many messages in each second, and take a sample at the end of each."""
-    queue = node.call(lambda found: found.hub.broker.create_queue("orders", lambda error: None))
+    queue = node.call(lambda found: found.topology.create_queue("orders", lambda error: None))
 
     def put(count: int, found: Node) -> None:
         for _ in range(count):

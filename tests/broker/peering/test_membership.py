@@ -185,11 +185,11 @@ async def test_a_name_is_claimed_after_the_deletion_that_gives_it_back() -> None
     domain = MemoryDomain()
     store, other = MemoryStore(domain=domain, node="one"), MemoryStore(domain=domain, node="two")
     async with member(store) as (membership, broker):
-        queue_id = broker.create_queue("orders", lambda error: None).id
+        queue_id = membership._topology.create_queue("orders", lambda error: None).id
         async with joining(other):
             await membership.start()
         await broker.journal.flush()
-        broker.delete_queue(queue_id, lambda error: None)
+        membership._topology.lifecycle.delete(queue_id, lambda error: None)
         assert await membership.claim("/", "orders") == membership.node_id
         # Nothing that was on its way has given the name to others.
         await broker.journal.flush()

@@ -73,13 +73,13 @@ class Members:
             return True
         if len(working) or working.out or working.consumers:
             return False
-        await outcome(lambda done: self._broker.delete_queue(queue_id, done))
+        await outcome(lambda done: self._node.topology.lifecycle.delete(queue_id, done))
         return True
 
     async def delete(self, queue_id: int) -> None:
         """Delete a member with everything in it."""
         if self._engine.has_queue(queue_id):
-            await outcome(lambda done: self._broker.delete_queue(queue_id, done))
+            await outcome(lambda done: self._node.topology.lifecycle.delete(queue_id, done))
 
     async def give(self, source_id: int, destination_id: int, most: int) -> int:
         """Hand up to so many ready messages, oldest first, to a member on another node; return how many went.
@@ -123,7 +123,7 @@ class Members:
         await self._transfer([message for message in messages if message.persistent], source.id, other.queue.id)
         await self._broker.take_arrivals()
         if not len(twin) and not twin.out and source.id in self._engine.twins:
-            await outcome(lambda done: self._broker.delete_queue(source.id, done, only_empty=True))
+            await outcome(lambda done: self._node.topology.lifecycle.delete(source.id, done, only_empty=True))
 
     def _put_again(self, message: Message, queue_id: int) -> None:
         """Let a message that no store keeps be one of another queue of this node."""
@@ -153,7 +153,7 @@ class Members:
         passing: list[Message] = []
         try:
             await self._settled(working)
-            await outcome(lambda done: passing.extend(broker.release_queue(queue_id, owner, done)))
+            await outcome(lambda done: passing.extend(self._node.topology.lifecycle.release(queue_id, owner, done)))
         finally:
             # The queue stays if the store refused or the leader that wanted this has gone, and so do its consumers.
             if self._engine.find_working(queue_id) is working:

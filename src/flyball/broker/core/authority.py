@@ -14,7 +14,7 @@ from typing import Any
 
 from flyball.broker.core.attempts import Attempts, place_of
 from flyball.broker.core.passwords import Passwords, check_hash
-from flyball.broker.core.pending import Changing, Marking, outcome
+from flyball.broker.core.pending import Changing, change_for_good, outcome
 from flyball.broker.engine.access import ADMINISTRATOR, OWNER_USER, Access, check_tags, check_user_name
 from flyball.broker.engine.limits import USER_LIMITS, VHOST_LIMITS, Limits
 from flyball.broker.engine.policies import Policies
@@ -441,9 +441,7 @@ class Authority:
         """Make durable that a definition and what hangs on it are gone. Raises StoreUnavailable if it takes long."""
         changes: list[Change] = [DefinitionDeleted(definition.kind, definition.key) for definition in before]
         changes.append(DefinitionDeleted(kind, key))
-        for change in changes:
-            self._journal.change(change, None)
-        await outcome(lambda done: self._journal.mark(Marking(done, changes), is_limited=True))
+        await outcome(lambda done: change_for_good(self._journal, changes, done))
 
 
 _READERS: dict[str, Callable[[Authority, Mapping[str, Any]], None]] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,17 @@ from flyball.broker.core import clock
 from flyball.broker.core.dead_lettering import CONGESTED_S, DeadLettering
 from flyball.broker.core.listings import CHEAP_MESSAGES, Listings
 from flyball.broker.core.memory import Ledger
-from flyball.broker.core.pending import Changing, Done, Marking, PutDone, Putting, TakeDone, Taking, Together
+from flyball.broker.core.pending import (
+    Changing,
+    Done,
+    Marking,
+    PutDone,
+    Putting,
+    TakeDone,
+    Taking,
+    Together,
+    change_for_good,
+)
 from flyball.broker.core.reading import StoreReader
 from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.engine.backlog import Build, Load
@@ -25,7 +35,7 @@ from flyball.broker.engine.counts import Meters
 from flyball.broker.engine.credit import SLOT_US
 from flyball.broker.engine.engine import Engine
 from flyball.broker.engine.queue import Delivery, WorkingQueue
-from flyball.broker.store.changes import Change, ClientCreated, ClientDeleted, QueueCreated, QueueDeleted, QueueMoved
+from flyball.broker.store.changes import ClientCreated, ClientDeleted
 from flyball.broker.store.group_commit import GroupCommit
 from flyball.broker.store.interface import Arrived, Store
 from flyball.errors import (
@@ -37,7 +47,7 @@ from flyball.errors import (
     StoreUnavailable,
 )
 from flyball.faults import Faults
-from flyball.model import DEFAULT_VHOST, MAX_COPIES, Client, ClientMode, Draft, Message, Queue, Selector, Snapshot
+from flyball.model import MAX_COPIES, Client, ClientMode, Draft, Message, Selector, Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -101,25 +111,19 @@ class Broker:
         self.now_us: Callable[[], int] = clock.now_us
         """The time of messages; tests put another clock here."""
         self.listings = Listings(time_limit_s)
-        self._reader = StoreReader(
+        self.reader = StoreReader(
             store,
             self.engine,
             self.listings,
             time_limit_s=time_limit_s,
             now_us=lambda: self.now_us(),
-            spawn=self._spawn,
+            spawn=self.spawn,
             dispatch=self._dispatch,
             removing_ids=lambda: self.journal.removing_ids(),
             faults=self.faults,
         )
         self.on_flushed: Callable[[], None] = lambda: None
         """Called whenever less waits for the store."""
-        self.check_new_queue: Callable[[str, str], None] = lambda name, vhost: None
-        """Raises QueueLimitReached if the virtual host may not have another queue, of that name."""
-        self.on_queue_created: Callable[[Queue], None] = lambda queue: None
-        self.on_queue_deleted: Callable[[Queue], None] = lambda queue: None
-        self.on_queue_released: Callable[[Queue, int], None] = lambda queue, owner: None
-        """Called when another node serves a queue that was this node's."""
         self.journal = GroupCommit(
             store,
             time_limit_s=time_limit_s,
@@ -139,7 +143,7 @@ class Broker:
         self._arrived: list[Arrived] = []
         """What was handed over by other nodes and taken in, while the store has not forgotten that."""
         self._taking_in = asyncio.Lock()
-        self.dead_lettering = DeadLettering(self, self._reader, self._spawn)
+        self.dead_lettering = DeadLettering(self, self.reader, self.spawn)
         self._shrinking: dict[int, asyncio.TimerHandle] = {}
         """The queues that hold more than they may, and go on to drop messages in the next turn."""
         self._is_quiescent = False
@@ -177,7 +181,7 @@ class Broker:
             # The message whose dead letter needs them would be removed before them: it is parked instead.
             raise StoreUnavailable(NO_IDS)
         else:
-            self._spawn(self._do_when_numbered(count, work))
+            self.spawn(self._do_when_numbered(count, work))
 
     async def _do_when_numbered(self, count: int, work: Callable[[], None]) -> None:
         with contextlib.suppress(StoreError):
@@ -215,90 +219,7 @@ class Broker:
         with contextlib.suppress(StoreError):
             await self.store.return_message_ids(self.engine.first_spare_message_id)
 
-    # Queues and clients
-
-    def create_queue(self, name: str, done: Done) -> Queue:
-        """Create a plain durable queue in the default virtual host."""
-        if self.engine.find_queue(name) is None:
-            self.check_new_queue(name, DEFAULT_VHOST)
-        self.ledger.check_definitions()
-        self.store.check(QueueCreated(Queue(0, name)))
-        queue = self.engine.create_queue(name)
-        self.store_queue(queue, done)
-        self.on_queue_created(queue)
-        return queue
-
-    def store_queue(self, queue: Queue, done: Done) -> None:
-        """Make a queue durable that the engine has just created, if it is to be."""
-        if not self._registers(self.engine.queue(queue.id)):
-            done(None)
-            return
-
-        def undo() -> None:
-            if self.engine.has_queue(queue.id):
-                self._forget_queue(queue.id)
-
-        self.journal.change(QueueCreated(queue), Changing(done, undo))
-
-    def delete_queue(self, queue_id: int, done: Done, *, only_empty: bool = False) -> None:
-        """Remove the queue and its messages; done when nothing of it can come back."""
-        unacked = list(self.engine.queue(queue_id).out.values())
-        working = self._forget_queue(queue_id, only_empty=only_empty)
-        if not self._registers(working):
-            drop_bodies(unacked)
-            done(None)
-            return
-
-        def deleted(error: FlyballError | None) -> None:
-            if error is None and working.last_message_id and self.store.keeps_messages:
-                self._spawn(self._sweep(queue_id, working.last_message_id))
-            done(error)
-
-        self._change_for_good(QueueDeleted(queue_id), deleted)
-        # Not before: until then they may be written, or written again, and read back after a crash; and what was
-        # taken is answered with its commit.
-        self.journal.mark(_Dropping(unacked))
-
-    def _registers(self, working: WorkingQueue) -> bool:
-        """Whether the store has to know the queue."""
-        return working.is_stored or self.is_clustered
-
-    async def adopt_queues(self, queue_ids: Sequence[int]) -> list[WorkingQueue]:
-        """Serve queues whose owner this node has become, as far as they still exist. Raises StoreError."""
-        summaries = await self._reader.until_available(lambda: self.store.adopt(queue_ids), patient=True)
-        expiries = await self._reader.until_available(self.store.expiring, patient=True)
-        await self._number_above(max((summary.last_message_id for summary in summaries), default=0))
-        adopted = [self.engine.adopt_queue(summary) for summary in summaries]
-        new = {working.queue.id for working in adopted}
-        self.engine.expect_expiries([expiry for expiry in expiries if expiry[0] in new])
-        for working in adopted:
-            self.on_queue_created(working.queue)
-        self.watch_expiries()
-        return adopted
-
-    async def _number_above(self, message_id: int) -> None:
-        """Let new messages have higher ids than that, which another node has given: ids tell what comes first."""
-        if self.engine.next_message_id <= message_id:
-            first = await self._reader.until_available(lambda: self.store.reserve_message_ids(ID_BLOCK), patient=True)
-            self.engine.renew_message_ids(first, ID_BLOCK)
-
-    def release_queue(self, queue_id: int, owner: int, done: Done) -> list[Message]:
-        """Leave the queue to another node; return its messages that the store does not keep.
-
-        Nobody is served from it any more. What was leased comes again at the new owner.
-        """
-        working = self.engine.queue(queue_id)
-        known = (*working.oldest(0, len(working)), *working.out.values())
-        passing = [message for message in known if not message.persistent]
-        self.engine.delete_queue(queue_id)
-        self._change_for_good(QueueMoved(working.queue, owner), done)
-        self.on_queue_released(working.queue, owner)
-        for consumer in list(working.consumers.values()):
-            try:
-                consumer.owner.queue_moved(consumer)
-            except Exception as error:
-                consumer.owner.crash(error)
-        return passing
+    # Clients and arrivals
 
     async def take_arrivals(self) -> None:
         """Take in what other members of clustered queues have handed to ours. Raises StoreError."""
@@ -339,16 +260,6 @@ class Broker:
             if delivery is not None:
                 self._dispatch([delivery])
 
-    def _forget_queue(self, queue_id: int, *, only_empty: bool = False) -> WorkingQueue:
-        working = self.engine.delete_queue(queue_id, only_empty=only_empty)
-        for consumer in list(working.consumers.values()):
-            try:
-                consumer.owner.queue_deleted(consumer)
-            except Exception as error:
-                consumer.owner.crash(error)
-        self.on_queue_deleted(working.queue)
-        return working
-
     def create_client(self, name: str, mode: ClientMode, done: Done) -> Client:
         self.ledger.check_definitions()
         self.store.check(ClientCreated(Client(0, name, mode)))
@@ -363,7 +274,7 @@ class Broker:
 
     def delete_client(self, client_id: int, done: Done, *, only_unused: bool = False) -> None:
         self.engine.delete_client(client_id, only_unused=only_unused)
-        self._change_for_good(ClientDeleted(client_id), done)
+        change_for_good(self.journal, [ClientDeleted(client_id)], done)
 
     def purge(self, queue_id: int, done: Callable[[int, FlyballError | None], None]) -> None:
         """Remove all ready messages and tell how many went."""
@@ -382,7 +293,7 @@ class Broker:
 
         def removed(error: FlyballError | None) -> None:
             if error is None and in_store:
-                self._spawn(self._purge_in_store(working, up_to_id, already, done))
+                self.spawn(self._purge_in_store(working, up_to_id, already, done))
             else:
                 done(already, error)
 
@@ -493,13 +404,13 @@ class Broker:
     def remove_refused(self, message: Message) -> None:
         """The store keeps a message that was acked or dropped: it is in its queue again."""
         if message.is_paged:
-            self._spawn(self._read_refused(message.id))
+            self.spawn(self._read_refused(message.id))
         else:
             self._take_back(message)
 
     async def _read_refused(self, message_id: int) -> None:
         with contextlib.suppress(StoreError):
-            for message in await self._reader.until_available(lambda: self.store.load([message_id]), patient=True):
+            for message in await self.reader.until_available(lambda: self.store.load([message_id]), patient=True):
                 self._take_back(message)
 
     def _take_back(self, message: Message) -> None:
@@ -516,7 +427,7 @@ class Broker:
         """Bring back messages whose leases have ended, but for those that have come back too often."""
         purged = [message for message in messages if self.engine.must_be_whole(message)]
         if purged:
-            self._reader.make_whole(purged, self.give_back)
+            self.reader.make_whole(purged, self.give_back)
             messages = [message for message in messages if not self.engine.must_be_whole(message)]
         back: list[Message] = []
         for message in messages:
@@ -540,7 +451,7 @@ class Broker:
             if working is not None:
                 if not working.traits.is_plain and not working.traits.rejects:
                     self._look_after(working)
-                self._reader.serve(queue_id)
+                self.reader.serve(queue_id)
 
     def feed(self, consumer: Consumer) -> None:
         """Let the consumer have more, if it wants and there is something. In the line it is served anyway."""
@@ -566,7 +477,7 @@ class Broker:
             elif found is None:
                 break
             else:
-                self._reader.fetch(queue_id, found, partial(self.enforce_limits, working), lambda error: None)
+                self.reader.fetch(queue_id, found, partial(self.enforce_limits, working), lambda error: None)
                 break
 
     def _go_on_shrinking(self, working: WorkingQueue) -> None:
@@ -577,7 +488,7 @@ class Broker:
     def enforce_new_limits(self, working: WorkingQueue) -> None:
         """The queue may hold less than before: drop what is too much."""
         if working.is_unmeasured:
-            self._spawn(self._measure_and_enforce(working))
+            self.spawn(self._measure_and_enforce(working))
         elif not working.traits.rejects:
             self.enforce_limits(working)
 
@@ -588,7 +499,7 @@ class Broker:
         """
         leaving = [*working.out, *self.journal.removing_ids()]
         generation, before, unstored = working.generation, working.ready_bytes, working.unstored_bytes
-        stored = await self._reader.until_available(lambda: self.store.body_bytes(working.queue.id, leaving))
+        stored = await self.reader.until_available(lambda: self.store.body_bytes(working.queue.id, leaving))
         if working.generation == generation and not working.knows_bytes:
             working.learn_bytes(stored + unstored + working.ready_bytes - before)
 
@@ -642,7 +553,7 @@ class Broker:
             self.engine.queue(queue_id).count_get(message, is_gone=True)
             self.remove(message, done)
         else:
-            self._reader.fetch(
+            self.reader.fetch(
                 queue_id, message, partial(self.take, queue_id, selector, done, accepts), partial(done, None)
             )
 
@@ -654,7 +565,7 @@ class Broker:
                 self.expire()
             done(message, None)
         else:
-            self._reader.fetch(
+            self.reader.fetch(
                 queue_id, message, partial(self.take_out, queue_id, selector, done), partial(done, None)
             )
 
@@ -663,7 +574,7 @@ class Broker:
         if message is None or isinstance(message, Message):
             done(message, None)
         else:
-            self._reader.fetch(queue_id, message, partial(self.peek, queue_id, selector, done), partial(done, None))
+            self.reader.fetch(queue_id, message, partial(self.peek, queue_id, selector, done), partial(done, None))
 
     def remove(self, message: Message, done: TakeDone) -> None:
         """Make durable that a message which was taken out is gone."""
@@ -690,7 +601,7 @@ class Broker:
         Fewer than `most` means that none is left. What is out is not touched.
         """
         self.engine.queue(queue_id)
-        _Removal(self, self._reader, queue_id, up_to_id, most, done).go_on()
+        _Removal(self, self.reader, queue_id, up_to_id, most, done).go_on()
 
     def bring_back(self, message: Message) -> None:
         """A message that was taken out could not be handed over: it goes back to its old place."""
@@ -699,14 +610,14 @@ class Broker:
             self.give_back([message])
             return
         if self.engine.must_be_whole(message):
-            self._reader.make_whole([message], lambda whole: self.bring_back(whole[0]))
+            self.reader.make_whole([message], lambda whole: self.bring_back(whole[0]))
             return
         was_paged = message.is_paged
         delivery = self.engine.restore(message, self.now_us())
         if delivery is not None:
             self._dispatch([delivery])
         if was_paged:
-            self._reader.serve(message.queue_id)
+            self.reader.serve(message.queue_id)
 
     def browse(
         self, queue_id: int, after_id: int, limit: int, done: Callable[[list[Message], FlyballError | None], None]
@@ -714,7 +625,7 @@ class Broker:
         """Tell the queue's ready messages with a larger id, oldest first, without touching them."""
         working = self.engine.queue(queue_id)
         if working.absent or limit > CHEAP_MESSAGES:
-            self._spawn(self._reader.list_ready(working, after_id, limit, done))
+            self.spawn(self.reader.list_ready(working, after_id, limit, done))
         else:
             done(working.oldest(after_id, limit), None)
 
@@ -800,7 +711,7 @@ class Broker:
         self.cancel(consumer)
         messages = self.engine.acknowledge(consumer, list(consumer.leases))
         self._dispatch(self.engine.requeue(messages, self.now_us()))
-        self._reader.serve(consumer.queue_id)
+        self.reader.serve(consumer.queue_id)
 
     def expire(self) -> None:
         """Remove what is past its time."""
@@ -836,7 +747,7 @@ class Broker:
             def failed(error: FlyballError) -> None:
                 asyncio.get_running_loop().call_later(RETRY_S, again)
 
-            self._reader.fetch(queue_id, found, again, failed)
+            self.reader.fetch(queue_id, found, again, failed)
 
     def when_durable(self, done: Done) -> None:
         """Call back when everything that was changed before is committed."""
@@ -847,14 +758,9 @@ class Broker:
 
     # Inside
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Start what takes longer. It ends with the broker, however long the store keeps it waiting."""
         self._supervisor.spawn(work)
-
-    def _change_for_good(self, change: Change, done: Done) -> None:
-        """Make a change durable that cannot be undone: if the time limit passes it is done later."""
-        self.journal.change(change, None)
-        self.journal.mark(Marking(done, [change]), is_limited=True)
 
     def _dispatch(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
@@ -885,7 +791,7 @@ class Broker:
         if len(deliveries) == FEED_AT_ONCE or _body_bytes(deliveries) >= FEED_BYTES:
             asyncio.get_running_loop().call_soon(self._feed, consumer)
         else:
-            self._reader.serve(consumer.queue_id)
+            self.reader.serve(consumer.queue_id)
 
     def _tick_if_needed(self) -> None:
         if self._ticking is None and self.engine.has_fractional_consumers:
@@ -896,7 +802,7 @@ class Broker:
         try:
             self._dispatch(self.engine.tick(self.now_us()))
             for queue_id in self.engine.fractional_queue_ids:
-                self._reader.serve(queue_id)
+                self.reader.serve(queue_id)
         finally:
             self._tick_if_needed()
 
@@ -904,12 +810,12 @@ class Broker:
         """Ask for a block of ids, and for more than that if one request needs them."""
         if not self._is_reserving:
             self._is_reserving = True
-            self._spawn(self._reserve(count))
+            self.spawn(self._reserve(count))
 
     async def _reserve(self, count: int) -> None:
         block = max(ID_BLOCK, count)
         try:
-            first = await self._reader.until_available(lambda: self.store.reserve_message_ids(block), patient=True)
+            first = await self.reader.until_available(lambda: self.store.reserve_message_ids(block), patient=True)
             self.engine.grant_message_ids(first, block)
         finally:
             # Also when it failed for good: whoever needs ids next asks again.
@@ -924,18 +830,13 @@ class Broker:
     ) -> None:
         kept = _InUse(self.engine, working)
         try:
-            count = await self._reader.until_available(
+            count = await self.reader.until_available(
                 lambda: self.store.delete_queue_messages(working.queue.id, up_to_id, kept)
             )
         except StoreError as error:
             done(already, error)
         else:
             done(already + count, None)
-
-    async def _sweep(self, queue_id: int, up_to_id: int) -> None:
-        """Delete what a deleted queue has left in the store. If it fails, the next start does it."""
-        with contextlib.suppress(StoreError):
-            await self._reader.until_available(lambda: self.store.delete_queue_messages(queue_id, up_to_id, ()))
 
 
 class _InUse:
@@ -956,21 +857,6 @@ class _InUse:
         if self._engine.find_working(working.queue.id) is not working:
             return True
         return isinstance(message_id, int) and (message_id in working.out or working.get(message_id) is not None)
-
-
-class _Dropping:
-    """Drops the bodies of a deleted queue's unacked messages once nothing will write them any more."""
-
-    __slots__ = ("_unacked",)
-
-    def __init__(self, unacked: Sequence[Message]) -> None:
-        self._unacked = unacked
-
-    def committed(self) -> None:
-        drop_bodies(self._unacked)
-
-    def failed(self, error: FlyballError) -> None:
-        drop_bodies(self._unacked)
 
 
 class _Removal:
@@ -1012,15 +898,6 @@ class _Removal:
         if self._broker.engine.has_expired:
             self._broker.expire()
         self._broker.remove_all(self._taken, lambda failed: self._done(len(self._taken), error or failed))
-
-
-def drop_bodies(unacked: Iterable[Message]) -> None:
-    """Let go of what unacked messages of a queue that is gone hold: no limit counts them, and they cannot come back.
-
-    Those who have got them may keep the messages for as long as they like.
-    """
-    for message in unacked:
-        message.body = message.properties = b""
 
 
 def _body_bytes(deliveries: Sequence[Delivery]) -> int:

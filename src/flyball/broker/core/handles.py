@@ -181,7 +181,7 @@ class LocalQueue:
         )
 
     def delete_empty(self, done: Done) -> None:
-        self._broker.delete_queue(self.queue.id, done, only_empty=True)
+        self._topology.lifecycle.delete(self.queue.id, done, only_empty=True)
 
     def get(self, done: Answer[Got], *, no_ack: bool) -> None:
         working = self._working

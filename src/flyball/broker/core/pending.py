@@ -13,6 +13,7 @@ from typing import TypeVar
 from flyball.broker.engine.engine import Engine
 from flyball.broker.store.changes import Change
 from flyball.broker.store.gathering import Group, OperationsRefused, OutcomeUnknown
+from flyball.broker.store.group_commit import GroupCommit
 from flyball.errors import FlyballError
 from flyball.model import Message
 
@@ -143,6 +144,13 @@ class Marking:
             or any(change is refused for change in self._changes for refused in error.changes)
             or error.concerns(self._first_id, self._end_id)
         )
+
+
+def change_for_good(journal: GroupCommit, changes: Sequence[Change], done: Done) -> None:
+    """Make changes durable that cannot be undone: if the time limit passes they are done later."""
+    for change in changes:
+        journal.change(change, None)
+    journal.mark(Marking(done, changes), is_limited=True)
 
 
 def _is_told(error: FlyballError | None) -> None:

@@ -18,6 +18,7 @@ from flyball.broker.core.authority import Authority
 from flyball.broker.core.broker import Broker
 from flyball.broker.core.directory import Directory
 from flyball.broker.core.pending import Changing, Done, Marking
+from flyball.broker.core.queue_lifecycle import QueueLifecycle
 from flyball.broker.engine.limits import MAX_QUEUES
 from flyball.broker.engine.policies import effective
 from flyball.broker.engine.queue import WorkingQueue
@@ -38,7 +39,17 @@ from flyball.errors import (
     ReservedName,
     UnlikeDeclared,
 )
-from flyball.model import QUEUE_BYTES, Binding, Definition, Destination, Exchange, PlacedQueue, Queue, size_of
+from flyball.model import (
+    DEFAULT_VHOST,
+    QUEUE_BYTES,
+    Binding,
+    Definition,
+    Destination,
+    Exchange,
+    PlacedQueue,
+    Queue,
+    size_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +95,7 @@ class Topology:
         """The queues of other nodes."""
         self.on_exchange_deleted: Callable[[Exchange], None] = lambda exchange: None
         """Called with every exchange that is gone, before that is durable."""
+        self.lifecycle = QueueLifecycle(broker, self)
         self._routers: dict[str, Router] = {}
         self._usage: dict[int, Usage] = {}
         self._owned: dict[object, set[int]] = {}
@@ -97,10 +109,6 @@ class Topology:
             self._routers[vhost] = Router(vhost)
         self._load(definitions)
         broker.ledger.count_definitions = self.definitions_bytes
-        broker.check_new_queue = self.check_queue_limit
-        broker.on_queue_created = self._queue_created
-        broker.on_queue_deleted = self._queue_deleted
-        broker.on_queue_released = self._queue_released
         authority.on_policies_changed = self._apply_policies
         authority.on_vhost_deleted = self._vhost_deleted
         for working in self.engine.queues:
@@ -223,6 +231,15 @@ class Topology:
         check_declaration(declared)
         if not declared.member:
             self.check_queue_limit(declared.name, declared.vhost)
+        self._create_queue(declared, owner, done)
+
+    def create_queue(self, name: str, done: Done) -> Queue:
+        """Create a plain durable queue in the default virtual host, as the research protocols do."""
+        if self.engine.find_queue(name) is None:
+            self.check_queue_limit(name, DEFAULT_VHOST)
+        return self._create_queue(Queue(0, name), None, done)
+
+    def _create_queue(self, declared: Queue, owner: object, done: Done) -> Queue:
         self.broker.ledger.check_definitions()
         self.broker.store.check(QueueCreated(declared))
         queue = self.engine.create_queue(
@@ -241,7 +258,8 @@ class Topology:
             self._usage_of(working).owner = owner
             self._owned.setdefault(owner, set()).add(queue.id)
         self._set_expiry(working)
-        self.broker.store_queue(queue, done)
+        self.lifecycle.store_queue(queue, done)
+        return queue
 
     def check_queue_limit(self, name: str, vhost: str) -> None:
         """Raise QueueLimitReached if the virtual host has as many queues, on all nodes, as it may have."""
@@ -261,13 +279,13 @@ class Topology:
             raise QueueInUse(queue.name, queue.vhost)
         if if_empty and (len(working) or working.parked):
             raise QueueNotEmpty(queue.name, queue.vhost)
-        self.broker.delete_queue(queue.id, done)
+        self.lifecycle.delete(queue.id, done)
 
     def delete_owned(self, owner: object) -> None:
         """The owner of exclusive queues is gone: so are they."""
         for queue_id in self._owned.pop(owner, set()):
             if self.engine.has_queue(queue_id):
-                self.broker.faults.guard("exclusive queue", self.broker.delete_queue, queue_id, _nobody_asks)
+                self.broker.faults.guard("exclusive queue", self.lifecycle.delete, queue_id, _nobody_asks)
 
     def owner_of(self, working: WorkingQueue) -> object | None:
         """Return the connection that has the queue for itself, if one has."""
@@ -322,7 +340,7 @@ class Topology:
                 usage.expiry.cancel()
             usage.expiry = asyncio.get_running_loop().call_later(may_return_s, self._expire_queue, queue_id)
         else:
-            self.broker.delete_queue(queue_id, _nobody_asks)
+            self.lifecycle.delete(queue_id, _nobody_asks)
 
     # Inside
 
@@ -349,14 +367,15 @@ class Topology:
     def _expire_queue(self, queue_id: int) -> None:
         working = self.engine.find_working(queue_id)
         if working is not None and not working.consumers:
-            self.broker.delete_queue(queue_id, _nobody_asks)
+            self.lifecycle.delete(queue_id, _nobody_asks)
 
-    def _queue_created(self, queue: Queue) -> None:
-        """Another protocol has created a queue: policies apply to it, and messages find it."""
-        self.engine.queue(queue.id).traits = self._traits(queue)
+    def queue_adopted(self, working: WorkingQueue) -> None:
+        """Policies apply to it, and messages find it here."""
+        working.traits = self._traits(working.queue)
         self.version.advance()
 
-    def _queue_deleted(self, queue: Queue) -> None:
+    def queue_deleted(self, queue: Queue) -> None:
+        """Its bindings go with it."""
         self._forget_usage(queue)
         self._drop_bindings(queue, self._removed)
 
@@ -368,7 +387,8 @@ class Topology:
         if router is not None:
             removed(router.drop_queue(queue.name))
 
-    def _queue_released(self, queue: Queue, owner: int) -> None:
+    def queue_released(self, queue: Queue, owner: int) -> None:
+        """Messages find it there."""
         self.directory.put(queue, owner)
         self._forget_usage(queue)
 
@@ -553,7 +573,7 @@ class Topology:
         router = self._routers.pop(vhost, None)
         for working in self.engine.queues:
             if working.queue.vhost == vhost:
-                self.broker.faults.guard("queue of a vhost", self.broker.delete_queue, working.queue.id, _nobody_asks)
+                self.broker.faults.guard("queue of a vhost", self.lifecycle.delete, working.queue.id, _nobody_asks)
         if router is not None:
             removal = Removal()
             for exchange in router.exchanges:

@@ -373,7 +373,7 @@ class Membership:
     async def _adopt(self, queue_ids: Sequence[int]) -> None:
         if queue_ids:
             log.info("serving %d queues that were another node's", len(queue_ids))
-            for working in await self._broker.adopt_queues(queue_ids):
+            for working in await self._topology.lifecycle.adopt(queue_ids):
                 self._topology.directory.remove(working.queue.id)
                 self.on_placed(working.queue.id)
 

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from flyball.backoff import Backoff, Retries
-from flyball.broker.core.broker import drop_bodies
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.fit import Fit
 from flyball.broker.core.handles import Counts, Got, LocalQueue, Subscriber
 from flyball.broker.core.pending import Answer, Done
+from flyball.broker.core.queue_lifecycle import drop_bodies
 from flyball.broker.core.queues import RETRY_S
 from flyball.broker.core.topology import Topology
 from flyball.broker.peering.link.failures import raised_elsewhere

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 
-from flyball.broker.core.broker import Broker, drop_bodies
+from flyball.broker.core.broker import Broker
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.handles import Subscriber
 from flyball.broker.core.pending import Done
 from flyball.broker.core.presentation import present
+from flyball.broker.core.queue_lifecycle import drop_bodies
 from flyball.broker.engine.consumer import Consumer
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.peering.link.contents import message_of

@@ -225,7 +225,7 @@ def _create(session: TelestoSession, name: str, request: TelestoRequest) -> None
         else:
             session.refuse(request, error)
 
-    queue = session.broker.create_queue(name, created)
+    queue = session.hub.queues.topology.create_queue(name, created)
     request.queue_id = queue.id
 
 

@@ -257,7 +257,7 @@ def _create(session: ThorBangSession, name: str, request: ThorBangRequest) -> No
         else:
             session.refuse(request, error)
 
-    queue = session.broker.create_queue(distinct, created)
+    queue = session.hub.queues.topology.create_queue(distinct, created)
     request.queue_id = queue.id
 
 

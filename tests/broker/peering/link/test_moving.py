@@ -428,7 +428,7 @@ async def _nothing_new() -> None:
 async def _move_away(two: Two) -> None:
     """Let the second node leave its queue to a third one, of which the first has not heard."""
     committed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-    two.second.broker.release_queue(two.queue_id, 77, committed.set_result)
+    two.second.topology.lifecycle.release(two.queue_id, 77, committed.set_result)
     await committed
 
 

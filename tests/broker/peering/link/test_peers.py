@@ -297,7 +297,7 @@ def test_flush_is_answered_when_all_before_it_is_durable() -> None:
                 await commit(*arguments, **options)  # type: ignore[arg-type]
 
             second.broker.store.commit = commit_when_open  # type: ignore[method-assign]
-            second.broker.create_queue("orders", lambda error: None)
+            second.topology.create_queue("orders", lambda error: None)
             flushing = asyncio.ensure_future(first.peers.request(2, "flush", {}))
             await first.peers.request(2, "queue.counts", {"queue_id": 2000})
             assert not flushing.done()

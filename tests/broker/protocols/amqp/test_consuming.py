@@ -530,7 +530,7 @@ def test_a_queue_may_go_before_the_store_is_asked(
         working = broker.engine.find_queue("queue")
         assert working is not None
         broker.take_out(working.queue.id, Selector(), lambda message, error: answers.append((message, error)))
-        broker.delete_queue(working.queue.id, lambda error: None)
+        node.topology.lifecycle.delete(working.queue.id, lambda error: None)
 
     node.call(get_and_delete)
     node.wait_until(lambda _: bool(answers))

@@ -147,11 +147,11 @@ def test_whatever_a_queue_has_been_stored_with_every_message_stays_or_is_dropped
     stored: dict[str, Any], headers: list[Any], reason: str
 ) -> None:
     async def main() -> None:
-        async with running() as (broker, _, context):
+        async with running() as (broker, topology, context):
             # Not declared: an earlier version, or another program, may have stored anything.
             queue = broker.engine.create_queue("orders", arguments=stored)
-            broker.on_queue_created(queue)
             working = broker.engine.queue(queue.id)
+            topology.queue_adopted(working)
             for written in headers:
                 put(context, working, {"x-death": written})
             later_us = broker.now_us() + 200 * 365 * 86400 * 1_000_000

@@ -170,7 +170,7 @@ def test_while_the_owner_is_gone_requests_are_refused_in_time(clients: Clients) 
 def test_a_queue_that_has_come_here_meanwhile_is_served_here(clients: Clients) -> None:
     assert clients.far.ask(clients.message("x")) == ["OK"]
     here = clients.nodes[1].call(lambda node: node.membership.node_id)
-    clients.nodes[0].call(lambda node: node.hub.broker.release_queue(clients.queue_id, here, lambda error: None))
+    clients.nodes[0].call(lambda node: node.topology.lifecycle.release(clients.queue_id, here, lambda error: None))
     assert clients.far.ask(clients.message("y", receiver=clients.client_id)) == ["OK"]
     assert [text_of(answer) for answer in clients.far.ask(*[clients.pop()] * 3)] == ["x", "y", "MSG0"]
     assert clients.nodes[1].call(lambda node: node.hub.broker.engine.has_queue(clients.queue_id))
