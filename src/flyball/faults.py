@@ -10,6 +10,8 @@ import logging
 import time
 from collections.abc import Callable
 
+from flyball.events import Event
+
 log = logging.getLogger("flyball.faults")
 
 # A fault that repeats is counted each time, but its traceback is logged only so often: the log is to stay readable,
@@ -26,8 +28,8 @@ class Faults:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.count = 0
         self.by_place: dict[str, int] = {}
-        self.on_fault: Callable[[BaseException], None] = lambda error: None
-        """Called with each fault: a server ends the connection that it belongs to."""
+        self.noted = Event[[BaseException]]()
+        """A fault was noted: a server ends the connection that it belongs to."""
         self._clock = clock
         self._logged_at_s: dict[tuple[str, str], float] = {}
 
@@ -43,7 +45,7 @@ class Faults:
             self._logged_at_s[kind] = now_s
             log.error("fault in %s; the node goes on faults=%d", place, self.by_place[place], exc_info=error)
         if not quiet:
-            self.on_fault(error)
+            self.noted(error)
 
     def guard(self, place: str, callback: Callable[..., object], *arguments: object) -> None:
         """Call back one of several; what it raises is noted, so that the others are called as well."""

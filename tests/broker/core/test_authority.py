@@ -232,8 +232,8 @@ def test_the_hooks_are_told_which_vhost() -> None:
     told: list[tuple[str, str]] = []
 
     async def change(authority: Authority) -> None:
-        authority.on_vhost_deleted = lambda vhost, is_followed: told.append(("deleted", vhost))
-        authority.on_policies_changed = lambda vhost: told.append(("policies", vhost))
+        authority.vhost_deleted.subscribe(lambda vhost, is_followed: told.append(("deleted", vhost)))
+        authority.policies_changed.subscribe(lambda vhost: told.append(("policies", vhost)))
         await authority.add_vhost("shop")
         await authority.set_policy(Policy("p", ".*", {"max-length": 1}, "shop"))
         await authority.clear_policy("shop", "p")
@@ -298,7 +298,7 @@ def test_a_change_that_the_store_refuses_is_taken_back() -> None:
             # The first one is on its way and its outcome unknown; those behind it were never sent.
             under_way = asyncio.ensure_future(authority.add_vhost("first"))
             await asyncio.sleep(0)
-            authority.on_policies_changed = told.append
+            authority.policies_changed.subscribe(told.append)
             works = [
                 authority.set_permission(Permission("guest", "/")),
                 authority.set_tags("guest", []),

@@ -48,7 +48,7 @@ class Holder:
 def a_ledger(*holders: Holder) -> tuple[Ledger, Messages]:
     messages = Messages()
     ledger = Ledger(messages, LIMIT_BYTES)
-    ledger.holders = holders
+    ledger.holders.update(holders)
     return ledger, messages
 
 
@@ -56,8 +56,7 @@ def test_level_is_what_cannot_be_paged_out_and_what_connections_and_definitions_
     holder = Holder(3 * MIB)
     ledger, messages = a_ledger(holder)
     messages.resident_bytes, messages.absent_bytes = 8 * MIB, 4 * MIB
-    ledger.count_definitions = lambda: MIB
-    ledger.tick()
+    ledger.tick(MIB)
     assert (ledger.unpageable_bytes, ledger.connections_bytes, ledger.level_bytes) == (2 * MIB, 3 * MIB, 6 * MIB)
     ledger.forget(holder)
     assert ledger.level_bytes == 3 * MIB
@@ -67,7 +66,7 @@ def test_largest_connection_is_refused_and_no_other() -> None:
     share = int(CONNECTIONS_RATIO * LIMIT_BYTES)
     small, large, largest = Holder(share // 4), Holder(share // 3), Holder(share // 2)
     ledger, _ = a_ledger(small, largest, large)
-    ledger.tick()
+    ledger.tick(0)
     assert [bool(holder.reason) for holder in (small, large, largest)] == [False, False, True]
     assert str(share // 2) in largest.reason
     assert ledger.connections_bytes == share // 4 + share // 3
@@ -78,7 +77,7 @@ def test_links_and_small_connections_are_never_refused() -> None:
     link = Holder(LIMIT_BYTES, is_link=True)
     small = [Holder(LEAST_SHARE_BYTES) for _ in range(20)]
     ledger, _ = a_ledger(link, *small)
-    ledger.tick()
+    ledger.tick(0)
     assert not link.reason
     assert not any(holder.reason for holder in small)
 
@@ -86,7 +85,7 @@ def test_links_and_small_connections_are_never_refused() -> None:
 def test_what_links_hold_closes_no_connection() -> None:
     link, honest = Holder(LIMIT_BYTES, is_link=True), Holder(2 * LEAST_SHARE_BYTES)
     ledger, _ = a_ledger(link, honest)
-    ledger.tick()
+    ledger.tick(0)
     assert not honest.reason
     assert (ledger.links_bytes, ledger.connections_bytes) == (LIMIT_BYTES, 2 * LEAST_SHARE_BYTES)
     assert ledger.level_bytes == LIMIT_BYTES + 2 * LEAST_SHARE_BYTES
@@ -98,7 +97,7 @@ def test_many_connections_that_each_hold_little_are_refused_until_all_fit() -> N
     idle = [Holder(1024) for _ in range(20)]
     small = [Holder(LEAST_SHARE_BYTES) for _ in range(60)]
     ledger, _ = a_ledger(*idle, *small)
-    ledger.tick()
+    ledger.tick(0)
     assert ledger.connections_bytes <= CONNECTIONS_RATIO * LIMIT_BYTES
     assert not any(holder.reason for holder in idle)
 
@@ -127,7 +126,7 @@ def test_held_back_connection_goes_on_when_the_pressure_is_over() -> None:
         hoarder = Holder(unacked_bytes=80 * MIB)
         ledger, messages = a_ledger(hoarder)
         messages.resident_bytes = 90 * MIB
-        ledger.tick()
+        ledger.tick(0)
         assert hoarder.is_held_back
         messages.resident_bytes = 0
         async with asyncio.timeout(10):
@@ -141,7 +140,6 @@ def test_held_back_connection_goes_on_when_the_pressure_is_over() -> None:
 def test_definitions_beyond_their_share_are_refused() -> None:
     ledger, _ = a_ledger()
     ledger.check_definitions()
-    ledger.count_definitions = lambda: int(DEFINITIONS_RATIO * LIMIT_BYTES) + 1
-    ledger.tick()
+    ledger.tick(int(DEFINITIONS_RATIO * LIMIT_BYTES) + 1)
     with pytest.raises(MemoryLimitReached, match="raise --memory-bytes"):
         ledger.check_definitions()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from flyball.broker.engine.consumer import Consumer
 from flyball.broker.engine.engine import Engine
 from flyball.broker.engine.queue import Delivery
@@ -50,9 +52,11 @@ def a_message(
     )
 
 
-def an_engine(*, resident_limit_bytes: int | None = None) -> tuple[Engine, int]:
+def an_engine(
+    *, resident_limit_bytes: int | None = None, page_out_unacked: Callable[[int], int] | None = None
+) -> tuple[Engine, int]:
     """Return an engine with ids to use and the id of its only queue."""
-    engine = Engine(Snapshot(), resident_limit_bytes=resident_limit_bytes)
+    engine = Engine(Snapshot(), resident_limit_bytes=resident_limit_bytes, page_out_unacked=page_out_unacked)
     engine.grant_message_ids(1, 1_000_000)
     return engine, engine.create_queue("orders").id
 

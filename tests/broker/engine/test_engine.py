@@ -713,14 +713,13 @@ class Elsewhere:
 
 
 def test_messages_got_from_another_node_are_paged_out_when_memory_runs_short() -> None:
-    engine, _ = an_engine(resident_limit_bytes=10**6)
-    shadow = engine.create_shadow("", "", Elsewhere())
     held: list[Message] = []
 
     def page_out(wanted_bytes: int) -> int:
         return sum([engine.page_out(message) for message in held])
 
-    engine.page_out_unacked = page_out
+    engine, _ = an_engine(resident_limit_bytes=10**6, page_out_unacked=page_out)
+    shadow = engine.create_shadow("", "", Elsewhere())
     for number in range(1, 31):
         held.append(Message(number, shadow.queue.id, b"x" * 100_000, persistent=False))
         engine.hold(shadow, held[-1])
@@ -738,14 +737,13 @@ def test_only_what_the_store_has_is_paged_out_while_unacked() -> None:
 
 
 def test_unacked_messages_are_paged_out_when_evicting_ready_ones_is_not_enough() -> None:
-    engine, queue_id = an_engine(resident_limit_bytes=20_000)
     wanted: list[int] = []
 
     def page_out(wanted_bytes: int) -> int:
         wanted.append(wanted_bytes)
         return 0
 
-    engine.page_out_unacked = page_out
+    engine, queue_id = an_engine(resident_limit_bytes=20_000, page_out_unacked=page_out)
     for _ in range(30):
         put(engine, queue_id, Draft(b"x" * 1000)).stored = True
         taken = engine.take(queue_id, FIRST, 0)

@@ -675,8 +675,8 @@ async def test_everybody_else_is_told_that_there_is_news(domain: SharedDomain) -
     second = await domain.node("b", first)
     await with_queue(second, 2)
     heard: list[str] = []
-    first.registry.on_news = lambda: heard.append("first")
-    second.registry.on_news = lambda: heard.append("second")
+    first.registry.news.subscribe(lambda: heard.append("first"))
+    second.registry.news.subscribe(lambda: heard.append("second"))
     await with_queue(first, 1, range(1, 3))
     await until(lambda: heard)
     await first.commit(Batch(transfers=[Transfer([1], 1, 2)]))

@@ -147,9 +147,8 @@ class Bench:
 @contextlib.asynccontextmanager
 async def running(undo: Undo | None = None) -> AsyncIterator[Bench]:
     journal, clock, flushed = HeldJournal(), ManualClock(), list[None]()
-    writer = GroupCommit(
-        journal, clock=clock, time_limit_s=LIMIT_S, on_flushed=lambda: flushed.append(None), undo=undo
-    )
+    writer = GroupCommit(journal, clock=clock, time_limit_s=LIMIT_S, undo=undo)
+    writer.flushed.subscribe(lambda: flushed.append(None))
     async with asyncio.TaskGroup() as group:
         task = group.create_task(writer.run())
         await turns()

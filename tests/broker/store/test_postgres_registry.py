@@ -168,7 +168,7 @@ async def test_a_registry_that_lost_its_connection_says_so_and_listens_again(
 ) -> None:
     first, second = await two_nodes(postgres_domain)
     heard: list[None] = []
-    second.registry.on_news = lambda: heard.append(None)
+    second.registry.news.subscribe(lambda: heard.append(None))
     async with second.registry._session.connection() as connection:
         pid = connection.get_server_pid()
     killer = await asyncpg.connect(postgres.dsn)

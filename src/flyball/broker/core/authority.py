@@ -21,6 +21,7 @@ from flyball.broker.engine.policies import Policies
 from flyball.broker.store.changes import Change, DefinitionDeleted, DefinitionPut
 from flyball.broker.store.group_commit import GroupCommit
 from flyball.errors import RequestError, UserNameTaken
+from flyball.events import Event
 from flyball.model import DEFAULT_VHOST, OWNER, Definition, Permission, Policy, User
 
 log = logging.getLogger(__name__)
@@ -56,15 +57,16 @@ class Authority:
         self.user_limits = Limits(USER_LIMITS)
         self.loopback_users = frozenset(loopback_users)
         """Those who may log in from the node's own machine only."""
-        self.on_user_deleted: Callable[[str], None] = lambda name: None
-        """Called when a user is gone, before that is durable: its connections have to end."""
-        self.on_vhost_closed: Callable[[str], None] = lambda vhost: None
-        """Called when a virtual host is gone, before anything in it: the connections to it have to end."""
-        self.on_vhost_deleted: Callable[[str, bool], None] = lambda vhost, is_followed: None
-        """Called when a virtual host is gone, before that is durable: what is in it has to go too. The second
-        argument tells whether another node has deleted it, and all that it knew to be in it."""
-        self.on_policies_changed: Callable[[str], None] = lambda vhost: None
-        """Called when other policies than before may apply in a virtual host."""
+        # Each happens in memory, before it is durable.
+        self.user_deleted = Event[[str]]()
+        """A user is gone: its connections have to end."""
+        self.vhost_closed = Event[[str]]()
+        """A virtual host is gone, before anything in it: the connections to it have to end."""
+        self.vhost_deleted = Event[[str, bool]]()
+        """A virtual host is gone: what is in it has to go too. The second argument says whether another node has
+        deleted it, and all that it knew to be in it."""
+        self.policies_changed = Event[[str]]()
+        """Other policies than before may apply in a virtual host."""
         self._journal = journal
         self._passwords = Passwords() if passwords is None else passwords
         self._attempts = Attempts() if attempts is None else attempts
@@ -198,7 +200,7 @@ class Authority:
         """Delete the user and its permissions, also if it is the last administrator."""
         permissions = self.access.delete_user(name)
         log.info("user %r deleted", name)
-        self.on_user_deleted(name)
+        self.user_deleted(name)
         gone = [*map(_of_permission, permissions), *self._limits_of_user(name)]
         await self._delete(gone, _USER, name)
 
@@ -210,7 +212,7 @@ class Authority:
             if self.access.find_user(user.name) is user:
                 if before is None:
                     self.access.delete_user(user.name)
-                    self.on_user_deleted(user.name)
+                    self.user_deleted(user.name)
                 else:
                     self.access.put_user(before)
 
@@ -226,18 +228,18 @@ class Authority:
             if self.access.has_vhost(vhost):
                 self.access.delete_vhost(vhost)
                 self.policies.delete_vhost(vhost)
-                self.on_vhost_closed(vhost)
-                self.on_vhost_deleted(vhost, False)
+                self.vhost_closed(vhost)
+                self.vhost_deleted(vhost, False)
 
         await self._put(_of_vhost(vhost), undo)
 
     async def delete_vhost(self, vhost: str) -> None:
-        """Delete the virtual host, and with it its permissions, its policies and what `on_vhost_deleted` removes."""
+        """Delete the virtual host, and with it its permissions, its policies and what `vhost_deleted` removes."""
         permissions = self.access.delete_vhost(vhost)
         policies = self.policies.delete_vhost(vhost)
         log.info("vhost %r deleted", vhost)
-        self.on_vhost_closed(vhost)
-        self.on_vhost_deleted(vhost, False)
+        self.vhost_closed(vhost)
+        self.vhost_deleted(vhost, False)
         gone = [*map(_of_permission, permissions), *map(_of_policy, policies)]
         if self.vhost_limits.delete(vhost):
             gone.append(_of_vhost_limits(vhost, {}))
@@ -274,7 +276,7 @@ class Authority:
         before = self.policies.find(policy.vhost, policy.name)
         self.policies.set(policy)
         log.info("%r set", policy)
-        self.on_policies_changed(policy.vhost)
+        self.policies_changed(policy.vhost)
 
         def undo() -> None:
             if self.policies.find(policy.vhost, policy.name) is policy:
@@ -282,7 +284,7 @@ class Authority:
                     self.policies.clear(policy.vhost, policy.name)
                 else:
                     self.policies.restore(before)
-                self.on_policies_changed(policy.vhost)
+                self.policies_changed(policy.vhost)
 
         await self._put(_of_policy(policy), undo)
 
@@ -290,7 +292,7 @@ class Authority:
         self.access.check_vhost(vhost)
         self.policies.clear(vhost, name)
         log.info("policy %r of vhost %r cleared", name, vhost)
-        self.on_policies_changed(vhost)
+        self.policies_changed(vhost)
         await self._delete([], _POLICY, _key(vhost, name))
 
     # Limits
@@ -349,19 +351,19 @@ class Authority:
         elif definition.kind != _VHOST or not self.access.has_vhost(value["name"]):
             _READERS[definition.kind](self, value)
         if definition.kind == _POLICY:
-            self.on_policies_changed(value["vhost"])
+            self.policies_changed(value["vhost"])
 
     def _apply_deletion(self, kind: str, key: str) -> None:
         if kind == _USER:
             self.access.delete_user(key)
             self.user_limits.delete(key)
-            self.on_user_deleted(key)
+            self.user_deleted(key)
         elif kind == _VHOST:
             self.access.delete_vhost(key)
             self.policies.delete_vhost(key)
             self.vhost_limits.delete(key)
-            self.on_vhost_closed(key)
-            self.on_vhost_deleted(key, True)
+            self.vhost_closed(key)
+            self.vhost_deleted(key, True)
         elif kind in (_VHOST_LIMITS, _USER_LIMITS):
             (self.vhost_limits if kind == _VHOST_LIMITS else self.user_limits).delete(key)
         elif kind == _PERMISSION:
@@ -372,7 +374,7 @@ class Authority:
             vhost, name = json.loads(key)
             if self.policies.find(vhost, name) is not None:
                 self.policies.clear(vhost, name)
-                self.on_policies_changed(vhost)
+                self.policies_changed(vhost)
 
     # The journal
 

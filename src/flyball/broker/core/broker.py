@@ -104,9 +104,9 @@ class Broker:
             snapshot,
             keeps_messages=store.keeps_messages,
             resident_limit_bytes=resident_limit_bytes if store.pages else None,
+            page_out_unacked=lambda wanted_bytes: self.ledger.page_out(wanted_bytes),
         )
         self.ledger = Ledger(self.engine, memory_limit_bytes)
-        self.engine.page_out_unacked = self.ledger.page_out
         self.meters = Meters()
         self.now_us: Callable[[], int] = clock.now_us
         """The time of messages; tests put another clock here."""
@@ -122,12 +122,9 @@ class Broker:
             removing_ids=lambda: self.journal.removing_ids(),
             faults=self.faults,
         )
-        self.on_flushed: Callable[[], None] = lambda: None
-        """Called whenever less waits for the store."""
         self.journal = GroupCommit(
             store,
             time_limit_s=time_limit_s,
-            on_flushed=lambda: self.on_flushed(),
             faults=self.faults,
             check=store.check,
             undo=self,

@@ -1,6 +1,6 @@
 """What becomes of messages that their queues give up: dead-lettered in turns of the loop, dropped, or parked.
 
-Whether there is a dead letter and where it goes is decided by `on_dead`: see `dead_letters`.
+Whether there is a dead letter and where it goes is decided by a publisher: see `dead_letters`.
 """
 
 from __future__ import annotations
@@ -60,6 +60,14 @@ class Burial(enum.Enum):
 _Dying = tuple[WorkingQueue, Message, str]
 
 
+class Publisher(Protocol):
+    """Publishes dead letters."""
+
+    def publish(self, working: WorkingQueue, message: Message, reason: str) -> Burial:
+        """Publish the dead letter of a message that its queue gives up, if there is one, before it is removed."""
+        ...
+
+
 class Keeper(Protocol):
     """The broker, as far as messages that are given up need it."""
 
@@ -92,8 +100,9 @@ class DeadLettering:
         self._engine = broker.engine
         self._reader = reader
         self._spawn = spawn
-        self.on_dead: Callable[[WorkingQueue, Message, str], Burial] = lambda *_: Burial.NO_SUCCESSOR
-        """Called with a message that nobody will get any more, and why, before it is removed."""
+        # It publishes with what stands on the broker, exchanges and links, and so is made later. Until then nothing
+        # has a dead letter.
+        self.publisher: Publisher | None = None
         self._burying: dict[int, deque[tuple[Message, str]]] = {}
         """By queue, the messages that wait to be buried, and why: the first of them is being read from the store."""
         self._dying: deque[_Dying] = deque()
@@ -255,7 +264,7 @@ class DeadLettering:
         """
         self._is_burying = True
         try:
-            burial = self.on_dead(working, message, reason)
+            burial = self._publish(working, message, reason)
             refused = deque(self._refused)
             count = 0
             while refused:
@@ -263,7 +272,7 @@ class DeadLettering:
                 if count > MAX_REFUSED:
                     raise RequestError(f"full queues refused more than {MAX_REFUSED} dead letters of this message")
                 self._refused.clear()
-                self.on_dead(*refused.popleft(), "maxlen")
+                self._publish(*refused.popleft(), "maxlen")
                 refused.extendleft(reversed(self._refused))
             return burial
         finally:
@@ -273,6 +282,10 @@ class DeadLettering:
                 self._dying.appendleft(displaced)
                 self._count_dying(displaced[0])
             self._displaced.clear()
+
+    def _publish(self, working: WorkingQueue, message: Message, reason: str) -> Burial:
+        publisher = self.publisher
+        return Burial.NO_SUCCESSOR if publisher is None else publisher.publish(working, message, reason)
 
     def park(self, working: WorkingQueue, message: Message, reason: str, error: Exception) -> None:
         """Keep a message, which is out and could not be dead-lettered, for an operator: nobody gets it meanwhile.

@@ -34,7 +34,7 @@ import asyncio
 import ctypes
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Protocol
 
@@ -134,16 +134,14 @@ class Ledger:
     def __init__(self, messages: Messages, limit_bytes: int) -> None:
         self._messages = messages
         self.limit_bytes = limit_bytes
-        self.holders: Collection[Holder] = ()
-        """Everyone who is charged; the hub's connections."""
+        self.holders: set[Holder] = set()
+        """All that is charged: the hub's connections."""
         self.connections_bytes = 0
         """What clients' connections hold."""
         self.links_bytes = 0
         """What links to and from other nodes hold."""
-        self.count_definitions: Callable[[], int] = lambda: 0
-        """What the definitions take."""
         self.definitions_bytes = 0
-        """The same, as of about a second ago."""
+        """What the definitions take, as of about a second ago."""
         self.refused = 0
         """How many connections were closed since they held too much."""
         self._held_back: set[Holder] = set()
@@ -293,9 +291,9 @@ class Ledger:
 
     # Housekeeping
 
-    def tick(self) -> None:
+    def tick(self, definitions_bytes: int) -> None:
         """Called about once a second: charge everyone for what they hold by now, and give memory back."""
-        self.definitions_bytes = self.count_definitions()
+        self.definitions_bytes = definitions_bytes
         for holder in list(self.holders):
             held_bytes = holder.held_bytes()
             if held_bytes != holder.charged_bytes:

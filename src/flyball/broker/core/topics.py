@@ -62,7 +62,7 @@ class Topics:
         topology = self._topology = queues.topology
         self._definitions = definitions
         self._kept = definitions.of(KIND)
-        topology.on_exchange_deleted = self._exchange_deleted
+        topology.exchange_deleted.subscribe(self._exchange_deleted)
 
     # What there is
 

@@ -39,6 +39,7 @@ from flyball.errors import (
     ReservedName,
     UnlikeDeclared,
 )
+from flyball.events import Event
 from flyball.model import (
     DEFAULT_VHOST,
     QUEUE_BYTES,
@@ -93,8 +94,8 @@ class Topology:
         """Advances whenever a message may be routed, or allowed, differently than before."""
         self.directory = Directory(elsewhere, self.version)
         """The queues of other nodes."""
-        self.on_exchange_deleted: Callable[[Exchange], None] = lambda exchange: None
-        """Called with every exchange that is gone, before that is durable."""
+        self.exchange_deleted = Event[[Exchange]]()
+        """An exchange is gone, before that is durable."""
         self.lifecycle = QueueLifecycle(broker, self)
         self._routers: dict[str, Router] = {}
         self._usage: dict[int, Usage] = {}
@@ -108,9 +109,8 @@ class Topology:
         for vhost in authority.access.vhosts:
             self._routers[vhost] = Router(vhost)
         self._load(definitions)
-        broker.ledger.count_definitions = self.definitions_bytes
-        authority.on_policies_changed = self._apply_policies
-        authority.on_vhost_deleted = self._vhost_deleted
+        authority.policies_changed.subscribe(self._apply_policies)
+        authority.vhost_deleted.subscribe(self._vhost_deleted)
         for working in self.engine.queues:
             working.traits = self._traits(working.queue)
             self._set_expiry(working)
@@ -413,7 +413,7 @@ class Topology:
         for exchange in removal.exchanges:
             if self._keeps(exchange):
                 changes.append(DefinitionDeleted(_EXCHANGE, _key(exchange.vhost, exchange.name)))
-            self.on_exchange_deleted(exchange)
+            self.exchange_deleted(exchange)
             self.broker.meters.forget_exchange(exchange.vhost, exchange.name)
         for change in changes:
             self.broker.journal.change(change, None)

@@ -84,6 +84,7 @@ class Engine:
         "_next_queue_id",
         "_next_shadow_id",
         "_overdue",
+        "_page_out_unacked",
         "_queue_id_end",
         "_queues",
         "_queues_by_name",
@@ -93,7 +94,6 @@ class Engine:
         "members",
         "message_id_end",
         "next_message_id",
-        "page_out_unacked",
         "queues_bytes",
         "queues_created",
         "queues_deleted",
@@ -103,16 +103,24 @@ class Engine:
     )
 
     def __init__(
-        self, snapshot: Snapshot, *, keeps_messages: bool = True, resident_limit_bytes: int | None = None
+        self,
+        snapshot: Snapshot,
+        *,
+        keeps_messages: bool = True,
+        resident_limit_bytes: int | None = None,
+        page_out_unacked: Callable[[int], int] | None = None,
     ) -> None:
-        """`resident_limit_bytes` is the memory for messages above which stored ones are left to the store."""
+        """`resident_limit_bytes` is the memory for messages above which stored ones are left to the store.
+
+        When evicting ready messages frees too little `page_out_unacked` is called with the bytes that are wanted: it
+        calls `page_out` and returns how much that freed.
+        """
         self.keeps_messages = keeps_messages
         self.resident_limit_bytes = resident_limit_bytes
         self.resident_bytes = 0
         self.absent_bytes = 0
         """What the indexes of messages take that are not in memory, as of the last time that memory ran short."""
-        self.page_out_unacked: Callable[[int], int] = lambda wanted_bytes: 0
-        """Called when evicting ready messages was not enough: calls `page_out` and returns how much that freed."""
+        self._page_out_unacked = page_out_unacked
         self._body_limit_bytes = resident_limit_bytes
         """What remains for messages in memory beside the indexes of those that are not."""
         self._clients = {client.id: client for client in snapshot.clients}
@@ -811,7 +819,8 @@ class Engine:
                 if wanted <= 0:
                     self._expiries.sweep()
                     return
-        if self.page_out_unacked(wanted) < wanted:
+        freed = 0 if self._page_out_unacked is None else self._page_out_unacked(wanted)
+        if freed < wanted:
             # Little could be evicted: it is not worth trying again for every message.
             self._eviction_pause_bytes = share // 2
 

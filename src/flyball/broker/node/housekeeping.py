@@ -43,7 +43,7 @@ async def keep_house(hub: Hub) -> None:
             # Messages that were not stored when they came could not leave memory; if publishers wait, none follows.
             ("eviction", hub.broker.engine.evict),
             ("parked messages", hub.broker.dead_lettering.page_out_parked),
-            ("memory", hub.broker.ledger.tick),
+            ("memory", lambda: hub.broker.ledger.tick(hub.queues.topology.definitions_bytes())),
             ("connections", lambda: hub.tick(time.monotonic())),
         ):
             try:

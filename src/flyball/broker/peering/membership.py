@@ -95,8 +95,8 @@ class Membership:
         self._gapless_since_s: float | None = None
         self._renewal_due = asyncio.Event()
         self._unseen = Unseen()
-        self.registry.on_news = self._look_again
-        self._broker.journal.on_change = self._changed_here
+        self.registry.news.subscribe(self._look_again)
+        self._broker.journal.changed.subscribe(self._changed_here)
 
     @property
     def node_id(self) -> int:

@@ -51,6 +51,7 @@ from flyball.broker.store.gathering import (
 )
 from flyball.broker.store.interface import Batch, Transfer
 from flyball.errors import Fenced, FlyballError, InvalidArgument, StoreError, StoreUnavailable
+from flyball.events import Event
 from flyball.faults import Faults
 from flyball.model import MESSAGE_OVERHEAD_BYTES, Message
 
@@ -128,7 +129,6 @@ class GroupCommit:
         *,
         clock: Clock | None = None,
         time_limit_s: float = 10.0,
-        on_flushed: Callable[[], None] = lambda: None,
         faults: Faults | None = None,
         check: Callable[[Change], None] = lambda change: None,
         undo: Undo | None = None,
@@ -141,9 +141,10 @@ class GroupCommit:
         self._time_limit_s = time_limit_s
         self._tick_s = time_limit_s / 20
         self._faults = Faults() if faults is None else faults
-        self._on_flushed = on_flushed
-        self.on_change: Callable[[Change], None] = lambda change: None
-        """Called with every change that is submitted."""
+        self.flushed = Event[[]]()
+        """Less waits for the store than before."""
+        self.changed = Event[[Change]]()
+        """A change was submitted."""
         self._fenced: Fenced | None = None
         self._open: Gathering | None = None
         self._waiting: deque[Gathering] = deque()
@@ -231,7 +232,7 @@ class GroupCommit:
         gathering.cost_bytes += OPERATION_BYTES
         if gathering.cost_bytes > self._limit_bytes:
             self._seal()
-        self.on_change(change)
+        self.changed(change)
 
     def transfer(self, transfer: Transfer, waiter: Waiter | None) -> None:
         """Move stored messages to another queue, after everything that was submitted before.
@@ -515,9 +516,9 @@ class GroupCommit:
 
     def _tell_flushed(self) -> None:
         try:
-            self._on_flushed()
+            self.flushed()
         except Exception as error:
-            self._faults.note("on_flushed", error)
+            self._faults.note("flushed", error)
 
     def _answer_marks(self, gathering: Gathering) -> None:
         """All operations up to the end of the gathering are answered: those who wait for that hear how they went."""

@@ -26,6 +26,7 @@ from flyball.broker.store.changes import (
 from flyball.broker.store.interface import RECOVERED, Transfer
 from flyball.broker.store.registry import JOINING_LEASE_S, NodeRecord, NodeState, VersionedChange, is_known_to_all
 from flyball.errors import Fenced, StoreError, StoreInUse, StoreUnavailable
+from flyball.events import Event
 from flyball.model import Client, Definition, Message, PlacedQueue, Queue
 
 JOINING_POLL_S = 0.02
@@ -314,7 +315,7 @@ class MemoryRegistry:
         self.generation = 0
         self.is_clustered = False
         self.secret = domain.secret
-        self.on_news: Callable[[], None] = _nothing
+        self.news: Event[[]] = Event()
         self.cut_off = False
         self._is_killed = False
         self._has_news = asyncio.Event()
@@ -452,7 +453,7 @@ class MemoryRegistry:
 
     def _tell_news(self) -> None:
         if not self._is_killed:
-            self.on_news()
+            self.news()
 
     def _own_record(self) -> NodeRecord:
         return next(node for node in self.domain.records() if node.id == self.node_id)
@@ -460,7 +461,3 @@ class MemoryRegistry:
     def _must_be_dead(self, node_id: int) -> None:
         if not self.domain.is_dead(node_id):
             raise StoreError(f"node {node_id} is not dead")
-
-
-def _nothing() -> None:
-    pass

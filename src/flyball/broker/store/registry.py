@@ -6,11 +6,12 @@ A store has one. While a node is alone in it, nothing here is asked more than a 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flyball.broker.store.changes import Change
+from flyball.events import Event
 
 JOINING_LEASE_S = 30.0
 """How long a node may take from the opening of its store to its first renewal."""
@@ -99,8 +100,8 @@ class Registry(Protocol):
     secret: bytes
     """What the nodes of the domain prove to each other that they know."""
 
-    on_news: Callable[[], None]
-    """Called, in the loop's thread, when there may be changes, transfers or nodes that are new: look again."""
+    news: Event[[]]
+    """In the loop's thread: there may be changes, transfers or nodes that are new; look again."""
 
     async def renew(
         self,

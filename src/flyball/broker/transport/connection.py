@@ -117,11 +117,10 @@ class Hub:
         self._dirty: list[Connection] = []
         self._idle: asyncio.Event = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        broker.ledger.holders = self.connections
-        broker.on_flushed = self._wake
-        broker.faults.on_fault = _end_connection_of
-        authority.on_user_deleted = self._user_deleted
-        authority.on_vhost_closed = self._vhost_closed
+        broker.journal.flushed.subscribe(self._wake)
+        broker.faults.noted.subscribe(_end_connection_of)
+        authority.user_deleted.subscribe(self._user_deleted)
+        authority.vhost_closed.subscribe(self._vhost_closed)
 
     @property
     def peering(self) -> Peering:
@@ -290,6 +289,7 @@ class Hub:
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self.broker.ledger.holders.discard(connection)
         self.handshakes.remove(connection)
         self.link_handshakes.remove(connection)
         if connection.is_client:
@@ -506,6 +506,7 @@ class Connection(asyncio.Protocol, abc.ABC):
             self._transport.abort()
             return
         self.hub.connections.add(self)
+        self.hub.broker.ledger.holders.add(self)
         self.hub.last_number += 1
         self.number = self.hub.last_number
         self.connected_at_s = time.time()

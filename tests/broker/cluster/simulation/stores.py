@@ -16,6 +16,7 @@ from flyball.broker.store.interface import NO_LIMIT, Arrived, Batch, IndexColumn
 from flyball.broker.store.memory import MemoryDomain, MemoryStore
 from flyball.broker.store.registry import NodeRecord, NodeState, VersionedChange
 from flyball.errors import StoreUnavailable
+from flyball.events import Event
 from flyball.model import Message, Queue, QueueSummary, Snapshot
 from tests.broker.cluster.simulation.loop import Process, VirtualLoop
 
@@ -136,8 +137,8 @@ class SimulatedRegistry:
         self._line = line
         self._loop = loop
         self._process = process
-        self.on_news: Callable[[], None] = lambda: None
-        self._registry.on_news = self.spread_news
+        self.news = Event[[]]()
+        self._registry.news.subscribe(self.spread_news)
 
     node_id = property(lambda self: self._registry.node_id)
     epoch = property(lambda self: self._registry.epoch)
@@ -155,7 +156,7 @@ class SimulatedRegistry:
     def spread_news(self) -> None:
         """Let the node know that there is news, unless it cannot hear."""
         if not self._line.is_cut:
-            self._loop.call_later(0.001, lambda: self.on_news(), context=self._process.context)
+            self._loop.call_later(0.001, self.news, context=self._process.context)
 
     async def renew(
         self,

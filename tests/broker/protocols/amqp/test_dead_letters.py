@@ -186,7 +186,7 @@ def test_a_dead_letter_that_fails_is_parked_with_its_problem() -> None:
     async def main() -> None:
         async with running() as (broker, topology, context):
             working = await declare(topology, "orders", {})
-            broker.dead_lettering.on_dead = _fail
+            broker.dead_lettering.publisher = Failing()
             for _ in range(3):
                 put(context, working, {})
                 await give_up(broker, working, "rejected")
@@ -198,8 +198,11 @@ def test_a_dead_letter_that_fails_is_parked_with_its_problem() -> None:
     asyncio.run(main())
 
 
-def _fail(working: WorkingQueue, message: Message, reason: str) -> Any:
-    raise InvalidArgument("no such thing")
+class Failing:
+    """A publisher that fails."""
+
+    def publish(self, working: WorkingQueue, message: Message, reason: str) -> dead_lettering.Burial:
+        raise InvalidArgument("no such thing")
 
 
 def test_a_refused_message_whose_dead_letter_fails_is_refused_all_the_same() -> None:
@@ -207,7 +210,7 @@ def test_a_refused_message_whose_dead_letter_fails_is_refused_all_the_same() -> 
         async with running() as (broker, topology, context):
             full = {"x-max-length": 0, "x-overflow": "reject-publish-dlx"}
             working = await declare(topology, "orders", full)
-            broker.dead_lettering.on_dead = _fail
+            broker.dead_lettering.publisher = Failing()
             refused = context.intake.put([working], b"body", b"\0\0", write_origin("", "orders"), True, 0, None)
             assert refused == [working]
             assert not working.out
@@ -481,15 +484,18 @@ def test_many_rejected_messages_are_dead_lettered_in_turns_and_in_order(monkeypa
     asyncio.run(main())
 
 
-def test_burials_leave_half_of_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_lettering, "BURIALS_S", 0.05)
+class Slow:
+    """A publisher that takes longer than the burials of a turn may."""
 
-    def slow(working: WorkingQueue, message: Message, reason: str) -> dead_lettering.Burial:
-        """Take longer than the burials of a turn may."""
+    def publish(self, working: WorkingQueue, message: Message, reason: str) -> dead_lettering.Burial:
         ends_s = time.monotonic() + 0.06
         while time.monotonic() < ends_s:
             pass
         return dead_lettering.Burial.NO_SUCCESSOR
+
+
+def test_burials_leave_half_of_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_lettering, "BURIALS_S", 0.05)
 
     async def main() -> None:
         async with running() as (broker, topology, context):
@@ -499,7 +505,7 @@ def test_burials_leave_half_of_the_loop_to_others(monkeypatch: pytest.MonkeyPatc
             working = await declare(topology, "orders", towards("dead", {"x-message-ttl": 1000}))
             for _ in range(3):
                 put(context, working, {})
-            broker.dead_lettering.on_dead = slow
+            broker.dead_lettering.publisher = Slow()
             now_us += 2_000_000
             broker.expire()
             timer = broker.dead_lettering._burial_timer
@@ -512,7 +518,7 @@ def test_burials_leave_half_of_the_loop_to_others(monkeypatch: pytest.MonkeyPatc
 def test_bodies_of_parked_messages_leave_memory_when_they_are_stored() -> None:
     async def main() -> None:
         async with running() as (broker, topology, context):
-            broker.dead_lettering.on_dead = _fail
+            broker.dead_lettering.publisher = Failing()
             working = await declare(topology, "orders", towards("dead", {}))
             put(context, working, {}, body=b"x" * 10_000)
             await give_up(broker, working, "rejected")

@@ -61,7 +61,7 @@ def consume_all(node: RunningNode, peer: Peer, queue: str, channel: int = 1) -> 
     peer.ask(spec.Basic.Consume(queue=queue), spec.Basic.ConsumeOk, channel)
     assert numbers(take(peer, channel=channel)) == list(range(COUNT))
     # As soon as all are stored and memory runs short again.
-    node.wait_until(lambda node: node.hub.broker.engine.page_out_unacked(10**9) == 0 and paged(node) == COUNT)
+    node.wait_until(lambda node: node.hub.broker.ledger.page_out(10**9) == 0 and paged(node) == COUNT)
 
 
 def test_requeued_messages_come_again_in_order_and_whole(node: RunningNode) -> None:

@@ -159,7 +159,7 @@ def test_policies_are_applied_to_many_queues_in_turns(
     async def apply(running: Node) -> int:
         authority, queues = running.hub.authority, running.hub.broker.engine.queues
         authority.policies.set(Policy("limit", ".*", {"max-length": 5}))
-        authority.on_policies_changed("/")
+        authority.policies_changed("/")
         turns = 0
         async with asyncio.timeout(ANSWER_LIMIT_S):
             while not all(working.traits.max_length == 5 for working in queues):
@@ -181,7 +181,7 @@ def test_queue_that_may_hold_less_drops_messages_in_turns(node: RunningNode, pee
         authority, working = running.hub.authority, running.hub.broker.engine.find_queue("orders")
         assert working is not None
         authority.policies.set(Policy("limit", ".*", {"max-length": 5}))
-        authority.on_policies_changed("/")
+        authority.policies_changed("/")
         lengths = [len(working)]
         async with asyncio.timeout(ANSWER_LIMIT_S):
             while len(working) > 5:
@@ -204,13 +204,13 @@ def test_queue_that_is_dropping_messages_drops_no_more_with_each_that_comes(node
         working = broker.engine.find_queue("orders")
         assert working is not None
         running.hub.authority.policies.set(Policy("limit", ".*", {"max-length": 5}))
-        running.hub.authority.on_policies_changed("/")
+        running.hub.authority.policies_changed("/")
         for _ in range(10):
             broker.enforce_limits(working)
         lengths = [len(working)]
         # From now on the queue refuses new messages instead, and what it has stays.
         running.hub.authority.policies.set(Policy("limit", ".*", {"max-length": 5, "overflow": "reject-publish"}))
-        running.hub.authority.on_policies_changed("/")
+        running.hub.authority.policies_changed("/")
         for _ in range(10):
             await asyncio.sleep(0)
         return [*lengths, len(working)]

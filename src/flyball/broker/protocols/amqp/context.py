@@ -60,7 +60,7 @@ class AmqpContext:
         self.dropped_replies = 0
         """Direct replies to clients that did not read."""
         self.dead_letters = DeadLetters(queues, self.intake)
-        topology.broker.dead_lettering.on_dead = self.dead_letters.publish
+        topology.broker.dead_lettering.publisher = self.dead_letters
         self.server_properties = server_properties()
 
     def new_reply_name(self, channel: Channel) -> str:

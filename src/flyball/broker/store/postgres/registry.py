@@ -23,6 +23,7 @@ from flyball.broker.store.postgres.session import Connection, Outages, Session
 from flyball.broker.store.postgres.values import from_json, from_text, to_json, to_text
 from flyball.broker.store.registry import JOINING_LEASE_S, NodeRecord, NodeState, VersionedChange, is_known_to_all
 from flyball.errors import Fenced, StoreError, StoreUnavailable
+from flyball.events import Event
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class PostgresRegistry:
         self.generation = 0
         self.is_clustered = False
         self.secret = b""
-        self.on_news: Callable[[], None] = _nothing
+        self.news: Event[[]] = Event()
 
     # A node's life
 
@@ -359,7 +360,7 @@ class PostgresRegistry:
     def _tell_news(self) -> None:
         self._has_news.set()
         if self._is_open:
-            self.on_news()
+            self.news()
 
     async def _end_holder(self, holder: asyncpg.Record) -> bool:
         """End the session that leads if its node has no lease any more. False if it has."""
@@ -403,10 +404,6 @@ class PostgresRegistry:
     def _must_be_updated(self, status: str) -> None:
         if status != "UPDATE 1":
             raise Fenced(f"others have taken the place of node {self.node_id} in epoch {self.epoch}")
-
-
-def _nothing() -> None:
-    pass
 
 
 def _node_id_of(session_name: str) -> int:
