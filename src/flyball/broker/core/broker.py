@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from flyball.broker.core import clock
-from flyball.broker.core.dead_lettering import CONGESTED_S, DeadLettering
+from flyball.broker.core.dead_lettering import DeadLettering
 from flyball.broker.core.listings import CHEAP_MESSAGES, Listings
 from flyball.broker.core.memory import Ledger
 from flyball.broker.core.pending import (
@@ -28,6 +28,7 @@ from flyball.broker.core.pending import (
     change_for_good,
 )
 from flyball.broker.core.reading import StoreReader
+from flyball.broker.core.retention import Retention
 from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.engine.backlog import Build, Load
 from flyball.broker.engine.consumer import SLOW_PEER, Consumer, Receiver, SharedWindow
@@ -65,13 +66,6 @@ FEED_AT_ONCE = 1000
 
 FEED_BYTES = 256 * 1024
 """With so many bytes of a backlog others have their turn as well, and the consumer may turn out not to read."""
-
-RETRY_S = 1.0
-"""After so long what a store that was away could not tell is asked again."""
-
-# So many messages of a queue that has become too long are dropped in a turn of the loop, and so many expire.
-DROPPED_AT_ONCE = 1000
-EXPIRED_AT_ONCE = 1000
 
 # Of more messages that are purged, those that the store has are removed there, without a look at each: half a million
 # would keep the loop for seconds.
@@ -141,12 +135,8 @@ class Broker:
         """What was handed over by other nodes and taken in, while the store has not forgotten that."""
         self._taking_in = asyncio.Lock()
         self.dead_lettering = DeadLettering(self, self.reader, self.spawn)
-        self._shrinking: dict[int, asyncio.TimerHandle] = {}
-        """The queues that hold more than they may, and go on to drop messages in the next turn."""
-        self._is_quiescent = False
+        self.retention = Retention(self, store, self.reader, self.dead_lettering, self.spawn)
         self._ticking: asyncio.TimerHandle | None = None
-        self._expiry_timer: asyncio.TimerHandle | None = None
-        self._expiry_due_us: int | None = None
 
     @property
     def is_congested(self) -> bool:
@@ -198,11 +188,8 @@ class Broker:
 
     def quiesce(self) -> None:
         """Begin nothing more: what expires or waits to be dead-lettered does so after the next start."""
-        self._is_quiescent = True
         self.dead_lettering.quiesce()
-        for timer in (self._expiry_timer, *self._shrinking.values()):
-            if timer is not None:
-                timer.cancel()
+        self.retention.quiesce()
 
     async def stop(self) -> None:
         """Give unused message ids back. Everything else has been committed before, or can be done after a start."""
@@ -333,9 +320,9 @@ class Broker:
         for queue_id in queue_ids:
             working = self.engine.find_working(queue_id)
             if working is not None and not working.traits.is_plain:
-                self._look_after(working)
+                self.retention.look_after(working)
         if draft.expires_us is not None:
-            self.watch_expiries()
+            self.retention.watch_expiries()
         return arrival.missing
 
     def check_copies(self, count: int) -> None:
@@ -360,7 +347,7 @@ class Broker:
             except Exception as error:
                 self._delivery_failed(delivery, error)
         elif not working.traits.is_plain:
-            self._look_after(working)
+            self.retention.look_after(working)
 
     def settle(self, message: Message, is_acknowledged: bool = False) -> bool:
         """A message that was taken out or leased is dealt with: it is gone, and soon in the store as well.
@@ -442,98 +429,18 @@ class Broker:
                 back.append(message)
         self._dispatch(self.engine.requeue(back, self.now_us()))
         if self.engine.has_expired:
-            self.expire()
+            self.retention.expire()
         for queue_id in {message.queue_id for message in back}:
             working = self.engine.find_working(queue_id)
             if working is not None:
                 if not working.traits.is_plain and not working.traits.rejects:
-                    self._look_after(working)
+                    self.retention.look_after(working)
                 self.reader.serve(queue_id)
 
     def feed(self, consumer: Consumer) -> None:
         """Let the consumer have more, if it wants and there is something. In the line it is served anyway."""
         if not consumer.turn:
             self._feed(consumer)
-
-    def enforce_limits(self, working: WorkingQueue) -> None:
-        """Drop messages from the head while the queue holds more than it may: of many, a part in each turn."""
-        queue_id = working.queue.id
-        if queue_id in self._shrinking:
-            # It goes on in the next turn, and not with every message that comes meanwhile.
-            return
-        dropped = 0
-        while working.is_too_long and not working.traits.rejects:
-            if dropped == DROPPED_AT_ONCE:
-                again = partial(self.faults.guard, "limits of a queue", self._go_on_shrinking, working)
-                self._shrinking[queue_id] = asyncio.get_running_loop().call_later(0, again)
-                break
-            dropped += 1
-            found = self.engine.take(queue_id, working.traits.selector, self.now_us())
-            if isinstance(found, Message):
-                self.dead_lettering.bury(working, found, "maxlen")
-            elif found is None:
-                break
-            else:
-                self.reader.fetch(queue_id, found, partial(self.enforce_limits, working), lambda error: None)
-                break
-
-    def _go_on_shrinking(self, working: WorkingQueue) -> None:
-        del self._shrinking[working.queue.id]
-        if self.engine.find_working(working.queue.id) is working:
-            self.enforce_limits(working)
-
-    def enforce_new_limits(self, working: WorkingQueue) -> None:
-        """The queue may hold less than before: drop what is too much."""
-        if working.is_unmeasured:
-            self.spawn(self._measure_and_enforce(working))
-        elif not working.traits.rejects:
-            self.enforce_limits(working)
-
-    async def measure(self, working: WorkingQueue) -> None:
-        """Find out how many bytes a queue holds whose messages were found at the start. Raises StoreError.
-
-        Exact while the queue rests; what comes and goes meanwhile may be counted twice, until the queue is empty.
-        """
-        leaving = [*working.out, *self.journal.removing_ids()]
-        generation, before, unstored = working.generation, working.ready_bytes, working.unstored_bytes
-        stored = await self.reader.until_available(lambda: self.store.body_bytes(working.queue.id, leaving))
-        if working.generation == generation and not working.knows_bytes:
-            working.learn_bytes(stored + unstored + working.ready_bytes - before)
-
-    async def _measure_and_enforce(self, working: WorkingQueue) -> None:
-        with contextlib.suppress(StoreError):
-            await self.measure(working)
-        if not working.traits.rejects:
-            self.enforce_limits(working)
-
-    def _look_after(self, working: WorkingQueue) -> None:
-        """A message waits in a queue with limits: see that they are kept, now and when its time is up."""
-        if working.is_too_long and not working.traits.rejects:
-            self.enforce_limits(working)
-        self.watch_expiries()
-
-    def watch_expiries(self) -> None:
-        """See that messages are removed when their time is up, and not only when somebody reads."""
-        if self.engine.has_expired:
-            self.expire()
-        next_us = self.engine.next_expiry_us
-        if next_us is None or self._is_quiescent:
-            return
-        if self._expiry_due_us is not None and self._expiry_due_us <= next_us:
-            return
-        if self._expiry_timer is not None:
-            self._expiry_timer.cancel()
-        self._expiry_due_us = next_us
-        delay_s = max(0, next_us - self.now_us()) / 1e6
-        self._expiry_timer = asyncio.get_running_loop().call_later(delay_s, self._expire_now)
-
-    def _expire_now(self) -> None:
-        self._expiry_timer = None
-        self._expiry_due_us = None
-        try:
-            self.expire()
-        finally:
-            self.watch_expiries()
 
     def take(self, queue_id: int, selector: Selector, done: TakeDone, accepts: Accepts | None = None) -> None:
         """Remove the first message that fits. One that the protocol of the reader cannot express stays."""
@@ -559,7 +466,7 @@ class Broker:
         message = self.engine.take(queue_id, selector, self.now_us())
         if message is None or isinstance(message, Message):
             if self.engine.has_expired:
-                self.expire()
+                self.retention.expire()
             done(message, None)
         else:
             self.reader.fetch(
@@ -710,42 +617,6 @@ class Broker:
         self._dispatch(self.engine.requeue(messages, self.now_us()))
         self.reader.serve(consumer.queue_id)
 
-    def expire(self) -> None:
-        """Remove what is past its time."""
-        for message in self.engine.expire(self.now_us(), EXPIRED_AT_ONCE):
-            working = self.engine.find_working(message.queue_id)
-            if working is None:
-                continue
-            if working.original is None and working.traits.dead_letter_exchange is not None:
-                self.dead_lettering.bury_later(working, message, "expired")
-            else:
-                # It needs no store, and does not wait for one that is slow or away. The others have left their queues
-                # already: one that fails must not keep them from their end.
-                self.faults.guard("expiry", self.dead_lettering.bury, working, message, "expired")
-        self.dead_lettering.go_on()
-        for queue_id in self.engine.overdue_queue_ids():
-            self.faults.guard("expiry in the store", self._expire_absent, queue_id)
-
-    def _expire_absent(self, queue_id: int) -> None:
-        """Remove what is past its time at the head of a queue and only in the store; further back it can wait."""
-        working = self.engine.find_working(queue_id)
-        if working is None:
-            return
-        if self.is_congested:
-            # They may have dead letters, which wait for the store in memory.
-            asyncio.get_running_loop().call_later(CONGESTED_S, self._expire_absent, queue_id)
-            return
-        found = self.engine.peek(queue_id, working.traits.selector, self.now_us())
-        if self.engine.has_expired:
-            self.expire()
-        if isinstance(found, Load | Build):
-            again = partial(self._expire_absent, queue_id)
-
-            def failed(error: FlyballError) -> None:
-                asyncio.get_running_loop().call_later(RETRY_S, again)
-
-            self.reader.fetch(queue_id, found, again, failed)
-
     def when_durable(self, done: Done) -> None:
         """Call back when everything that was changed before is committed."""
         if self.journal.pending_count == 0:
@@ -784,7 +655,7 @@ class Broker:
         deliveries = self.engine.feed(consumer, self.now_us(), FEED_AT_ONCE, FEED_BYTES)
         self._dispatch(deliveries)
         if self.engine.has_expired:
-            self.expire()
+            self.retention.expire()
         if len(deliveries) == FEED_AT_ONCE or _body_bytes(deliveries) >= FEED_BYTES:
             asyncio.get_running_loop().call_soon(self._feed, consumer)
         else:
@@ -893,7 +764,7 @@ class _Removal:
 
     def _end(self, error: FlyballError | None) -> None:
         if self._broker.engine.has_expired:
-            self._broker.expire()
+            self._broker.retention.expire()
         self._broker.remove_all(self._taken, lambda failed: self._done(len(self._taken), error or failed))
 
 

@@ -79,7 +79,7 @@ class Intake:
                 message.sender, message.receiver, message.context = correlation
             broker.accept(working, message)
         if ttl_us is not None:
-            broker.watch_expiries()
+            broker.retention.watch_expiries()
         return refused
 
     def put_content(self, targets: Sequence[WorkingQueue], content: Content) -> Outcome | None:

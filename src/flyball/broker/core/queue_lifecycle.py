@@ -86,7 +86,7 @@ class QueueLifecycle:
         self._engine.expect_expiries([expiry for expiry in expiries if expiry[0] in new])
         for working in adopted:
             self._listener.queue_adopted(working)
-        self._broker.watch_expiries()
+        self._broker.retention.watch_expiries()
         return adopted
 
     def release(self, queue_id: int, owner: int, done: Done) -> list[Message]:

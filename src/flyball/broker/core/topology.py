@@ -119,7 +119,7 @@ class Topology:
         """Find out what the queues hold whose bytes are limited. Raises StoreError."""
         for working in self.engine.queues:
             if working.is_unmeasured:
-                await self.broker.measure(working)
+                await self.broker.retention.measure(working)
 
     def definitions_bytes(self) -> int:
         """What queues, exchanges, bindings and clients take in memory, those of other nodes included; about."""
@@ -563,7 +563,7 @@ class Topology:
     def _apply_policy_to_queue(self, working: WorkingQueue) -> None:
         working.traits = self._traits(working.queue)
         self._set_expiry(working)
-        self.broker.enforce_new_limits(working)
+        self.broker.retention.enforce_new_limits(working)
 
     def _vhost_deleted(self, vhost: str, is_followed: bool) -> None:
         """Everything goes with its virtual host. Only the node that was asked to delete that makes it durable.

@@ -38,7 +38,7 @@ async def keep_house(hub: Hub) -> None:
         await asyncio.sleep(HOUSEKEEPING_S)
         # Each by itself: what fails in one of them must not keep the others from their turn.
         for place, look in (
-            ("expiry", hub.broker.expire),
+            ("expiry", hub.broker.retention.expire),
             ("loops", lambda: hub.loops.tick(time.time())),
             # Messages that were not stored when they came could not leave memory; if publishers wait, none follows.
             ("eviction", hub.broker.engine.evict),

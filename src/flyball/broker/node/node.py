@@ -190,7 +190,7 @@ async def _assemble(
     definitions = Definitions(broker.journal, KINDS, snapshot.definitions)
     await topology.start()
     queues = Queues(topology)
-    broker.watch_expiries()
+    broker.retention.watch_expiries()
     recorder = _recorder(settings)
     hub = _new_hub(settings, broker, authority, Topics(queues, definitions), recorder, tasks)
     membership = Membership(hub, topology, definitions, lease_s=settings.lease_s, version=snapshot.version)

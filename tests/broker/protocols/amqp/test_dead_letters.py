@@ -156,14 +156,14 @@ def test_whatever_a_queue_has_been_stored_with_every_message_stays_or_is_dropped
                 put(context, working, {"x-death": written})
             later_us = broker.now_us() + 200 * 365 * 86400 * 1_000_000
             broker.now_us = lambda: later_us
-            broker.expire()
+            broker.retention.expire()
             # Its dead letters may come back into the same queue, as often as they are rejected.
             for _ in range(len(working)):
                 await give_up(broker, working, reason)
             assert working.out.keys() == working.parked.keys()
-            broker.expire()
+            broker.retention.expire()
             broker.dead_lettering.requeue_parked(working)
-            broker.expire()
+            broker.retention.expire()
             await outcome(lambda done: broker.dead_lettering.drop_parked(working, None, done))
             assert not working.parked
 
@@ -254,7 +254,7 @@ def test_others_have_their_turn_while_many_messages_expire(monkeypatch: pytest.M
             for _ in range(50):
                 put(context, working, {})
             now_us += 2_000_000
-            broker.expire()
+            broker.retention.expire()
             assert len(working) == 0
             turns = 0
             while len(dead) < 50:
@@ -299,7 +299,7 @@ def test_refused_dead_letters_are_in_the_batch_that_removes_their_message(monkey
                 put(context, orders, {}, mode=2)
             await broker.journal.flush()
             move(2_000_000)
-            broker.expire()
+            broker.retention.expire()
             while len(dead) < count or broker.journal.pending_count:
                 stored = [len(await broker.store.page(each.queue.id, 0, 1000)) for each in (orders, full, dead)]
                 assert sum(stored) == count
@@ -324,7 +324,7 @@ def test_reject_in_a_transaction_does_not_wait_for_messages_that_expired_before(
             broker.take_out(orders.queue.id, orders.traits.selector, lambda message, error: taken.append(message))
             await broker.journal.flush()
             move(2_000_000)
-            broker.expire()
+            broker.retention.expire()
             rejected = taken[0]
             assert rejected is not None
             with broker.journal.together() as group:
@@ -404,7 +404,7 @@ def test_messages_without_dead_letters_expire_while_the_store_hangs() -> None:
                 for _ in range(10):
                     put(context, working, {})
             move(2_000_000)
-            broker.expire()
+            broker.retention.expire()
             await turns(10)
             assert (len(orders), orders.out) == (0, {})
             store.may_commit.set()
@@ -428,7 +428,7 @@ def test_what_waits_to_be_dead_lettered_waits_for_the_next_start_when_the_node_s
                 put(context, orders, {}, mode=2)
             await broker.journal.flush()
             move(2_000_000)
-            broker.expire()
+            broker.retention.expire()
             broker.quiesce()
             moved = len(dead)
             await turns(20)
@@ -507,7 +507,7 @@ def test_burials_leave_half_of_the_loop_to_others(monkeypatch: pytest.MonkeyPatc
                 put(context, working, {})
             broker.dead_lettering.publisher = Slow()
             now_us += 2_000_000
-            broker.expire()
+            broker.retention.expire()
             timer = broker.dead_lettering._burial_timer
             assert timer is not None
             assert timer.when() - asyncio.get_running_loop().time() > 0.025

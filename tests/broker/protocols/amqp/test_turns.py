@@ -11,7 +11,8 @@ import pytest
 from pika import spec
 
 from flyball.broker.core import topology as topology_module
-from flyball.broker.core.broker import DROPPED_AT_ONCE, PURGED_ONE_BY_ONE
+from flyball.broker.core.broker import PURGED_ONE_BY_ONE
+from flyball.broker.core.retention import DROPPED_AT_ONCE
 from flyball.broker.node.node import Node
 from flyball.broker.protocols import requests as requests_module
 from flyball.broker.protocols.amqp import session as session_module
@@ -206,7 +207,7 @@ def test_queue_that_is_dropping_messages_drops_no_more_with_each_that_comes(node
         running.hub.authority.policies.set(Policy("limit", ".*", {"max-length": 5}))
         running.hub.authority.policies_changed("/")
         for _ in range(10):
-            broker.enforce_limits(working)
+            broker.retention.enforce_limits(working)
         lengths = [len(working)]
         # From now on the queue refuses new messages instead, and what it has stays.
         running.hub.authority.policies.set(Policy("limit", ".*", {"max-length": 5, "overflow": "reject-publish"}))

@@ -697,7 +697,7 @@ class LinkSession(Connection):
             message.persistent = False
             # The batch is this node's by now: it is not sent again because of one of its messages.
             self._guard(self.broker.accept, working, message)
-        self.broker.watch_expiries()
+        self.broker.retention.watch_expiries()
         self.send(wire.encode_handed(frame.number, Outcome.STORED))
 
     def _take_reply(self, frame: wire.Reply) -> None:

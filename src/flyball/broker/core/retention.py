@@ -1,0 +1,175 @@
+"""Messages that may not stay in their queues: their time is up, or their queue holds more than it may.
+
+What becomes of them is decided in `dead_lettering`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from flyball.broker.core.dead_lettering import CONGESTED_S, DeadLettering, Keeper
+from flyball.broker.core.reading import StoreReader
+from flyball.broker.engine.backlog import Build, Load
+from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.store.interface import Store
+from flyball.errors import FlyballError, StoreError
+from flyball.model import Message
+
+# What one turn of the loop removes: messages of a queue that is too long, and messages that expire.
+DROPPED_AT_ONCE = 1000
+EXPIRED_AT_ONCE = 1000
+
+# A read of expired messages that has failed is tried again after this time.
+RETRY_S = 1.0
+
+
+class Retention:
+    """Removes messages whose time is up, and those that are too many for their queues."""
+
+    def __init__(
+        self,
+        broker: Keeper,
+        store: Store,
+        reader: StoreReader,
+        dead_lettering: DeadLettering,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self._broker = broker
+        self._engine = broker.engine
+        self._faults = broker.faults
+        self._store = store
+        self._reader = reader
+        self._dead_lettering = dead_lettering
+        self._spawn = spawn
+        self._shrinking: dict[int, asyncio.TimerHandle] = {}
+        """The queues that hold more than they may, and go on to drop messages in the next turn."""
+        self._is_quiescent = False
+        self._expiry_timer: asyncio.TimerHandle | None = None
+        self._expiry_due_us: int | None = None
+
+    def quiesce(self) -> None:
+        """Begin nothing more: what expires does so after the next start."""
+        self._is_quiescent = True
+        for timer in (self._expiry_timer, *self._shrinking.values()):
+            if timer is not None:
+                timer.cancel()
+
+    def expire(self) -> None:
+        """Remove what is past its time."""
+        for message in self._engine.expire(self._broker.now_us(), EXPIRED_AT_ONCE):
+            working = self._engine.find_working(message.queue_id)
+            if working is None:
+                continue
+            if working.original is None and working.traits.dead_letter_exchange is not None:
+                self._dead_lettering.bury_later(working, message, "expired")
+            else:
+                # It needs no store, and does not wait for one that is slow or away. The others have left their queues
+                # already: one that fails must not keep them from their end.
+                self._faults.guard("expiry", self._dead_lettering.bury, working, message, "expired")
+        self._dead_lettering.go_on()
+        for queue_id in self._engine.overdue_queue_ids():
+            self._faults.guard("expiry in the store", self._expire_absent, queue_id)
+
+    def _expire_absent(self, queue_id: int) -> None:
+        """Remove what is past its time at the head of a queue and only in the store; further back it can wait."""
+        working = self._engine.find_working(queue_id)
+        if working is None:
+            return
+        if self._broker.is_congested:
+            # They may have dead letters, which wait for the store in memory.
+            asyncio.get_running_loop().call_later(CONGESTED_S, self._expire_absent, queue_id)
+            return
+        found = self._engine.peek(queue_id, working.traits.selector, self._broker.now_us())
+        if self._engine.has_expired:
+            self.expire()
+        if isinstance(found, Load | Build):
+            again = partial(self._expire_absent, queue_id)
+
+            def failed(error: FlyballError) -> None:
+                asyncio.get_running_loop().call_later(RETRY_S, again)
+
+            self._reader.fetch(queue_id, found, again, failed)
+
+    def enforce_limits(self, working: WorkingQueue) -> None:
+        """Drop messages from the head while the queue holds more than it may: of many, a part in each turn."""
+        queue_id = working.queue.id
+        if queue_id in self._shrinking:
+            # It goes on in the next turn, and not with every message that comes meanwhile.
+            return
+        dropped = 0
+        while working.is_too_long and not working.traits.rejects:
+            if dropped == DROPPED_AT_ONCE:
+                again = partial(self._faults.guard, "limits of a queue", self._go_on_shrinking, working)
+                self._shrinking[queue_id] = asyncio.get_running_loop().call_later(0, again)
+                break
+            dropped += 1
+            found = self._engine.take(queue_id, working.traits.selector, self._broker.now_us())
+            if isinstance(found, Message):
+                self._dead_lettering.bury(working, found, "maxlen")
+            elif found is None:
+                break
+            else:
+                self._reader.fetch(queue_id, found, partial(self.enforce_limits, working), lambda error: None)
+                break
+
+    def _go_on_shrinking(self, working: WorkingQueue) -> None:
+        del self._shrinking[working.queue.id]
+        if self._engine.find_working(working.queue.id) is working:
+            self.enforce_limits(working)
+
+    def enforce_new_limits(self, working: WorkingQueue) -> None:
+        """The queue may hold less than before: drop what is too much."""
+        if working.is_unmeasured:
+            self._spawn(self._measure_and_enforce(working))
+        elif not working.traits.rejects:
+            self.enforce_limits(working)
+
+    async def measure(self, working: WorkingQueue) -> None:
+        """Find out how many bytes a queue holds whose messages were found at the start. Raises StoreError.
+
+        Exact while the queue rests; what comes and goes meanwhile may be counted twice, until the queue is empty.
+        """
+        leaving = [*working.out, *self._broker.journal.removing_ids()]
+        generation, before, unstored = working.generation, working.ready_bytes, working.unstored_bytes
+        stored = await self._reader.until_available(lambda: self._store.body_bytes(working.queue.id, leaving))
+        if working.generation == generation and not working.knows_bytes:
+            working.learn_bytes(stored + unstored + working.ready_bytes - before)
+
+    async def _measure_and_enforce(self, working: WorkingQueue) -> None:
+        with contextlib.suppress(StoreError):
+            await self.measure(working)
+        if not working.traits.rejects:
+            self.enforce_limits(working)
+
+    def look_after(self, working: WorkingQueue) -> None:
+        """A message waits in a queue with limits: see that they are kept, now and when its time is up."""
+        if working.is_too_long and not working.traits.rejects:
+            self.enforce_limits(working)
+        self.watch_expiries()
+
+    def watch_expiries(self) -> None:
+        """See that messages are removed when their time is up, and not only when somebody reads."""
+        if self._engine.has_expired:
+            self.expire()
+        next_us = self._engine.next_expiry_us
+        if next_us is None or self._is_quiescent:
+            return
+        if self._expiry_due_us is not None and self._expiry_due_us <= next_us:
+            return
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+        self._expiry_due_us = next_us
+        delay_s = max(0, next_us - self._broker.now_us()) / 1e6
+        self._expiry_timer = asyncio.get_running_loop().call_later(delay_s, self._expire_now)
+
+    def _expire_now(self) -> None:
+        self._expiry_timer = None
+        self._expiry_due_us = None
+        try:
+            self.expire()
+        finally:
+            self.watch_expiries()
