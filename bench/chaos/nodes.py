@@ -21,7 +21,7 @@ from bench.chaos.proxy import HOST, Proxy
 from flyball.broker.store.postgres.embedded import SOCKET_NAME, EmbeddedPostgres
 from flyball.errors import LabError
 
-PROTOCOLS = ("amqp", "telesto")
+PROTOCOLS = ("amqp",)
 START_LIMIT_S = 180.0
 
 
