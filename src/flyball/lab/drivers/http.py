@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import ClassVar, NamedTuple, NoReturn, cast
 from urllib.parse import urlencode
+
+import httptools
 
 from flyball.errors import LabError
 from flyball.lab.drivers.session import SHOWN_BYTES, QueueRef, Received, Session
@@ -17,10 +20,6 @@ from flyball.trace.schema import Protocol
 
 HEAD_LIMIT_BYTES = 64 * 1024
 BODY_LIMIT_BYTES = 64 * 2**20
-WITHOUT_BODY = (204, 304)
-
-_HEAD_END = b"\r\n\r\n"
-_LINE_END = b"\r\n"
 
 
 class Answer(NamedTuple):
@@ -32,114 +31,74 @@ class Answer(NamedTuple):
 
 
 class AnswerDecoder:
-    """Bytes in, answers out. What is no answer is a LabError that shows it."""
+    """Bytes in, answers out. What is not an answer is a LabError that shows it."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._head: tuple[int, dict[str, str]] | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._answers: deque[Answer] = deque()
+        self._headers: dict[str, str] = {}
         self._body = bytearray()
+        # Bytes that came before the head was whole.
+        self._head_bytes = 0
+        self._is_begun = False
+        self._has_head = False
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing has come of an answer that is not complete."""
-        return not self._buffer and self._head is None
+        return not self._is_begun
 
     def feed(self, data: bytes) -> None:
         """Take what has come."""
-        self._buffer += data
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            raise LabError(f"this is no answer of HTTP/1.1: {data[:SHOWN_BYTES]!r} ({error})") from error
+        if not self._has_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_LIMIT_BYTES:
+                raise LabError(f"the head of an answer is longer than {HEAD_LIMIT_BYTES} bytes")
+        elif max(len(self._body), int(self._headers.get("content-length", 0))) > BODY_LIMIT_BYTES:
+            raise LabError(f"an answer is longer than {BODY_LIMIT_BYTES} bytes")
 
     def next_answer(self) -> Answer | None:
         """Return the next whole answer, None until more is fed."""
-        while self._head is None:
-            if not self._read_head():
-                return None
-        status, headers = self._head
-        if status in WITHOUT_BODY:
-            return self._done()
-        if headers.get("transfer-encoding", "").lower() == "chunked":
-            return self._done() if self._read_chunks() else None
-        if "content-length" not in headers:
-            return None
-        length = _number(headers["content-length"].encode(), 10)
-        if len(self._buffer) < length:
-            return None
-        self._move(length)
-        return self._done()
+        return self._answers.popleft() if self._answers else None
 
     def end(self) -> Answer | None:
         """Return the answer that ends with the connection, None if there is none. Raises LabError if it is cut."""
-        if self.is_empty:
+        if not self._is_begun:
             return None
-        if self._head is None or {"content-length", "transfer-encoding"} & self._head[1].keys():
+        if not self._has_head or {"content-length", "transfer-encoding"} & self._headers.keys():
             raise LabError("the server closed the connection in the middle of an answer")
-        self._move(len(self._buffer))
-        return self._done()
+        self._is_begun = False
+        return self._answer()
 
-    def _read_head(self) -> bool:
-        """Read a head if it is there. That an answer will follow, as status 1xx says, is no answer yet."""
-        end = self._buffer.find(_HEAD_END)
-        if end < 0:
-            if len(self._buffer) > HEAD_LIMIT_BYTES:
-                raise LabError(f"the head of an answer is longer than {HEAD_LIMIT_BYTES} bytes")
-            return False
-        first, *lines = bytes(self._buffer[:end]).split(_LINE_END)
-        del self._buffer[: end + len(_HEAD_END)]
-        version, _, rest = first.partition(b" ")
-        if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
-            raise LabError(f"this is no answer of HTTP/1.1: {first[:SHOWN_BYTES]!r}")
-        headers = {}
-        for line in lines:
-            name, _, value = line.decode("latin-1").partition(":")
-            headers[name.strip().lower()] = value.strip()
-        status = int(rest[:3])
-        if status >= 200:
-            self._head = status, headers
-        return True
+    # What the parser calls
 
-    def _read_chunks(self) -> bool:
-        """Move all chunks that are whole; return whether the last one was among them."""
-        while (end := self._buffer.find(_LINE_END)) >= 0:
-            size = _number(bytes(self._buffer[:end]).partition(b";")[0], 16)
-            start = end + len(_LINE_END)
-            if len(self._buffer) < start + size + len(_LINE_END):
-                return False
-            del self._buffer[:start]
-            self._move(size)
-            if size == 0:
-                return self._skip_trailer()
-            del self._buffer[: len(_LINE_END)]
-        return False
-
-    def _skip_trailer(self) -> bool:
-        if not self._buffer.startswith(_LINE_END):
-            raise LabError("an answer in chunks has a trailer: that is not understood here")
-        del self._buffer[: len(_LINE_END)]
-        return True
-
-    def _move(self, count: int) -> None:
-        if len(self._body) + count > BODY_LIMIT_BYTES:
-            raise LabError(f"an answer is longer than {BODY_LIMIT_BYTES} bytes")
-        self._body += self._buffer[:count]
-        del self._buffer[:count]
-
-    def _done(self) -> Answer:
-        assert self._head is not None
-        answer = Answer(*self._head, bytes(self._body))
-        self._head = None
+    def on_message_begin(self) -> None:
+        self._headers = {}
         self._body.clear()
-        return answer
+        self._head_bytes = 0
+        self._is_begun, self._has_head = True, False
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1").strip()
 
-def _number(text: bytes, base: int) -> int:
-    try:
-        number = int(text, base)
-    except ValueError:
-        number = -1
-    if number < 0:
-        raise LabError(f"this is no length of an answer: {text[:SHOWN_BYTES]!r}")
-    if number > BODY_LIMIT_BYTES:
-        raise LabError(f"an answer is longer than {BODY_LIMIT_BYTES} bytes")
-    return number
+    def on_headers_complete(self) -> None:
+        self._has_head = True
+
+    def on_body(self, data: bytes) -> None:
+        self._body += data
+
+    def on_message_complete(self) -> None:
+        self._is_begun = False
+        # That an answer will follow, as status 1xx says, is not an answer yet.
+        if self._parser.get_status_code() >= 200:
+            self._answers.append(self._answer())
+
+    def _answer(self) -> Answer:
+        return Answer(self._parser.get_status_code(), self._headers, bytes(self._body))
 
 
 class HttpLink(asyncio.Protocol):
@@ -174,8 +133,8 @@ class HttpLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.is_unheard = False
-        self._decoder.feed(data)
         try:
+            self._decoder.feed(data)
             answer = self._decoder.next_answer()
         except LabError as error:
             self._fail(error)
