@@ -1,0 +1,1 @@
+"""Written by scripts/generate-sync-client: not to be changed by hand."""
