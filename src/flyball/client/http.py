@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import ipaddress
 import json
 import ssl
@@ -110,7 +111,8 @@ class Line:
     async def ask(self, method: str, path: str, document: Any = None) -> Answer:
         """Send a request, with a document if there is one. Raises one of AWAY, which Refused is as well."""
         reader = await self._send(method, path, b"" if document is None else json.dumps(document).encode())
-        status, body = await self._answer(reader)
+        status = await self._status(reader)
+        body = await self._rest(reader)
         if self._protocol.our_state is h11.DONE and self._protocol.their_state is h11.DONE:
             self._protocol.start_next_cycle()
         else:
@@ -124,50 +126,26 @@ class Line:
     async def chunks(self, path: str, media_type: str) -> AsyncGenerator[bytes, None]:
         """Yield the parts of a long answer as they come. Raises one of AWAY, also if it is not complete."""
         reader = await self._send("GET", path, b"", ("Accept", media_type))
-        status, answer = 0, b""
-        while True:
-            match self._protocol.next_event():
-                case h11.NEED_DATA:
-                    self._protocol.receive_data(await reader.read(READ_BYTES))
-                case h11.Response(status_code=code):
-                    status = code
-                case h11.Data(data=data) if status >= _ERRORS:
-                    answer += bytes(data)
-                case h11.Data(data=data):
-                    yield bytes(data)
-                case h11.EndOfMessage():
-                    self.close()
-                    if status >= _ERRORS:
-                        _document(status, answer)
-                    return
-                case _:
-                    raise EOFError("the connection ended in mid-answer")
+        status = await self._status(reader)
+        if status >= _ERRORS:
+            answer = await self._rest(reader)
+            self.close()
+            _document(status, answer)
+        while part := await self._part(reader):
+            yield part
+        self.close()
 
     async def events(self, path: str) -> AsyncGenerator[Any, None]:
         """Yield the documents of server-sent events until the node ends the stream. Raises one of AWAY."""
-        reader = await self._send("GET", path, b"")
-        status, answer, rest = 0, b"", b""
-        while True:
-            match self._protocol.next_event():
-                case h11.NEED_DATA:
-                    self._protocol.receive_data(await reader.read(READ_BYTES))
-                case h11.Response(status_code=code):
-                    status = code
-                case h11.Data(data=data) if status >= _ERRORS:
-                    answer += bytes(data)
-                case h11.Data(data=data):
-                    *lines, rest = (rest + bytes(data)).split(b"\n")
-                    for line in lines:
-                        if line.startswith(b"data: "):
-                            yield json.loads(line.removeprefix(b"data: "))
-                case h11.EndOfMessage():
-                    self.close()
-                    _document(status, answer)
-                    return
-                case _:
-                    raise EOFError("the connection ended in mid-answer")
-            if len(rest) + len(answer) > MOST_EVENT_BYTES:
-                raise ValueError(f"an event of more than {MOST_EVENT_BYTES} bytes")
+        rest = b""
+        async with contextlib.aclosing(self.chunks(path, "text/event-stream")) as chunks:
+            async for chunk in chunks:
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    if line.startswith(b"data: "):
+                        yield json.loads(line.removeprefix(b"data: "))
+                if len(rest) > MOST_EVENT_BYTES:
+                    raise ValueError(f"an event of more than {MOST_EVENT_BYTES} bytes")
 
     async def _send(self, method: str, path: str, body: bytes, *more: tuple[str, str]) -> asyncio.StreamReader:
         if self._streams is not None and self._streams[0].at_eof():
@@ -185,22 +163,32 @@ class Line:
         await writer.drain()
         return reader
 
-    async def _answer(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
-        status, body = 0, bytearray()
-        while True:
-            match self._protocol.next_event():
-                case h11.NEED_DATA:
-                    self._protocol.receive_data(await reader.read(READ_BYTES))
-                case h11.Response(status_code=code):
-                    status = code
-                case h11.Data(data=data):
-                    body += data
-                    if len(body) > self._longest_answer_bytes:
-                        raise ValueError(f"an answer of more than {self._longest_answer_bytes} bytes")
-                case h11.EndOfMessage():
-                    return status, bytes(body)
-                case _:
-                    raise EOFError("the connection ended in mid-answer")
+    async def _status(self, reader: asyncio.StreamReader) -> int:
+        """Return the status of the answer, when it comes."""
+        while not isinstance(event := await self._event(reader), h11.Response):
+            pass
+        return event.status_code
+
+    async def _rest(self, reader: asyncio.StreamReader) -> bytes:
+        """Return the whole body of the answer."""
+        body = bytearray()
+        while part := await self._part(reader):
+            body += part
+            if len(body) > self._longest_answer_bytes:
+                raise ValueError(f"an answer of more than {self._longest_answer_bytes} bytes")
+        return bytes(body)
+
+    async def _part(self, reader: asyncio.StreamReader) -> bytes:
+        """Return the next part of the body, an empty one at its end."""
+        event = await self._event(reader)
+        return bytes(event.data) if isinstance(event, h11.Data) else b""
+
+    async def _event(self, reader: asyncio.StreamReader) -> h11.Event:
+        while (event := self._protocol.next_event()) is h11.NEED_DATA:
+            self._protocol.receive_data(await reader.read(READ_BYTES))
+        if not isinstance(event, h11.Event) or isinstance(event, h11.ConnectionClosed):
+            raise EOFError("the connection ended in mid-answer")
+        return event
 
     def close(self) -> None:
         if self._streams is not None:
