@@ -98,7 +98,6 @@ class Channel:
         """Why it is closed; None while it is open."""
         self.sinks: dict[str, Sink] = {}
         """By consumer tag."""
-        self.last_tag = 0
         self._requests: deque[tuple[asyncio.Future[Method], Callable[[Method], None] | None]] = deque()
         self._gone = asyncio.Event()
         self._published = 0
@@ -170,7 +169,6 @@ class Channel:
             return
         match command:
             case amqp.BasicDeliver(consumer_tag=tag):
-                self.last_tag = command.delivery_tag
                 sink = self.sinks.get(tag)
                 if sink is not None:
                     sink.delivered(command)
@@ -195,8 +193,6 @@ class Channel:
                 self.end(error_of(code, text))
             case Method():
                 answer, late = self._requests.popleft()
-                if isinstance(command, amqp.BasicGetOk):
-                    self.last_tag = command.delivery_tag
                 if not answer.done():
                     answer.set_result(command)
                 elif late is not None:
@@ -362,6 +358,12 @@ class Connection(asyncio.Protocol):
                 self._drop_unused()
                 channel = self._kept[key] = await self.channel(confirms=confirms)
         return channel
+
+    async def publish(self, key: Hashable, queue: str, contents: Sequence[tuple[bytes, bytes]]) -> None:
+        """Publish to a queue, when there is room, on the channel for this kind; return when all is committed."""
+        channel = await self.channel_for(key, confirms=True)
+        await self.room()
+        await channel.publish("", queue, contents)
 
     def _drop_unused(self) -> None:
         if len(self._kept) < MAX_KEPT_CHANNELS:

@@ -17,8 +17,8 @@ from flyball.backoff import Backoff
 from flyball.broker.wire import amqp
 from flyball.broker.wire.amqp import Method, Value
 from flyball.client.address import NodeAddress
-from flyball.client.amqp import Channel, Connection
-from flyball.client.consumer import Consumer, Delivery
+from flyball.client.amqp import Connection
+from flyball.client.consumer import Consumer, Delivery, queue_named
 from flyball.client.errors import ConnectionFailed, ConnectionLost, InvalidValue, error_of_api
 from flyball.client.http import AWAY, Line, Place, Refused, path_of, reason_of
 from flyball.client.link import Link
@@ -266,12 +266,7 @@ class Client:
             await self._publish(names[0], [content])
 
     async def _publish(self, queue: str, contents: list[Content]) -> None:
-        async def publish(connection: Connection) -> None:
-            channel = await connection.channel_for(("put", queue), confirms=True)
-            await connection.room()
-            await channel.publish("", queue, contents)
-
-        await self._link.run(publish)
+        await self._link.run(lambda connection: connection.publish(("put", queue), queue, contents))
 
     # Requests and responses
 
@@ -319,14 +314,9 @@ class Client:
         draft = Draft(body, None, request.context, request.priority, None, False, properties)
         content = content_of(draft, correlation_id=request.correlation_id)
 
-        async def publish(connection: Connection) -> None:
-            channel = await connection.channel_for("replies", confirms=True)
-            await connection.room()
-            await channel.publish("", reply_to, [content])
-
         async with self._link.time_limit("reply", time_limit_s):
             try:
-                await self._link.run(publish)
+                await self._link.run(lambda connection: connection.publish("replies", reply_to, [content]))
             except QueueNotFound:
                 # Of direct replies this is said also if they were delivered.
                 return
@@ -403,15 +393,11 @@ class Client:
 
     async def _take_ready(self, connection: Connection, queue: str, most: int) -> list[ReceivedMessage]:
         """Take what a consumer is sent at once. Nothing is acknowledged before all is there: it may be cancelled."""
-
-        async def find_queue(channel: Channel) -> str:
-            return queue
-
         consumers: list[Consumer] = []
         found: list[Delivery] = []
         try:
             while len(found) < most:
-                consumer = Consumer(self._link, find_queue, {}, min(most - len(found), MAX_PREFETCH))
+                consumer = Consumer(self._link, queue_named(queue), {}, min(most - len(found), MAX_PREFETCH))
                 consumers.append(consumer)
                 await consumer._subscribe_on(connection)
                 came = await consumer._stop_sending()
@@ -429,11 +415,7 @@ class Client:
         self, connection: Connection, queue: str, most: int, wanted: dict[str, int | str], give_up_at: float
     ) -> list[ReceivedMessage]:
         """Consume until a message comes, or the time is up."""
-
-        async def find_queue(channel: Channel) -> str:
-            return queue
-
-        consumer = Consumer(self._link, find_queue, wanted, most)
+        consumer = Consumer(self._link, queue_named(queue), wanted, most)
         try:
             await consumer._subscribe_on(connection)
             left_s = give_up_at - asyncio.get_running_loop().time()
@@ -543,12 +525,9 @@ class Client:
         Up to `prefetch` messages may be delivered and not settled at a time; a fraction holds on average, 0 stops
         the deliveries. The selection is that of `take`.
         """
-        name = _name_of(queue)
-
-        async def find_queue(channel: Channel) -> str:
-            return name
-
-        return Consumer(self._link, find_queue, selection(order, context, sender, receiver), prefetch)
+        return Consumer(
+            self._link, queue_named(_name_of(queue)), selection(order, context, sender, receiver), prefetch
+        )
 
     # Topics
 

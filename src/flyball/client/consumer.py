@@ -116,6 +116,15 @@ def _settlement(number: int, tag: int, outcome: Outcome, *, multiple: bool) -> b
     return amqp.BasicNack(number, tag, multiple, outcome is Outcome.REQUEUE).encode()
 
 
+def queue_named(name: str) -> Callable[[Channel], Awaitable[str]]:
+    """Return what finds a queue that is known by its name."""
+
+    async def find_queue(_: Channel) -> str:
+        return name
+
+    return find_queue
+
+
 class Consumer:
     """Deliveries of one queue, as an asynchronous iterator inside an `async with` block.
 

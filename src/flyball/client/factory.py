@@ -11,8 +11,7 @@ from typing import Literal, Self, overload
 
 from flyball.backoff import Backoff
 from flyball.client.address import NodeAddress
-from flyball.client.amqp import Channel
-from flyball.client.consumer import Consumer, Delivery, Outcome
+from flyball.client.consumer import Consumer, Delivery, Outcome, queue_named
 from flyball.client.errors import ClientClosed, ConnectionFailed, ConnectionLost, InvalidValue, NotSent
 from flyball.client.link import TimeLimit
 from flyball.client.messages import Content, Draft, batches, content_of
@@ -145,7 +144,7 @@ class QueueProducer(Placed):
                 if not self._options.resend:
                     raise
             else:
-                self._failures = 0
+                self._retries.reset()
                 return
 
     async def _make_safe(self, seat: Seat, deadline_at: float) -> bool:
@@ -233,18 +232,14 @@ class QueueConsumer(Placed):
                 self._vacate(seat)
                 continue
             if delivery is not None:
-                self._failures = 0
+                self._retries.reset()
                 return delivery
         return None
 
     async def _consumer_at(self, seat: Seat) -> Consumer:
         async with self._subscribing:
             if seat.consumer is None:
-
-                async def find_queue(channel: Channel) -> str:
-                    return self._queue_name
-
-                consumer = Consumer(seat.link, find_queue, {}, self._prefetch)
+                consumer = Consumer(seat.link, queue_named(self._queue_name), {}, self._prefetch)
                 await consumer.__aenter__()
                 seat.consumer = consumer
             return seat.consumer

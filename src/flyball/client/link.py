@@ -64,8 +64,6 @@ class Link:
         reconnects: bool = True,
     ) -> None:
         self.address = address
-        self.connections = 0
-        """How often a connection was made."""
         self._time_limit_s = time_limit_s
         self._silence_limit_s = silence_limit_s
         self._backoff = backoff
@@ -122,7 +120,6 @@ class Link:
             raise
 
     def _install(self, connection: Connection) -> None:
-        self.connections += 1
         if connection.is_lost:
             self._look_after_loss()
             return

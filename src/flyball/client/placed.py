@@ -9,16 +9,15 @@ import asyncio
 import contextlib
 import json
 import logging
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from flyball.backoff import Backoff
+from flyball.backoff import Backoff, Retries
 from flyball.broker.wire import amqp
 from flyball.client.address import NodeAddress
-from flyball.client.amqp import Channel, Connection
+from flyball.client.amqp import Channel
 from flyball.client.consumer import Consumer
 from flyball.client.errors import (
     ClientClosed,
@@ -144,14 +143,9 @@ class Seat:
         """The link tells it as well."""
 
     async def put(self, queue: str, contents: list[Content]) -> None:
-        async def publish(connection: Connection) -> None:
-            channel = await connection.channel_for(("put", queue), confirms=True)
-            await connection.room()
-            await channel.publish("", queue, contents)
-
         self._under_way += 1
         try:
-            await self.link.run(publish)
+            await self.link.run(lambda connection: connection.publish(("put", queue), queue, contents))
         finally:
             self._under_way -= 1
             if not self._under_way:
@@ -184,8 +178,9 @@ class Placed:
         self._avoid = ""
         self._asked = 0
         """The number of the address that has answered last."""
-        self._failures = 0
-        """How often in a row a place was no good."""
+        self._retries = Retries(options.backoff)
+        # The wait before the next place is looked for.
+        self._delay_s = 0.0
         self._changing = asyncio.Lock()
         """Held while the session has no place, or is between two."""
         self._closing = asyncio.Event()
@@ -265,7 +260,7 @@ class Placed:
     def _vacate(self, seat: Seat) -> None:
         """The place is no good any more."""
         if self._seat is seat:
-            self._failures += 1
+            self._delay_s = self._retries.next_delay_s()
             self._seat = None
             self._avoid = seat.node
             self._left.append(seat)
@@ -273,8 +268,7 @@ class Placed:
     async def _find_seat(self, is_first: bool = False) -> None:
         """Go to a place, as soon as there is one. The lock is held."""
         await self._clear_left()
-        if self._failures:
-            await self._pause(self._delay_s())
+        await self._pause(self._delay_s)
         while not self._closing.is_set():
             try:
                 address, node = await self._ask()
@@ -284,8 +278,7 @@ class Placed:
             except ConnectionFailed:
                 if is_first:
                     raise
-                self._failures += 1
-                await self._pause(self._delay_s())
+                await self._pause(self._retries.next_delay_s())
                 continue
             try:
                 self._seat = await self._settle_in(address, node)
@@ -293,8 +286,7 @@ class Placed:
             except GONE as error:
                 log.info("%s at %s: %s", self.ROLE, address, error)
                 self._avoid = node
-                self._failures += 1
-                await self._pause(self._delay_s())
+                await self._pause(self._retries.next_delay_s())
 
     async def _settle_in(self, address: NodeAddress, node: str, *, arrive: bool = True) -> Seat:
         seat = Seat(self._options, address, node, self._asked_to_move)
@@ -375,9 +367,6 @@ class Placed:
             await seat.close()
             if seat in self._left:
                 self._left.remove(seat)
-
-    def _delay_s(self) -> float:
-        return self._options.backoff.delay_s(max(self._failures - 1, 0), random.random())
 
     async def _pause(self, delay_s: float) -> None:
         """Wait, but not longer than until the end."""

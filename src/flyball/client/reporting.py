@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import logging
 import os
-import random
 import socket
 import time
 from abc import ABC, abstractmethod
@@ -19,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flyball.backoff import Backoff
+from flyball.backoff import Backoff, Retries
 from flyball.client.http import AWAY, Line, Place, Refused, path_of
 from flyball.control.loop import Sample
 from flyball.errors import ControlError
@@ -35,7 +34,7 @@ MOST_KEYS = 200
 FAREWELL_S = 1.0
 """When it stops, what was not told yet has so long."""
 
-_RETRIES = Backoff(first_s=1.0, max_s=30.0)
+_RETRIES = Backoff(first_s=2.0, max_s=30.0)
 _FAULTS = 500
 
 _used_names: dict[str, itertools.count[int]] = {}
@@ -49,8 +48,8 @@ class Reported(ABC):
         """Where to, below the node's address."""
         self.telling = asyncio.Lock()
         """One document after the other: what was not heard goes before what is new."""
-        self.setbacks = 0
-        """So many times in a row the node did not want to hear of it, or there was nothing to be had."""
+        self.setbacks = Retries(_RETRIES)
+        """How often in a row the node did not want to hear of it, or there was nothing to be had."""
         self.next_s = 0.0
         """It is not told before this, by the clock of the event loop."""
 
@@ -216,16 +215,16 @@ class LoopReporter:
         """Tell of everything about once a second; when the node does not answer, try again later and later."""
         line = Line(self._place)
         loop = asyncio.get_running_loop()
-        attempt = 0
+        retries = Retries(_RETRIES)
         try:
             while True:
                 is_there = True
                 for reported in list(self._reported):
                     if loop.time() >= reported.next_s:
                         is_there = await self._try_to_tell(line, reported) and is_there
-                attempt = 0 if is_there else attempt + 1
-                later_s = 0.0 if is_there else _RETRIES.delay_s(attempt, random.random())
-                await asyncio.sleep(max(self._period_s, later_s))
+                if is_there:
+                    retries.reset()
+                await asyncio.sleep(max(self._period_s, 0.0 if is_there else retries.next_delay_s()))
         finally:
             line.close()
 
@@ -246,7 +245,7 @@ class LoopReporter:
             # What is told about is somebody else's code: it must not silence the others.
             self._put_off(reported, "it cannot be told", error)
         else:
-            reported.setbacks = 0
+            reported.setbacks.reset()
         if self._is_away:
             self._is_away = False
             log.warning("reporting to %s again", self.address)
@@ -262,11 +261,9 @@ class LoopReporter:
     def _put_off(self, reported: Reported, why: str, error: Exception | None = None) -> None:
         """Tell of one later; the others go on."""
         self.failures += 1
-        if not reported.setbacks:
+        if not reported.setbacks.attempts:
             log.warning("%s is not reported, it is tried again: %s", reported.path, why, exc_info=error)
-        reported.setbacks += 1
-        later_s = _RETRIES.delay_s(reported.setbacks, random.random())
-        reported.next_s = asyncio.get_running_loop().time() + later_s
+        reported.next_s = asyncio.get_running_loop().time() + reported.setbacks.next_delay_s()
 
     async def _tell(self, line: Line, reported: Reported) -> None:
         async with reported.telling:

@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-import random
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flyball.backoff import Backoff
+from flyball.backoff import Backoff, Retries
 from flyball.client.http import AWAY, Line, Place, Refused, path_of, reason_of
 
 KEPT_SAMPLES = 120
@@ -32,7 +31,7 @@ FORBIDDEN = (401, 403)
 CONNECTING = "connecting"
 MONITORS = {"monitoring", "administrator"}
 
-_RETRIES = Backoff(first_s=0.5, max_s=5.0)
+_RETRIES = Backoff(first_s=1.0, max_s=5.0)
 
 Sample = dict[str, Any]
 
@@ -101,7 +100,7 @@ class Feed:
 
     async def run(self) -> None:
         """Listen until this is cancelled; when the node goes away, say so and try again. Raises Refused."""
-        attempt = 0
+        retries = Retries(_RETRIES)
         while True:
             heard = 0
             try:
@@ -114,8 +113,9 @@ class Feed:
                 self._note_problem(str(error))
             except AWAY as error:
                 self._note_problem(reason_of(error))
-            attempt = 1 if heard else attempt + 1
-            await asyncio.sleep(_RETRIES.delay_s(attempt, random.random()))
+            if heard:
+                retries.reset()
+            await asyncio.sleep(retries.next_delay_s())
 
     async def samples(self) -> AsyncGenerator[Sample, None]:
         """Yield samples as they come, and keep all that is told. Raises one of AWAY when the node goes away."""

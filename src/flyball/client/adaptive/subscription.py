@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
-import random
 import re
 from collections.abc import Callable
 
@@ -18,7 +16,7 @@ import aiormq
 from aio_pika.abc import AbstractConnection, AbstractRobustConnection
 from aiormq.abc import AbstractConnection as AmqpConnection
 
-from flyball.backoff import Backoff
+from flyball.backoff import Backoff, Retries
 from flyball.client.adaptive.delivery import Delivery
 from flyball.client.adaptive.session import ANSWER_LIMIT_S, Session, SessionLost
 from flyball.client.adaptive.windows import BrokerWindow, ChannelWindow, ConsumerWindow, NewSubscription
@@ -186,15 +184,16 @@ class Subscription:
         self._session, self._window, self._applied = session, window, wanted
 
     async def _establish_again(self, attempts: int | None = None) -> None:
-        for attempt in itertools.count(1):
-            await asyncio.sleep(BACKOFF.delay_s(attempt - 1, random.random()))
+        retries = Retries(BACKOFF)
+        while True:
+            await asyncio.sleep(retries.next_delay_s())
             try:
                 await self._establish()
                 return
             except _Failed as failure:
-                if attempt == attempts:
+                if retries.attempts == attempts:
                     raise
-                if attempt == 1:
+                if retries.attempts == 1:
                     log.warning("%s; trying on", failure)
 
     async def _establish(self) -> None:
