@@ -108,8 +108,18 @@ def histogram(chapter: Chapter, view: View) -> list[Figure]:
     note = f"Seen by {source}." + (
         f" {len(shown)} of {len(cells)} cells are shown." if len(shown) < len(cells) else ""
     )
-    says = f"{title}, seen by {source}. " + _says_medians(chapter, shown, source, kind)
-    return [Figure(title, data, layout, says, _numbers_of_percentiles(chapter, title, source, kind), note)]
+    measures = chapter.tables["measures"]
+    mine = measures["metric"].eq("response") & measures["source"].eq(source) & measures["kind"].eq(kind)
+    means = _percentile_means(measures[mine], "cell")
+    says = f"{title}, seen by {source}. " + "; ".join(
+        f"{chapter.cell_name(cell)}: median {amount(means[cell]['p50'])} ms, "
+        f"99 % within {amount(means[cell]['p99'])} ms"
+        for cell in shown
+        if cell in means
+    )
+    head = ["Cell", *(f"{name} [ms]" for name in _PERCENTILES.values())]
+    body = [[chapter.cell_name(cell), *map(amount, means[cell].values())] for cell in chapter.cells if cell in means]
+    return [Figure(title, data, layout, says, Table(title, head, body) if body else None, note)]
 
 
 def percentiles(chapter: Chapter, view: View) -> list[Figure]:
@@ -244,31 +254,9 @@ def _histogram_trace(index: int, name: str, buckets: pd.DataFrame, *, is_alone: 
     return bars(name, buckets["low_ms"], share, index, hover, width=width, offset=0)
 
 
-def _numbers_of_percentiles(chapter: Chapter, title: str, source: str, kind: str) -> Table | None:
-    means = _percentile_means(_responses(chapter, source, kind), "cell")
-    head = ["Cell", *(f"{name} [ms]" for name in _PERCENTILES.values())]
-    body = [[chapter.cell_name(cell), *map(amount, means[cell].values())] for cell in chapter.cells if cell in means]
-    return Table(title, head, body) if body else None
-
-
 def _percentile_means(rows: pd.DataFrame, by: str) -> dict[str, dict[str, float]]:
     """Return the mean of each percentile over the runs of a cell or kind."""
     return {
         str(name): {column: float(part[column].mean()) for column in _PERCENTILES}
         for name, part in rows.groupby(by, sort=False)
     }
-
-
-def _responses(chapter: Chapter, source: str, kind: str) -> pd.DataFrame:
-    rows = chapter.tables["measures"]
-    return rows[(rows["metric"] == "response") & (rows["source"] == source) & (rows["kind"] == kind)]
-
-
-def _says_medians(chapter: Chapter, cells: Sequence[str], source: str, kind: str) -> str:
-    rows = _responses(chapter, source, kind)
-    medians, tails = (rows.groupby("cell")[name].mean() for name in ("p50", "p99"))
-    return "; ".join(
-        f"{chapter.cell_name(cell)}: median {amount(medians[cell])} ms, 99 % within {amount(tails[cell])} ms"
-        for cell in cells
-        if cell in medians
-    )

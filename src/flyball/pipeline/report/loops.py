@@ -101,7 +101,17 @@ def _comparison(chapter: Chapter, view: View, found: Sequence[Held], left_out: s
     if len(data) > len(brokers):
         note += " Hollow diamonds: what was published."
     height = 180 + 30 * len(places) * max(1, len(brokers))
-    numbers = _comparison_table(title, found)
+    body = [
+        [
+            one.name,
+            goal_text(one.goal),
+            student(one.mean, one.std),
+            settling_text(one.settling_samples),
+            percent(one.overshoot),
+        ]
+        for one in found
+    ]
+    numbers = Table(title, ["Loop", "Goal", "Mean ± std", "Settling [samples]", "Overshoot"], body)
     return Figure(title, data, layout, says, numbers, note, is_wide=True, height_px=height)
 
 
@@ -119,20 +129,6 @@ def _broker_trace(
         orientation="h",
         offsetgroup=str(index),
     )
-
-
-def _comparison_table(title: str, found: Sequence[Held]) -> Table:
-    body = [
-        [
-            one.name,
-            goal_text(one.goal),
-            student(one.mean, one.std),
-            settling_text(one.settling_samples),
-            percent(one.overshoot),
-        ]
-        for one in found
-    ]
-    return Table(title, ["Loop", "Goal", "Mean ± std", "Settling [samples]", "Overshoot"], body)
 
 
 def _unit(chapter: Chapter) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import pandas as pd
 
@@ -210,11 +210,8 @@ def policies_table(chapter: Chapter) -> list[Passage]:
 
 
 def _judged(policy: str, clients: int, own: pd.DataFrame) -> Judged:
-    names = (
-        *("goodput", "errors", "refused", "failed", "admitted_small", "admitted_large"),
-        *("p50_small", "p95_small", "p99_small", "p50_large", "p95_large", "p99_large"),
-        *("load_mean", "load_std", "r", "kappa"),
-    )
+    # Policy, clients and runs come first; each of the others is a column.
+    names = [field.name for field in fields(Judged)[3:] if field.name != "goodput_half_width"]
     means = {name: float(own[name].mean()) for name in names}
     # As in the table of cells: a single repetition lends its own interval.
     width = float(own["goodput_half_width"].iloc[0])

@@ -14,6 +14,7 @@ from flyball.pipeline.report.chapters import ADMISSION, Chapter
 from flyball.pipeline.report.content import Table
 from flyball.pipeline.report.figures import (
     Figure,
+    Trace,
     axis,
     bars,
     colour,
@@ -135,17 +136,9 @@ def _place(chapter: Chapter, run: str) -> str:
 
 def _goodput(view: View, found: Sequence[Judged]) -> Figure:
     title = view.title or "Goodput over the number of clients"
-    data = [
-        marked_lines(
-            name,
-            [one.clients for one in own],
-            [one.goodput for one in own],
-            index,
-            "%{x:,} clients: %{y:,.4g}/s",
-            error_y=error_bars(one.goodput_half_width for one in own),
-        )
-        for index, (name, own) in enumerate(_by_policy(found).items())
-    ]
+    data = _over_clients(found, lambda one: one.goodput, "%{x:,} clients: %{y:,.4g}/s")
+    for trace, own in zip(data, _by_policy(found).values(), strict=True):
+        trace["error_y"] = error_bars(one.goodput_half_width for one in own)
     held = held_clients(found)
     assert held is not None, "there are several numbers of clients"
     marks = []
@@ -163,39 +156,30 @@ def _goodput(view: View, found: Sequence[Judged]) -> Figure:
         words_at(float(np.log10(at)) if is_log else at, 0.93 - 0.06 * number, text, is_left=at == held.most_clients)
         for number, (at, text) in enumerate(marks)
     ]
-    head = ["Policy", *(f"{clients:,} clients" for clients in sorted({one.clients for one in found}))]
-    body = _by_clients(found, lambda one: student(one.goodput, one.goodput_half_width))
+    numbers = _by_clients(title, found, lambda one: student(one.goodput, one.goodput_half_width))
     says = f"{title}, in requests/s. " + "; ".join(
         f"{name}: " + ", ".join(f"{one.clients:,} clients {amount(one.goodput)}" for one in own)
         for name, own in list(_by_policy(found).items())[:MOST_LINES]
     )
     note = "Requests that succeeded. Error bars span the 90 % interval."
-    return Figure(title, data, layout, says, Table(title, head, body), note, is_wide=True, height_px=400)
+    return Figure(title, data, layout, says, numbers, note, is_wide=True, height_px=400)
 
 
 def _errors(found: Sequence[Judged]) -> Figure:
     title = "Errors over the number of clients"
-    data = [
-        marked_lines(
-            name,
-            [one.clients for one in own],
-            [100 * one.errors for one in own],
-            index,
-            "%{x:,} clients: %{y:.3g} % (%{text})",
-            text=[f"{percent(one.refused)} refused, {percent(one.failed)} failed" for one in own],
-        )
-        for index, (name, own) in enumerate(_by_policy(found).items())
-    ]
-    counts = sorted({one.clients for one in found})
+    data = _over_clients(found, lambda one: 100 * one.errors, "%{x:,} clients: %{y:.3g} % (%{text})")
+    for trace, own in zip(data, _by_policy(found).values(), strict=True):
+        trace["text"] = [f"{percent(one.refused)} refused, {percent(one.failed)} failed" for one in own]
     layout = {
-        "xaxis": level_axis("Clients", counts),
+        "xaxis": level_axis("Clients", sorted({one.clients for one in found})),
         "yaxis": axis("Refused or failed [% of calls]", rangemode="tozero"),
     }
-    head = ["Policy", *(f"{clients:,} clients" for clients in counts)]
-    body = _by_clients(found, lambda one: f"{percent(one.refused)} + {percent(one.failed)}")
-    says = f"{title}, refused + failed. " + "; ".join(f"{row[0]}: {', '.join(row[1:])}" for row in body[:MOST_LINES])
+    numbers = _by_clients(title, found, lambda one: f"{percent(one.refused)} + {percent(one.failed)}")
+    says = f"{title}, refused + failed. " + "; ".join(
+        f"{name}: {', '.join(map(str, texts))}" for name, *texts in numbers.rows[:MOST_LINES]
+    )
     note = "In the numbers: refused + failed. A failure is a time-out or an error of the site."
-    return Figure(title, data, layout, says, Table(title, head, body), note, is_wide=True, height_px=340)
+    return Figure(title, data, layout, says, numbers, note, is_wide=True, height_px=340)
 
 
 def _ended(found: Sequence[Judged]) -> Figure:
@@ -328,13 +312,22 @@ def _by_policy(found: Sequence[Judged]) -> dict[str, list[Judged]]:
     return groups
 
 
-def _by_clients(found: Sequence[Judged], text: Callable[[Judged], str]) -> list[list[str]]:
+def _over_clients(found: Sequence[Judged], value: Callable[[Judged], float], hover: str) -> list[Trace]:
+    """Return a line for each policy over the number of clients."""
+    return [
+        marked_lines(name, [one.clients for one in own], [value(one) for one in own], index, hover)
+        for index, (name, own) in enumerate(_by_policy(found).items())
+    ]
+
+
+def _by_clients(title: str, found: Sequence[Judged], text: Callable[[Judged], str]) -> Table:
     """Return a row for each policy with a column for each number of clients."""
     counts = sorted({one.clients for one in found})
-    return [
+    rows = [
         [name, *({one.clients: text(one) for one in own}.get(clients, NOTHING) for clients in counts)]
         for name, own in _by_policy(found).items()
     ]
+    return Table(title, ["Policy", *(f"{clients:,} clients" for clients in counts)], rows)
 
 
 def _runs_of(chapter: Chapter, one: Judged) -> list[str]:
