@@ -18,7 +18,7 @@ from flyball.broker.wire import amqp
 from flyball.broker.wire.amqp import AmqpError, Command, Method, ReplyCode, Value
 from flyball.client.address import NodeAddress
 from flyball.client.errors import ConnectionFailed, ConnectionLost, MessageRefused, NotSent, error_of
-from flyball.errors import FlyballError, QueueNotFound, RequestError
+from flyball.errors import FlyballError, ProtocolError, QueueNotFound, RequestError
 
 M = TypeVar("M", bound=Method)
 T = TypeVar("T")
@@ -109,19 +109,18 @@ class Channel:
 
     # Requests
 
-    async def call(self, method: Method, kind: type[M], late: Callable[[Method], None] | None = None) -> M:
-        """Send a method and return its answer. `late` gets the answer if nobody waits for it any more.
+    async def call(self, method: Method, kind: type[M]) -> M:
+        """Send a method and return its answer.
 
         Raises what the node has against it, NotSent if the channel was closed before, and ConnectionLost.
         """
-        answer = await self.start(method, late)
+        answer = await self.start(method)
         if not isinstance(answer, kind):
-            # As basic.get-empty: the caller looks.
-            return cast(M, answer)
+            raise ProtocolError(f"the node answered with {type(answer).__name__}")
         return answer
 
     def start(self, method: Method, late: Callable[[Method], None] | None = None) -> asyncio.Future[Method]:
-        """Send a method; return the future of its answer."""
+        """Send a method; return the future of its answer. `late` gets the answer if the future was cancelled."""
         self._check()
         answer: asyncio.Future[Method] = self.connection.new_future()
         self._requests.append((answer, late))

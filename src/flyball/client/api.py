@@ -78,15 +78,8 @@ class Api:
             raise NoAnswer(self.place, reason_of(error)) from error
 
     async def _ask(self, method: str, path: str, document: Any, limit_s: float) -> Answer:
-        try:
-            async with asyncio.timeout(limit_s):
-                return await self._line.ask(method, path, document)
-        except Refused:
-            raise
-        except BaseException:
-            # What comes late is no answer to the next request.
-            self._line.close()
-            raise
+        async with asyncio.timeout(limit_s):
+            return await self._line.ask(method, path, document)
 
 
 def place_at(url: str = DEFAULT_URL) -> Place:

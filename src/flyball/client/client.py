@@ -36,7 +36,7 @@ from flyball.client.messages import (
 from flyball.client.requests import Requests
 from flyball.client.topics import ALL, Topic, subscribe
 from flyball.client.values import MAX_LONG, MAX_PREFETCH, check_int, check_name, check_seconds
-from flyball.errors import InvalidName, ProtocolError, QueueNotFound
+from flyball.errors import InvalidName, QueueNotFound
 from flyball.model import Order
 
 DEFAULT_ADDRESS = "127.0.0.1:5672"
@@ -52,7 +52,7 @@ _GETS_AT_ONCE = 100
 
 _LONGEST_ANSWER_BYTES = 64 * 2**20
 
-T = TypeVar("T")
+M = TypeVar("M", bound=Method)
 
 
 @dataclass(frozen=True, slots=True)
@@ -567,15 +567,12 @@ class Client:
 
     # Inside
 
-    async def _ask(self, method: Callable[[int], Method], kind: type[T], *, repeatable: bool = False) -> T:
+    async def _ask(self, method: Callable[[int], Method], kind: type[M], *, repeatable: bool = False) -> M:
         """Send a method, made for the number of a channel, and return its answer."""
 
-        async def ask(connection: Connection) -> T:
+        async def ask(connection: Connection) -> M:
             channel = await connection.channel_for("requests")
-            answer = await channel.start(method(channel.number))
-            if not isinstance(answer, kind):
-                raise ProtocolError(f"the node answered with {type(answer).__name__}")
-            return answer
+            return await channel.call(method(channel.number), kind)
 
         return await self._link.run(ask, repeatable=repeatable)
 
@@ -608,16 +605,10 @@ class Client:
                 return (await self._line.ask(method, path, document)).document
             except AWAY as error:
                 raise self._failed(error, subject) from error
-            except asyncio.CancelledError:
-                # What comes late is no answer to the next request.
-                self._line.close()
-                raise
 
     def _failed(self, error: BaseException, subject: str) -> Exception:
         if isinstance(error, Refused):
             return error_of_api(error, subject)
-        if self._line is not None:
-            self._line.close()
         where = "the HTTP API" if self._http is None else self._http.shown
         if isinstance(error, ConnectionRefusedError):
             return ConnectionFailed(where, reason_of(error))

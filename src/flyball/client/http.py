@@ -110,9 +110,14 @@ class Line:
 
     async def ask(self, method: str, path: str, document: Any = None) -> Answer:
         """Send a request, with a document if there is one. Raises one of AWAY, which Refused is as well."""
-        reader = await self._send(method, path, b"" if document is None else json.dumps(document).encode())
-        status = await self._status(reader)
-        body = await self._rest(reader)
+        try:
+            reader = await self._send(method, path, b"" if document is None else json.dumps(document).encode())
+            status = await self._status(reader)
+            body = await self._rest(reader)
+        except BaseException:
+            # What comes late is not the answer to the next request.
+            self.close()
+            raise
         if self._protocol.our_state is h11.DONE and self._protocol.their_state is h11.DONE:
             self._protocol.start_next_cycle()
         else:

@@ -235,11 +235,11 @@ class LoopReporter:
                 await self._tell(line, reported)
         except Refused as error:
             if error.status >= _FAULTS:
-                self._note_away(line, error)
+                self._note_away(error)
                 return False
             self._put_off(reported, f"{self.address} does not take it: {error}")
         except AWAY as error:
-            self._note_away(line, error)
+            self._note_away(error)
             return False
         except Exception as error:
             # What is told about is somebody else's code: it must not silence the others.
@@ -251,8 +251,7 @@ class LoopReporter:
             log.warning("reporting to %s again", self.address)
         return True
 
-    def _note_away(self, line: Line, error: Exception) -> None:
-        line.close()
+    def _note_away(self, error: Exception) -> None:
         self.failures += 1
         if not self._is_away:
             self._is_away = True
