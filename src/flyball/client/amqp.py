@@ -94,10 +94,10 @@ class Channel:
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
         self.number = number
+        # Why it is closed; None while it is open.
         self.failure: FlyballError | None = None
-        """Why it is closed; None while it is open."""
+        # By consumer tag.
         self.sinks: dict[str, Sink] = {}
-        """By consumer tag."""
         self._requests: deque[tuple[asyncio.Future[Method], Callable[[Method], None] | None]] = deque()
         self._gone = asyncio.Event()
         self._published = 0
@@ -268,8 +268,8 @@ class Connection(asyncio.Protocol):
         self._channels: dict[int, Channel] = {}
         self._kept: dict[Hashable, Channel] = {}
         self._opening = asyncio.Lock()
+        # What is waited for on channel 0.
         self._greeting: asyncio.Future[Method] | None = None
-        """What is waited for on channel 0."""
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._room: asyncio.Future[None] | None = None
@@ -277,8 +277,8 @@ class Connection(asyncio.Protocol):
         self._heard_at = self._sent_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._loss: str | None = None
+        # Why the node has closed it.
         self._refusal: FlyballError | None = None
-        """Why the node has closed it."""
         self._closed = asyncio.Event()
 
     @classmethod

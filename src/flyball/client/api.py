@@ -15,10 +15,10 @@ from flyball.errors import FlyballError
 from flyball.model import OWNER
 
 DEFAULT_URL = "http://127.0.0.1:15672"
+# A node that has not answered by then does not answer.
 TIME_LIMIT_S = 30.0
-"""A node that has not answered by then does not answer."""
+# The size of a list of half a million queues, with the fields that the command line wants.
 LONGEST_ANSWER_BYTES = 64 * 2**20
-"""Of a list of half a million queues, with the fields that the command line wants."""
 
 
 class NoAnswer(FlyballError):

@@ -60,13 +60,13 @@ class Queue:
     """A queue as the node has described it."""
 
     name: str
+    # How many were ready.
     messages: int
-    """How many were ready."""
     consumers: int
 
 
+# A queue: by name, or as returned by this client.
 QueueRef = str | Queue
-"""A queue: by name, or as returned by this client."""
 
 
 class Client:

@@ -24,10 +24,10 @@ class Outcome(enum.Enum):
     """What becomes of a delivered message."""
 
     ACKNOWLEDGE = "acknowledge"
+    # It goes back to its old place.
     REQUEUE = "requeue"
-    """It goes back to its old place."""
+    # It is removed, or goes to the dead-letter exchange of its queue.
     DROP = "drop"
-    """It is removed, or goes to the dead-letter exchange of its queue."""
 
 
 class Delivery:
@@ -66,11 +66,11 @@ class _Lease:
         self.channel = channel
         self.queue = queue
         self.tag = tag
+        # By delivery tag, in the order of delivery.
         self.held: dict[int, Delivery] = {}
-        """By delivery tag, in the order of delivery."""
         self.is_over = False
+        # Set when something has been settled, or nothing can be any more.
         self.changed = asyncio.Event()
-        """Set when something has been settled, or nothing can be any more."""
         self._consumer = consumer
 
     @property

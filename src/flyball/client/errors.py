@@ -90,6 +90,7 @@ class LeaseLost(LeaseNotFound):
 
 _NO_QUEUE = re.compile(r"no queue '(.*)' in vhost '(.*)'", re.DOTALL)
 _NO_EXCHANGE = re.compile(r"no exchange '(.*)' in vhost '(.*)'", re.DOTALL)
+# The codes with which a node says that it never will.
 _REFUSALS = frozenset(
     {
         ReplyCode.RESOURCE_LOCKED,
@@ -100,7 +101,6 @@ _REFUSALS = frozenset(
         ReplyCode.NOT_IMPLEMENTED,
     }
 )
-"""The codes with which a node says that it never will."""
 
 
 def error_of(code: int, text: str) -> FlyballError:

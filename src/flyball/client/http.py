@@ -21,10 +21,10 @@ import h11
 DEFAULT_PORT = 15672
 LONGEST_ANSWER_BYTES = 64 * 1024
 READ_BYTES = 64 * 1024
+# The longest event of a stream.
 MOST_EVENT_BYTES = 16 * 2**20
-"""An event of a stream is not longer."""
+# How it shows that a node is away, or does not want to hear of it.
 AWAY = (OSError, EOFError, TimeoutError, h11.ProtocolError, ValueError)
-"""How it shows that a node is away, or does not want to hear of it."""
 
 GUEST = ("guest", b"guest")
 
@@ -37,10 +37,10 @@ class Refused(ValueError):
     def __init__(self, status: int, document: Any = None) -> None:
         facts = document if isinstance(document, dict) else {}
         self.status = status
+        # The name of the node's error, as `QueueNotFound`; empty if there is none.
         self.kind = str(facts.get("kind", ""))
-        """The name of the node's error, as `QueueNotFound`; empty if there is none."""
+        # Whether a node says so; otherwise it is another server.
         self.is_from_node = bool(facts)
-        """Whether a node says so; otherwise it is another server."""
         no_reason = "this is no node of Flyball" if status == 404 else "refused"
         self.reason = str(facts.get("reason") or facts.get("error") or no_reason)
         super().__init__(f"status {status}: {self.reason}")
@@ -50,8 +50,8 @@ class Answer(NamedTuple):
     """What a node has answered to a request that it has carried out."""
 
     status: int
+    # None if there is none.
     document: Any
-    """None if there is none."""
 
 
 class Place:
@@ -74,10 +74,10 @@ class Place:
         self.tls = ssl.create_default_context() if parts.scheme == "https" else None
         self.prefix = parts.path.rstrip("/")
         host = f"[{self.host}]" if ":" in self.host else self.host
+        # Without user and password.
         self.shown = f"{parts.scheme}://{host}:{port}"
-        """Without user and password."""
+        # Whether the URL says who we are.
         self.has_user = parts.username is not None
-        """Whether the URL says who we are."""
         if self.has_user:
             default = unquote(parts.username or ""), unquote_to_bytes(parts.password or "")
         self.user, self.password = default

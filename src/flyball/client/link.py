@@ -69,8 +69,8 @@ class Link:
         self._backoff = backoff
         self._reconnects = reconnects
         self._connection: Connection | None = None
+        # Set while there is a connection, or will never be one again.
         self._changed = asyncio.Event()
-        """Set while there is a connection, or will never be one again."""
         self._lost = asyncio.Event()
         self._failure: FlyballError | None = None
         self._is_closed = False

@@ -40,8 +40,8 @@ BATCH_BYTES = 1024 * 1024
 # Properties are the same for most messages: so many different ones are remembered.
 _REMEMBERED = 1000
 
+# The properties and the body of a message, as AMQP has them.
 Content = tuple[bytes, bytes]
-"""The properties and the body of a message, as AMQP has them."""
 
 
 @dataclass(slots=True)
@@ -49,20 +49,20 @@ class Draft:
     """A message to be put. A body given as text is sent as UTF-8."""
 
     body: bytes | str
+    # Who is to read it, for those who select messages by that.
     receiver: int | None = None
-    """Who is to read it, for those who select messages by that."""
+    # A number that links messages.
     context: int | None = None
-    """A number that links messages."""
+    # 0 to 255.
     priority: int = 0
-    """0 to 255."""
+    # How long it may wait; None for ever.
     ttl_s: float | None = None
-    """How long it may wait; None for ever."""
+    # Whether it outlives the node.
     persistent: bool = True
-    """Whether it outlives the node."""
+    # Opaque to the node, given out with the message.
     properties: bytes = b""
-    """Opaque to the node, given out with the message."""
+    # Who has sent it, for those who select messages by that.
     sender: int | None = None
-    """Who has sent it, for those who select messages by that."""
 
 
 @dataclass(slots=True)
@@ -71,8 +71,8 @@ class ReceivedMessage:
 
     body: bytes
     queue: str = ""
+    # It counts up in the order of arrival; known of messages that were listed or peeked at.
     id: int | None = None
-    """It counts up in the order of arrival; known of messages that were listed or peeked at."""
     sender: int | None = None
     receiver: int | None = None
     context: int | None = None
@@ -80,13 +80,13 @@ class ReceivedMessage:
     arrived_us: int | None = None
     properties: bytes = b""
     persistent: bool = True
+    # How often it was handed to a consumer before and came back; of a message that was taken, 0 or 1.
     delivery_count: int = 0
-    """How often it was handed to a consumer before and came back; of a message that was taken, 0 or 1."""
     redelivered: bool = False
     correlation_id: str | None = None
     reply_to: str | None = None
+    # All headers of AMQP, of a message that was taken or consumed.
     headers: Mapping[str, Any] = field(default_factory=dict)
-    """All headers of AMQP, of a message that was taken or consumed."""
 
     @property
     def text(self) -> str:

@@ -35,8 +35,8 @@ from flyball.errors import FlyballError, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
+# A session that consumes this pseudo queue says which one it is, and is sent where it should go.
 PLACEMENT = "amq.flyball.placement"
-"""Who consumes this pseudo queue says which session it is, and hears where it should go."""
 
 _TAG = "placement"
 
@@ -44,8 +44,8 @@ _TAG = "placement"
 _RETRY_S = 0.5
 _BUSY = 503
 
+# Time limit for reporting the end to the manager, which finds out anyway.
 _LEAVE_TIME_S = 1.0
-"""So long telling the manager of the end may take; it finds out anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ class _NotYet(FlyballError):
         self.retry_s = retry_s
 
 
+# What is wrong with one node, and need not be with another.
 GONE = (ConnectionFailed, ConnectionLost, RequestTimeout, StoreUnavailable, ServerError)
-"""What is wrong with one node, and need not be with another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,16 +173,16 @@ class Placed:
         self._queue_name = check_name(queue_name)
         self._session_id = ""
         self._seat: Seat | None = None
+        # Seats that are no longer used, to be closed.
         self._left: list[Seat] = []
-        """Those that are of no use any more, to be closed."""
         self._avoid = ""
+        # The number of the address that has answered last.
         self._asked = 0
-        """The number of the address that has answered last."""
         self._retries = Retries(options.backoff)
         # The wait before the next place is looked for.
         self._delay_s = 0.0
+        # Held while the session has no place, or is between two.
         self._changing = asyncio.Lock()
-        """Held while the session has no place, or is between two."""
         self._closing = asyncio.Event()
         self._is_moving = False
         self._movers: set[asyncio.Task[None]] = set()

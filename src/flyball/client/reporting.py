@@ -26,13 +26,13 @@ from flyball.errors import ControlError
 log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
+# A node that has not answered by then counts as away.
 ANSWER_S = 5.0
-"""A node that has not answered by then is away."""
 KEPT_SAMPLES = 300
+# Kinds of requests that admission control reports: those that come most often.
 MOST_KEYS = 200
-"""Of so many kinds of requests, those that come most often, admission control tells."""
+# Time limit for reporting the rest when something stops.
 FAREWELL_S = 1.0
-"""When it stops, what was not told yet has so long."""
 
 _RETRIES = Backoff(first_s=2.0, max_s=30.0)
 _FAULTS = 500
@@ -44,14 +44,14 @@ class Reported(ABC):
     """Something that is told about."""
 
     def __init__(self, path: str) -> None:
+        # Where to, below the node's address.
         self.path = path
-        """Where to, below the node's address."""
+        # One document after the other: what was not heard goes before what is new.
         self.telling = asyncio.Lock()
-        """One document after the other: what was not heard goes before what is new."""
+        # How often in a row the node did not want to hear of it, or there was nothing to be had.
         self.setbacks = Retries(_RETRIES)
-        """How often in a row the node did not want to hear of it, or there was nothing to be had."""
+        # It is not told before this, by the clock of the event loop.
         self.next_s = 0.0
-        """It is not told before this, by the clock of the event loop."""
 
     @abstractmethod
     def document(self) -> dict[str, Any] | None:
@@ -162,8 +162,8 @@ class LoopReporter:
         self._reported: dict[Reported, None] = {}
         self._task: asyncio.Task[None] | None = None
         self._is_away = False
+        # Reports that failed.
         self.failures = 0
-        """So many times something could not be told."""
 
     @property
     def address(self) -> str:

@@ -10,8 +10,8 @@ from flyball.client.link import Link
 from flyball.client.messages import Draft, content_of
 from flyball.errors import ExchangeNotFound, QueueNotFound, TopicNotFound
 
+# The pattern that every key fits.
 ALL = "#"
-"""The pattern that every key fits."""
 
 
 class Topic:

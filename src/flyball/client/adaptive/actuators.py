@@ -17,14 +17,14 @@ from flyball.control.limits import Limits
 from flyball.errors import ControlError
 
 HIGHEST_WINDOW = 1000
+# What AMQP has room for.
 MOST_PREFETCH = 65_535
-"""What AMQP has room for."""
+# A broker that knows whole windows only is told a new one no more often than this.
 SLOT_S = 0.1
-"""A broker that knows whole windows only is told a new one no more often than this."""
+# Where a change is a new subscription, windows that differ by less are as good as the same.
 DEAR_RATIO = 0.1
-"""Where a change is a new subscription, windows that differ by less are as good as the same."""
+# Seconds of handling for which a pacer's window has room, by default.
 HELD_S = 0.5
-"""A pacer's window has room for what is handled in so many seconds, unless it is told otherwise."""
 LEAST_PACER_WINDOW = 16
 
 

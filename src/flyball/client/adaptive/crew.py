@@ -36,10 +36,10 @@ class Crew:
         self._waiting: deque[Delivery] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._size = 0
+        # Tasks that handle or settle a message.
         self._busy = 0
-        """Tasks that handle or settle a message."""
+        # A task was called and has not looked yet.
         self._is_called = False
-        """A task was called and has not looked yet."""
         self._tasks: asyncio.TaskGroup | None = None
         self._workers: list[asyncio.Task[None]] = []
         self._alarm: asyncio.TimerHandle | None = None

@@ -22,18 +22,18 @@ class Meter:
 
     def __init__(self) -> None:
         self.arrived = 0
+        # Handlers that have begun.
         self.started = 0
-        """Handlers that have begun."""
+        # Messages that were acknowledged, requeued or rejected.
         self.settled = 0
-        """Messages that were acknowledged, requeued or rejected."""
         self.handled = 0
         self.failed = 0
+        # Of all settled messages together.
         self.latency_s = 0.0
-        """Of all settled messages together."""
         self.waiting = 0
         self.running = 0
+        # Messages that waited, times the seconds for which they did.
         self.waiting_area = 0.0
-        """Messages that waited, times the seconds for which they did."""
         self.running_area = 0.0
         self._changed_s = 0.0
 

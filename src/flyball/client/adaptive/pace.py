@@ -5,10 +5,10 @@ from __future__ import annotations
 MOST_LOST_RATIO = 0.1
 """A stall now and then is made up for by a faster pace. Where more than this part of it is not used, something else
 is slower, and a faster pace would only become a burst later on."""
+# Releases missed for this long may be made up for at once: timers of an event loop are late by milliseconds.
 BURST_S = 0.02
-"""What was missed for so long may be made up for at once: timers of an event loop are late by milliseconds."""
+# Parts of a token do not add up exactly: who has waited as long as it was told to is not told to wait again.
 NEARLY_ONE = 1.0 - 1e-9
-"""Parts of a token do not add up exactly: who has waited as long as it was told to is not told to wait again."""
 
 
 class Pace:
@@ -21,10 +21,10 @@ class Pace:
         self._at_s = now_s
         self._tokens = 1.0
         self._due = 0.0
+        # Messages that could have been let through and did not come.
         self.lost = 0.0
-        """So many could have been let through, but nobody came."""
+        # What was due and what was lost when it was asked last.
         self._seen = (0.0, 0.0)
-        """What was due and what was lost when it was asked last."""
 
     @property
     def per_s(self) -> float:

@@ -12,8 +12,8 @@ from flyball.client.adaptive.meter import Meter
 from flyball.client.adaptive.subscription import Subscription
 from flyball.control.loop import Measurement
 
+# In less time there is nothing to be measured.
 LEAST_S = 0.02
-"""In less time there is nothing to be measured."""
 
 
 class MeterSensor(ABC):

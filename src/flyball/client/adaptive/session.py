@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+# What the library raises on a channel that ends or has ended. It tells so before `is_closed` does.
 LOSSES = (aiormq.exceptions.AMQPError, aiormq.exceptions.ChannelInvalidStateError, ConnectionError)
-"""What the library raises on a channel that ends or has ended. It tells so before `is_closed` does."""
 
+# A broker that does not answer is not waited for any longer when something ends.
 ANSWER_LIMIT_S = 5.0
-"""A broker that does not answer is not waited for any longer when something ends."""
 
 
 class SessionLost(Exception):
@@ -50,11 +50,11 @@ class Session:
         self.channel = channel
         self.queue_name = queue_name
         self.tag = f"flyball-{secrets.token_hex(8)}"
+        # By delivery tag, the oldest first.
         self.unsettled: dict[int, Delivery] = {}
-        """By delivery tag, the oldest first."""
         self.is_lost = asyncio.Event()
+        # Set whenever something was settled; for those who wait for that.
         self.released = asyncio.Event()
-        """Set whenever something was settled; for those who wait for that."""
         self._receive = receive
         self._settled = settled
         self._held: list[Delivery] | None = None

@@ -12,25 +12,25 @@ class ConsumerState:
     """A snapshot."""
 
     is_connected: bool
+    # The prefetch that was asked for last.
     window: float
-    """The prefetch that was asked for last."""
+    # How many handlers may begin in a second; None without a pacer.
     pace_per_s: float | None
-    """How many handlers may begin in a second; None without a pacer."""
+    # Messages that were delivered and that no handler has begun with.
     waiting: int
-    """Messages that were delivered and that no handler has begun with."""
+    # Handlers at work.
     running: int
-    """Handlers at work."""
+    # Messages that the broker counts as being out.
     unsettled: int
-    """Messages that the broker counts as being out."""
     arrived: int
+    # Handlers that returned.
     handled: int
-    """Handlers that returned."""
+    # Handlers that raised.
     failed: int
-    """Handlers that raised."""
+    # Messages that were acknowledged, requeued or rejected, on a channel that lived.
     settled: int
-    """Messages that were acknowledged, requeued or rejected, on a channel that lived."""
+    # Connections made: 1 until the first is lost.
     sessions: int
-    """So many times a connection was made: 1 until it is lost."""
     samples: int
     late_samples: int
     last_sample: Sample | None

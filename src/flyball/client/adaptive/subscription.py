@@ -53,8 +53,8 @@ class Subscription:
         self._applied: float | None = None
         self._is_ending = False
         self._global_is_refused = False
+        # Connections made.
         self.sessions = 0
-        """So many times a connection was made."""
 
     # What it is like
 

@@ -16,10 +16,10 @@ from flyball.client.adaptive.session import Session
 class BrokerWindow(ABC):
     """How many messages a session may have unsettled."""
 
+    # Whether the broker itself understands fractions.
     is_fractional: ClassVar[bool] = False
-    """Whether the broker itself understands fractions."""
+    # Whether it can change many times a second without a loss.
     is_quick: ClassVar[bool] = True
-    """Whether it can change many times a second without a loss."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

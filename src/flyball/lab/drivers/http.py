@@ -106,8 +106,8 @@ class HttpLink(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.is_open = False
+        # Whether nothing has come back since the last request.
         self.is_unheard = True
-        """Whether nothing has come back since the last request."""
         self._decoder = AnswerDecoder()
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[Answer] | None = None
