@@ -24,6 +24,7 @@ from flyball.pipeline.report.figures import (
 from flyball.pipeline.report.levels import Points, bar_of, coordinate, trace_of
 from flyball.pipeline.report.page import write_page
 from flyball.pipeline.report.sections import folded, settings_facts
+from flyball.pipeline.report.selection import student_of
 from flyball.pipeline.report.words import (
     ALL,
     NOTHING,
@@ -33,7 +34,6 @@ from flyball.pipeline.report.words import (
     count_of,
     level,
     metric_name,
-    student,
     unit_of,
 )
 
@@ -48,7 +48,6 @@ METRICS = ("throughput", "messages", "response")
 class Compared:
     """One cell and metric in one analysis beside the same in the first."""
 
-    cell: str
     # The name of the analysis.
     other: str
     metric: str
@@ -107,10 +106,10 @@ def _pair_section(number: int, pair: Pair) -> tuple[Section, list[Compared]]:
         cells = [cell for cell in pair.first.cells if all(cell in found for found in rows.values())]
         if not cells:
             continue
-        ones = _compare(pair, metric, rows, cells)
-        compared += ones
         figures.append(_overlaid(pair, metric, rows))
-        tables.append(_table(pair, metric, rows, cells, ones))
+        table, found = _compare(pair, metric, rows, cells)
+        tables.append(table)
+        compared += found
     data = {
         "name": pair.first.name,
         "about": pair.first.experiment.about if pair.first.experiment else "",
@@ -130,20 +129,26 @@ def _rows(chapter: Chapter, metric: str, source: str) -> dict[str, pd.Series[Any
 
 def _compare(
     pair: Pair, metric: str, rows: Mapping[str, Mapping[str, pd.Series[Any]]], cells: Sequence[str]
-) -> list[Compared]:
+) -> tuple[Table, list[Compared]]:
+    """Hold each cell of the others against the same one of the first."""
     first, *others = pair.chapters
-    return [
-        Compared(
-            cell,
-            other,
-            metric,
-            difference(
-                _estimate(pair.chapters[first], rows[first][cell]), _estimate(pair.chapters[other], rows[other][cell])
-            ),
-        )
-        for cell in cells
-        for other in others
-    ]
+    unit = unit_of(metric)
+    head = ["Cell", f"{first} [{unit}]"]
+    for other in others:
+        head += [f"{other} [{unit}]", "Ratio", f"Difference, 90 % [{unit}]", "Verdict"]
+    body: list[list[str | Mark]] = []
+    compared: list[Compared] = []
+    for cell in cells:
+        estimates = {name: _estimate(chapter, rows[name][cell]) for name, chapter in pair.chapters.items()}
+        body.append([pair.first.cell_name(cell), student_of(rows[first][cell])])
+        for other in others:
+            found = difference(estimates[first], estimates[other])
+            says, mood = verdict(metric, found)
+            interval = f"[{amount(found.low)}, {amount(found.high)}]" if found.is_known else NOTHING
+            look = f"verdict {mood}-text" if mood else "verdict"
+            body[-1] += [student_of(rows[other][cell]), f"{amount(found.ratio, 3)} ×", interval, Mark(says, look)]
+            compared.append(Compared(other, metric, found))
+    return folded(Table(f"{capital(metric_name(metric))}, beside {first}", head, body)), compared
 
 
 def _estimate(chapter: Chapter, row: pd.Series[Any]) -> Estimate:
@@ -159,48 +164,6 @@ def _estimate(chapter: Chapter, row: pd.Series[Any]) -> Estimate:
         counts = measures.loc[same & measures["cell"].eq(row["cell"]), "n"]
         count = int(counts.iloc[0]) if len(counts) else 1
     return estimate(float(row["mean"]), float(row["half_width"]), count)
-
-
-def _table(
-    pair: Pair,
-    metric: str,
-    rows: Mapping[str, Mapping[str, pd.Series[Any]]],
-    cells: Sequence[str],
-    compared: Sequence[Compared],
-) -> Table:
-    by_place = {(one.cell, one.other): one for one in compared}
-    first, *others = pair.chapters
-    body: list[list[str | Mark]] = []
-    for cell in cells:
-        texts: list[str | Mark] = [pair.first.cell_name(cell), _student(rows[first][cell])]
-        for other in others:
-            one = by_place[cell, other]
-            texts += [
-                _student(rows[other][cell]),
-                f"{amount(one.found.ratio, 3)} ×",
-                _interval(one.found),
-                _words(one),
-            ]
-        body.append(texts)
-    unit = unit_of(metric)
-    head = ["Cell", f"{first} [{unit}]"]
-    for other in others:
-        head += [f"{other} [{unit}]", "Ratio", f"Difference, 90 % [{unit}]", "Verdict"]
-    caption = f"{capital(metric_name(metric))}, beside {first}"
-    return folded(Table(caption, head, body))
-
-
-def _student(row: pd.Series[Any]) -> str:
-    return student(row["mean"], row["half_width"])
-
-
-def _interval(found: Difference) -> str:
-    return f"[{amount(found.low)}, {amount(found.high)}]" if found.is_known else NOTHING
-
-
-def _words(one: Compared) -> Mark:
-    says, mood = verdict(one.metric, one.found)
-    return Mark(says, f"verdict {mood}-text" if mood else "verdict")
 
 
 def _overlaid(pair: Pair, metric: str, rows: Mapping[str, Mapping[str, pd.Series[Any]]]) -> Figure:
