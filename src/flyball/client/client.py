@@ -18,7 +18,7 @@ from flyball.broker.wire import amqp
 from flyball.broker.wire.amqp import Method, Value
 from flyball.client.address import NodeAddress
 from flyball.client.amqp import Connection
-from flyball.client.consumer import Consumer, Delivery, queue_named
+from flyball.client.consumer import Consumer, queue_named
 from flyball.client.errors import ConnectionFailed, ConnectionLost, InvalidValue, error_of_api
 from flyball.client.http import AWAY, Line, Place, Refused, path_of, reason_of
 from flyball.client.link import Link
@@ -29,13 +29,13 @@ from flyball.client.messages import (
     batches,
     content_of,
     listed,
-    received,
     selection,
     with_copies,
 )
 from flyball.client.requests import Requests
+from flyball.client.taking import consume_ready, consume_until, get_messages
 from flyball.client.topics import ALL, Topic, subscribe
-from flyball.client.values import MAX_LONG, MAX_PREFETCH, check_int, check_name, check_seconds
+from flyball.client.values import MAX_LONG, check_int, check_name, check_seconds
 from flyball.errors import InvalidName, QueueNotFound
 from flyball.model import Order
 
@@ -47,8 +47,6 @@ DEFAULT_SILENCE_LIMIT_S = 20.0
 MAX_TAKEN = 10_000
 # Ids that are listed in one call.
 MAX_IDS = 100_000
-# Requests for a message that are sent before the first is answered.
-_GETS_AT_ONCE = 100
 
 _LONGEST_ANSWER_BYTES = 64 * 2**20
 
@@ -379,52 +377,17 @@ class Client:
         async with self._link.time_limit("take", time_limit_s, more_s=wait_s):
             if not wanted and most > 1:
                 found = await self._link.run(
-                    lambda connection: self._take_ready(connection, name, most), repeatable=True
+                    lambda connection: consume_ready(self._link, connection, name, most), repeatable=True
                 )
             if not wanted and not found:
                 # What has to be read from the store, or comes from another node, comes after an answer only.
-                found = await self._link.run(lambda connection: _get(connection, name, most), repeatable=True)
+                found = await self._link.run(lambda connection: get_messages(connection, name, most), repeatable=True)
             if found or not (wanted or wait_s):
                 return found
             return await self._link.run(
-                lambda connection: self._take_by_consuming(connection, name, most, wanted, give_up_at),
+                lambda connection: consume_until(self._link, connection, name, most, wanted, give_up_at),
                 repeatable=True,
             )
-
-    async def _take_ready(self, connection: Connection, queue: str, most: int) -> list[ReceivedMessage]:
-        """Take what a consumer is sent at once. Nothing is acknowledged before all is there: it may be cancelled."""
-        consumers: list[Consumer] = []
-        found: list[Delivery] = []
-        try:
-            while len(found) < most:
-                consumer = Consumer(self._link, queue_named(queue), {}, min(most - len(found), MAX_PREFETCH))
-                consumers.append(consumer)
-                await consumer._subscribe_on(connection)
-                came = await consumer._stop_sending()
-                if not came:
-                    break
-                found += came
-            for consumer in consumers:
-                consumer._acknowledge_all()
-            return [delivery.message for delivery in found]
-        finally:
-            for consumer in consumers:
-                consumer._abandon()
-
-    async def _take_by_consuming(
-        self, connection: Connection, queue: str, most: int, wanted: dict[str, int | str], give_up_at: float
-    ) -> list[ReceivedMessage]:
-        """Consume until a message comes, or the time is up."""
-        consumer = Consumer(self._link, queue_named(queue), wanted, most)
-        try:
-            await consumer._subscribe_on(connection)
-            left_s = give_up_at - asyncio.get_running_loop().time()
-            first = await consumer.next(left_s) if left_s > 0 else None
-            found = [*([] if first is None else [first]), *await consumer._stop_sending()]
-            consumer._acknowledge_all()
-            return [delivery.message for delivery in found]
-        finally:
-            consumer._abandon()
 
     # Looking
 
@@ -619,38 +582,6 @@ class Client:
 
     def _topic_path(self, topic: str, *parts: str) -> str:
         return path_of("flyball", "topics", self._link.address.vhost, check_name(topic), *parts)
-
-
-async def _get(connection: Connection, queue: str, most: int) -> list[ReceivedMessage]:
-    """Take messages that are there, and acknowledge them."""
-    channel = await connection.channel_for(("get", queue))
-    number = channel.number
-
-    def give_back(answer: Method) -> None:
-        if isinstance(answer, amqp.BasicGetOk):
-            channel.send(amqp.BasicReject(number, answer.delivery_tag, True).encode())
-
-    found: list[amqp.BasicGetOk] = []
-    answers: list[asyncio.Future[Method]] = []
-    try:
-        while len(found) < most:
-            # One first: most queues are asked when they are empty.
-            count = min(most - len(found), _GETS_AT_ONCE if found else 1)
-            answers = [channel.start(amqp.BasicGet(number, queue, False), give_back) for _ in range(count)]
-            got = [answer for answer in await asyncio.gather(*answers) if isinstance(answer, amqp.BasicGetOk)]
-            answers = []
-            found += got
-            if len(got) < count:
-                break
-    except BaseException:
-        for answer in answers:
-            if answer.done() and not answer.cancelled() and answer.exception() is None:
-                give_back(answer.result())
-        for message in found:
-            give_back(message)
-        raise
-    channel.send(b"".join([amqp.encode_ack(number, message.delivery_tag, False) for message in found]))
-    return [received(queue, message.properties, message.body, message.redelivered) for message in found]
 
 
 def _declaration(name: str, arguments: dict[str, Value], is_passive: bool, number: int) -> Method:
