@@ -90,6 +90,10 @@ class _Lease:
         self.changed.set()
         self._consumer._ended(self)
 
+    async def cancel(self) -> None:
+        """End the deliveries; what has come can still be settled."""
+        await self.channel.call(amqp.BasicCancel(self.channel.number, self.tag, False), amqp.BasicCancelOk)
+
     def settle(self, tags: list[int], outcome: Outcome) -> None:
         """Tell the node. It understands «all up to this» as well: a frame instead of a hundred."""
         number = self.channel.number
@@ -189,8 +193,7 @@ class Consumer:
         if lease is not None and not lease.is_over:
             with contextlib.suppress(ConnectionLost):
                 async with self._link.time_limit("stop", None):
-                    cancel = amqp.BasicCancel(lease.channel.number, lease.tag, False)
-                    await lease.channel.call(cancel, amqp.BasicCancelOk)
+                    await lease.cancel()
             # Now nothing more can come.
             unseen, self._ready = list(self._ready), deque()
             if unseen and not lease.is_over:
@@ -214,8 +217,7 @@ class Consumer:
         """Be sent no more, and return what came and was not taken."""
         lease = self._lease
         assert lease is not None, "it has subscribed"
-        cancel = amqp.BasicCancel(lease.channel.number, lease.tag, False)
-        await lease.channel.call(cancel, amqp.BasicCancelOk)
+        await lease.cancel()
         return list(self._ready)
 
     def _acknowledge_all(self) -> None:

@@ -266,22 +266,17 @@ class LoopReporter:
 
     async def _tell(self, line: Line, reported: Reported) -> None:
         async with reported.telling:
-            await self._tell_next(line, reported)
-
-    async def _tell_next(self, line: Line, reported: Reported) -> None:
-        document = reported.document()
-        if document is None:
-            return
-        is_heard = False
-        try:
-            status, answer = await line.ask("POST", reported.path, _without_nan(document))
-            if not isinstance(answer, dict):
-                raise Refused(status)
-            is_heard = True
-        finally:
-            if not is_heard:
+            document = reported.document()
+            if document is None:
+                return
+            try:
+                status, answer = await line.ask("POST", reported.path, _without_nan(document))
+                if not isinstance(answer, dict):
+                    raise Refused(status)
+            except BaseException:
                 reported.missed()
-        reported.heard(answer)
+                raise
+            reported.heard(answer)
 
 
 def process_name() -> str:
