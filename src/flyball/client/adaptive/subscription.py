@@ -168,8 +168,16 @@ class Subscription:
             await session.close()
 
     async def _begin(self, amqp: AmqpConnection, wanted: float) -> None:
-        """Open a channel and subscribe on it. Raises SessionLost."""
-        channel = await amqp.channel(publisher_confirms=False)
+        """Open a channel and subscribe on it. Raises SessionLost, and ConnectionError without a channel."""
+        try:
+            channel = await amqp.channel(publisher_confirms=False)
+        except (aiormq.exceptions.AMQPError, OSError, RuntimeError):
+            raise
+        except Exception as error:
+            # The library raises whatever ended the connection, of any type: even a plain Exception.
+            if amqp.is_closed:
+                raise ConnectionError(_text_of(error)) from error
+            raise
         assert isinstance(channel, aiormq.Channel)
         session = Session(channel, self._queue_name, self._receive, self._settled)
         window = self._window_of(session, amqp)
