@@ -164,7 +164,7 @@ def streams(draw: st.DrawFn) -> tuple[bytes, list[Command]]:
         choice = draw(st.integers(0, 6))
         if choice == 0:
             data += HEARTBEAT
-            commands.append(Heartbeat())
+            commands.append(Heartbeat(0))
         elif choice == 1:
             ack = BasicAck(channel, draw(st.integers(0, 1 << 40)), draw(st.booleans()))
             data += ack.encode()
@@ -237,7 +237,7 @@ def test_contents_of_several_channels_may_interleave() -> None:
 
 def test_other_channels_and_heartbeats_may_come_between_the_frames_of_a_content() -> None:
     data = method_of(1) + encode_ack(2, 9, False) + header(1, 2) + HEARTBEAT + frame(3, 1, b"ab")
-    assert commands_of(data) == [BasicAck(2, 9, False), Heartbeat(), published(b"ab")]
+    assert commands_of(data) == [BasicAck(2, 9, False), Heartbeat(0), published(b"ab")]
 
 
 def test_empty_body_frames_add_nothing() -> None:
@@ -248,7 +248,7 @@ def test_empty_body_frames_add_nothing() -> None:
 
 
 def test_an_empty_body_has_no_frame() -> None:
-    assert commands_of(method_of(1) + header(1, 0) + HEARTBEAT) == [published(b""), Heartbeat()]
+    assert commands_of(method_of(1) + header(1, 0) + HEARTBEAT) == [published(b""), Heartbeat(0)]
     error = error_of(method_of(1) + header(1, 0) + frame(3, 1, b""))
     assert error.code == ReplyCode.UNEXPECTED_FRAME
 
@@ -448,7 +448,7 @@ def test_what_a_server_sends_is_read_as_it_was_written_in_frames_of_at_most_fram
         BasicReturn(7, 312, "NO_ROUTE", "x", "key", properties, body),
         BasicAck(7, 5, True),
         BasicNack(7, 6, False, False),
-        Heartbeat(),
+        Heartbeat(0),
     ]
     data = deliver + got + returned + encode_ack(7, 5, True) + encode_nack(7, 6, False) + HEARTBEAT
     assert decode(data, from_server=True) == expected

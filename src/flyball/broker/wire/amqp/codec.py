@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Container, Mapping
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from flyball.broker.wire.amqp._generated.methods import (
     CLIENT_METHODS,
@@ -36,7 +36,7 @@ from flyball.broker.wire.amqp.fields import (
     skip_shortstr,
     write_shortstr,
 )
-from flyball.broker.wire.amqp.method import Method
+from flyball.broker.wire.amqp.method import Command, Method
 from flyball.broker.wire.framing import FrameBuffer
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
@@ -81,46 +81,39 @@ _IMMEDIATE: Final = 2
 _REPEAT_LIMIT: Final = 1024
 
 
-class ProtocolHeader:
+class ProtocolHeader(Command):
     """The first eight octets of a connection, whatever they are."""
 
     __slots__ = ("raw",)
 
+    NAME: ClassVar[str] = "protocol header"
+    FIELDS: ClassVar[tuple[str, ...]] = ("raw",)
+
     def __init__(self, raw: bytes) -> None:
+        self.channel = 0
         self.raw = raw
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ProtocolHeader) and other.raw == self.raw
 
-    def __hash__(self) -> int:
-        return hash(self.raw)
-
-    def __repr__(self) -> str:
-        return f"ProtocolHeader({self.raw!r})"
-
-
-class Heartbeat:
+class Heartbeat(Command):
     """A sign of life."""
 
     __slots__ = ()
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Heartbeat)
-
-    def __hash__(self) -> int:
-        return 0
-
-    def __repr__(self) -> str:
-        return "Heartbeat()"
+    NAME: ClassVar[str] = "heartbeat"
 
 
-class Publish:
+class Publish(Command):
     """A basic.publish with its content, undecoded: `read_origin` reads `origin`, `essentials` reads `properties`.
 
     Publishes with the same origin or properties in a row have the same object there.
     """
 
-    __slots__ = ("body", "channel", "immediate", "mandatory", "origin", "properties")
+    __slots__ = ("body", "immediate", "mandatory", "origin", "properties")
+
+    CLASS_ID: ClassVar[int] = BasicPublish.CLASS_ID
+    METHOD_ID: ClassVar[int] = BasicPublish.METHOD_ID
+    NAME: ClassVar[str] = BasicPublish.NAME
+    FIELDS: ClassVar[tuple[str, ...]] = ("origin", "mandatory", "immediate", "properties", "body")
 
     def __init__(
         self, channel: int, origin: bytes, mandatory: bool, immediate: bool, properties: bytes, body: bytes
@@ -132,45 +125,21 @@ class Publish:
         self.properties = properties
         self.body = body
 
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Publish)
-            and other.channel == self.channel
-            and other.origin == self.origin
-            and other.mandatory == self.mandatory
-            and other.immediate == self.immediate
-            and other.properties == self.properties
-            and other.body == self.body
-        )
 
-    def __hash__(self) -> int:
-        return hash((self.channel, self.origin, self.properties, self.body))
-
-    def __repr__(self) -> str:
-        flags = f"mandatory={self.mandatory}, immediate={self.immediate}"
-        return f"Publish({self.channel}, {self.origin!r}, {flags}, {self.properties!r}, {self.body!r})"
-
-
-class Oversized:
+class Oversized(Command):
     """A content header announced a body of `size` octets, more than allowed. The body will be skipped."""
 
-    __slots__ = ("channel", "size")
+    __slots__ = ("size",)
+
+    CLASS_ID: ClassVar[int] = BasicPublish.CLASS_ID
+    METHOD_ID: ClassVar[int] = BasicPublish.METHOD_ID
+    NAME: ClassVar[str] = "content header"
+    FIELDS: ClassVar[tuple[str, ...]] = ("size",)
 
     def __init__(self, channel: int, size: int) -> None:
         self.channel = channel
         self.size = size
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Oversized) and other.channel == self.channel and other.size == self.size
-
-    def __hash__(self) -> int:
-        return hash((self.channel, self.size))
-
-    def __repr__(self) -> str:
-        return f"Oversized({self.channel}, {self.size})"
-
-
-Command: TypeAlias = "ProtocolHeader | Heartbeat | Method | Publish | Oversized"
 
 _Parser: TypeAlias = Callable[[int, bytes, int, int], Method]
 
@@ -187,7 +156,7 @@ def _parsers(methods: Mapping[int, type[Method]]) -> dict[int, _Parser]:
     return {key: method.parse for key, method in methods.items()}
 
 
-_HEARTBEAT: Final = Heartbeat()
+_HEARTBEAT: Final = Heartbeat(0)
 _FROM_CLIENT: Final = _parsers(CLIENT_METHODS)
 _FROM_SERVER: Final = _parsers(SERVER_METHODS)
 
@@ -456,7 +425,7 @@ class Decoder(FrameBuffer):
             return
         # RabbitMQ says the same, but only when the content is complete: until then it takes memory.
         if self.open_channels is not None and channel not in self.open_channels:
-            raise AmqpError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'", _BASIC, _method_id_of(command))
+            raise AmqpError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'", _BASIC, command.METHOD_ID)
         if len(self._contents) >= self.channel_max > 0:
             raise AmqpError(
                 ReplyCode.NOT_ALLOWED,
@@ -533,11 +502,7 @@ def _unexpected_frame(content: _Content | None) -> AmqpError:
 
 
 def _content_error(code: ReplyCode, text: str, content: _Content) -> AmqpError:
-    return AmqpError(code, text, _BASIC, _method_id_of(content.command))
-
-
-def _method_id_of(command: _WithContent) -> int:
-    return BasicPublish.METHOD_ID if isinstance(command, Publish) else command.METHOD_ID
+    return AmqpError(code, text, _BASIC, content.command.METHOD_ID)
 
 
 def read_origin(origin: bytes) -> tuple[str, str]:

@@ -1,15 +1,16 @@
-"""What the generated classes of AMQP's methods have in common."""
+"""What the commands that come on an AMQP connection have in common, and the generated classes of its methods."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 
-class Method:
-    """What all methods have. Two are equal if they are the same method with the same fields."""
+class Command:
+    """What a decoder makes of bytes. Two are equal if they are of the same kind, with the same fields."""
 
     __slots__ = ("channel",)
 
+    # Those of the method that it is, or belongs to; 0 for what is none.
     CLASS_ID: ClassVar[int] = 0
     METHOD_ID: ClassVar[int] = 0
     NAME: ClassVar[str] = ""
@@ -19,18 +20,9 @@ class Method:
     def __init__(self, channel: int) -> None:
         self.channel = channel
 
-    @staticmethod
-    def parse(channel: int, data: bytes, at: int, end: int) -> Method:
-        """Return the method whose fields are `data[at:end]`; raises AmqpError if they are not exactly that."""
-        raise NotImplementedError
-
-    def encode(self) -> bytes:
-        """Return the method frame. Content, if the method has it, goes into frames of its own."""
-        raise NotImplementedError
-
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, Method)
+            isinstance(other, Command)
             and type(other) is type(self)
             and other.channel == self.channel
             and all(getattr(other, name) == getattr(self, name) for name in self.FIELDS)
@@ -42,3 +34,18 @@ class Method:
     def __repr__(self) -> str:
         fields = ", ".join([f"{name}={getattr(self, name)!r}" for name in self.FIELDS])
         return f"<{self.NAME} on channel {self.channel}: {fields}>"
+
+
+class Method(Command):
+    """What all methods have."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def parse(channel: int, data: bytes, at: int, end: int) -> Method:
+        """Return the method whose fields are `data[at:end]`; raises AmqpError if they are not exactly that."""
+        raise NotImplementedError
+
+    def encode(self) -> bytes:
+        """Return the method frame. Content, if the method has it, goes into frames of its own."""
+        raise NotImplementedError

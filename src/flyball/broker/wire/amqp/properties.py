@@ -6,6 +6,7 @@ A broker passes them on as it got them; `essentials` finds the few that decide w
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import Final
 
 from flyball.broker.wire.amqp.fields import (
@@ -42,57 +43,24 @@ NO_PROPERTIES: Final = b"\0\0"
 PERSISTENT_MODE: Final = 2
 
 
+@dataclass(slots=True)
 class Properties:
     """A message's properties; None is absent. `headers` is the raw table, see `tables`."""
 
-    __slots__ = (
-        "app_id",
-        "cluster_id",
-        "content_encoding",
-        "content_type",
-        "correlation_id",
-        "delivery_mode",
-        "expiration",
-        "headers",
-        "message_id",
-        "priority",
-        "reply_to",
-        "timestamp",
-        "type",
-        "user_id",
-    )
-
-    def __init__(
-        self,
-        content_type: str | None = None,
-        content_encoding: str | None = None,
-        headers: bytes | None = None,
-        delivery_mode: int | None = None,
-        priority: int | None = None,
-        correlation_id: str | None = None,
-        reply_to: str | None = None,
-        expiration: str | None = None,
-        message_id: str | None = None,
-        timestamp: int | None = None,
-        type: str | None = None,
-        user_id: str | None = None,
-        app_id: str | None = None,
-        cluster_id: str | None = None,
-    ) -> None:
-        self.content_type = content_type
-        self.content_encoding = content_encoding
-        self.headers = headers
-        self.delivery_mode = delivery_mode
-        self.priority = priority
-        self.correlation_id = correlation_id
-        self.reply_to = reply_to
-        self.expiration = expiration
-        self.message_id = message_id
-        self.timestamp = timestamp
-        self.type = type
-        self.user_id = user_id
-        self.app_id = app_id
-        self.cluster_id = cluster_id
+    content_type: str | None = None
+    content_encoding: str | None = None
+    headers: bytes | None = None
+    delivery_mode: int | None = None
+    priority: int | None = None
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    expiration: str | None = None
+    message_id: str | None = None
+    timestamp: int | None = None
+    type: str | None = None
+    user_id: str | None = None
+    app_id: str | None = None
+    cluster_id: str | None = None
 
     @staticmethod
     def decode(data: bytes) -> Properties:
@@ -163,16 +131,6 @@ class Properties:
                 flags |= flag
                 pieces.append(piece)
         return struct.pack(">H", flags) + b"".join(pieces)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Properties) and other.encode() == self.encode()
-
-    def __hash__(self) -> int:
-        return hash(self.encode())
-
-    def __repr__(self) -> str:
-        present = [f"{name}={getattr(self, name)!r}" for name in self.__slots__ if getattr(self, name) is not None]
-        return f"Properties({', '.join(present)})"
 
 
 def _string(text: str | None) -> bytes | None:
