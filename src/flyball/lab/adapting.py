@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from aio_pika import IncomingMessage
@@ -26,18 +25,16 @@ from flyball.control.signals import prbs, random_steps, staircase
 from flyball.errors import ControlError, LabError
 from flyball.lab.drivers import QueueRef, Target
 from flyball.lab.relay import Relay
+from flyball.lab.workloads.adaptive_loop import AdaptiveLoop
 from flyball.lab.workloads.client import Client
 from flyball.lab.workloads.stream import note_delivery
 from flyball.lab.workloads.workload import first_error
 from flyball.trace.samples import SampleWriter
 
-if TYPE_CHECKING:
-    from flyball.lab.workloads.adaptive import Adaptive
-
 LOOP = "adaptive"
 
 
-async def adapt(workload: Adaptive, client: Client, queue: QueueRef) -> None:
+async def adapt(workload: AdaptiveLoop, client: Client, queue: QueueRef) -> None:
     """Consume the queue with a control loop until the run stops. Raises LabError when something is wrong."""
     broker = Target.model_validate(client.set_up["broker"])
     async with AsyncExitStack() as opened:
@@ -66,7 +63,7 @@ class _Adapting:
     """The consumer while it runs: what it makes of messages and of samples."""
 
     def __init__(
-        self, workload: Adaptive, client: Client, queue: QueueRef, relay: Relay | None, samples: SampleWriter
+        self, workload: AdaptiveLoop, client: Client, queue: QueueRef, relay: Relay | None, samples: SampleWriter
     ) -> None:
         self._workload = workload
         self._client = client
@@ -180,7 +177,7 @@ class _Player(Window):
         return await super().apply(self._actions[min(self.place, len(self._actions) - 1)])
 
 
-def _actions_of(workload: Adaptive, client: Client) -> list[float]:
+def _actions_of(workload: AdaptiveLoop, client: Client) -> list[float]:
     span = workload.lowest, workload.highest, workload.levels
     if workload.signal == "staircase":
         return staircase(*span, is_integer=True)

@@ -20,7 +20,7 @@ from flyball.control.model_free import loop_gain
 from flyball.control.plant import Plant
 from flyball.control.verification import certify
 from flyball.errors import ControlError, LabError
-from flyball.lab.workloads import EarlierRun
+from flyball.lab.workloads.workload import EarlierRun
 
 COLUMNS = ["at_us", "sample_time_s", "measurement", "action", "sequence"]
 

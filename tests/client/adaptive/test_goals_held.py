@@ -22,7 +22,7 @@ from flyball.client.adaptive import (
     crew,
     sensors,
 )
-from flyball.client.adaptive.delivery import Delivery
+from flyball.client.adaptive.session import Delivery
 from tests.client.adaptive.work import Samples
 from tests.control.clock import leaping
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flyball.client.adaptive.delivery import Delivery
-from flyball.client.adaptive.session import Session, SessionLost
+from flyball.client.adaptive.session import Delivery, Session, SessionLost
 from flyball.client.adaptive.subscription import Subscription
 from flyball.client.adaptive.windows import NewSubscription
 from tests.broker.protocols.amqp.compatibility.brokers import Broker

@@ -17,12 +17,12 @@ from aio_pika.abc import AbstractConnection
 
 from flyball.client.adaptive.actuators import ConsumerActuator, FractionalWindow, Pacer, Window
 from flyball.client.adaptive.crew import Crew, Handler
-from flyball.client.adaptive.delivery import Delivery
 from flyball.client.adaptive.facts import loop_facts
 from flyball.client.adaptive.goals import Fast, Goal, Latency, Rate, default_law, own_certificate
 from flyball.client.adaptive.meter import Meter
 from flyball.client.adaptive.options import AdaptiveOptions, Design
 from flyball.client.adaptive.sensors import sensor_for
+from flyball.client.adaptive.session import Delivery
 from flyball.client.adaptive.state import ConsumerState
 from flyball.client.adaptive.subscription import Subscription
 from flyball.client.reporting import ReportedLoop

@@ -15,9 +15,9 @@ from typing import Any
 
 from aio_pika import IncomingMessage
 
-from flyball.client.adaptive.delivery import Delivery
 from flyball.client.adaptive.meter import Meter
 from flyball.client.adaptive.pace import Pace
+from flyball.client.adaptive.session import Delivery
 
 log = logging.getLogger(__name__)
 

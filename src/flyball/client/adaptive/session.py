@@ -19,8 +19,6 @@ from aio_pika import IncomingMessage
 from aiormq.abc import DeliveredMessage
 from pamqp import commands
 
-from flyball.client.adaptive.delivery import Delivery
-
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -30,6 +28,18 @@ LOSSES = (aiormq.exceptions.AMQPError, aiormq.exceptions.ChannelInvalidStateErro
 
 # A broker that does not answer is not waited for any longer when something ends.
 ANSWER_LIMIT_S = 5.0
+
+
+class Delivery:
+    """A delivered message. It can be settled on the channel that it came by, and nowhere else."""
+
+    __slots__ = ("arrived_s", "message", "session", "tag")
+
+    def __init__(self, session: Session, message: IncomingMessage, tag: int, arrived_s: float) -> None:
+        self.session = session
+        self.message = message
+        self.tag = tag
+        self.arrived_s = arrived_s
 
 
 class SessionLost(Exception):

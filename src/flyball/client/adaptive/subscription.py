@@ -17,8 +17,7 @@ from aio_pika.abc import AbstractConnection, AbstractRobustConnection
 from aiormq.abc import AbstractConnection as AmqpConnection
 
 from flyball.backoff import Backoff, Retries
-from flyball.client.adaptive.delivery import Delivery
-from flyball.client.adaptive.session import ANSWER_LIMIT_S, Session, SessionLost
+from flyball.client.adaptive.session import ANSWER_LIMIT_S, Delivery, Session, SessionLost
 from flyball.client.adaptive.windows import BrokerWindow, ChannelWindow, ConsumerWindow, NewSubscription
 from flyball.errors import ControlError
 

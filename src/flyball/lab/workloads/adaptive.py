@@ -1,7 +1,7 @@
 """A consumer that adapts itself, over AMQP: publishers fill a queue by a schedule, a control loop takes from it.
 
-This is what the loop is made of and how it is disturbed. The consumer itself is in `adapting`, the gains that come
-from an earlier experiment in `tuning`: both need packages that not everybody has.
+The settings of its loop are in `adaptive_loop`. The consumer itself is in `adapting`, the gains that come from an
+earlier experiment in `tuning`: both need packages that not everybody has.
 """
 
 from __future__ import annotations
@@ -9,49 +9,22 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_serializer, model_validator
-
-from flyball.control.design import DESIGNS
-from flyball.control.laws import law_from_json
-from flyball.errors import ControlError, LabError
+from flyball.errors import LabError
 from flyball.lab.drivers import AmqpSession, QueueRef, Target
+from flyball.lab.workloads.adaptive_loop import AdaptiveLoop
 from flyball.lab.workloads.arrivals import Gaps
 from flyball.lab.workloads.client import Client
 from flyball.lab.workloads.stream import HEAD, PRODUCER
-from flyball.lab.workloads.workload import EarlierRun, ProtocolName, Seconds, Workload
+from flyball.lab.workloads.workload import EarlierRun, ProtocolName
 
 ADAPTIVE = "adaptive"
 PACKAGES = ("aio_pika", "control", "scipy")
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-
-class Change(BaseModel):
-    """A disturbance, or another goal, after so many samples. Ratios are to what the workload says."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    at_sample: Annotated[int, Field(ge=1)]
-    goal_per_s: Positive | None = None
-    producers_ratio: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    capacity_ratio: Positive | None = None
-    """At a constant window the rate changes so: network and handler are slower by its inverse."""
-
-    @model_validator(mode="after")
-    def _changes_something(self) -> Self:
-        if self.goal_per_s is self.producers_ratio is self.capacity_ratio is None:
-            raise ValueError("give goal_per_s, producers_ratio or capacity_ratio")
-        return self
-
-    @model_serializer
-    def _without_nothing(self) -> dict[str, float]:
-        return {name: value for name, value in self if value is not None}
-
-
-class Adaptive(Workload):
+class Adaptive(AdaptiveLoop):
     """One consumer of one queue, in a process of its own, and many publishers that wait for nobody.
 
     Only deliveries are recorded as calls: what is looked at is what the consumer gets, a small part of what is
@@ -65,62 +38,6 @@ class Adaptive(Workload):
 
     kind: Literal["adaptive"] = "adaptive"
     protocol: ProtocolName = "amqp"
-    producers: Annotated[int, Field(ge=1)] = 25
-    gap_s: Positive = 0.01
-    """From one message of a publisher to the next, on average."""
-    gap_deviation_s: Seconds = 0.001
-    body_bytes: Annotated[int, Field(ge=HEAD.size)] = 256
-    persistent: bool = True
-    in_flight: Annotated[int, Field(ge=1)] = 1000
-    """So many messages of a publisher may be under way, not yet confirmed."""
-    fill_s: Seconds = 1.0
-    """So long the publishers are alone before the loop begins."""
-    handler_time_s: Seconds = 0.001
-    """So long the handler of a message takes; handlers run side by side."""
-    round_trip_ms: Seconds = 0.0
-    """Of the network between consumer and broker, above that of this machine."""
-    sample_time_s: Positive = 1.0
-    goal_per_s: Positive = 400.0
-    signal: Literal["closed", "staircase", "geometric", "random", "prbs"] = "closed"
-    """A controller at work, or actions that are played from `lowest` to `highest` to learn what they do."""
-    levels: Annotated[int, Field(ge=2)] = 360
-    """So many actions are played, one for each sample; the last is held."""
-    lowest: Positive = 1.0
-    highest: Positive = 360.0
-    start: Positive | None = None
-    """The first action; the lowest if it is not given."""
-    law: dict[str, Any] = Field(default_factory=lambda: {"kind": "multiplicative"})
-    """A law and its gains, or {kind = "designed", as = ...} for the plant that an earlier experiment identified."""
-    actuator: Literal["integer", "fractional", "pacer"] = "fractional"
-    allow_uncertified: bool = False
-    """Run a law although it is not known to be stable, or known not to be."""
-    schedule: tuple[Change, ...] = ()
-    report: Annotated[str, Field(pattern=r"^(\S+:\d+)?$")] = ""
-    """The console at this address, host:port, shows the controller at work; who reports is the target's user."""
-
-    @field_validator("law")
-    @classmethod
-    def _is_a_law(cls, law: dict[str, Any]) -> dict[str, Any]:
-        if law.get("kind") == "designed":
-            _check_design(law)
-            return law
-        try:
-            law_from_json(law)
-        except ControlError as error:
-            raise ValueError(str(error)) from None
-        return law
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.lowest >= self.highest:
-            raise ValueError("lowest must be below highest")
-        if self.signal != "closed" and not (
-            self.actuator == "integer" and self.lowest.is_integer() and self.highest.is_integer()
-        ):
-            raise ValueError("a signal is played in whole numbers: give actuator = 'integer' and such limits")
-        if [change.at_sample for change in self.schedule] != sorted({change.at_sample for change in self.schedule}):
-            raise ValueError("the samples in schedule must grow")
-        return self
 
     @property
     def client_count(self) -> int:
@@ -179,10 +96,6 @@ class Adaptive(Workload):
 
         await adapt(self, client, queue)
 
-    def sample_at_s(self, sample: int) -> float:
-        """Return when, since the start, so many samples have been taken."""
-        return self.fill_s + sample * self.sample_time_s
-
     def spans_of(self, number: int) -> list[tuple[float, float]]:
         """Return from when to when, in seconds since the start, that publisher is at work."""
         spans: list[tuple[float, float]] = []
@@ -216,12 +129,3 @@ class Adaptive(Workload):
             session.publish(queue, head + padding, persistent=self.persistent, confirmed=confirmed)
         while link.in_flight:
             await link.news()
-
-
-def _check_design(law: Mapping[str, Any]) -> None:
-    wanted = {name: value for name, value in law.items() if name != "kind"}
-    if wanted.pop("as", None) not in DESIGNS:
-        raise ValueError(f"a designed law is made as one of {', '.join(DESIGNS)}; give that with `as`")
-    for name, value in wanted.items():
-        if name not in ("pole", "settling_samples", "overshoot") or not isinstance(value, int | float):
-            raise ValueError(f"a designed law has a pole, or settling_samples and overshoot, not {name} = {value!r}")
